@@ -1,0 +1,49 @@
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+SPEC   ?= infra/campaigns/rehearsal.yaml
+
+.PHONY: help setup venv tools rehearsal test test-unit lint doctor down clean
+
+help:  ## What there is to make
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+setup:  ## Python packages and tools, in parallel
+	@$(MAKE) --no-print-directory -j2 venv tools
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "python packages: installing into $(VENV) (torch is large: two to five minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[rehearsal,dev]'
+	@touch $@
+	@echo "python packages: installed"
+
+tools:
+	@$(PYTHON) -m infra.rehearsal.toolchain ensure --all
+
+rehearsal: setup  ## A whole campaign on this machine: spec to certificate
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/bivouac run $(SPEC); code=$$?; \
+	$(BIN)/bivouac down --all; exit $$code
+
+test: setup lint  ## All tests that need neither AWS nor a GPU
+	@$(BIN)/python -m pytest
+
+test-unit: venv  ## The quick tests: pure logic and the resource graph
+	@$(BIN)/python -m pytest tests/unit tests/graph
+
+lint: venv  ## Style, types, layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+doctor: venv  ## What is here, what is missing, and its cure
+	@$(BIN)/bivouac doctor
+
+down:  ## Strike every rehearsal site of this machine
+	@$(BIN)/bivouac down --all
+
+clean: down  ## Remove the environment; the tools' cache stays
+	@rm -rf $(VENV) build *.egg-info

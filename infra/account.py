@@ -1,0 +1,98 @@
+"""The AWS account we act in: one session, cached clients, and a refusal of foreign credentials."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.signers import RequestSigner
+
+from infra.errors import TemporaryError, UserError
+
+TOKEN_PREFIX = "k8s-aws-v1."
+TOKEN_SECONDS = 60
+"""Validity of the presigned URL; EKS itself lets a token live 15 minutes."""
+EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
+_RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
+
+
+class Account:
+    """Clients of one region; thread-safe."""
+
+    def __init__(self, region: str) -> None:
+        self.region = region
+        self.session = boto3.Session(region_name=region)
+        self._clients: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def client(self, service: str) -> Any:
+        with self._lock:
+            if service not in self._clients:
+                self._clients[service] = self.session.client(service, config=_RETRIES)
+            return self._clients[service]
+
+    def identity(self) -> dict[str, str]:
+        """`Account` and `Arn` of the credentials. Raises `UserError` when there are none or they are expired."""
+        try:
+            answer = self.client("sts").get_caller_identity()
+        except ClientError as error:
+            cure = "renew them (for instance `aws sso login`) and run the same command again: it continues"
+            raise UserError("AWS refuses the credentials", seen=error.response["Error"]["Code"], cure=cure) from error
+        except BotoCoreError as error:
+            cure = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            raise UserError("AWS cannot be reached or there are no credentials", seen=str(error), cure=cure) from error
+        return {"Account": answer["Account"], "Arn": answer["Arn"]}
+
+    def refuse_foreign(self, account: str) -> str:
+        """The caller's ARN, if the credentials are for this account; else `UserError`, before anything is touched."""
+        identity = self.identity()
+        if identity["Account"] != account:
+            raise UserError(
+                "these credentials are for another account",
+                seen=f"{identity['Account']}, the spec says {account}",
+                cure="use credentials for the spec's account",
+            )
+        return identity["Arn"]
+
+    def cluster_token(self, cluster: str) -> str:
+        """A bearer token for an EKS cluster: a presigned GetCallerIdentity that names the cluster in a header."""
+        client = self.session.client("sts", region_name=self.region)
+        signer = RequestSigner(
+            client.meta.service_model.service_id,
+            self.region,
+            "sts",
+            "v4",
+            self.session.get_credentials(),
+            self.session.events,
+        )
+        url = signer.generate_presigned_url(
+            {
+                "method": "GET",
+                "url": f"{client.meta.endpoint_url}/?Action=GetCallerIdentity&Version=2011-06-15",
+                "body": {},
+                "headers": {"x-k8s-aws-id": cluster},
+                "context": {},
+            },
+            region_name=self.region,
+            expires_in=TOKEN_SECONDS,
+            operation_name="",
+        )
+        return TOKEN_PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+
+def raise_if_expired(error: ClientError) -> None:
+    """Expired credentials pause the driver; they kill nothing."""
+    code = error.response.get("Error", {}).get("Code")
+    if code in EXPIRED:
+        from datetime import timedelta
+
+        raise TemporaryError(
+            "the AWS credentials have expired",
+            seen=code,
+            delay=timedelta(seconds=30),
+            cure="renew them in another shell; this driver goes on by itself",
+        ) from error

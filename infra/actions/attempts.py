@@ -1,0 +1,58 @@
+"""Attempts of the training job: launched, and removed. Only the steward does either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightkube import Client
+from lightkube.core.exceptions import ApiError
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap, Pod
+from lightkube.types import CascadeType
+
+from infra.actions.cluster import JobSet, is_gone, is_there_already
+from infra.actions.gang import Gang, jobset
+
+
+def create_config(client: Client, name: str, labels: dict[str, str], files: dict[str, str]) -> None:
+    """A config map, new or brought to these contents."""
+    wanted = ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data=files)
+    try:
+        client.create(wanted)
+    except ApiError as error:
+        if not is_there_already(error):
+            raise
+        client.replace(wanted)
+
+
+def launch(client: Client, gang: Gang) -> None:
+    """Create the gang's JobSet; when it is there already (a driver killed in between), it is left as it is."""
+    manifest: dict[str, Any] = jobset(gang)
+    try:
+        client.create(JobSet(manifest))
+    except ApiError as error:
+        if not is_there_already(error):
+            raise
+
+
+def exists(client: Client, name: str) -> bool:
+    try:
+        client.get(JobSet, name)
+    except ApiError as error:
+        if is_gone(error):
+            return False
+        raise
+    return True
+
+
+def remove(client: Client, name: str) -> None:
+    """Delete a JobSet and, in the background, its jobs and pods."""
+    try:
+        client.delete(JobSet, name, cascade=CascadeType.BACKGROUND)
+    except ApiError as error:
+        if not is_gone(error):
+            raise
+
+
+def pods(client: Client, labels: dict[str, str]) -> list[Pod]:
+    return list(client.list(Pod, labels=labels))

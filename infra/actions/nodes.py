@@ -1,0 +1,133 @@
+"""The GPU nodes: how many, which are fit, and how one is replaced. Used by preflight and by the steward alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from lightkube import Client
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import Node
+from lightkube.types import PatchType
+from pydantic import BaseModel, ConfigDict
+
+from infra.account import Account
+from infra.actions.cluster import is_gone
+from infra.names import GPU_POOL, GPU_TAINT_KEY, POOL_LABEL, Names
+
+QUARANTINE_LABEL = "bivouac.dev/quarantined"
+Guard = Callable[[], None]
+"""Raises when the lease is lost; called before every mutation."""
+
+
+class NodeFacts(BaseModel):
+    """A GPU node as Kubernetes and EC2 see it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    instance: str
+    ready: bool | None
+    quarantined: bool
+    instance_state: Literal["running", "impaired", "gone", "unknown"]
+    accelerators: int
+
+    @property
+    def fit(self) -> bool:
+        return self.ready is True and not self.quarantined and self.instance_state in ("running", "unknown")
+
+
+class GpuNodes:
+    """The GPU node group of one campaign."""
+
+    def __init__(self, account: Account, client: Client, names: Names, guard: Guard) -> None:
+        self.account, self.client, self.names, self.guard = account, client, names, guard
+
+    def desired(self) -> int:
+        return int(self._group()["scalingConfig"]["desiredSize"])
+
+    def set_desired(self, count: int) -> None:
+        """The node group itself is the only truth about the wanted number of nodes."""
+        scaling = self._group()["scalingConfig"]
+        if scaling["desiredSize"] == count:
+            return
+        self.guard()
+        self.account.client("eks").update_nodegroup_config(
+            clusterName=self.names.cluster,
+            nodegroupName=self.names.gpu_group,
+            scalingConfig={"minSize": 0, "maxSize": max(scaling["maxSize"], count), "desiredSize": count},
+        )
+
+    def list(self) -> tuple[NodeFacts, ...]:
+        nodes = [node for node in self.client.list(Node, labels={POOL_LABEL: GPU_POOL})]
+        instances = {_instance_of(node): node for node in nodes}
+        states = self._instance_states([name for name in instances if name])
+        return tuple(_facts(node, instance, states.get(instance, "unknown")) for instance, node in instances.items())
+
+    def quarantine(self, node: str, reason: str) -> None:
+        """No new pod comes to this node; it stays visible as quarantined until its instance is gone."""
+        self.guard()
+        change = {"metadata": {"labels": {QUARANTINE_LABEL: reason}}, "spec": {"unschedulable": True}}
+        try:
+            self.client.patch(Node, node, change, patch_type=PatchType.MERGE)
+        except ApiError as error:
+            if not is_gone(error):
+                raise
+
+    def replace(self, instance: str) -> None:
+        """Give the instance back; the group starts another since its desired size stays. Done twice is done once."""
+        self.guard()
+        client = self.account.client("autoscaling")
+        try:
+            client.terminate_instance_in_auto_scaling_group(InstanceId=instance, ShouldDecrementDesiredCapacity=False)
+        except client.exceptions.ClientError as error:
+            if "not found" not in str(error).lower() and "terminat" not in str(error).lower():
+                raise
+
+    def _group(self) -> dict[str, Any]:
+        answer = self.account.client("eks").describe_nodegroup(
+            clusterName=self.names.cluster, nodegroupName=self.names.gpu_group
+        )
+        return dict(answer["nodegroup"])
+
+    def _instance_states(self, instances: list[str]) -> dict[str, str]:
+        """EC2's word on each instance; what EC2 does not know is gone, what it would not say is unknown."""
+        if not instances:
+            return {}
+        client = self.account.client("ec2")
+        try:
+            answer = client.describe_instance_status(
+                Filters=[{"Name": "instance-state-code", "Values": ["0", "16", "32", "48", "64", "80"]}],
+                IncludeAllInstances=True,
+            )
+        except client.exceptions.ClientError:
+            return {}
+        seen = {item["InstanceId"]: _state(item) for item in answer["InstanceStatuses"]}
+        return {instance: seen.get(instance, "gone") for instance in instances}
+
+
+def _state(item: dict[str, Any]) -> str:
+    if item["InstanceState"]["Name"] not in ("pending", "running"):
+        return "gone"
+    checks = (item.get("SystemStatus", {}).get("Status"), item.get("InstanceStatus", {}).get("Status"))
+    return "impaired" if "impaired" in checks else "running"
+
+
+def _instance_of(node: Node) -> str:
+    provider_id = (node.spec.providerID if node.spec else None) or ""
+    return provider_id.rpartition("/")[2]
+
+
+def _facts(node: Node, instance: str, state: Any) -> NodeFacts:
+    conditions = (node.status.conditions if node.status else None) or []
+    ready = next((c.status for c in conditions if c.type == "Ready"), "Unknown")
+    allocatable = (node.status.allocatable if node.status else None) or {}
+    labels = (node.metadata.labels if node.metadata else None) or {}
+    return NodeFacts(
+        name=str(node.metadata.name if node.metadata else ""),
+        instance=instance,
+        ready={"True": True, "False": False}.get(ready),
+        quarantined=QUARANTINE_LABEL in labels,
+        instance_state=state,
+        accelerators=int(allocatable.get(GPU_TAINT_KEY, "0")),
+    )

@@ -1,0 +1,51 @@
+"""What preflight holds a node against: written profiles, and one derived from each instance type."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from infra.catalogue.instance_types import InstanceType, instance_type, instance_types
+from infra.catalogue.reading import read, unknown
+from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation
+
+_MOUNTS = (DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS)
+_USABLE = 0.9
+"""Share of the nominal memory and disk that a healthy node shows: kernel, driver and file system keep the rest."""
+
+
+@cache
+def _content() -> dict[str, Any]:
+    return read("expectations")
+
+
+def profiles() -> tuple[str, ...]:
+    """Names that `expectation` knows."""
+    return (*_content()["profiles"], *(item.name for item in instance_types()))
+
+
+@cache
+def expectation(name: str) -> Expectation:
+    """The profile of this name: a written one or an instance type; raises `UserError` with the nearest names."""
+    written = _content()["profiles"]
+    if name in written:
+        return Expectation(profile=name, mounts=_MOUNTS, **written[name])
+    if name not in profiles():
+        raise unknown("expectation", name, profiles())
+    return _derived(instance_type(name))
+
+
+def _derived(item: InstanceType) -> Expectation:
+    measured = _content()["measured"].get(item.name, {"bus_bandwidth_gb_s": 0.0, "all_reduce_mib": 1024})
+    return Expectation(
+        profile=item.name,
+        cpus=item.vcpus,
+        memory_gib=item.memory_gib * _USABLE,
+        accelerators=item.accelerators,
+        local_disk_gib=item.nvme_total_gib * _USABLE,
+        shared_disk_gib=100,
+        mounts=_MOUNTS,
+        clock_skew_s=0.1,
+        all_reduce_mib=measured["all_reduce_mib"],
+        bus_bandwidth_gb_s=measured["bus_bandwidth_gb_s"] * _content()["floor_share"],
+    )

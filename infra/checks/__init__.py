@@ -1,0 +1,69 @@
+"""Check: every rule over spec and facts, all findings at once. Pure: no network, no clock, no file."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from infra.checks import money, nodes, placement, recovery, storage, training
+from infra.checks.finding import Case, Finding, Level, Rule
+from infra.facts import Facts
+from infra.spec import SpecError, SpecFile
+
+__all__ = ["RULES", "Finding", "Level", "check", "failed", "rule_name", "shape_findings"]
+
+RULES: tuple[Rule, ...] = (
+    *placement.RULES,
+    *nodes.RULES,
+    *training.RULES,
+    *storage.RULES,
+    *money.RULES,
+    *recovery.RULES,
+)
+SHAPE_RULE = "shape"
+
+
+def check(file: SpecFile, facts: Facts, today: date) -> tuple[Finding, ...]:
+    """All findings in the order of the file; no rule hides another's."""
+    case = Case(file.spec, facts, today)
+    found = [
+        Finding(
+            level=draft.level,
+            rule=rule_name(rule),
+            file=file.path,
+            line=file.line_of(draft.field) or 1,
+            field=draft.field,
+            message=draft.message,
+            seen=draft.seen,
+            cure=draft.cure,
+        )
+        for rule in RULES
+        for draft in rule(case)
+    ]
+    return tuple(sorted(found, key=lambda finding: finding.line))
+
+
+def shape_findings(error: SpecError) -> tuple[Finding, ...]:
+    """The problems of a file that is no valid spec, as findings; no rule can run on it."""
+    return tuple(
+        Finding(
+            level=Level.ERROR,
+            rule=SHAPE_RULE,
+            file=error.path,
+            line=problem.line or 1,
+            field=problem.field,
+            message=problem.message,
+            seen=problem.seen,
+            cure=problem.cure,
+        )
+        for problem in error.problems
+    )
+
+
+def failed(findings: tuple[Finding, ...]) -> bool:
+    """True when nothing may be started."""
+    return any(finding.level is Level.ERROR for finding in findings)
+
+
+def rule_name(rule: Rule) -> str:
+    """`names_fit_aws` -> `names-fit-aws`."""
+    return rule.__name__.replace("_", "-")  # type: ignore[attr-defined]

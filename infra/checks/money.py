@@ -1,0 +1,126 @@
+"""Rules about budget, deadline and the prices that both are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+
+from infra import duration
+from infra.checks.finding import Case, Draft, error, info, warning
+from infra.estimates.clock import BEFORE_TRAINING, seconds
+from infra.estimates.figure import cents
+
+STALE_AFTER = timedelta(days=120)
+PRICED_REGION = "us-east-1"
+
+
+def planned_cost_is_within_the_budget(case: Case) -> Iterator[Draft]:
+    """The planned cost does not exceed the budget."""
+    guess, budget = case.estimate, case.spec.money.budget_usd
+    if guess is not None and guess.usd > budget:
+        yield error(
+            "money.budget_usd",
+            "the plan costs more than the budget",
+            seen=f"{guess.usd:,} USD planned, {cents(budget):,} USD allowed",
+            cure="raise the budget, or plan less: see bivouac plan",
+        )
+
+
+def deadline_caps_the_cost_below_the_budget(case: Case) -> Iterator[Draft]:
+    """If everything goes wrong, the deadline ends the spending before the budget is spent."""
+    guess, money = case.estimate, case.spec.money
+    if guess is None or guess.usd > money.budget_usd or guess.usd_at_deadline <= money.budget_usd:
+        return
+    yield warning(
+        "money.deadline",
+        "GPU nodes that stay up until the deadline cost more than the budget",
+        seen=f"{guess.usd_at_deadline:,} USD after {duration.text(money.deadline)}",
+        cure="write an earlier deadline, or accept that only the steward guards the budget",
+    )
+
+
+def deadline_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
+    """The GPU nodes are done before AWS sets their node group to zero."""
+    guess, deadline = case.estimate, case.spec.money.deadline
+    if guess is None:
+        return
+    needed = _timedelta(seconds(guess.stages, *BEFORE_TRAINING, "supervise", "archive"))
+    seen = f"{duration.text(needed)} planned, deadline {duration.text(deadline)}"
+    if needed > deadline:
+        cure = f"write {duration.text(_hours_above(needed * 1.25))} or more"
+        yield error("money.deadline", "comes before training and archive are done", seen=seen, cure=cure)
+    elif needed * 1.1 > deadline:
+        cure = f"write {duration.text(_hours_above(needed * 1.25))}: failures take time too"
+        yield warning("money.deadline", "leaves less than a tenth to spare", seen=seen, cure=cure)
+
+
+def everything_has_a_price(case: Case) -> Iterator[Draft]:
+    """What has no price is missing from the planned cost."""
+    for line in case.estimate.lines if case.estimate else ():
+        if not line.priced:
+            gpu = line.gpu
+            yield warning(
+                "nodes.instance_type" if gpu else _field_of(line.name),
+                f"no price is known for: {line.name}; planned cost and budget leave it out",
+                seen=line.formula,
+                cure="write nodes.usd_per_hour: what one node costs you" if gpu else "add it to the catalogue's prices",
+            )
+
+
+def prices_are_fresh(case: Case) -> Iterator[Draft]:
+    """Prices move: those of the catalogue are not too old."""
+    dates = [case.facts.prices.as_of, *(offer.as_of for offer in case.facts.offers)]
+    age = case.today - min(dates)
+    if age > STALE_AFTER:
+        yield warning(
+            "money.budget_usd",
+            f"the catalogue's prices are older than {STALE_AFTER.days} days",
+            seen=f"as of {min(dates)}, {age.days} days",
+            cure="compare with AWS's price pages and refresh infra/catalogue",
+        )
+
+
+def prices_are_of_the_region(case: Case) -> Iterator[Draft]:
+    """The catalogue's prices are one region's."""
+    if case.spec.region != PRICED_REGION:
+        yield warning(
+            "region",
+            f"the catalogue's prices are those of {PRICED_REGION}",
+            seen=case.spec.region,
+            cure="expect another cost; write nodes.usd_per_hour for the largest part of it",
+        )
+
+
+def budget_alarm_reaches_someone(case: Case) -> Iterator[Draft]:
+    """The budget's alarm has a recipient."""
+    address = case.spec.money.alarm_email
+    if address is None:
+        cure = "add alarm_email: someone who can act"
+        yield info("money.alarm_email", "the budget alarms nobody", seen="nothing", cure=cure)
+    elif address.count("@") != 1 or address.startswith("@") or "." not in address.partition("@")[2]:
+        yield error("money.alarm_email", "this is no e-mail address", seen=address, cure="write name@host.domain")
+
+
+def _field_of(line: str) -> str:
+    fields = {"FSx for Lustre": "storage.shared", "system node": "nodes.system_instance_type"}
+    return fields.get(line, "nodes.system_instance_type")
+
+
+def _timedelta(amount: Decimal) -> timedelta:
+    return timedelta(seconds=int(amount))
+
+
+def _hours_above(needed: timedelta) -> timedelta:
+    return timedelta(hours=-(-needed // timedelta(hours=1)))
+
+
+RULES = (
+    planned_cost_is_within_the_budget,
+    deadline_caps_the_cost_below_the_budget,
+    deadline_leaves_room_for_the_plan,
+    everything_has_a_price,
+    prices_are_fresh,
+    prices_are_of_the_region,
+    budget_alarm_reaches_someone,
+)

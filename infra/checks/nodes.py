@@ -1,0 +1,160 @@
+"""Rules about the GPU nodes and how they are bought."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from infra.checks.finding import Case, Draft, error, warning
+from infra.spec import Capacity
+
+LARGEST_BLOCK = 64
+"""Instances in one capacity block."""
+_RESERVATION = re.compile(r"^cr-[0-9a-f]{8,17}$")
+
+
+def instance_type_is_in_the_catalogue(case: Case) -> Iterator[Draft]:
+    """The catalogue knows the GPU nodes' type: without it nothing else can be weighed."""
+    name, known = case.spec.nodes.instance_type, case.facts.instance_names
+    if case.facts.instance is None:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        cure = f"did you mean {', '.join(near)}?" if near else f"the catalogue has: {', '.join(known)}"
+        yield error("nodes.instance_type", "the catalogue has no instance type of this name", seen=name, cure=cure)
+
+
+def trainer_runs_on_the_accelerator(case: Case) -> Iterator[Draft]:
+    """The trainer knows CUDA devices only."""
+    instance = case.facts.instance
+    if instance is not None and instance.maker != "nvidia":
+        yield error(
+            "nodes.instance_type",
+            "the trainer does not run on this accelerator",
+            seen=f"{instance.name} has {instance.accelerator}",
+            cure="choose a type with NVIDIA GPUs",
+        )
+
+
+def ranks_fit_the_accelerators(case: Case) -> Iterator[Draft]:
+    """There is an accelerator for each rank of a node, and none stays idle."""
+    instance, ranks = case.facts.instance, case.ranks_per_node
+    if instance is None or ranks is None:
+        return
+    seen = f"{ranks} ranks on {instance.accelerators} x {instance.accelerator}"
+    if ranks > instance.accelerators:
+        cure = f"write {instance.accelerators} or less, or leave it out"
+        yield error("nodes.ranks_per_node", "more ranks than accelerators on a node", seen=seen, cure=cure)
+    elif ranks < instance.accelerators:
+        cure = "leave it out: one rank per accelerator"
+        yield warning("nodes.ranks_per_node", "accelerators are paid for and stay idle", seen=seen, cure=cure)
+
+
+def placement_group_never_with_a_capacity_block(case: Case) -> Iterator[Draft]:
+    """A block already lies close together, and AWS refuses it a placement group."""
+    nodes = case.spec.nodes
+    if nodes.placement_group and nodes.capacity is Capacity.CAPACITY_BLOCK:
+        yield error(
+            "nodes.placement_group",
+            "a capacity block takes no placement group",
+            seen="placement_group: true with capacity: capacity-block",
+            cure="remove placement_group",
+        )
+
+
+def capacity_block_is_offered_for_the_type(case: Case) -> Iterator[Draft]:
+    """Capacity blocks exist for some types only, and hold at most so many instances."""
+    nodes, instance = case.spec.nodes, case.facts.instance
+    if nodes.capacity is not Capacity.CAPACITY_BLOCK:
+        return
+    if instance is not None and not instance.capacity_block:
+        yield error(
+            "nodes.capacity",
+            "AWS sells no capacity blocks of this type",
+            seen=nodes.instance_type,
+            cure="write capacity: on-demand, or choose another type",
+        )
+    if nodes.count > LARGEST_BLOCK:
+        yield error(
+            "nodes.count",
+            "a capacity block holds fewer instances",
+            seen=nodes.count,
+            cure=f"write {LARGEST_BLOCK} or less",
+        )
+
+
+def reservation_is_named_where_it_is_used(case: Case) -> Iterator[Draft]:
+    """Reservations and blocks are bought outside of the campaign and named here; nothing else takes a name."""
+    nodes = case.spec.nodes
+    reserved = nodes.capacity in (Capacity.RESERVATION, Capacity.CAPACITY_BLOCK)
+    if reserved and not nodes.reservation_id:
+        yield error(
+            "nodes.reservation_id",
+            f"capacity {nodes.capacity} needs the reservation to use",
+            seen="nothing",
+            cure="buy or make it first, then write its id: cr-...",
+        )
+    elif not reserved and nodes.reservation_id:
+        yield error(
+            "nodes.reservation_id",
+            f"capacity {nodes.capacity} uses no reservation",
+            seen=nodes.reservation_id,
+            cure="write capacity: reservation or capacity-block, or remove it",
+        )
+    elif nodes.reservation_id and not _RESERVATION.match(nodes.reservation_id):
+        yield error(
+            "nodes.reservation_id",
+            "this is no id of a capacity reservation",
+            seen=nodes.reservation_id,
+            cure="write its id: cr- and 17 hexadecimal digits",
+        )
+
+
+def type_is_for_sale(case: Case) -> Iterator[Draft]:
+    """Some types are sold by capacity block only."""
+    nodes, instance = case.spec.nodes, case.facts.instance
+    if instance is None or instance.price_usd_per_hour is not None or not instance.capacity_block:
+        return
+    if nodes.capacity in (Capacity.ON_DEMAND, Capacity.SPOT):
+        yield warning(
+            "nodes.capacity",
+            "this type has no on-demand price: it is sold by capacity block",
+            seen=f"{instance.name} with capacity: {nodes.capacity}",
+            cure="write capacity: capacity-block",
+        )
+
+
+def quota_allows_the_nodes(case: Case) -> Iterator[Draft]:
+    """The account's vCPU quota of the family holds all nodes, where it was looked up."""
+    nodes, instance, offer = case.spec.nodes, case.facts.instance, case.facts.offer
+    if instance is None or offer is None or offer.quota_vcpus is None:
+        return
+    wanted = nodes.count * instance.vcpus
+    if wanted > offer.quota_vcpus and nodes.capacity is not Capacity.CAPACITY_BLOCK:
+        yield error(
+            "nodes.count",
+            f"the account's quota of {instance.quota_family} instances is too small",
+            seen=f"{wanted} vCPUs wanted, {offer.quota_vcpus} left",
+            cure="ask for a higher quota in Service Quotas, or take fewer nodes",
+        )
+
+
+def preflight_profile_is_known(case: Case) -> Iterator[Draft]:
+    """Preflight holds nodes against a profile that exists."""
+    name = case.spec.preflight.profile
+    if name is not None and name not in case.facts.profiles:
+        near = difflib.get_close_matches(name, case.facts.profiles, n=3)
+        cure = f"did you mean {', '.join(near)}?" if near else "leave it out: the instance type's own profile"
+        yield error("preflight.profile", "there is no profile of this name", seen=name, cure=cure)
+
+
+RULES = (
+    instance_type_is_in_the_catalogue,
+    trainer_runs_on_the_accelerator,
+    ranks_fit_the_accelerators,
+    placement_group_never_with_a_capacity_block,
+    capacity_block_is_offered_for_the_type,
+    reservation_is_named_where_it_is_used,
+    type_is_for_sale,
+    quota_allows_the_nodes,
+    preflight_profile_is_known,
+)

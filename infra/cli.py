@@ -1,0 +1,168 @@
+"""`bivouac`: selects what to do; a file describes it. Imports lazily, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from infra.errors import BivouacError
+
+app = typer.Typer(
+    name="bivouac",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="One ephemeral GPU cluster per training campaign, from spec to certificate.",
+)
+data = typer.Typer(no_args_is_help=True, help="Data sets.")
+app.add_typer(data, name="data")
+console = Console(highlight=False)
+
+SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]
+Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Region = Annotated[str, typer.Option(envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")]
+
+
+@app.command()
+def check(spec: SpecPath, json: Json = False) -> None:
+    """Everything that is wrong with a spec, at once. Offline."""
+    from infra.commands.check import check_command
+
+    raise typer.Exit(check_command(spec, json, console))
+
+
+@app.command()
+def plan(spec: SpecPath, json: Json = False) -> None:
+    """Cost, clock, tiers, checkpoint cadence, each with its formula. Offline."""
+    from infra.commands.plan import plan_command
+
+    raise typer.Exit(plan_command(spec, json, console))
+
+
+@app.command()
+def run(
+    spec: SpecPath, yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")] = False
+) -> None:
+    """The whole campaign, from wherever it stands: run it again after any interruption."""
+    from infra.commands.run import run_command
+
+    raise typer.Exit(run_command(spec, yes, console))
+
+
+@app.command()
+def status(name: Name, region: Region = "us-east-1", json: Json = False) -> None:
+    """Where a campaign stands, who drives it, what bills."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.commands.status import status_command
+
+    raise typer.Exit(status_command(name, region, json, console))
+
+
+@app.command()
+def down(
+    name: Annotated[str | None, typer.Argument(help="Name of the campaign.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Strike every rehearsal site of this machine.")] = False,
+    abandon: Annotated[bool, typer.Option(help="Tear down without an archive: what was trained is lost.")] = False,
+    region: Region = "us-east-1",
+) -> None:
+    """Stop a campaign, archive what is sound, tear down, certify; or strike all rehearsal sites."""
+    from infra import target
+
+    if everything:
+        raise typer.Exit(target.strike_all(console.print))
+    if name is None:
+        raise typer.BadParameter("give the name of a campaign, or --all")
+    target.enter_where(name)
+    from infra.commands.down import down_command
+
+    raise typer.Exit(down_command(name, region, abandon, console))
+
+
+@app.command()
+def report(name: Name, region: Region = "us-east-1") -> None:
+    """Write the report of a campaign as it stands."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.commands.report import report_command
+
+    raise typer.Exit(report_command(name, region, console))
+
+
+@app.command()
+def shell(
+    name: Name, command: Annotated[list[str] | None, typer.Argument(help="Run this instead of a shell.")] = None
+) -> None:
+    """A shell where the campaign runs, with `pulumi`, `kubectl` and credentials set."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.commands.shell import shell_command
+
+    raise typer.Exit(shell_command(name, command or [], console))
+
+
+@app.command()
+def token(cluster: Annotated[str, typer.Option()], region: Annotated[str, typer.Option()]) -> None:
+    """An EKS token as kubectl's credential plugin wants it."""
+    from infra.commands.token import token_command
+
+    raise typer.Exit(token_command(cluster, region))
+
+
+@app.command()
+def doctor() -> None:
+    """Each tool, its version and origin, whether namespaces work, and what is missing with its cure."""
+    from infra import doctor as diagnosis
+
+    rows = diagnosis.diagnose()
+    console.print(diagnosis.render(rows))
+    raise typer.Exit(0 if all(row.ok for row in rows) else 1)
+
+
+@data.command("prepare")
+def data_prepare(
+    source: Annotated[Path, typer.Argument(help="Folder of text files.")],
+    out: Annotated[Path, typer.Argument(help="Folder of token shards to write.")],
+    pattern: Annotated[str, typer.Option(help="Files to take.")] = "**/*",
+    vocabulary: Annotated[int, typer.Option(help="Size of the tokenizer.")] = 4096,
+    held_out: Annotated[float, typer.Option(help="Part held out for evaluation.")] = 0.05,
+    seed: int = 1234,
+    max_files: Annotated[int | None, typer.Option(help="At most so many files, chosen by seed.")] = None,
+) -> None:
+    """Tokenize a folder of text into token shards with a manifest of digests."""
+    arguments = [
+        str(source),
+        str(out),
+        f"--pattern={pattern}",
+        f"--vocabulary={vocabulary}",
+        f"--held-out={held_out}",
+        f"--seed={seed}",
+    ]
+    arguments += [f"--max-files={max_files}"] if max_files is not None else []
+    os.execv(sys.executable, [sys.executable, "-m", "trainer.data", *arguments])
+
+
+def main() -> None:
+    """Errors of ours are shown without a traceback, as what, seen, cure; the exit code follows sysexits."""
+    try:
+        app()
+    except BivouacError as error:
+        Console(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted: run the same command again to continue, or `bivouac down NAME`")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What each command of `bivouac` does; `cli` only selects."""

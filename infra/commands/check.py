@@ -1,0 +1,69 @@
+"""`bivouac check SPEC`: everything that is wrong with a spec, at once. No network."""
+
+from __future__ import annotations
+
+import json as json_text
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from infra.checks import Finding, check, failed, shape_findings
+from infra.errors import UserError
+from infra.facts import Facts
+from infra.rendering import print_findings
+from infra.spec import Spec, SpecError, load
+from infra.survey import survey
+
+
+@dataclass(frozen=True)
+class Checked:
+    spec: Spec | None
+    """None, and no facts, where the file is no valid spec."""
+    facts: Facts | None
+    findings: tuple[Finding, ...]
+
+
+def checked(path: Path, account: str | None = None) -> Checked:
+    """Spec, facts and all findings. Raises `UserError` when there is no such file."""
+    try:
+        file = load(path)
+    except SpecError as error:
+        return Checked(None, None, shape_findings(error))
+    facts = survey(file.spec, account)
+    return Checked(file.spec, facts, check(file, facts, datetime.now(UTC).date()))
+
+
+def check_command(path: Path, json: bool = False, console: Console | None = None) -> int:
+    """Exit code: 0, or 64 when nothing may be started. `json`: one object on stdout."""
+    console = console or Console()
+    try:
+        findings = checked(path).findings
+    except UserError as error:
+        return refuse(error, json, console)
+    show(path, findings, json, console)
+    return UserError.exit_code if failed(findings) else 0
+
+
+def show(path: Path, findings: tuple[Finding, ...], json: bool, console: Console) -> None:
+    if json:
+        rows = [finding.model_dump(mode="json") for finding in findings]
+        write_json(console, {"spec": str(path), "ok": not failed(findings), "findings": rows})
+    else:
+        print_findings(console, path, findings)
+
+
+def refuse(error: UserError, json: bool, console: Console) -> int:
+    """An error that kept the command from looking at a spec at all."""
+    if json:
+        seen = None if error.seen is None else str(error.seen)
+        write_json(console, {"ok": False, "error": {"what": error.what, "seen": seen, "cure": error.cure}})
+    else:
+        console.print(str(error), style="bold red", markup=False, soft_wrap=True)
+    return error.exit_code
+
+
+def write_json(console: Console, value: object) -> None:
+    """As it is: without wrapping, colour or markup."""
+    console.file.write(json_text.dumps(value, indent=2) + "\n")

@@ -1,0 +1,71 @@
+"""`bivouac run SPEC`: the whole campaign, from wherever it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from infra import target
+from infra.checks import Level, failed
+from infra.commands.check import checked, show
+from infra.errors import UserError
+from infra.events import Event, Kind
+from infra.plan import Plan, make_plan
+from infra.spec import Spec
+
+
+def run_command(path: Path, yes: bool, console: Console) -> int:
+    """Exit code 0 only when the campaign ended with a clean certificate."""
+    seen = checked(path)
+    if failed(seen.findings) or seen.spec is None or seen.facts is None:
+        show(path, seen.findings, False, console)
+        return UserError.exit_code
+    plan = make_plan(seen.spec, seen.facts)
+    target.enter_for(seen.spec, lambda step: console.print(f"{'site':<10} {step}"))
+    show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
+    _confirm(seen.spec, plan, yes, console)
+    return _drive(seen.spec, plan, console)
+
+
+def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
+    """Money is spent only after a yes; a rehearsal spends none."""
+    total = plan.totals.usd.value
+    console.print(
+        f"{'plan':<10} {plan.layout.nodes} x {spec.nodes.instance_type}, {plan.layout.world_size} ranks, "
+        f"{spec.training.steps} steps, checkpoint every {plan.checkpoint.every_steps}; on AWS {total} USD"
+    )
+    if spec.target == "aws" and not yes and not _asked(console):
+        raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
+
+
+def _asked(console: Console) -> bool:
+    return console.input("Spend it? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _drive(spec: Spec, plan: Plan, console: Console) -> int:
+    # Pulumi and boto3 take a second to import: only a run that really starts pays it.
+    from infra.lifecycle.opening import opened
+    from infra.lifecycle.stages import run_campaign
+
+    with opened(spec, plan, console, target.about()) as context:
+        if context.state().ended:
+            console.print(f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name")
+            return 0
+        run_campaign(context)
+        console.print(_split(context.store.events()))
+        console.print(f"report: {context.results / 'report.html'}")
+    return 0
+
+
+def _split(events: tuple[Event, ...]) -> Table:
+    """Seconds by stage, so that the slowest can be attacked."""
+    table = Table("stage", "seconds", box=None, title="time by stage", title_justify="left")
+    total = 0.0
+    for event in events:
+        if event.kind is Kind.STAGE_FINISHED:
+            total += event.data["seconds"]
+            table.add_row(event.data["stage"], f"{event.data['seconds']:.1f}")
+    table.add_row("all", f"{total:.1f}")
+    return table

@@ -1,0 +1,40 @@
+"""Durations as people write them in a spec: `90s`, `10m`, `1h30m`, `7d`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+_FORM = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$")
+
+
+def parse(value: object) -> object:
+    """A timedelta for a duration in letters; anything else is left to pydantic (ISO 8601, seconds)."""
+    match = _FORM.match(value.strip()) if isinstance(value, str) else None
+    if match is None or not any(match.groups()):
+        return value
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+def text(duration: timedelta) -> str:
+    """The shortest exact form in letters: `1h30m`, `45s`; parses back to the same duration."""
+    seconds = duration.total_seconds()
+    if seconds < 0:
+        return f"-{text(-duration)}"
+    whole, fraction = int(seconds), seconds - int(seconds)
+    parts = []
+    for letter, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count}{letter}")
+    if whole or fraction or not parts:
+        parts.append(f"{whole + round(fraction, 3):g}s")
+    return "".join(parts)
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse), Field(gt=timedelta(0))]
+"""A positive timedelta that also takes `90s`, `10m`, `1h30m`, `7d`."""

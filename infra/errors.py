@@ -1,0 +1,60 @@
+"""What can go wrong, by what it means for a retry. Every message says what is wrong, the value seen, and the cure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class BivouacError(Exception):
+    """An error that a person reads: shown without a traceback. `exit_code` follows sysexits."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, seen: object = None, cure: str | None = None) -> None:
+        self.what, self.seen, self.cure = what, seen, cure
+        parts = [what]
+        if seen is not None:
+            parts.append(f"seen: {seen}")
+        if cure:
+            parts.append(f"cure: {cure}")
+        super().__init__("; ".join(parts))
+
+
+class UserError(BivouacError):
+    """The spec, the data or the command is wrong; a retry changes nothing."""
+
+    exit_code = 64
+
+
+class PermanentError(BivouacError):
+    """The world refuses for good: retries are useless."""
+
+    exit_code = 70
+
+
+class TemporaryError(BivouacError):
+    """Worth another try after `delay`."""
+
+    exit_code = 75
+
+    def __init__(self, what: str, *, seen: object = None, cure: str | None = None, delay: timedelta) -> None:
+        super().__init__(what, seen=seen, cure=cure)
+        self.delay = delay
+
+
+class LeaseHeld(BivouacError):
+    """Another holder drives this campaign; `seen` names it."""
+
+    exit_code = 75
+
+
+class LeaseLost(BivouacError):
+    """We no longer hold the lease: touch nothing more."""
+
+    exit_code = 75
+
+
+class NotProven(BivouacError):
+    """Something must be proven first (an archive before a teardown, a certificate before 'done')."""
+
+    exit_code = 74

@@ -1,0 +1,35 @@
+"""A figure: a value with its unit and the formula that made it."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal
+
+from pydantic import BaseModel, ConfigDict
+
+CENT = Decimal("0.01")
+
+
+class Figure(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    value: Decimal
+    unit: str
+    formula: str
+    """How the value was made, with the numbers put in."""
+
+
+def figure(name: str, value: Decimal | int | float, unit: str, formula: str, digits: int = 3) -> Figure:
+    """A figure rounded to `digits` after the point, so that equal inputs give equal text everywhere."""
+    return Figure(name=name, value=rounded(value, digits), unit=unit, formula=formula)
+
+
+def rounded(value: Decimal | int | float, digits: int) -> Decimal:
+    """Half up, with no trailing zeros and no exponent."""
+    exact = value if isinstance(value, Decimal) else Decimal(str(value))
+    whole = exact.quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
+    return whole.quantize(Decimal(1)) if whole == whole.to_integral_value() else whole.normalize()
+
+
+def cents(amount: Decimal) -> Decimal:
+    return amount.quantize(CENT, rounding=ROUND_HALF_UP)

@@ -1,0 +1,69 @@
+"""How large a model, its checkpoint and its state in memory are. Pure; bytes and parameters are whole numbers."""
+
+from __future__ import annotations
+
+import math
+
+from trainer.contract import ModelConfig
+
+WEIGHT_BYTES = {"float32": 4, "bfloat16": 2}
+OPTIMIZER_BYTES = 12
+"""fp32 master copy, Adam's first and second moment: 4 bytes each, per parameter."""
+GIB = 2**30
+
+
+def feed_forward_width(width: int) -> int:
+    """Hidden width of SwiGLU: 8/3 of the residual width, rounded up to a multiple of 32, as the trainer's model."""
+    return 32 * -(-8 * width // 96)
+
+
+def parameters(model: ModelConfig) -> int:
+    """vocabulary x width (tied) + layers x (4 width^2 + 3 width x hidden + 2 width) + width."""
+    width, hidden = model.width, feed_forward_width(model.width)
+    block = 4 * width * width + 3 * width * hidden + 2 * width
+    return model.vocabulary * width + model.layers * block + width
+
+
+def training_flops_per_token(model: ModelConfig) -> int:
+    """6 N + 12 layers x width x context, N without the embedding (its use as the output layer counted).
+
+    Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses.
+    """
+    blocks = parameters(model) - model.vocabulary * model.width
+    output = model.vocabulary * model.width
+    return 6 * (blocks + output) + 12 * model.layers * model.width * model.context
+
+
+def checkpoint_bytes(model: ModelConfig, precision: str) -> int:
+    """All shards of one checkpoint: (weights + 12) bytes x parameters; 16 in float32, 14 in bfloat16."""
+    return (WEIGHT_BYTES[precision] + OPTIMIZER_BYTES) * parameters(model)
+
+
+def checkpoint_bytes_per_node(model: ModelConfig, precision: str, nodes: int, zero_stage: int) -> int:
+    """What the fullest node writes: the weights and its part of the optimizer state (ZeRO 0: all of it)."""
+    count = parameters(model)
+    weights, optimizer = WEIGHT_BYTES[precision] * count, OPTIMIZER_BYTES * count
+    if zero_stage == 0:
+        return weights + optimizer
+    if zero_stage < 3:
+        return weights + math.ceil(optimizer / nodes)
+    return math.ceil((weights + optimizer) / nodes)
+
+
+def checkpoint_bytes_per_rank(model: ModelConfig, precision: str, world_size: int, zero_stage: int) -> int:
+    """What the busiest rank copies: rank 0 holds the weights as well as its part of the optimizer state."""
+    return checkpoint_bytes_per_node(model, precision, world_size, zero_stage)
+
+
+def static_bytes_per_rank(model: ModelConfig, precision: str, world_size: int, zero_stage: int) -> int:
+    """Weights, gradients and optimizer state on one accelerator, without activations.
+
+    Source: Rajbhandari et al., ZeRO, section 3: stage 1 shards the optimizer state, 2 the gradients too, 3 all.
+    """
+    count = parameters(model)
+    parts = (
+        (OPTIMIZER_BYTES * count, zero_stage >= 1),
+        (WEIGHT_BYTES[precision] * count, zero_stage >= 2),
+        (WEIGHT_BYTES[precision] * count, zero_stage >= 3),
+    )
+    return sum(math.ceil(size / world_size) if sharded else size for size, sharded in parts)

@@ -1,0 +1,118 @@
+"""Where a campaign stands is a fold over its events. Pure: no S3, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Stage(StrEnum):
+    """The stages of a campaign, in order."""
+
+    CHECK = "check"
+    PLAN = "plan"
+    PROVISION = "provision"
+    BAKE = "bake"
+    PREFLIGHT = "preflight"
+    LAUNCH = "launch"
+    SUPERVISE = "supervise"
+    ARCHIVE = "archive"
+    TEARDOWN = "teardown"
+    CERTIFY = "certify"
+    REPORT = "report"
+
+
+class Kind(StrEnum):
+    """What an event says; the keys of its data stand beside it."""
+
+    STAGE_STARTED = "stage.started"  # stage
+    STAGE_FINISHED = "stage.finished"  # stage, seconds, outputs
+    STAGE_FAILED = "stage.failed"  # stage, error
+    DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous
+    NODE_UP = "node.up"  # node, instance
+    NODE_VERDICT = "node.verdict"  # node, instance, fit, probes
+    NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
+    NODE_REPLACED = "node.replaced"  # instance, seconds
+    ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
+    ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes
+    ATTEMPT_ENDED = "attempt.ended"  # attempt, failure, detail, step, committed_step
+    CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
+    CHECKPOINT_RESTORED = "checkpoint.restored"  # attempt, step, tier
+    DECISION = "decision"  # action, why
+    TRAINING_FINISHED = "training.finished"  # outcome, why, step, committed_step
+    ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes
+    NODES_AT_ZERO = "nodes.at-zero"  # group
+    CERTIFIED = "certified"  # clean, found, could_not_look
+
+
+class Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at: datetime
+    writer: str
+    sequence: int
+    kind: Kind
+    data: dict[str, Any] = {}
+
+
+class CampaignState(BaseModel):
+    """What the events add up to."""
+
+    model_config = ConfigDict(frozen=True)
+
+    started_at: datetime | None = None
+    finished_stages: dict[Stage, dict[str, Any]] = {}
+    """Stage -> its outputs, for stages that finished and were not begun anew since."""
+    running_stage: Stage | None = None
+    attempts: tuple[dict[str, Any], ...] = ()
+    """One per launch: attempt, committed_step at launch, and after its end failure, detail, step."""
+    repairs: tuple[datetime, ...] = ()
+    outcome: str | None = None
+    archive: dict[str, Any] | None = None
+    certificate: dict[str, Any] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return Stage.REPORT in self.finished_stages
+
+
+def fold(events: Iterable[Event]) -> CampaignState:
+    """The state after all events, in the order of their time (ties: writer, sequence)."""
+    state = CampaignState()
+    for event in sorted(events, key=lambda e: (e.at, e.writer, e.sequence)):
+        state = _apply(state, event)
+    return state
+
+
+def _apply(state: CampaignState, event: Event) -> CampaignState:
+    data, change = event.data, {}
+    match event.kind:
+        case Kind.STAGE_STARTED:
+            stage = Stage(data["stage"])
+            kept = {k: v for k, v in state.finished_stages.items() if k != stage}
+            change = {"running_stage": stage, "finished_stages": kept, "started_at": state.started_at or event.at}
+        case Kind.STAGE_FINISHED:
+            done = state.finished_stages | {Stage(data["stage"]): data.get("outputs", {})}
+            change = {"running_stage": None, "finished_stages": done}
+        case Kind.STAGE_FAILED:
+            change = {"running_stage": None}
+        case Kind.ATTEMPT_LAUNCHED:
+            change = {"attempts": (*state.attempts, {**data, "launched_at": event.at})}
+        case Kind.ATTEMPT_ENDED:
+            ended = tuple(
+                {**a, **data, "ended_at": event.at} if a["attempt"] == data["attempt"] else a for a in state.attempts
+            )
+            change = {"attempts": ended}
+        case Kind.NODE_QUARANTINED:
+            change = {"repairs": (*state.repairs, event.at)}
+        case Kind.TRAINING_FINISHED:
+            change = {"outcome": data["outcome"]}
+        case Kind.ARCHIVE_VERIFIED:
+            change = {"archive": data}
+        case Kind.CERTIFIED:
+            change = {"certificate": data}
+    return state.model_copy(update=change)

@@ -1,0 +1,68 @@
+"""What was looked up before check and plan weigh it: plain data, so that both stay pure."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.catalogue import InstanceType, Prices
+from infra.spec import Capacity
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Offer(_Frozen):
+    """One way to get the GPU nodes."""
+
+    instance_type: str
+    zone: str
+    capacity: Capacity
+    usd_per_hour: Decimal | None
+    """Of one node; None where only a live look-up knows (capacity blocks are quoted per offering)."""
+    quota_vcpus: int | None
+    """vCPUs that the account's quota still leaves for this family; None: not looked up."""
+    as_of: date
+    source: str
+
+
+class KubernetesSupport(_Frozen):
+    """Until when EKS supports its versions."""
+
+    as_of: date
+    source: str
+    standard_until: dict[str, date | None]
+    """Version -> last day of standard support; None: not announced when the table was written."""
+
+
+class DataSource(_Frozen):
+    """What stands at `data.source`."""
+
+    location: str
+    """The folder that was looked at."""
+    folder: bool
+    matches: bool
+    """At least one file fits the pattern."""
+
+
+class Facts(_Frozen):
+    instance: InstanceType | None
+    """The GPU nodes' type; None: the catalogue has none of this name."""
+    instance_names: tuple[str, ...]
+    """Every type that the catalogue has."""
+    profiles: tuple[str, ...]
+    """Every preflight profile that the catalogue has."""
+    prices: Prices
+    offers: tuple[Offer, ...]
+    kubernetes: KubernetesSupport
+    data: DataSource
+    account: str | None = None
+    """Account of the credentials at hand; None: not looked up."""
+
+    @property
+    def offer(self) -> Offer | None:
+        """The cheapest with a price, else any."""
+        return min(self.offers, key=lambda o: (o.usd_per_hour is None, o.usd_per_hour or 0), default=None)

@@ -1,0 +1,61 @@
+"""Who holds a lease: precise enough to prove that a holder on this machine is gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+
+def _boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot, None when there is no such process (or a zombie)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+class Holder(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    user: str
+    host: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def this_process(cls) -> Holder:
+        pid = os.getpid()
+        return cls(
+            user=os.environ.get("USER") or str(os.getuid()),
+            host=socket.gethostname(),
+            boot_id=_boot_id(),
+            pid_namespace=_pid_namespace(),
+            pid=pid,
+            start_ticks=_start_ticks(pid) or 0,
+        )
+
+    def provably_gone(self) -> bool:
+        """True only when we look at the very same machine and PID namespace and the process is not there."""
+        here = self.boot_id == _boot_id() and self.pid_namespace == _pid_namespace() and self.boot_id != ""
+        return here and _start_ticks(self.pid) != self.start_ticks
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host} (process {self.pid})"
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

@@ -1,0 +1,53 @@
+"""What every stage is given: the spec, the names, the account, the record, the lease, a voice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from infra.account import Account
+from infra.events import CampaignState, Stage
+from infra.names import Buckets, Names
+from infra.plan import Plan
+from infra.progress import Progress
+from infra.spec import Spec
+from infra.store import CampaignStore, Lease
+
+
+@dataclass
+class Context:
+    spec: Spec
+    plan: Plan
+    account: Account
+    operator_arn: str
+    buckets: Buckets
+    store: CampaignStore
+    lease: Lease
+    progress: Progress
+    results: Path
+    """Folder on this machine that outlives the campaign: report, certificate, what is kept on purpose."""
+    deadline: datetime
+    outputs: dict[Stage, dict[str, Any]] = field(default_factory=dict)
+    """Outputs of the stages that have finished, by stage."""
+
+    @property
+    def names(self) -> Names:
+        return Names(self.spec.campaign)
+
+    def guard(self) -> None:
+        """Before every mutation: raises `LeaseLost` when this driver no longer drives."""
+        self.lease.check()
+
+    def state(self) -> CampaignState:
+        return self.store.state()
+
+    def turns(self, seconds: float, interval: float = 0.5) -> Iterator[None]:
+        """Turns of a bounded wait; ends silently when the time is up. Each turn should announce where it is."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            yield
+            time.sleep(interval)

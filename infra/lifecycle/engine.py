@@ -1,0 +1,138 @@
+"""The real Pulumi engine through its Automation API: inline programs, state in the campaign's own S3 backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pulumi import automation as auto
+
+from infra.errors import PermanentError
+from infra.lifecycle.context import Context
+from infra.names import PROJECT
+from infra.program import program
+
+_LOCK_WAIT_S = 60.0
+PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
+
+
+class Engine:
+    """Stacks of one account; every operation announces each resource as the engine handles it."""
+
+    def __init__(self, context: Context, work: Path) -> None:
+        self.context = context
+        self.backend = f"s3://{context.buckets.state}?region={context.account.region}&awssdk=v2"
+        self.work = work
+
+    def stack(self, name: str, config: Mapping[str, str]) -> auto.Stack:
+        self.work.mkdir(parents=True, exist_ok=True)
+        options = auto.LocalWorkspaceOptions(
+            work_dir=str(self.work),
+            project_settings=auto.ProjectSettings(
+                name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=self.backend)
+            ),
+            # Nothing secret is in the state; who wants encryption sets a passphrase of their own.
+            env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
+        )
+        stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
+        stack.set_all_config({f"{PROJECT}:{key}": auto.ConfigValue(value) for key, value in config.items()})
+        return stack
+
+    def up(self, stack: auto.Stack) -> dict[str, Any]:
+        """Bring the stack up; what a killed run left pending is resolved first. Returns the outputs."""
+        self._unlock(stack)
+        self.context.guard()
+        try:
+            refresh = self._has_pending(stack)
+            result = stack.up(on_event=self._announce("creating"), on_output=_quiet, refresh=refresh)
+        except auto.CommandError as error:
+            raise _refusal("pulumi up", stack.name, error) from error
+        return {name: output.value for name, output in result.outputs.items()}
+
+    def destroy(self, stack: auto.Stack) -> None:
+        """Destroy the stack and forget it. Raises `PermanentError` with the engine's own words."""
+        self._unlock(stack)
+        self.context.guard()
+        try:
+            if self._has_pending(stack):
+                stack.refresh(on_output=_quiet, clear_pending_creates=True)
+            stack.destroy(on_event=self._announce("destroying"), on_output=_quiet)
+            stack.workspace.remove_stack(stack.name)
+        except auto.CommandError as error:
+            raise _refusal("pulumi destroy", stack.name, error) from error
+
+    def resources(self, stack: auto.Stack) -> int:
+        return len((stack.export_stack().deployment or {}).get("resources", []))
+
+    def _has_pending(self, stack: auto.Stack) -> bool:
+        return bool((stack.export_stack().deployment or {}).get("pending_operations"))
+
+    def _unlock(self, stack: auto.Stack) -> None:
+        """Cancel a lock that a dead driver left: we hold the driver's lease, so no living driver owns it.
+
+        Its engine may outlive a killed driver for a moment: as long as that process lives here, it is waited for.
+        """
+        s3 = self.context.account.client("s3")
+        prefix = f".pulumi/locks/organization/{PROJECT}/{stack.name}/"
+        until = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            found = s3.list_objects_v2(Bucket=self.context.buckets.state, Prefix=prefix).get("Contents", [])
+            if not found:
+                return
+            locks = [self.context.store.get(item["Key"]) for item in found]
+            living = [lock for lock in locks if lock and _lives_here(json.loads(lock))]
+            if not living:
+                break
+            if time.monotonic() > until:
+                raise PermanentError(
+                    f"stack {stack.name} is locked by a living engine",
+                    seen=living[0].decode()[:200],
+                    cure="wait for it, or end that process",
+                )
+            self.context.progress.step("waiting for the engine of a killed driver to end")
+            time.sleep(0.5)
+        self.context.guard()
+        stack.cancel()
+
+    def _announce(self, verb: str) -> Callable[[auto.EngineEvent], None]:
+        seen: dict[str, str] = {}
+        done: set[str] = set()
+
+        def on_event(event: auto.EngineEvent) -> None:
+            if event.resource_pre_event is not None:
+                metadata = event.resource_pre_event.metadata
+                if str(getattr(metadata.op, "value", metadata.op)) != "same":
+                    seen[metadata.urn] = metadata.type
+            elif event.res_outputs_event is not None:
+                done.add(event.res_outputs_event.metadata.urn)
+            else:
+                return
+            open_types = [kind for urn, kind in seen.items() if urn not in done and not kind.startswith("bivouac:")]
+            if open_types:
+                newest = ", ".join(kind.rpartition(":")[2] for kind in open_types[-3:])
+                self.context.progress.step(f"{verb} {len(seen.keys() & done)} of {len(seen)}: {newest}")
+
+        return on_event
+
+
+def _quiet(_: str) -> None:
+    return None
+
+
+def _lives_here(lock: Mapping[str, Any]) -> bool:
+    """Whether the process that took this lock still runs on this machine."""
+    if lock.get("hostname") != os.uname().nodename:
+        return False
+    return Path(f"/proc/{lock.get('pid')}").exists()
+
+
+def _refusal(what: str, stack: str, error: auto.CommandError) -> PermanentError:
+    lines = [line.strip() for line in str(error).splitlines() if "error:" in line.lower()]
+    seen = " | ".join(dict.fromkeys(lines))[:1500] or str(error)[-800:]
+    return PermanentError(
+        f"{what} of stack {stack} failed", seen=seen, cure="mend the cause and run the same command again"
+    )

@@ -1,0 +1,126 @@
+"""Launch: the steward starts in the cluster, and launches the first attempt; from then on the driver may leave."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from lightkube import Client
+from lightkube.codecs import from_dict
+from lightkube.resources.apps_v1 import Deployment
+
+from infra import catalogue
+from infra.actions import attempts
+from infra.actions.cluster import from_outside
+from infra.actions.gang import CAMPAIGN_LABEL
+from infra.actions.steward_config import CONFIG_NAME, StewardConfig
+from infra.errors import PermanentError, UserError
+from infra.events import Kind, Stage
+from infra.layout import layout
+from infra.lifecycle.bake import ImageManifest
+from infra.lifecycle.context import Context
+from infra.names import NAMESPACE, POOL_LABEL, SHARED_CLAIM, STEWARD_ACCOUNT, SYSTEM_POOL
+from infra.plan import train_config
+
+STEWARD = "steward"
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Idempotent: a steward that is there stays, with the configuration it has."""
+    config = steward_config(context)
+    client = from_outside(context.account, context.names.cluster)
+    context.guard()
+    labels = {CAMPAIGN_LABEL: context.spec.campaign}
+    attempts.create_config(client, STEWARD, labels, {CONFIG_NAME: config.model_dump_json(indent=1)})
+    client.apply(from_dict(_deployment(config)), force=True)
+    return _first_attempt(context, client)
+
+
+def steward_config(context: Context) -> StewardConfig:
+    """Everything the steward needs, so that it never asks the driver."""
+    spec, plan, bake = context.spec, context.plan, context.outputs[Stage.BAKE]
+    body = context.store.get(bake["manifest"])
+    if body is None or ImageManifest.model_validate_json(body).image != bake["image"]:
+        raise UserError("the image has no manifest", seen=bake["image"], cure="bake it again: `bivouac run` does")
+    instance = catalogue.instance_type(spec.nodes.instance_type)
+    provision = context.outputs[Stage.PROVISION]
+    usd_gpu = plan.totals.usd_per_hour.value - plan.totals.usd_per_hour_idle.value
+    grace = max(60, int(2 * spec.training.collective_timeout_s))
+    return StewardConfig(
+        spec=spec,
+        train=train_config(spec, plan, provision["data_digest"], spec.training.model.vocabulary),
+        image=bake["image"],
+        code_digest=bake["code"],
+        image_manifest=bake["manifest"],
+        ranks_per_node=layout(spec).ranks_per_node,
+        accelerators=instance.accelerators,
+        efa_interfaces=instance.efa_interfaces,
+        grace_seconds=grace,
+        deadline=context.deadline,
+        base_usd_per_hour=Decimal(str(plan.totals.usd_per_hour_idle.value)),
+        node_usd_per_hour=Decimal(str(usd_gpu)) / spec.nodes.count,
+        interval_and_archive=_interval_and_archive(context),
+        state_bucket=context.buckets.state,
+        archive_bucket=context.buckets.archive,
+    )
+
+
+def _interval_and_archive(context: Context) -> timedelta:
+    archive = sum(stage.seconds for stage in context.plan.clock if stage.stage == Stage.ARCHIVE)
+    interval = context.plan.checkpoint.every_steps * context.spec.training.step_seconds_estimate
+    return timedelta(seconds=float(archive) + interval)
+
+
+def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
+    """Wait until the first attempt trains, or has ended."""
+    timeout = context.spec.recovery.startup_timeout.total_seconds() + 120
+    said = "the steward starts"
+    for _ in context.turns(timeout):
+        context.progress.step(said)
+        state = context.state()
+        events = {event.kind for event in context.store.events()}
+        if Kind.ATTEMPT_RUNNING in events or state.outcome is not None or any(a.get("failure") for a in state.attempts):
+            return {"attempts": len(state.attempts)}
+        if state.attempts:
+            said = f"attempt {state.attempts[-1]['attempt']} is starting"
+    deployment = client.get(Deployment, STEWARD)
+    seen = f"{(deployment.status.readyReplicas if deployment.status else 0) or 0} of 1 steward pods ready; {said}"
+    raise PermanentError(
+        "no attempt began to train", seen=seen, cure="see `kubectl logs deployment/steward -n campaign`"
+    )
+
+
+def _deployment(config: StewardConfig) -> dict[str, Any]:
+    labels = {"app": STEWARD, CAMPAIGN_LABEL: config.spec.campaign}
+    container = {
+        "name": STEWARD,
+        "image": config.image,
+        "command": ["python", "-m", "infra.steward"],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "volumeMounts": [
+            {"name": "config", "mountPath": "/config", "readOnly": True},
+            {"name": "shared", "mountPath": "/shared-checkpoints", "subPath": "checkpoints"},
+        ],
+    }
+    pod = {
+        "serviceAccountName": STEWARD_ACCOUNT,
+        "nodeSelector": {POOL_LABEL: SYSTEM_POOL},
+        "terminationGracePeriodSeconds": 5,
+        "volumes": [
+            {"name": "config", "configMap": {"name": STEWARD}},
+            {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
+        ],
+        "containers": [container],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": STEWARD, "namespace": NAMESPACE, "labels": labels},
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": {"app": STEWARD}},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }

@@ -1,0 +1,140 @@
+"""Opening a campaign: account, state bucket, record, lease. From a spec, or from nothing but a name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+
+from infra import names
+from infra.account import Account
+from infra.errors import UserError
+from infra.events import Kind
+from infra.folders import results_folder
+from infra.lifecycle.context import Context
+from infra.plan import Plan, make_plan
+from infra.progress import Progress
+from infra.spec import Spec
+from infra.store import CampaignStore, is_missing
+from infra.survey import survey
+
+DRIVER_LEASE = "driver"
+LEASE_TTL = timedelta(seconds=30)
+SPEC, PLAN, CLOCK, SITE = "spec.json", "plan.json", "clock.json", "site.json"
+
+
+@contextmanager
+def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | None) -> Iterator[Context]:
+    """The campaign of this spec, new or continued, with the driver's lease held.
+
+    Raises `UserError` for foreign credentials or another spec under this name, `LeaseHeld` naming another driver.
+    """
+    account = Account(spec.region)
+    arn = account.refuse_foreign(spec.account)
+    buckets = names.buckets(spec.account, spec.region)
+    ensure_bucket(account, buckets.state)
+    store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, _writer())
+    lease = store.lease(DRIVER_LEASE, LEASE_TTL)
+    previous = lease.acquire()
+    try:
+        store.claim_spec(spec.model_dump_json())
+        store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
+        if about is not None:
+            store.put_json(SITE, about)
+        if previous is not None:
+            store.append(Kind.DRIVER_TOOK_OVER, holder=str(lease.holder), previous=str(previous))
+        yield Context(
+            spec=spec,
+            plan=plan,
+            account=account,
+            operator_arn=arn,
+            buckets=buckets,
+            store=store,
+            lease=lease,
+            progress=Progress(console),
+            results=results_folder(spec.campaign),
+            deadline=_deadline(store, spec),
+        )
+    finally:
+        lease.release()
+
+
+def record_of(campaign: str, region: str) -> CampaignStore:
+    """The record of a campaign that exists, to read. Raises `UserError` that lists the names there are."""
+    account = Account(region)
+    identity = account.identity()
+    bucket = names.buckets(identity["Account"], region).state
+    store = CampaignStore(account.client("s3"), bucket, campaign, _writer())
+    if store.get_json(SPEC) is None:
+        raise UserError(
+            "there is no such campaign here",
+            seen=f"{campaign} in account {identity['Account']}, {region}",
+            cure=f"campaigns: {', '.join(campaigns(account, bucket)) or 'none'}",
+        )
+    return store
+
+
+def campaigns(account: Account, bucket: str) -> list[str]:
+    try:
+        answer = account.client("s3").list_objects_v2(Bucket=bucket, Prefix="campaigns/", Delimiter="/")
+    except account.client("s3").exceptions.ClientError as error:
+        if is_missing(error):
+            return []
+        raise
+    return [item["Prefix"].split("/")[1] for item in answer.get("CommonPrefixes", ())]
+
+
+def stored_spec(store: CampaignStore) -> Spec:
+    return Spec.model_validate(store.get_json(SPEC))
+
+
+def stored_plan(store: CampaignStore, spec: Spec) -> Plan:
+    stored = store.get_json(PLAN)
+    return Plan.model_validate(stored) if stored is not None else make_plan(spec, survey(spec))
+
+
+def ensure_bucket(account: Account, bucket: str) -> None:
+    """The state bucket has to be there before any stack; the foundation's stack then sets its properties."""
+    s3 = account.client("s3")
+    try:
+        s3.head_bucket(Bucket=bucket)
+        return
+    except s3.exceptions.ClientError as error:
+        if not is_missing(error):
+            raise UserError(
+                "the state bucket cannot be reached",
+                seen=f"{bucket}: {error.response['Error']['Code']}",
+                cure="allow s3:ListBucket on it, or use other credentials",
+            ) from error
+    where = (
+        {} if account.region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": account.region}}
+    )
+    s3.create_bucket(Bucket=bucket, **where)
+
+
+def _deadline(store: CampaignStore, spec: Spec) -> datetime:
+    """Absolute since the first opening: a restart of the driver does not move it."""
+    begun = datetime.now(UTC)
+    clock = {"started_at": begun.isoformat(), "deadline": (begun + spec.money.deadline).isoformat()}
+    store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())
+    return datetime.fromisoformat(store.get_json(CLOCK)["deadline"]).replace(microsecond=0)
+
+
+def _writer() -> str:
+    """Each process writes its own sequence of events."""
+    return f"driver-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}"
+
+
+def holder_of(store: CampaignStore, role: str) -> str | None:
+    """Who holds a lease now, for people."""
+    found = store.lease(role, LEASE_TTL).current()
+    if found is None or found[0].released:
+        return None
+    record = found[0]
+    age = (datetime.now(UTC) - record.renewed_at).total_seconds()
+    state = "gone" if record.holder.provably_gone() or age > record.ttl_s else "living"
+    return f"{record.holder}, renewed {age:.0f} s ago ({state})"

@@ -1,0 +1,48 @@
+"""Provision: the foundation once per account, the data, then the campaign's own stack with no GPU node yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.actions import dataset
+from infra.components.outputs import CampaignOutputs
+from infra.components.settings import CampaignSettings, FoundationSettings
+from infra.errors import UserError
+from infra.lifecycle.context import Context
+from infra.lifecycle.engine import Engine
+from infra.names import FOUNDATION_STACK
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Idempotent: a second run finds everything in place and changes nothing."""
+    data = dataset.prepare(context.spec, context.progress.step)
+    if data.manifest.vocabulary != context.spec.training.model.vocabulary:
+        raise UserError(
+            "the data has another vocabulary than the model",
+            seen=data.manifest.vocabulary,
+            cure="mend training.model.vocabulary",
+        )
+    engine = Engine(context, context.results / "pulumi")
+    context.progress.step("foundation: buckets and registry")
+    settings = FoundationSettings(account=context.spec.account, region=context.spec.region)
+    engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
+    context.guard()
+    dataset.upload(context.account, context.buckets.data, data, context.progress.step)
+    context.progress.step("campaign stack")
+    stack = engine.stack(context.names.stack, campaign_settings(context, data.digest).to_config())
+    outputs = CampaignOutputs.model_validate(engine.up(stack))
+    count = engine.resources(stack)
+    context.progress.note(f"{count} resources; cluster {outputs.cluster_name} at {outputs.cluster_endpoint}")
+    return {
+        "outputs": outputs.model_dump(mode="json"),
+        "data_digest": data.digest,
+        "unigram_loss": data.manifest.unigram_loss,
+        "train_tokens": data.manifest.train_tokens,
+        "resources": count,
+    }
+
+
+def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
+    return CampaignSettings(
+        spec=context.spec, deadline=context.deadline, data_digest=data_digest, operator_arn=context.operator_arn
+    )

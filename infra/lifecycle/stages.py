@@ -1,0 +1,64 @@
+"""The table of contents: every stage of a campaign, in order, each with its purpose and its function.
+
+`run_campaign` goes through them from wherever the record says that the campaign stands. A stage that had begun when
+its driver was killed is entered again: each is idempotent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from infra.errors import BivouacError
+from infra.events import Kind, Stage
+from infra.lifecycle import bake, certify, launch, preflight, provision, report, supervise, teardown
+from infra.lifecycle.context import Context
+
+
+@dataclass(frozen=True)
+class Step:
+    stage: Stage
+    purpose: str
+    run: Callable[[Context], dict[str, Any]]
+
+
+STEPS: tuple[Step, ...] = (
+    Step(Stage.PROVISION, "foundation, data, and the campaign's stack with no GPU node yet", provision.run),
+    Step(Stage.BAKE, "the trainer's image on a builder instance, or known already", bake.run),
+    Step(Stage.PREFLIGHT, "GPU nodes up; each proves itself, all together prove the fabric", preflight.run),
+    Step(Stage.LAUNCH, "the steward starts and launches the first attempt", launch.run),
+    Step(Stage.SUPERVISE, "training, carried through failures by the steward", supervise.run),
+    Step(Stage.ARCHIVE, "the golden checkpoint to S3, read back, evaluated", supervise.archive),
+    Step(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run),
+    Step(Stage.CERTIFY, "an independent look for what was left", certify.run),
+    Step(Stage.REPORT, "time, goodput, money, pictures", report.run),
+)
+"""`check` and `plan` come before them, offline: see `infra.commands.run`."""
+
+
+def run_campaign(context: Context) -> None:
+    """All stages that have not finished, in order. Raises the first stage's error; the record keeps where it stood."""
+    context.outputs |= context.state().finished_stages
+    for step in STEPS:
+        if step.stage in context.outputs:
+            continue
+        run_step(context, step)
+
+
+def run_step(context: Context, step: Step) -> dict[str, Any]:
+    """One stage, recorded as begun and as finished or failed."""
+    begun = time.monotonic()
+    context.guard()
+    context.store.append(Kind.STAGE_STARTED, stage=step.stage)
+    try:
+        with context.progress.stage(step.stage, step.purpose):
+            outputs = step.run(context)
+    except BivouacError as error:
+        context.store.append(Kind.STAGE_FAILED, stage=step.stage, error=str(error))
+        raise
+    seconds = round(time.monotonic() - begun, 2)
+    context.store.append(Kind.STAGE_FINISHED, stage=step.stage, seconds=seconds, outputs=outputs)
+    context.outputs[step.stage] = outputs
+    return outputs

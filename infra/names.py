@@ -1,0 +1,161 @@
+"""Every name that Bivouac gives, as a pure function of the campaign; nothing else makes names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+PROJECT = "bivouac"
+FOUNDATION_STACK = "foundation"
+REPOSITORY = "bivouac/trainer"
+
+NAMESPACE = "campaign"
+PRIORITY_CLASS = "bivouac-training"
+SHARED_CLAIM = "shared"
+"""The claim on FSx; sub-path `data` is read at /data, sub-path `checkpoints` is the shared tier."""
+DATA_FOLDER = "data"
+CHECKPOINTS_FOLDER = "checkpoints"
+
+TRAINER_ACCOUNT = "trainer"
+STEWARD_ACCOUNT = "steward"
+ARCHIVE_ACCOUNT = "archive"
+
+POOL_LABEL = "bivouac.dev/pool"
+GPU_POOL = "gpu"
+SYSTEM_POOL = "system"
+GPU_TAINT_KEY = "nvidia.com/gpu"
+GPU_TAINT = f"{GPU_TAINT_KEY}=present:NoSchedule"
+
+LOCAL_DISK = "/mnt/k8s-disks/0"
+"""Where nodeadm mounts the RAID 0 over the NVMe disks."""
+LOCAL_CHECKPOINTS_HOST_PATH = f"{LOCAL_DISK}/bivouac"
+
+CAMPAIGN_TAG = "bivouac:campaign"
+OWNER_TAG = "bivouac:owner"
+EXPIRES_TAG = "bivouac:expires"
+FOUNDATION_TAG = "bivouac:foundation"
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The buckets of the foundation: one of each per account and region."""
+
+    state: str
+    data: str
+    archive: str
+
+
+def buckets(account: str, region: str) -> Buckets:
+    return Buckets(*(f"bivouac-{kind}-{account}-{region}" for kind in ("state", "data", "archive")))
+
+
+def registry_host(account: str, region: str) -> str:
+    return f"{account}.dkr.ecr.{region}.amazonaws.com"
+
+
+def repository_url(account: str, region: str) -> str:
+    """The trainer's repository without tag or digest."""
+    return f"{registry_host(account, region)}/{REPOSITORY}"
+
+
+def data_prefix(manifest_digest: str) -> str:
+    """Prefix of a prepared data set in the data bucket; ends in a slash."""
+    return f"datasets/{manifest_digest}/"
+
+
+def campaign_stack(campaign: str) -> str:
+    return f"campaign-{campaign}"
+
+
+@dataclass(frozen=True, init=False)
+class Names:
+    """Names of one campaign, from its spec or only from its name (`bivouac down NAME` has nothing else)."""
+
+    campaign: str
+
+    def __init__(self, campaign: Any) -> None:
+        object.__setattr__(self, "campaign", campaign if isinstance(campaign, str) else campaign.campaign)
+
+    @property
+    def prefix(self) -> str:
+        return f"bivouac-{self.campaign}"
+
+    @property
+    def cluster(self) -> str:
+        return self.prefix
+
+    @property
+    def gpu_group(self) -> str:
+        return f"{self.prefix}-gpu"
+
+    @property
+    def system_group(self) -> str:
+        return f"{self.prefix}-system"
+
+    @property
+    def cluster_role(self) -> str:
+        return f"{self.prefix}-cluster"
+
+    @property
+    def node_role(self) -> str:
+        return f"{self.prefix}-node"
+
+    @property
+    def steward_role(self) -> str:
+        return f"{self.prefix}-steward"
+
+    @property
+    def trainer_role(self) -> str:
+        return f"{self.prefix}-trainer"
+
+    @property
+    def archive_role(self) -> str:
+        return f"{self.prefix}-archive"
+
+    @property
+    def builder_role(self) -> str:
+        """The builder's role and its instance profile alike."""
+        return f"{self.prefix}-builder"
+
+    @property
+    def guard_role(self) -> str:
+        return f"{self.prefix}-guard"
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (
+            self.cluster_role,
+            self.node_role,
+            self.steward_role,
+            self.trainer_role,
+            self.archive_role,
+            self.builder_role,
+            self.guard_role,
+        )
+
+    @property
+    def log_group(self) -> str:
+        """EKS writes to exactly this name; made before the cluster, or the dying control plane makes it again."""
+        return f"/aws/eks/{self.cluster}/cluster"
+
+    @property
+    def schedule(self) -> str:
+        return f"{self.prefix}-deadline"
+
+    @property
+    def placement_group(self) -> str:
+        return f"{self.prefix}-gpu"
+
+    @property
+    def file_system(self) -> str:
+        """Name tag of the FSx file system."""
+        return f"{self.prefix}-shared"
+
+    @property
+    def stack(self) -> str:
+        return campaign_stack(self.campaign)
+
+    @property
+    def state_prefix(self) -> str:
+        """Prefix of this campaign in the state and archive buckets; ends in a slash."""
+        return f"campaigns/{self.campaign}/"

@@ -1,0 +1,59 @@
+"""What is happening and how far it is: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+
+_QUIET_S = 2.0
+"""Nothing longer than this passes without a word."""
+
+
+class Progress:
+    """Prints stages as they begin and end; in between the newest step with its elapsed time."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._lock = threading.Lock()
+        self._stage, self._step, self._begun, self._printed = "", "", 0.0, 0.0
+        self._status = console.status("") if console.is_terminal else None
+
+    @contextmanager
+    def stage(self, name: str, purpose: str) -> Iterator[None]:
+        """A stage from begin to end; its seconds are printed at the end."""
+        self._stage, self._step, self._begun, self._printed = name, "", time.monotonic(), time.monotonic()
+        self.console.print(f"[bold]{name:<10}[/] {escape(purpose)}")
+        if self._status is not None:
+            self._status.start()
+        try:
+            yield
+        except BaseException as error:
+            self._end(f"[red]{type(error).__name__}[/]")
+            raise
+        self._end("[green]done[/]")
+
+    def step(self, text: str) -> None:
+        """The newest thing that happens; safe from any thread."""
+        with self._lock:
+            elapsed = time.monotonic() - self._begun
+            changed, self._step = text != self._step, text
+            line = f"{self._stage:<10} {escape(text)}  [dim]{elapsed:.0f} s[/]"
+            if self._status is not None:
+                self._status.update(line)
+            elif changed and time.monotonic() - self._printed > _QUIET_S:
+                self._printed = time.monotonic()
+                self.console.print(f"  {line}")
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(f"{'':<10} {escape(text)}")
+
+    def _end(self, how: str) -> None:
+        if self._status is not None:
+            self._status.stop()
+        self.console.print(f"{'':<10} {how} [dim]in {time.monotonic() - self._begun:.1f} s[/]")

@@ -1,0 +1,137 @@
+"""Findings and plans as tables for people. What machines read is the models' own JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from infra import duration
+from infra.checks import Finding, Level
+from infra.estimates.figure import Figure, cents
+from infra.plan import Plan
+
+_STYLE = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
+
+
+def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) -> None:
+    """One block per finding: place and level first, then what, the value seen, and the cure; a count at the end."""
+    for finding in findings:
+        head = Text.assemble(
+            (f"{file}:{finding.line}", "bold"),
+            "  ",
+            (finding.level.upper(), _STYLE[finding.level]),
+            "  ",
+            (finding.field, "bold"),
+            f" {finding.message}",
+            ("  [" + finding.rule + "]", "dim"),
+        )
+        console.print(head, soft_wrap=True)
+        console.print(Text.assemble(("    seen  ", "dim"), finding.seen), soft_wrap=True)
+        console.print(Text.assemble(("    cure  ", "dim"), finding.cure), soft_wrap=True)
+    console.print(_verdict(file, findings), soft_wrap=True)
+
+
+def print_plan(console: Console, plan: Plan) -> None:
+    """Cost, clock, tiers and cadence, each figure with its formula."""
+    shape = plan.layout
+    console.print(
+        Text.assemble(
+            (f"{plan.campaign}", "bold"),
+            f" on {plan.target}: {shape.nodes} nodes x {shape.ranks_per_node} ranks = {shape.world_size} ranks,"
+            f" accumulation {shape.accumulation}",
+        ),
+        soft_wrap=True,
+    )
+    console.print(Group(*(Padding(table, (1, 0, 0, 0)) for table in _plan_tables(plan))))
+    console.print(Text("Cost and clock are AWS's; a rehearsal spends nothing and goes faster.", "dim"))
+
+
+def _plan_tables(plan: Plan) -> Iterable[Table]:
+    yield _figures("Work", plan.work)
+    clock = _table("Clock", "stage", ">time", "formula")
+    for stage in plan.clock:
+        clock.add_row(stage.stage, _seconds(stage.seconds), stage.formula)
+    clock.add_section()
+    clock.add_row("all stages", _seconds(plan.totals.clock.value), "", style="bold")
+    clock.add_row("until archived", _seconds(plan.totals.gpu_clock.value), f"deadline {duration.text(plan.deadline)}")
+    yield clock
+    yield _cost(plan)
+    tiers = _table("Checkpoint tiers", "tier", "where", ">one", ">keep", ">needed", ">of", "formula")
+    for tier in plan.tiers:
+        room = _bytes(tier.capacity_bytes) if tier.capacity_bytes is not None else ""
+        tiers.add_row(
+            tier.name,
+            tier.where,
+            _bytes(tier.checkpoint_bytes),
+            str(tier.keep),
+            _bytes(tier.needed_bytes),
+            room,
+            tier.formula,
+        )
+    yield tiers
+    yield _figures("Checkpoint cadence", plan.cadence)
+
+
+def _cost(plan: Plan) -> Table:
+    table = _table("Cost", "what", ">USD", "formula")
+    for line in plan.cost:
+        table.add_row(line.name, f"{line.usd:,}" if line.priced else "unknown", line.formula)
+    table.add_section()
+    totals = plan.totals
+    table.add_row("planned", f"{cents(totals.usd.value):,}", f"prices as of {plan.prices_as_of}", style="bold")
+    table.add_row("budget", f"{cents(plan.budget_usd):,}", "spec: money.budget_usd")
+    for figure in (totals.usd_per_hour, totals.usd_per_hour_idle):
+        table.add_row(figure.name, f"{cents(figure.value):,}/h", figure.formula)
+    table.add_row("at the deadline", f"{cents(totals.usd_at_deadline.value):,}", totals.usd_at_deadline.formula)
+    return table
+
+
+def _figures(title: str, figures: tuple[Figure, ...]) -> Table:
+    table = _table(title, "figure", ">value", "unit", "formula")
+    for item in figures:
+        table.add_row(item.name, f"{item.value:,f}", item.unit, item.formula)
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A column whose name starts with `>` is right-aligned."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
+    return table
+
+
+def _verdict(file: Path, findings: tuple[Finding, ...]) -> Text:
+    counts = [
+        f"{number} {level}{'s' if number > 1 and level is not Level.INFO else ''}"
+        for level in (Level.ERROR, Level.WARNING, Level.INFO)
+        if (number := sum(finding.level is level for finding in findings))
+    ]
+    bad = any(finding.level is Level.ERROR for finding in findings)
+    return Text.assemble(
+        (f"{file}: ", "bold"),
+        ("cannot be run" if bad else "can be run", "bold red" if bad else "bold green"),
+        f" ({', '.join(counts)})" if counts else " (nothing found)",
+    )
+
+
+def _seconds(amount: Decimal) -> str:
+    return duration.text(timedelta(seconds=float(amount)))
+
+
+def _bytes(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.4g} TB"

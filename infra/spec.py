@@ -1,0 +1,268 @@
+"""The spec: one campaign in one file. Validated once, frozen, passed everywhere.
+
+Only shape and local sense are checked here; everything that weighs one part against another is a rule in `checks`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from infra.duration import Duration
+from infra.errors import UserError
+from infra.problems import Problem, duplicates, lines_of, nearest_line, problems_of
+from trainer.contract import CheckpointConfig, ModelConfig, OptimizerConfig
+
+MAX_NAME = 20
+"""Longest campaign name: the longest AWS name made from it is an IAM role, `bivouac-<name>-<workload>-...`, 64."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Capacity(StrEnum):
+    """How the GPU nodes are bought."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    RESERVATION = "reservation"
+    CAPACITY_BLOCK = "capacity-block"
+
+
+class Launcher(StrEnum):
+    JOBSET = "jobset"
+    MPIJOB = "mpijob"
+
+
+class Egress(StrEnum):
+    """How private nodes reach AWS: through a NAT gateway, or only through interface endpoints."""
+
+    NAT = "nat"
+    ENDPOINTS = "endpoints"
+
+
+class OnStop(StrEnum):
+    HOLD = "hold"
+    TEARDOWN = "teardown"
+
+
+class Money(_Section):
+    budget_usd: Decimal = Field(gt=0)
+    deadline: Duration = timedelta(days=7)
+    """From the first provision: then the GPU node group is set to zero by AWS itself."""
+    alarm_email: str | None = None
+
+
+class Nodes(_Section):
+    count: int = Field(ge=1)
+    instance_type: str
+    capacity: Capacity = Capacity.ON_DEMAND
+    reservation_id: str | None = None
+    """The reservation or capacity block to use."""
+    placement_group: bool | None = None
+    """None: a cluster placement group wherever AWS allows and advises it."""
+    ranks_per_node: int | None = Field(default=None, ge=1)
+    """None: one rank per accelerator."""
+    usd_per_hour: Decimal | None = Field(default=None, ge=0)
+    """Of one node, where the catalogue cannot know it: a capacity block's fee / hours, a private price."""
+    system_instance_type: str = "m7i.large"
+
+
+class Network(_Section):
+    cidr: str = "10.42.0.0/16"
+    egress: Egress = Egress.NAT
+
+
+class SharedStorage(_Section):
+    """FSx for Lustre."""
+
+    capacity_gib: int = Field(default=1200, ge=1)
+    deployment: Literal["SCRATCH_2", "PERSISTENT_2"] = "PERSISTENT_2"
+    throughput_mbs_per_tib: int | None = Field(default=250, ge=1)
+    """None where the deployment has only one (SCRATCH_2)."""
+    efa: bool = False
+
+
+class Storage(_Section):
+    shared: SharedStorage = SharedStorage()
+
+
+class Image(_Section):
+    base: str
+    """Reference of the base image that the node image already holds; the bake puts one layer on top."""
+
+
+class Data(_Section):
+    """A prepared data set: a folder written by `bivouac data prepare`, or a folder of text to prepare first."""
+
+    source: Path
+    """Folder of text files. `python:stdlib` stands for the running Python's standard library sources."""
+    pattern: str = "**/*.py"
+    max_files: int | None = Field(default=None, ge=1)
+    held_out: float = Field(default=0.05, gt=0, lt=0.5)
+    seed: int = 1234
+
+
+class Training(_Section):
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    steps: int = Field(ge=1)
+    global_batch: int = Field(ge=1)
+    micro_batch: int = Field(default=2, ge=1)
+    zero_stage: int = Field(default=1, ge=0, le=3)
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    seed: int = 42
+    evaluate_every: int = Field(default=50, ge=1)
+    evaluate_batches: int = Field(default=8, ge=1)
+    step_seconds_estimate: float = Field(default=1.0, gt=0)
+    """For plan only: until a measurement replaces it."""
+    collective_timeout_s: float = Field(default=30.0, gt=0)
+    launcher: Launcher = Launcher.JOBSET
+
+
+class Recovery(_Section):
+    """Budgets per failure class and the rules above them."""
+
+    attempts_without_progress: int = Field(default=3, ge=1)
+    """Stop after so many attempts without a newer committed checkpoint."""
+    process_restarts: int = Field(default=10, ge=0)
+    node_replacements: int = Field(default=5, ge=0)
+    repairs_per_hour: int = Field(default=10, ge=0)
+    """Circuit breaker against our own repairs."""
+    heartbeat_timeout: Duration = timedelta(seconds=30)
+    """A pod whose `/status` has been silent so long is suspected; suspicion is confirmed by a second source."""
+    hang_timeout: Duration = timedelta(minutes=10)
+    """No finished step for so long, outside of starting and saving, is a hang."""
+    startup_timeout: Duration = timedelta(minutes=20)
+    capacity_timeout: Duration = timedelta(minutes=30)
+    hold: Duration = timedelta(minutes=60)
+    node_mtbf_hours: float = Field(default=2000.0, gt=0)
+    """Estimate of one node's mean time between failures; the cadence is derived from it."""
+
+
+class Preflight(_Section):
+    profile: str | None = None
+    """Name of the expectation in the catalogue; None: the instance type's own."""
+    rounds: int = Field(default=3, ge=1)
+    """Replace unfit nodes at most so many times."""
+
+
+class KillNode(_Section):
+    """Kill one node as a whole, without warning, when training has passed a step."""
+
+    kill_node: int = Field(ge=0)
+    """Rank of the node in the gang."""
+    after_step: int = Field(ge=1)
+
+
+class Rehearsal(_Section):
+    """What to rehearse; has no meaning on AWS and is refused there."""
+
+    faults: tuple[KillNode, ...] = ()
+
+
+class Spec(_Section):
+    campaign: Annotated[
+        str, Field(pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="small letters, digits and dashes")
+    ]
+    owner: str = Field(min_length=3)
+    purpose: str = Field(min_length=3)
+    target: Literal["aws", "rehearsal"]
+    account: Annotated[str, Field(pattern=r"^\d{12}$", description="the 12 digits, in quotes")]
+    region: str
+    zone: str
+    second_zone: str | None = None
+    """For the control plane only; None: the next letter in the region."""
+    kubernetes: str = "1.36"
+    money: Money
+    nodes: Nodes
+    network: Network = Network()
+    storage: Storage = Storage()
+    image: Image
+    data: Data
+    training: Training
+    checkpoint: CheckpointConfig | None = None
+    """None: derived by plan (Daly's interval)."""
+    recovery: Recovery = Recovery()
+    preflight: Preflight = Preflight()
+    on_stop: OnStop = OnStop.TEARDOWN
+    rehearsal: Rehearsal | None = None
+
+    @model_validator(mode="after")
+    def _rehearsal_only_there(self) -> Spec:
+        if self.target == "aws" and self.rehearsal is not None:
+            raise ValueError("section `rehearsal` has no meaning with target aws: remove it")
+        return self
+
+    @property
+    def prefix(self) -> str:
+        """Every AWS name of this campaign starts with it."""
+        return f"bivouac-{self.campaign}"
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+
+class SpecError(UserError):
+    """The file is no valid spec; `problems` holds all that is wrong with it, not only the first."""
+
+    def __init__(self, path: Path, problems: tuple[Problem, ...]) -> None:
+        self.path, self.problems = path, problems
+        rows = [f"{path}:{p.line or 1}: {p.field}: {p.message} (seen: {p.seen}; cure: {p.cure})" for p in problems]
+        super().__init__("the spec is not valid", seen="\n  " + "\n  ".join(rows), cure="mend the fields above")
+
+
+class SpecFile(BaseModel):
+    """A validated spec and where each field stood."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: Path
+    spec: Spec
+    lines: dict[str, int]
+    """Dotted field path -> 1-based line."""
+
+    def line_of(self, field: str) -> int | None:
+        """Line of a field, or of the nearest section above it that the file has."""
+        return nearest_line(self.lines, field)
+
+
+def load(path: Path) -> SpecFile:
+    """Read and validate a spec; raises `SpecError` with every problem, or `UserError` when there is no such file."""
+    if not path.is_file():
+        raise UserError("there is no such spec file", seen=path, cure="give the path of a YAML file")
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        raw = yaml.safe_load(text)
+        lines, twice = lines_of(tree), duplicates(tree)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
+        problem = Problem(
+            field="(file)", line=line, message="not YAML", seen=str(error).splitlines()[0], cure="mend the syntax"
+        )
+        raise SpecError(path, (problem,)) from error
+    if not isinstance(raw, dict):
+        problem = Problem(
+            field="(file)",
+            line=1,
+            message="a spec is a mapping of fields",
+            seen="an empty file" if raw is None else type(raw).__name__,
+            cure="start from infra/campaigns/rehearsal.yaml",
+        )
+        raise SpecError(path, (problem,))
+    try:
+        spec = Spec.model_validate(raw)
+    except ValidationError as error:
+        raise SpecError(path, twice + problems_of(error, lines, Spec)) from error
+    if twice:
+        raise SpecError(path, twice)
+    return SpecFile(path=path, spec=spec, lines=lines)

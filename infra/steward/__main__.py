@@ -1,0 +1,47 @@
+"""The steward's pod: takes the lease, then stewards. Killed at any point, its successor goes on from the record."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from infra.account import Account
+from infra.actions.cluster import from_pod
+from infra.actions.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
+from infra.errors import LeaseHeld
+from infra.steward.steward import Steward
+from infra.store import CampaignStore
+
+log = logging.getLogger("steward")
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    config = StewardConfig.model_validate_json(Path(CONFIG_PATH).read_text())
+    account = Account(config.spec.region)
+    store = CampaignStore(
+        account.client("s3"), config.state_bucket, config.spec.campaign, f"steward-{os.uname().nodename}"
+    )
+    lease = store.lease(STEWARD_LEASE, LEASE_TTL)
+    while True:
+        try:
+            lease.acquire()
+            break
+        except LeaseHeld as error:
+            log.info("waiting: %s", error)
+            time.sleep(LEASE_TTL.total_seconds() / 5)
+    steward = Steward(config, account, from_pod(), store, lease)
+    log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
+    try:
+        steward.run()
+    finally:
+        lease.release()
+    log.info("over: archived, GPU nodes at zero")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

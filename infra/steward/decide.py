@@ -1,0 +1,324 @@
+"""What to do next: pure. Knows neither Kubernetes nor AWS nor the clock; steward and simulator use the same one.
+
+The order of the rules is the policy: money and time first, then progress, then the failure's own class. Unknown is
+never treated as dead: what cannot be seen makes us wait, until a second witness or the class's deadline speaks.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.contract import ExitCode, Phase
+
+
+class Failure(StrEnum):
+    """Why an attempt ended; what follows from each stands in `CONSEQUENCE`."""
+
+    USER = "user"
+    DATA = "data"
+    PROCESS = "process"
+    NODE = "node"
+    STORAGE = "storage"
+    HANG = "hang"
+    NUMERIC = "numeric"
+    INTERRUPTED = "interrupted"
+    STARTUP = "startup"
+
+
+class Consequence(StrEnum):
+    HOLD = "hold"
+    RESTART = "restart"
+    REPLACE = "replace"
+
+
+CONSEQUENCE: dict[Failure, Consequence] = {
+    Failure.USER: Consequence.HOLD,
+    Failure.DATA: Consequence.HOLD,
+    Failure.NUMERIC: Consequence.HOLD,
+    Failure.PROCESS: Consequence.RESTART,
+    Failure.STORAGE: Consequence.RESTART,
+    Failure.HANG: Consequence.RESTART,
+    Failure.STARTUP: Consequence.RESTART,
+    Failure.INTERRUPTED: Consequence.RESTART,
+    Failure.NODE: Consequence.REPLACE,
+}
+"""Numeric failures hold until rolling back with skipped data exists: repeating them would only repeat them."""
+
+_BY_EXIT: dict[int, Failure] = {
+    ExitCode.USER: Failure.USER,
+    ExitCode.DATA: Failure.DATA,
+    ExitCode.INTERNAL: Failure.PROCESS,
+    ExitCode.STORAGE: Failure.STORAGE,
+    ExitCode.INTERRUPTED: Failure.INTERRUPTED,
+    ExitCode.NUMERIC: Failure.NUMERIC,
+}
+_WORST_FIRST = (
+    Failure.USER,
+    Failure.DATA,
+    Failure.NUMERIC,
+    Failure.NODE,
+    Failure.STORAGE,
+    Failure.HANG,
+    Failure.INTERRUPTED,
+    Failure.STARTUP,
+    Failure.PROCESS,
+)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Policy(_Frozen):
+    """Limits, from the spec's `recovery` and `money` and from the plan."""
+
+    attempts_without_progress: int
+    process_restarts: int
+    node_replacements: int
+    repairs_per_hour: int
+    heartbeat_timeout: timedelta
+    hang_timeout: timedelta
+    startup_timeout: timedelta
+    capacity_timeout: timedelta
+    budget_usd: Decimal
+    interval_and_archive: timedelta
+    """One checkpoint interval plus the archive: with less time or money left there is nothing to gain."""
+
+
+class PodView(_Frozen):
+    """One pod of the gang, as seen from outside."""
+
+    index: int
+    name: str
+    node: str | None
+    phase: Literal["Pending", "Running", "Succeeded", "Failed", "Missing"]
+    exit_code: int | None = None
+    detail: str = ""
+    silent_for: timedelta | None = None
+    """Since the last good answer of `/status`; None before the first."""
+    running_for: timedelta | None = None
+    trainer_phase: Phase | None = None
+    step: int = 0
+    committed_step: int = -1
+
+
+class NodeView(_Frozen):
+    name: str
+    instance: str | None
+    ready: bool | None
+    """The Node's Ready condition; None when it is Unknown."""
+    instance_state: Literal["running", "impaired", "gone", "unknown"] = "unknown"
+    quarantined: bool = False
+
+
+class Observation(_Frozen):
+    now: datetime
+    deadline: datetime
+    spent_usd: Decimal
+    usd_per_hour: Decimal
+    attempt: int
+    """The attempt in flight or the newest ended one; 0 before the first."""
+    in_flight: bool
+    pods: tuple[PodView, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    nodes_wanted: int = 0
+    since_launch: timedelta = timedelta()
+    since_step: timedelta = timedelta()
+    """Since the gang's slowest step last rose, or since launch."""
+    since_short: timedelta | None = None
+    """How long there have been fewer fit nodes than wanted; None when there are enough."""
+    committed_step: int = -1
+    """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
+    stop_requested: bool = False
+
+
+class Attempt(_Frozen):
+    """An attempt that has ended."""
+
+    number: int
+    failure: Failure
+    committed_at_launch: int
+    committed_at_end: int
+
+    @property
+    def progressed(self) -> bool:
+        return self.committed_at_end > self.committed_at_launch
+
+
+class History(_Frozen):
+    attempts: tuple[Attempt, ...] = ()
+    repairs: tuple[datetime, ...] = ()
+
+    def without_progress(self) -> int:
+        """Attempts at the end of the history that committed nothing new."""
+        count = 0
+        for attempt in reversed(self.attempts):
+            if attempt.progressed:
+                break
+            count += 1
+        return count
+
+    def count(self, *failures: Failure) -> int:
+        return sum(attempt.failure in failures for attempt in self.attempts)
+
+
+class Wait(_Frozen):
+    kind: Literal["wait"] = "wait"
+    why: str
+
+
+class Launch(_Frozen):
+    kind: Literal["launch"] = "launch"
+    attempt: int
+    why: str
+
+
+class EndAttempt(_Frozen):
+    """The attempt has failed: record it, remove its job."""
+
+    kind: Literal["end-attempt"] = "end-attempt"
+    failure: Failure
+    why: str
+    dead_nodes: tuple[str, ...] = ()
+
+
+class Replace(_Frozen):
+    """Quarantine these nodes and have their instances replaced."""
+
+    kind: Literal["replace"] = "replace"
+    nodes: tuple[str, ...]
+    why: str
+
+
+class Finish(_Frozen):
+    """End of training. `done` archives the golden checkpoint; `stopped` archives what is sound; `held` waits."""
+
+    kind: Literal["finish"] = "finish"
+    outcome: Literal["done", "stopped", "held"]
+    why: str
+
+
+Action = Wait | Launch | EndAttempt | Replace | Finish
+
+
+def decide(seen: Observation, policy: Policy, history: History) -> Action:
+    """The next action; a pure function of what was seen, the limits, and what was tried before."""
+    if seen.in_flight:
+        return _running(seen, policy)
+    return _between(seen, policy, history)
+
+
+def _running(seen: Observation, policy: Policy) -> Action:
+    if seen.pods and all(pod.phase == "Succeeded" for pod in seen.pods):
+        return Finish(outcome="done", why="every pod of the gang succeeded")
+    if seen.stop_requested:
+        return EndAttempt(failure=Failure.INTERRUPTED, why="a stop was asked for")
+    if stop := _out_of_means(seen, policy):
+        return EndAttempt(failure=Failure.INTERRUPTED, why=stop)
+    dead = dead_nodes(seen, policy)
+    failed = [pod for pod in seen.pods if pod.phase == "Failed"]
+    if dead:
+        why = f"node {', '.join(dead)} is dead: silent, and a second witness agrees"
+        return EndAttempt(failure=Failure.NODE, why=why, dead_nodes=dead)
+    if failed:
+        return _failed(seen, policy, failed)
+    starting = all(pod.step == 0 for pod in seen.pods)
+    if starting and seen.since_launch > policy.startup_timeout:
+        return EndAttempt(failure=Failure.STARTUP, why=f"no first step within {policy.startup_timeout}")
+    saving = any(pod.trainer_phase in (Phase.SAVING, Phase.EVALUATING, Phase.FINISHING) for pod in seen.pods)
+    patience = policy.hang_timeout * (2 if saving else 1)
+    if not starting and seen.since_step > patience:
+        return EndAttempt(failure=Failure.HANG, why=f"no finished step for {seen.since_step}")
+    return Wait(why="training")
+
+
+def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
+    """A pod has failed while others may be silent: whose fault it is shows within the heartbeat timeout."""
+    classes = {_BY_EXIT.get(pod.exit_code or ExitCode.INTERNAL, Failure.PROCESS) for pod in failed}
+    failure = next(kind for kind in _WORST_FIRST if kind in classes)
+    silent = [
+        pod for pod in seen.pods if pod.phase == "Running" and (pod.silent_for or timedelta()) > timedelta(seconds=2)
+    ]
+    if failure in (Failure.PROCESS, Failure.INTERRUPTED) and silent:
+        return Wait(why=f"{silent[0].name} is silent: victim or culprit shows within {policy.heartbeat_timeout}")
+    first = failed[0]
+    return EndAttempt(failure=failure, why=f"{first.name} ended with exit code {first.exit_code}: {first.detail}"[:500])
+
+
+def dead_nodes(seen: Observation, policy: Policy) -> tuple[str, ...]:
+    """Nodes whose pod is silent and that a second witness calls dead: EC2, the Node object, or a failed peer."""
+    views = {node.name: node for node in seen.nodes}
+    peer_failed = any(pod.phase == "Failed" for pod in seen.pods)
+    dead = []
+    for pod in seen.pods:
+        if pod.node is None or pod.phase in ("Succeeded", "Failed"):
+            continue
+        node = views.get(pod.node)
+        ec2_says = node is not None and node.instance_state in ("impaired", "gone")
+        kubernetes_says = node is None or node.ready is not True
+        quiet = pod.silent_for if pod.silent_for is not None else pod.running_for
+        silent = quiet is not None and quiet > policy.heartbeat_timeout
+        witnessed = silent and (ec2_says or kubernetes_says or peer_failed)
+        if witnessed or (node is not None and node.instance_state == "gone"):
+            dead.append(pod.node)
+    return tuple(dict.fromkeys(dead))
+
+
+def _between(seen: Observation, policy: Policy, history: History) -> Action:
+    last = history.attempts[-1] if history.attempts else None
+    if seen.stop_requested:
+        return Finish(outcome="stopped", why="a stop was asked for")
+    if stop := _out_of_means(seen, policy):
+        return Finish(outcome="stopped", why=stop)
+    if history.without_progress() >= policy.attempts_without_progress:
+        why = f"{history.without_progress()} attempts in a row committed no newer checkpoint"
+        return Finish(outcome="stopped", why=why)
+    if last is not None and CONSEQUENCE[last.failure] is Consequence.HOLD:
+        return Finish(
+            outcome="held", why=f"attempt {last.number} ended with a {last.failure} error: a retry would repeat it"
+        )
+    if last is not None and (stop := _class_exhausted(last, policy, history)):
+        return Finish(outcome="stopped", why=stop)
+    if sick := _to_replace(seen, policy, history, last):
+        return sick
+    if seen.since_short is not None:
+        if seen.since_short > policy.capacity_timeout:
+            return Finish(outcome="stopped", why=f"no capacity for {seen.since_short}")
+        fit = sum(node.ready is True and not node.quarantined for node in seen.nodes)
+        return Wait(why=f"{fit} of {seen.nodes_wanted} nodes are fit")
+    return Launch(attempt=seen.attempt + 1, why="enough fit nodes")
+
+
+def _to_replace(seen: Observation, policy: Policy, history: History, last: Attempt | None) -> Action | None:
+    sick = tuple(n.name for n in seen.nodes if n.instance_state == "impaired" and not n.quarantined)
+    if not sick:
+        return None
+    hour_ago = seen.now - timedelta(hours=1)
+    recent = sum(at > hour_ago for at in history.repairs)
+    if recent + len(sick) > policy.repairs_per_hour:
+        return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the fault")
+    return Replace(nodes=sick, why=f"after attempt {last.number if last else 0}: instance impaired")
+
+
+def _class_exhausted(last: Attempt, policy: Policy, history: History) -> str | None:
+    if last.failure is Failure.NODE and history.count(Failure.NODE) > policy.node_replacements:
+        return f"{history.count(Failure.NODE)} node losses, {policy.node_replacements} allowed"
+    restarts = history.count(*(kind for kind, what in CONSEQUENCE.items() if what is Consequence.RESTART))
+    if CONSEQUENCE[last.failure] is Consequence.RESTART and restarts > policy.process_restarts:
+        return f"{restarts} restarts, {policy.process_restarts} allowed"
+    return None
+
+
+def _out_of_means(seen: Observation, policy: Policy) -> str | None:
+    """Money or time left no longer covers one more interval plus the archive."""
+    if seen.now + policy.interval_and_archive > seen.deadline:
+        return f"the deadline {seen.deadline.isoformat()} leaves no time for another interval and the archive"
+    needed = seen.usd_per_hour * Decimal(policy.interval_and_archive.total_seconds()) / 3600
+    if seen.spent_usd + needed > policy.budget_usd:
+        return f"{seen.spent_usd:.2f} of {policy.budget_usd} USD are spent: the rest is for the archive"
+    return None

@@ -1,0 +1,96 @@
+"""Pods' logs, shipped while they are written: a dead node takes its own copy with it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from lightkube import Client
+from lightkube.core.exceptions import ApiError
+
+from infra.store import CampaignStore
+
+FLUSH_SECONDS = 2.0
+Listener = Callable[[str, dict[str, Any]], None]
+"""(pod, event line) for every JSON line that a pod prints."""
+
+
+class LogShipper:
+    """Follows pods, one thread each, and keeps `logs/<pod>.log` in the state bucket current."""
+
+    def __init__(self, client: Client, store: CampaignStore, listener: Listener) -> None:
+        self.client, self.store, self.listener = client, store, listener
+        self._texts: dict[str, list[str]] = {}
+        self._dirty: set[str] = set()
+        self._followers: dict[str, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._flusher = threading.Thread(target=self._flush_often, name="flush", daemon=True)
+        self._flusher.start()
+
+    def follow(self, pod: str) -> None:
+        """Follow a pod's log from its beginning; a second call changes nothing while it is followed."""
+        follower = self._followers.get(pod)
+        if follower is not None:
+            return
+        follower = threading.Thread(target=self._follow, args=(pod,), name=f"log-{pod}", daemon=True)
+        self._followers[pod] = follower
+        follower.start()
+
+    def wait_for(self, pods: list[str], seconds: float) -> None:
+        """Give the followers of ended pods time to read the rest."""
+        for pod in pods:
+            if pod in self._followers:
+                self._followers[pod].join(timeout=seconds)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._flusher.join(timeout=5)
+        self.flush()
+
+    def flush(self) -> None:
+        with self._lock:
+            dirty = {pod: "".join(self._texts[pod]) for pod in self._dirty}
+            self._dirty.clear()
+        for pod, text in dirty.items():
+            self.store.put(f"{self.store.prefix}/logs/{pod}.log", text.encode())
+
+    def _follow(self, pod: str) -> None:
+        seen = 0
+        while not self._stop.is_set():
+            try:
+                for number, line in enumerate(self.client.log(pod, follow=True)):
+                    if number >= seen:
+                        seen = number + 1
+                        self._take(pod, line)
+                return
+            except ApiError as error:
+                if error.status.code == 404:
+                    return
+                self._stop.wait(0.3)
+            except Exception:
+                # The node, its log endpoint or the connection is gone: whoever replaced it prints anew elsewhere.
+                self._stop.wait(1.0)
+
+    def _take(self, pod: str, line: str) -> None:
+        with self._lock:
+            self._texts.setdefault(pod, []).append(line if line.endswith("\n") else line + "\n")
+            self._dirty.add(pod)
+        if line.startswith("{"):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                return
+            if isinstance(event, dict):
+                self.listener(pod, event)
+
+    def _flush_often(self) -> None:
+        while not self._stop.wait(FLUSH_SECONDS):
+            try:
+                self.flush()
+            except Exception:
+                # The bucket is out of reach for the moment: the text is still here, the next round writes it whole.
+                with self._lock:
+                    self._dirty.update(self._texts)

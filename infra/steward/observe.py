@@ -1,0 +1,172 @@
+"""What the steward sees: pods, their agents, nodes, money, time. Only looks; never acts."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from lightkube import Client
+from lightkube.resources.core_v1 import Pod
+
+from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
+from infra.actions.nodes import GpuNodes, NodeFacts
+from infra.actions.steward_config import StewardConfig
+from infra.steward.decide import NodeView, Observation, PodView
+from trainer.contract import AGENT_PORT, Status
+
+_PROBE_TIMEOUT_S = 1.0
+
+
+class Observer:
+    """Remembers what was seen last, so that silence has a length."""
+
+    def __init__(self, config: StewardConfig, client: Client, nodes: GpuNodes) -> None:
+        self.config, self.client, self.nodes = config, client, nodes
+        self.spent_usd = Decimal(0)
+        self.statuses: dict[str, Status] = {}
+        self.agents: dict[str, str] = {}
+        """Pod name -> pod IP, as far as known."""
+        self._answered: dict[str, float] = {}
+        self._running_since: dict[str, float] = {}
+        self._launched, self._stepped, self._step = time.monotonic(), time.monotonic(), 0
+        self._short_since: float | None = None
+        self._metered: float | None = None
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="probe")
+
+    def launched(self) -> None:
+        """A new attempt begins: its clocks start at zero."""
+        self._launched = self._stepped = time.monotonic()
+        self._step = 0
+        self.statuses.clear()
+        self._answered.clear()
+        self._running_since.clear()
+
+    def observe(self, attempt: int, in_flight: bool, committed_step: int, stop_requested: bool) -> Observation:
+        facts = self.nodes.list()
+        self._meter(facts)
+        pods = self._pods(attempt) if in_flight else ()
+        wanted = self.config.spec.nodes.count
+        self._short(sum(node.fit and node.accelerators >= self.config.accelerators for node in facts) < wanted)
+        now = time.monotonic()
+        slowest = min((pod.step for pod in pods), default=0)
+        if slowest > self._step:
+            self._step, self._stepped = slowest, now
+        return Observation(
+            now=datetime.now(UTC),
+            deadline=self.config.deadline,
+            spent_usd=self.spent_usd,
+            usd_per_hour=self._rate(facts),
+            attempt=attempt,
+            in_flight=in_flight,
+            pods=pods,
+            nodes=tuple(_view(node) for node in facts),
+            nodes_wanted=wanted,
+            since_launch=timedelta(seconds=now - self._launched),
+            since_step=timedelta(seconds=now - self._stepped),
+            since_short=None if self._short_since is None else timedelta(seconds=now - self._short_since),
+            committed_step=committed_step,
+            stop_requested=stop_requested,
+        )
+
+    def _pods(self, attempt: int) -> tuple[PodView, ...]:
+        labels = {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
+        pods = list(self.client.list(Pod, labels=labels))
+        running = [pod for pod in pods if _phase(pod) == "Running" and pod.status and pod.status.podIP]
+        self.agents = {_name(pod): str(pod.status.podIP) for pod in running if pod.status}
+        for pod, status in zip(running, self._pool.map(_probe, running), strict=True):
+            self._running_since.setdefault(_name(pod), time.monotonic())
+            if status is not None:
+                self.statuses[_name(pod)] = status
+                self._answered[_name(pod)] = time.monotonic()
+        return tuple(sorted((self._view(pod) for pod in pods), key=lambda view: view.index))
+
+    def _view(self, pod: Pod) -> PodView:
+        name, now = _name(pod), time.monotonic()
+        status = self.statuses.get(name)
+        answered, running = self._answered.get(name), self._running_since.get(name)
+        exit_code, detail = _termination(pod)
+        annotations = (pod.metadata.annotations if pod.metadata else None) or {}
+        return PodView(
+            index=int(annotations.get(COMPLETION_INDEX, "0")),
+            name=name,
+            node=pod.spec.nodeName if pod.spec else None,
+            phase=_phase(pod),
+            exit_code=exit_code,
+            detail=detail,
+            silent_for=None if answered is None else timedelta(seconds=now - answered),
+            running_for=None if running is None else timedelta(seconds=now - running),
+            trainer_phase=status.phase if status else None,
+            step=status.step if status else 0,
+            committed_step=status.committed_step if status else -1,
+        )
+
+    def _short(self, short: bool) -> None:
+        if not short:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = time.monotonic()
+
+    def _rate(self, facts: tuple[NodeFacts, ...]) -> Decimal:
+        """USD per hour at this moment: every GPU instance that has not gone bills, fit or not."""
+        billing = sum(node.instance_state != "gone" for node in facts)
+        return self.config.base_usd_per_hour + billing * self.config.node_usd_per_hour
+
+    def _meter(self, facts: tuple[NodeFacts, ...]) -> None:
+        now = time.monotonic()
+        if self._metered is not None:
+            self.spent_usd += self._rate(facts) * Decimal(now - self._metered) / 3600
+        self._metered = now
+
+
+def _probe(pod: Pod) -> Status | None:
+    """The agent's status, or None: silence is not death."""
+    address = pod.status.podIP if pod.status else None
+    try:
+        with urllib.request.urlopen(f"http://{address}:{AGENT_PORT}/status", timeout=_PROBE_TIMEOUT_S) as answer:
+            return Status.model_validate_json(answer.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _termination(pod: Pod) -> tuple[int | None, str]:
+    for container in (pod.status.containerStatuses if pod.status else None) or ():
+        ended = container.state.terminated if container.state else None
+        if ended is not None:
+            return ended.exitCode, _detail(ended.message or ended.reason or "")
+    return None, ""
+
+
+def _detail(message: str) -> str:
+    try:
+        content: Any = json.loads(message)
+    except ValueError:
+        return message[:300]
+    return (
+        f"{content.get('reason', '')}: {content.get('detail', '')}"[:300]
+        if isinstance(content, dict)
+        else message[:300]
+    )
+
+
+def _phase(pod: Pod) -> Any:
+    phase = (pod.status.phase if pod.status else None) or "Pending"
+    return phase if phase in ("Pending", "Running", "Succeeded", "Failed") else "Missing"
+
+
+def _name(pod: Pod) -> str:
+    return str(pod.metadata.name if pod.metadata else "")
+
+
+def _view(node: NodeFacts) -> NodeView:
+    return NodeView(
+        name=node.name,
+        instance=node.instance,
+        ready=node.ready,
+        instance_state=node.instance_state,
+        quarantined=node.quarantined,
+    )

@@ -1,0 +1,22 @@
+"""The limits that a spec sets on the steward's decisions."""
+
+from __future__ import annotations
+
+from infra.actions.steward_config import StewardConfig
+from infra.steward.decide import Policy
+
+
+def policy_of(config: StewardConfig) -> Policy:
+    recovery = config.spec.recovery
+    return Policy(
+        attempts_without_progress=recovery.attempts_without_progress,
+        process_restarts=recovery.process_restarts,
+        node_replacements=recovery.node_replacements,
+        repairs_per_hour=recovery.repairs_per_hour,
+        heartbeat_timeout=recovery.heartbeat_timeout,
+        hang_timeout=recovery.hang_timeout,
+        startup_timeout=recovery.startup_timeout,
+        capacity_timeout=recovery.capacity_timeout,
+        budget_usd=config.spec.money.budget_usd,
+        interval_and_archive=config.interval_and_archive,
+    )

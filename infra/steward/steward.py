@@ -1,0 +1,270 @@
+"""The steward's loop: observe, decide, act, record. All judgement is in `decide`; all effects are here."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lightkube import Client
+
+from infra.account import Account
+from infra.actions import archive_job, attempts
+from infra.actions.archive import ArchiveConfig
+from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
+from infra.actions.nodes import GpuNodes
+from infra.actions.steward_config import StewardConfig
+from infra.events import Kind
+from infra.names import Names
+from infra.steward.decide import (
+    Action,
+    Attempt,
+    EndAttempt,
+    Failure,
+    Finish,
+    History,
+    Launch,
+    Observation,
+    Replace,
+    Wait,
+    decide,
+)
+from infra.steward.logs import LogShipper
+from infra.steward.observe import Observer
+from infra.steward.policy import policy_of
+from infra.store import CampaignStore, Lease
+from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
+
+LIVE = "live.json"
+STOP_REQUEST = "stop.json"
+_SHIP_REST_S = 3.0
+_EVENTS = {"refused": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
+"""Trainer events that belong into the campaign's record."""
+
+
+class Steward:
+    def __init__(
+        self, config: StewardConfig, account: Account, client: Client, store: CampaignStore, lease: Lease
+    ) -> None:
+        self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
+        self.names = Names(config.spec)
+        self.nodes = GpuNodes(account, client, self.names, lease.check)
+        self.observer = Observer(config, client, self.nodes)
+        self.logs = LogShipper(client, store, self._heard)
+        self.history, self.attempt, self.in_flight = _history(store)
+        self.loss: float | None = None
+        self._said = ""
+        self._running_recorded = self.in_flight
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        """Until training is over, archived, and the GPU nodes are at zero."""
+        state = self.store.state()
+        if state.outcome is None:
+            finish = self._train()
+            self.store.append(
+                Kind.TRAINING_FINISHED, outcome=finish.outcome, why=finish.why, committed_step=self.committed_step()
+            )
+        if self.store.state().archive is None and self.committed_step() >= 0:
+            self.store.append(Kind.ARCHIVE_VERIFIED, **self._archive())
+        self.logs.close()
+        self.nodes.set_desired(0)
+        self.store.append(Kind.NODES_AT_ZERO, group=self.names.gpu_group)
+
+    def committed_step(self) -> int:
+        """Step of the newest checkpoint committed on the shared tier, -1 when there is none."""
+        folder = Path(SHARED_CHECKPOINTS) / self.config.spec.campaign
+        found = [path.parent.name for path in folder.glob(f"step-*/{COMMITTED_NAME}")]
+        return max((step for name in found if (step := step_of_folder(name)) is not None), default=-1)
+
+    def _train(self) -> Finish:
+        policy = policy_of(self.config)
+        while True:
+            self.lease.check()
+            stop = self.store.get_json(STOP_REQUEST) is not None
+            seen = self.observer.observe(self.attempt, self.in_flight, self.committed_step(), stop)
+            for pod in seen.pods:
+                if pod.phase != "Pending":
+                    self.logs.follow(pod.name)
+            self._note_running(seen)
+            action = decide(seen, policy, self.history)
+            self._publish(seen, action)
+            if isinstance(action, Finish):
+                self._finished(action, seen)
+                return action
+            self._act(action, seen)
+            self._pause()
+
+    def _act(self, action: Action, seen: Observation) -> None:
+        if not isinstance(action, Wait):
+            self.store.append(Kind.DECISION, action=action.kind, why=action.why)
+        match action:
+            case Launch():
+                self._launch(action)
+            case EndAttempt():
+                self._end(action, seen)
+            case Replace():
+                self._replace(action.nodes, action.why, seen)
+
+    def _launch(self, action: Launch) -> None:
+        for earlier in range(1, action.attempt):
+            attempts.remove(self.client, self._job(earlier))
+        self.lease.check()
+        labels = {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(action.attempt)}
+        config = f"train-a{action.attempt}"
+        attempts.create_config(self.client, config, labels, {"train.json": self.config.train.model_dump_json(indent=1)})
+        attempts.launch(self.client, self._gang(action.attempt, config))
+        self.attempt, self.in_flight, self._running_recorded = action.attempt, True, False
+        self.observer.launched()
+        self.store.append(
+            Kind.ATTEMPT_LAUNCHED,
+            attempt=action.attempt,
+            jobset=self._job(action.attempt),
+            committed_step=self.committed_step(),
+        )
+
+    def _end(self, action: EndAttempt, seen: Observation) -> None:
+        """Record the end first: whoever takes over after a kill right here knows that it has ended."""
+        self.logs.wait_for([pod.name for pod in seen.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
+        launched = next((a for a in self.store.state().attempts if a["attempt"] == self.attempt), {})
+        committed = self.committed_step()
+        ended = Attempt(
+            number=self.attempt,
+            failure=action.failure,
+            committed_at_launch=int(launched.get("committed_step", -1)),
+            committed_at_end=committed,
+        )
+        self.store.append(
+            Kind.ATTEMPT_ENDED,
+            attempt=self.attempt,
+            failure=action.failure,
+            detail=action.why,
+            step=max((pod.step for pod in seen.pods), default=0),
+            committed_at_end=committed,
+        )
+        self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
+        self.in_flight = False
+        attempts.remove(self.client, self._job(self.attempt))
+        if action.dead_nodes:
+            self._replace(action.dead_nodes, action.why, seen)
+
+    def _replace(self, nodes: tuple[str, ...], why: str, seen: Observation) -> None:
+        instances = {node.name: node.instance for node in seen.nodes}
+        for node in nodes:
+            instance = instances.get(node)
+            event = self.store.append(Kind.NODE_QUARANTINED, node=node, instance=instance, reason=why)
+            self.history = self.history.model_copy(update={"repairs": (*self.history.repairs, event.at)})
+            self.nodes.quarantine(node, "dead")
+            if instance:
+                self.nodes.replace(instance)
+
+    def _finished(self, action: Finish, seen: Observation) -> None:
+        self.store.append(Kind.DECISION, action=action.kind, why=action.why)
+        if action.outcome == "done":
+            self.logs.wait_for([pod.name for pod in seen.pods], _SHIP_REST_S)
+            self.store.append(
+                Kind.ATTEMPT_ENDED,
+                attempt=self.attempt,
+                failure=None,
+                detail=action.why,
+                step=self.config.train.steps,
+                committed_at_end=self.committed_step(),
+            )
+        self.in_flight = False
+
+    def _note_running(self, seen: Observation) -> None:
+        if self._running_recorded or not seen.pods or any(pod.step == 0 for pod in seen.pods):
+            return
+        self._running_recorded = True
+        self.store.append(
+            Kind.ATTEMPT_RUNNING,
+            attempt=self.attempt,
+            step=min(pod.step for pod in seen.pods),
+            nodes=[pod.node for pod in seen.pods],
+        )
+
+    def _heard(self, pod: str, event: dict[str, Any]) -> None:
+        kind = _EVENTS.get(str(event.get("event")))
+        if event.get("event") == "step" and isinstance(event.get("loss"), float):
+            self.loss = event["loss"]
+        if kind is not None:
+            data = {key: value for key, value in event.items() if key not in ("event", "time")}
+            self.store.append(kind, pod=pod, **data)
+
+    def _publish(self, seen: Observation, action: Action) -> None:
+        """Live figures for `bivouac status` and the driver; the newest replaces the last."""
+        figures = {
+            "at": datetime.now(UTC).isoformat(),
+            "attempt": seen.attempt,
+            "in_flight": seen.in_flight,
+            "step": min((pod.step for pod in seen.pods), default=0),
+            "steps": self.config.train.steps,
+            "loss": self.loss,
+            "committed_step": seen.committed_step,
+            "spent_usd": round(float(seen.spent_usd), 4),
+            "usd_per_hour": float(seen.usd_per_hour),
+            "action": action.kind,
+            "why": action.why,
+            "pods": [
+                pod.model_dump(mode="json", include={"index", "name", "node", "phase", "step"}) for pod in seen.pods
+            ],
+            "nodes": [node.model_dump(mode="json") for node in seen.nodes],
+        }
+        said = json.dumps({key: value for key, value in figures.items() if key not in ("at", "spent_usd")})
+        if said != self._said:
+            self._said = said
+            self.store.put_json(LIVE, figures)
+
+    def _archive(self) -> dict[str, Any]:
+        config = ArchiveConfig(
+            campaign=self.config.spec.campaign,
+            region=self.config.spec.region,
+            state_bucket=self.config.state_bucket,
+            archive_bucket=self.config.archive_bucket,
+            image_manifest=self.config.image_manifest,
+        )
+        job = archive_job.manifest(config, self.config.image, self.config.accelerators)
+        train = self.config.train.model_dump_json(indent=1)
+        return archive_job.run(self.client, config, job, train, self.lease.check, self._pause, self.logs.follow)
+
+    def _job(self, attempt: int) -> str:
+        return f"{self.config.spec.campaign}-a{attempt}"
+
+    def _gang(self, attempt: int, config: str) -> Gang:
+        return Gang(
+            name=self._job(attempt),
+            campaign=self.config.spec.campaign,
+            attempt=attempt,
+            image=self.config.image,
+            code_digest=self.config.code_digest,
+            nodes=self.config.spec.nodes.count,
+            ranks_per_node=self.config.ranks_per_node,
+            accelerators=self.config.accelerators,
+            efa_interfaces=self.config.efa_interfaces,
+            command=("python", "-m", "trainer.agent"),
+            config_map=config,
+            grace_seconds=self.config.grace_seconds,
+        )
+
+    def _pause(self) -> None:
+        self._ending.wait(self.config.poll.total_seconds())
+
+
+def _history(store: CampaignStore) -> tuple[History, int, bool]:
+    """(history, newest attempt, whether it is in flight), as the record has it."""
+    state = store.state()
+    ended = tuple(
+        Attempt(
+            number=a["attempt"],
+            failure=Failure(a["failure"]),
+            committed_at_launch=a["committed_step"],
+            committed_at_end=a["committed_at_end"],
+        )
+        for a in state.attempts
+        if a.get("failure")
+    )
+    newest = state.attempts[-1] if state.attempts else None
+    in_flight = newest is not None and "ended_at" not in newest
+    return History(attempts=ended, repairs=state.repairs), newest["attempt"] if newest else 0, in_flight

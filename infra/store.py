@@ -1,0 +1,244 @@
+"""The campaign's record in the state bucket: spec, events, live figures, leases.
+
+Every write that must not be lost or doubled is conditional (`If-None-Match: *` or `If-Match`): S3 itself decides
+who was first, so no lock service is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from botocore.exceptions import ClientError
+from pydantic import BaseModel, ConfigDict
+
+from infra.errors import LeaseHeld, LeaseLost, UserError
+from infra.events import CampaignState, Event, Kind, fold
+from infra.identity import Holder
+
+
+def is_precondition_failure(error: ClientError) -> bool:
+    """Whether a conditional write lost its race (412), or raced at the very same moment (409)."""
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412)
+
+
+def is_missing(error: ClientError) -> bool:
+    return error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404", "NoSuchBucket", "NotFound")
+
+
+class CampaignStore:
+    """One campaign's folder in the state bucket; safe for several threads of one writer."""
+
+    def __init__(self, s3: Any, bucket: str, campaign: str, writer: str) -> None:
+        self.s3, self.bucket, self.campaign, self.writer = s3, bucket, campaign, writer
+        self.prefix = f"campaigns/{campaign}"
+        self._lock = threading.Lock()
+        self._sequence: int | None = None
+        self._cache: dict[str, Event] = {}
+
+    def append(self, kind: Kind, **data: Any) -> Event:
+        """Write the next event of this writer; an event is never overwritten."""
+        with self._lock:
+            if self._sequence is None:
+                self._sequence = len(self._keys(f"{self.prefix}/events/{self.writer}/"))
+            while True:
+                event = Event(at=datetime.now(UTC), writer=self.writer, sequence=self._sequence, kind=kind, data=data)
+                key = f"{self.prefix}/events/{self.writer}/{self._sequence:06d}.json"
+                self._sequence += 1
+                if self.put_if_absent(key, event.model_dump_json().encode()):
+                    return event
+
+    def events(self) -> tuple[Event, ...]:
+        """All events of all writers; each object is fetched once per process."""
+        keys = self._keys(f"{self.prefix}/events/")
+        missing = [key for key in keys if key not in self._cache]
+        if missing:
+            with ThreadPoolExecutor(8) as pool:
+                for key, body in zip(missing, pool.map(self.get, missing), strict=True):
+                    if body is not None:
+                        self._cache[key] = Event.model_validate_json(body)
+        found = [self._cache[key] for key in keys if key in self._cache]
+        return tuple(sorted(found, key=lambda e: (e.at, e.writer, e.sequence)))
+
+    def state(self) -> CampaignState:
+        return fold(self.events())
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        """Whether we were the first to write this key."""
+        try:
+            self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
+        except ClientError as error:
+            if is_precondition_failure(error):
+                return False
+            raise
+        return True
+
+    def put(self, key: str, body: bytes) -> None:
+        self.s3.put_object(Bucket=self.bucket, Key=key, Body=body)
+
+    def put_json(self, name: str, value: Any) -> None:
+        self.put(f"{self.prefix}/{name}", json.dumps(value, default=str, indent=1).encode())
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            return bytes(self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
+        except ClientError as error:
+            if is_missing(error):
+                return None
+            raise
+
+    def get_json(self, name: str) -> Any | None:
+        body = self.get(f"{self.prefix}/{name}")
+        return None if body is None else json.loads(body)
+
+    def keys(self, name: str) -> list[str]:
+        return self._keys(f"{self.prefix}/{name}")
+
+    def _keys(self, prefix: str) -> list[str]:
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        try:
+            return [item["Key"] for page in pages for item in page.get("Contents", ())]
+        except ClientError as error:
+            if is_missing(error):
+                return []
+            raise
+
+    def lease(self, role: str, ttl: timedelta, holder: Holder | None = None) -> Lease:
+        return Lease(self, role, ttl, holder or Holder.this_process())
+
+    def claim_spec(self, spec_json: str) -> None:
+        """Store the spec of a new campaign; refuse another spec under a name in use.
+
+        Raises `UserError` naming the fields that differ.
+        """
+        key = f"{self.prefix}/spec.json"
+        if self.put_if_absent(key, spec_json.encode()):
+            return
+        stored, ours = json.loads(self.get(key) or b"{}"), json.loads(spec_json)
+        differing = [name for name in ours if ours[name] != stored.get(name)]
+        if differing:
+            raise UserError(
+                f"campaign {self.campaign} exists with another spec",
+                seen=f"differing sections: {', '.join(differing)}",
+                cure=f"give the new campaign another name, or first end it: bivouac down {self.campaign}",
+            )
+
+
+class LeaseRecord(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    holder: Holder
+    renewed_at: datetime
+    ttl_s: float
+    released: bool = False
+
+
+class Lease:
+    """The right to mutate, for one holder at a time: taken, renewed and given back by conditional write.
+
+    `check()` before every mutation: it raises `LeaseLost` once the lease is not provably ours any more, judged by
+    our own monotonic time since the last renewal, so that a process that was stopped and continued stops touching.
+    """
+
+    def __init__(self, store: CampaignStore, role: str, ttl: timedelta, holder: Holder) -> None:
+        self.store, self.role, self.ttl, self.holder = store, role, ttl, holder
+        self.key = f"{store.prefix}/leases/{role}.json"
+        self._etag: str | None = None
+        self._renewed = 0.0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lost: str | None = None
+
+    def current(self) -> tuple[LeaseRecord, str] | None:
+        """The stored record and its entity tag."""
+        try:
+            answer = self.store.s3.get_object(Bucket=self.store.bucket, Key=self.key)
+        except ClientError as error:
+            if is_missing(error):
+                return None
+            raise
+        return LeaseRecord.model_validate_json(answer["Body"].read()), answer["ETag"]
+
+    def acquire(self) -> Holder | None:
+        """Take the lease; returns the previous holder when it was taken over from one that is gone.
+
+        Raises `LeaseHeld` naming a living holder.
+        """
+        found = self.current()
+        previous = None
+        if found is not None:
+            record, self._etag = found
+            if not record.released and record.holder != self.holder:
+                age = (datetime.now(UTC) - record.renewed_at).total_seconds()
+                if age < record.ttl_s and not record.holder.provably_gone():
+                    raise LeaseHeld(
+                        f"campaign {self.store.campaign} already has a {self.role}",
+                        seen=f"{record.holder}, renewed {age:.0f} s ago",
+                        cure=f"watch it with `bivouac status {self.store.campaign}`, or wait until it is gone "
+                        f"(its lease runs out after {record.ttl_s:.0f} s)",
+                    )
+                previous = record.holder
+        self._write(released=False)
+        self._thread = threading.Thread(target=self._renew, name=f"lease-{self.role}", daemon=True)
+        self._thread.start()
+        return previous
+
+    def check(self) -> None:
+        if self._lost is None and _monotonic() - self._renewed > self.ttl.total_seconds():
+            self._lost = "it was not renewed in time (the process was stopped, or S3 could not be reached)"
+        if self._lost is not None:
+            raise LeaseLost(
+                f"the {self.role} lease of {self.store.campaign} is lost",
+                seen=self._lost,
+                cure="nothing more is touched; run the same command again to continue",
+            )
+
+    def release(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+        if self._etag is not None and self._lost is None:
+            try:
+                self._write(released=True)
+            except (ClientError, LeaseLost, LeaseHeld):
+                self._lost = "gone at release"
+
+    def _write(self, *, released: bool) -> None:
+        record = LeaseRecord(
+            holder=self.holder, renewed_at=datetime.now(UTC), ttl_s=self.ttl.total_seconds(), released=released
+        )
+        condition: dict[str, str] = {"IfMatch": self._etag} if self._etag else {"IfNoneMatch": "*"}
+        begun = _monotonic()
+        try:
+            answer = self.store.s3.put_object(
+                Bucket=self.store.bucket, Key=self.key, Body=record.model_dump_json().encode(), **condition
+            )
+        except ClientError as error:
+            if is_precondition_failure(error):
+                raise LeaseHeld(
+                    f"another {self.role} of {self.store.campaign} was quicker",
+                    seen=self.current(),
+                    cure="watch it with `bivouac status`",
+                ) from error
+            raise
+        self._etag, self._renewed = answer["ETag"], begun
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self.ttl.total_seconds() / 3):
+            try:
+                self.check()
+                self._write(released=False)
+            except (LeaseHeld, LeaseLost) as error:
+                self._lost = str(error)
+                return
+            except Exception:
+                # S3 out of reach: `check` judges by age; the next round tries again.
+                continue
+
+
+_monotonic: Callable[[], float] = time.monotonic

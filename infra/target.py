@@ -1,0 +1,60 @@
+"""The one place that picks the target: AWS as the environment names it, or this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from infra.folders import cache_root
+from infra.spec import Spec
+
+_INSIDE = "BIVOUAC_SITE"
+
+
+def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
+    """Be where the spec's target is. For a rehearsal that replaces this process by itself inside the site."""
+    if spec.target == "aws" or _INSIDE in os.environ:
+        return
+    from infra.rehearsal.site import campaigns, handle
+
+    site = handle.ensure(campaigns.SITE, progress)
+    campaigns.remember(spec, Path(site.folder))
+    handle.enter(site, again())
+
+
+def enter_where(campaign: str) -> None:
+    """Be where a campaign of this name runs: the rehearsal site that holds it, else AWS."""
+    if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():
+        return
+    from infra.rehearsal.site import campaigns, handle
+
+    site = campaigns.site_of(campaign)
+    if site is not None:
+        handle.enter(site, again())
+
+
+def about() -> dict[str, Any] | None:
+    """On a rehearsal: what is emulated and what is not rehearsed. None on AWS."""
+    if _INSIDE not in os.environ:
+        return None
+    from infra.rehearsal.site import honesty
+
+    return honesty.statement()
+
+
+def again() -> list[str]:
+    """The command line of this very process."""
+    return [sys.executable, "-m", "infra.cli", *sys.argv[1:]]
+
+
+def strike_all(say: Callable[[str], None]) -> int:
+    """End every rehearsal site of this machine; what its campaigns keep on purpose is exported first."""
+    if not (cache_root() / "sites").is_dir():
+        say("no site is here")
+        return 0
+    from infra.rehearsal.site import ending
+
+    return ending.strike_all(say)

@@ -1,0 +1,74 @@
+"""A spec to bend: the rehearsal campaign with a recipient for alarms, on a day when prices were fresh."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.checks import Finding, check
+from infra.facts import Facts
+from infra.spec import SpecFile, load
+from infra.survey import survey
+
+CAMPAIGNS = Path(__file__).parents[2] / "infra" / "campaigns"
+FRESH = date(2026, 8, 1)
+REMOVED = object()
+
+Changes = dict[str, Any]
+
+
+@pytest.fixture
+def campaigns() -> Path:
+    return CAMPAIGNS
+
+
+@pytest.fixture
+def removed() -> object:
+    """As a value among changes: the field is taken out."""
+    return REMOVED
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Callable[..., SpecFile]:
+    """Loads the base spec with changes by dotted path."""
+
+    def make(changes: Changes | None = None) -> SpecFile:
+        content = yaml.safe_load((CAMPAIGNS / "rehearsal.yaml").read_text())
+        content["money"]["alarm_email"] = "someone@example.com"
+        for field, value in (changes or {}).items():
+            _set(content, field.split("."), copy.deepcopy(value) if value is not REMOVED else REMOVED)
+        path = tmp_path / "campaign.yaml"
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+        return load(path)
+
+    return make
+
+
+@pytest.fixture
+def findings(spec_file: Callable[..., SpecFile]) -> Callable[..., tuple[Finding, ...]]:
+    """All findings on the base spec with changes; `facts` bends what was looked up."""
+
+    def look(
+        changes: Changes | None = None, facts: Callable[[Facts], Facts] | None = None, today: date = FRESH
+    ) -> tuple[Finding, ...]:
+        file = spec_file(changes)
+        found = survey(file.spec)
+        return check(file, facts(found) if facts else found, today)
+
+    return look
+
+
+def _set(content: Any, path: list[str], value: object) -> None:
+    *sections, last = path
+    for part in sections:
+        content = content[int(part)] if isinstance(content, list) else content.setdefault(part, {})
+    if value is REMOVED:
+        content.pop(last, None)
+    else:
+        content[last] = value

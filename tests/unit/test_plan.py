@@ -1,0 +1,174 @@
+"""A plan is a value: equal inputs give equal plans, every figure adds up, and it reads back from JSON."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.errors import UserError
+from infra.estimates.figure import cents, figure, rounded
+from infra.estimates.sizing import checkpoint_bytes, parameters
+from infra.layout import layout
+from infra.plan import Plan, changes, make_plan, train_config
+from infra.spec import load
+from infra.survey import survey
+from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig
+
+CAMPAIGNS = ("rehearsal", "p5-32-nodes", "p5en-capacity-block")
+
+
+def _plan(campaigns: Path, name: str) -> Plan:
+    spec = load(campaigns / f"{name}.yaml").spec
+    return make_plan(spec, survey(spec))
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_equal_inputs_give_an_equal_plan(campaigns: Path, name: str) -> None:
+    first, second = _plan(campaigns, name), _plan(campaigns, name)
+    assert first == second
+    assert first.model_dump_json() == second.model_dump_json()
+    assert changes(first, second) == ()
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_a_plan_reads_back_from_json_unchanged(campaigns: Path, name: str) -> None:
+    plan = _plan(campaigns, name)
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+    assert Plan.model_validate(json.loads(json.dumps(plan.model_dump(mode="json")))) == plan
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_every_cost_line_is_rate_times_hours_to_the_cent_and_they_add_up(campaigns: Path, name: str) -> None:
+    plan = _plan(campaigns, name)
+    for line in plan.cost:
+        assert isinstance(line.usd, Decimal) and line.usd == line.usd.quantize(Decimal("0.01"))
+        if line.usd_per_hour:
+            assert line.usd == cents(line.usd_per_hour * line.hours)
+    assert plan.totals.usd.value == sum(line.usd for line in plan.cost)
+    stays = sum(line.usd_per_hour for line in plan.cost if not line.gpu and line.name != "builder")
+    gpu = sum(line.usd_per_hour for line in plan.cost if line.gpu)
+    assert plan.totals.usd_per_hour_idle.value == rounded(stays, 4)
+    assert plan.totals.usd_per_hour.value == rounded(stays + gpu, 4)
+    assert plan.totals.usd_at_deadline.value > plan.totals.usd.value
+
+
+def test_the_gpu_nodes_cost_what_the_catalogue_says(campaigns: Path) -> None:
+    plan = _plan(campaigns, "p5-32-nodes")
+    (gpu,) = [line for line in plan.cost if line.gpu]
+    assert gpu.usd_per_hour == 32 * Decimal("55.04")
+    seconds = sum(s.seconds for s in plan.clock if s.stage in ("preflight", "launch", "supervise", "archive"))
+    assert gpu.hours == rounded(seconds / 3600, 4)
+
+
+def test_the_clock_adds_up(campaigns: Path) -> None:
+    plan = _plan(campaigns, "rehearsal")
+    assert plan.totals.clock.value == sum(stage.seconds for stage in plan.clock)
+    assert [stage.stage for stage in plan.clock] == [
+        "provision",
+        "bake",
+        "preflight",
+        "launch",
+        "supervise",
+        "archive",
+        "teardown",
+        "certify",
+    ]
+
+
+def test_every_figure_shows_its_formula(campaigns: Path) -> None:
+    plan = _plan(campaigns, "p5en-capacity-block")
+    totals = [getattr(plan.totals, name) for name in type(plan.totals).model_fields]
+    for item in (*plan.work, *plan.cadence, *plan.clock, *plan.cost, *plan.tiers, *totals):
+        assert item.formula
+
+
+def test_the_spec_s_own_checkpoint_section_wins(spec_file: Any) -> None:
+    own, derived = spec_file({}).spec, spec_file({"checkpoint": None}).spec
+    plan = make_plan(own, survey(own))
+    assert plan.checkpoint == CheckpointConfig(every_steps=10, shared_every=1) and not plan.checkpoint_derived
+    again = make_plan(derived, survey(derived))
+    assert again.checkpoint_derived
+    assert again.checkpoint.every_steps == again.figure("most steps").value == 10
+
+
+def test_a_slow_file_system_gets_fewer_copies(spec_file: Any) -> None:
+    model = {"layers": 32, "width": 4096, "heads": 32, "context": 512, "vocabulary": 32000}
+    slow = {"checkpoint": None, "training.model": model, "training.steps": 10**6, "recovery.node_mtbf_hours": 1.0}
+    spec = spec_file(slow).spec
+    plan = make_plan(spec, survey(spec))
+    interval = plan.checkpoint.every_steps * Decimal("0.3")
+    assert plan.checkpoint.shared_every > 1
+    assert plan.checkpoint.shared_every * interval >= plan.figure("shared write").value
+
+
+def test_what_differs_between_two_plans_is_named(spec_file: Any) -> None:
+    one, two = spec_file({}).spec, spec_file({"nodes.count": 4, "training.global_batch": 16}).spec
+    differing = {change.path: change for change in changes(make_plan(one, survey(one)), make_plan(two, survey(two)))}
+    assert differing["layout.nodes"].old == "2" and differing["layout.nodes"].new == "4"
+    assert "cost[GPU nodes].usd_per_hour" in differing
+    assert "budget_usd" not in differing
+
+
+def test_a_batch_that_does_not_divide_has_no_layout(spec_file: Any) -> None:
+    spec = spec_file({"training.global_batch": 9}).spec
+    with pytest.raises(UserError, match=r"multiple of micro_batch.*9 over 4 x 2.*multiple of 8"):
+        layout(spec)
+
+
+def test_ranks_and_accumulation_follow_from_the_spec(spec_file: Any) -> None:
+    spec = spec_file({"nodes.instance_type": "p5.48xlarge", "training.global_batch": 128}).spec
+    assert layout(spec).model_dump() == {"nodes": 2, "ranks_per_node": 8, "world_size": 16, "accumulation": 2}
+
+
+def test_the_ranks_get_what_spec_and_plan_say(spec_file: Any) -> None:
+    spec = spec_file({}).spec
+    plan = make_plan(spec, survey(spec))
+    config = train_config(spec, plan, "d" * 64, vocabulary=4096)
+    assert TrainConfig.model_validate_json(config.model_dump_json()) == config
+    assert config.checkpoint == plan.checkpoint
+    assert config.data.manifest_digest == "d" * 64
+    for name in ("model", "optimizer", "steps", "global_batch", "micro_batch", "zero_stage", "precision", "seed"):
+        assert getattr(config, name) == getattr(spec.training, name)
+
+
+def test_another_vocabulary_than_the_data_s_is_refused(spec_file: Any) -> None:
+    spec = spec_file({}).spec
+    with pytest.raises(UserError, match=r"model 4096, data 512.*512"):
+        train_config(spec, make_plan(spec, survey(spec)), "d" * 64, vocabulary=512)
+
+
+def test_what_has_no_price_is_named_and_counts_nothing(spec_file: Any) -> None:
+    block = {"nodes.capacity": "capacity-block", "nodes.reservation_id": "cr-0123456789abcdef0"}
+    spec = spec_file(block).spec
+    plan = make_plan(spec, survey(spec))
+    assert plan.unpriced == ("GPU nodes",)
+    assert plan.cost[0].usd == 0 and "no price" in plan.cost[0].formula
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_checkpoint_is_weights_and_twelve_bytes_per_parameter(precision: str) -> None:
+    model = ModelConfig()
+    assert checkpoint_bytes(model, precision) == parameters(model) * (16 if precision == "float32" else 14)
+
+
+@pytest.mark.parametrize(
+    "model", [ModelConfig(), ModelConfig(layers=3, width=160, heads=5, context=64, vocabulary=999)], ids=str
+)
+def test_the_parameter_count_is_that_of_the_trainer_s_model(model: ModelConfig) -> None:
+    torch = pytest.importorskip("torch")
+    from trainer.model import Transformer
+
+    with torch.device("meta"):
+        built = Transformer(model)
+    assert parameters(model) == sum(weight.numel() for weight in built.parameters())
+
+
+def test_figures_are_rounded_half_up_without_exponent() -> None:
+    assert str(figure("x", 2.0005, "s", "f").value) == "2.001"
+    assert str(figure("x", 1e9, "s", "f").value) == "1000000000"
+    assert str(figure("x", 0.1 + 0.2, "s", "f").value) == "0.3"
+    assert str(cents(Decimal("0.005"))) == "0.01"

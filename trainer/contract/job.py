@@ -1,0 +1,100 @@
+"""How a training pod is started, watched and ended."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+CONFIG_FILE = "/config/train.json"
+DATA_MOUNT = "/data"
+LOCAL_CHECKPOINTS = "/local-checkpoints"
+SHARED_CHECKPOINTS = "/shared-checkpoints"
+TERMINATION_LOG = "/dev/termination-log"
+AGENT_PORT = 8471
+"""The agent's HTTP port on the pod IP: `/status` (JSON, `Status`), `/metrics` (Prometheus), `/healthz`."""
+
+
+class Env(StrEnum):
+    """Environment variables that the infrastructure sets in every training pod."""
+
+    CAMPAIGN = "BIVOUAC_CAMPAIGN"
+    ATTEMPT = "BIVOUAC_ATTEMPT"
+    NODE_NAME = "BIVOUAC_NODE_NAME"
+    POD_IP = "BIVOUAC_POD_IP"
+    NODE_RANK = "BIVOUAC_NODE_RANK"
+    """0-based index of the pod in the gang (the Job's completion index)."""
+    NODE_COUNT = "BIVOUAC_NODE_COUNT"
+    RANKS_PER_NODE = "BIVOUAC_RANKS_PER_NODE"
+    RENDEZVOUS = "BIVOUAC_RENDEZVOUS"
+    """host:port of pod 0 by its headless-service name."""
+    CODE_DIGEST = "BIVOUAC_CODE_DIGEST"
+    IMAGE_DIGEST = "BIVOUAC_IMAGE_DIGEST"
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the agent, after sysexits; a death by signal keeps its signal."""
+
+    DONE = 0
+    USER = 64
+    DATA = 65
+    INTERNAL = 70
+    STORAGE = 74
+    INTERRUPTED = 75
+    """Interrupted, with a committed checkpoint."""
+    NUMERIC = 76
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    RESTORING = "restoring"
+    TRAINING = "training"
+    SAVING = "saving"
+    EVALUATING = "evaluating"
+    FINISHING = "finishing"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RankStatus(_Frozen):
+    rank: int
+    alive: bool
+    step: int
+    heartbeat_age_s: float
+
+
+class Status(_Frozen):
+    """What `/status` answers."""
+
+    campaign: str
+    attempt: int
+    node: str
+    phase: Phase
+    step: int
+    """Optimizer steps finished by the slowest local rank; 0 before the first."""
+    steps: int
+    """Optimizer steps planned."""
+    committed_step: int
+    """Step of the newest checkpoint committed on this node, -1 before the first."""
+    tokens: int
+    loss: float | None
+    step_seconds: float | None
+    """Duration of the last step."""
+    ranks: tuple[RankStatus, ...]
+
+
+class Termination(_Frozen):
+    """The JSON termination message of a training pod (at most 4096 bytes)."""
+
+    exit_code: int
+    reason: str
+    attempt: int
+    node: str
+    step: int
+    committed_step: int
+    signal: int | None = None
+    rank: int | None = None
+    """The rank that failed first, when one did."""
+    detail: str = ""

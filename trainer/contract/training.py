@@ -1,0 +1,76 @@
+"""The training configuration: `/config/train.json`, written by launch from the spec, read by every rank."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelConfig(_Section):
+    """A decoder-only transformer (pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings)."""
+
+    layers: int = Field(default=4, ge=1)
+    width: int = Field(default=192, ge=16)
+    """Residual width; a multiple of `heads`."""
+    heads: int = Field(default=6, ge=1)
+    context: int = Field(default=256, ge=8)
+    """Sequence length in tokens."""
+    vocabulary: int = Field(default=4096, ge=258)
+    """Tokenizer size; must equal the data manifest's."""
+
+
+class OptimizerConfig(_Section):
+    learning_rate: float = Field(default=2e-3, gt=0)
+    minimum_learning_rate: float = Field(default=2e-4, ge=0)
+    warmup_steps: int = Field(default=20, ge=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = Field(default=1.0, gt=0)
+
+
+class DataConfig(_Section):
+    manifest_digest: str = ""
+    """SHA-256 of the data manifest that this run must see at `/data/manifest.json`; empty until prepared."""
+    seed: int = 1234
+
+
+class CheckpointConfig(_Section):
+    every_steps: int = Field(default=20, ge=1)
+    """Save on the local tier every so many steps."""
+    shared_every: int = Field(default=1, ge=1)
+    """Replicate every n-th local checkpoint to the shared tier."""
+    keep_local: int = Field(default=2, ge=1)
+    keep_shared: int = Field(default=3, ge=1)
+
+
+class TrainConfig(_Section):
+    """Everything a rank needs to know besides its environment."""
+
+    campaign: str
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    data: DataConfig = DataConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    steps: int = Field(ge=1)
+    global_batch: int = Field(ge=1)
+    """Sequences per optimizer step over all ranks: micro_batch x ranks x accumulation."""
+    micro_batch: int = Field(default=2, ge=1)
+    zero_stage: int = Field(default=1, ge=0, le=3)
+    precision: str = "float32"
+    """float32 or bfloat16."""
+    seed: int = 42
+    evaluate_every: int = Field(default=50, ge=1)
+    """Steps between evaluations on the held-out part; the last step is always evaluated."""
+    evaluate_batches: int = Field(default=8, ge=1)
+    """Held-out batches of `micro_batch` sequences, evaluated by rank 0 alone so that the figure does not depend on
+    the world size."""
+    collective_timeout_s: float = Field(default=30.0, gt=0)
+    threads: int = Field(default=1, ge=1)
+    """torch threads per rank on CPU; part of bitwise equality."""
+
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.model.context
