@@ -39,7 +39,7 @@ class Engine:
             env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
         )
         stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
-        stack.set_all_config({f"{PROJECT}:{key}": auto.ConfigValue(value) for key, value in config.items()})
+        stack.set_all_config({key: auto.ConfigValue(value) for key, value in config.items()})
         return stack
 
     def up(self, stack: auto.Stack) -> dict[str, Any]:
@@ -131,8 +131,9 @@ def _lives_here(lock: Mapping[str, Any]) -> bool:
 
 
 def _refusal(what: str, stack: str, error: auto.CommandError) -> PermanentError:
-    lines = [line.strip() for line in str(error).splitlines() if "error:" in line.lower()]
-    seen = " | ".join(dict.fromkeys(lines))[:1500] or str(error)[-800:]
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if line.startswith("* ") or ("error:" in line and not line.endswith("occurred:"))]
+    seen = " | ".join(dict.fromkeys(telling))[:1500] or str(error)[-800:]
     return PermanentError(
         f"{what} of stack {stack} failed", seen=seen, cure="mend the cause and run the same command again"
     )

@@ -98,14 +98,17 @@ def _file_systems(account: Account) -> Iterator[Thing]:
             yield Thing(item["FileSystemId"], tags=tags_of(item.get("Tags")))
 
 
+_LINGERING = (":instance/", ":natgateway/", ":network-interface/")
+"""The tagging service goes on showing these long after their end; their own looks see their state."""
+
+
 def _tagged(account: Account) -> Iterator[Thing]:
     """Whatever the tagging service knows, of any kind."""
     for page in account.client("resourcegroupstaggingapi").get_paginator("get_resources").paginate():
         for item in page["ResourceTagMappingList"]:
-            yield Thing(item["ResourceARN"], tags=tags_of(item["Tags"]))
+            if not any(kind in item["ResourceARN"] for kind in _LINGERING):
+                yield Thing(item["ResourceARN"], tags=tags_of(item["Tags"]))
 
-
-_OWN = {"Filters": [{"Name": "owner-id", "Values": ["self"]}]}
 
 LOOKS: tuple[Look, ...] = (
     Look("ec2", "instance", _instances),

@@ -1,0 +1,88 @@
+"""One campaign's infrastructure, from its spec: reads top to bottom in the order in which things come to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi_aws as aws
+from pulumi import ResourceOptions
+
+from infra.components.addons import Addons
+from infra.components.cluster import Cluster
+from infra.components.guard import Guard
+from infra.components.identity import Identity
+from infra.components.network import Network
+from infra.components.nodes import GpuNodes, SystemNodes
+from infra.components.security import Security
+from infra.components.settings import CampaignSettings
+from infra.components.storage import Storage
+from infra.components.tags import instant, tags
+from infra.components.workloads import Workloads
+from infra.names import CAMPAIGN_TAG, OWNER_TAG, buckets, repository_url
+
+
+def campaign(settings: CampaignSettings) -> dict[str, Any]:
+    """Make the campaign; returns its outputs, keyed as `CampaignOutputs`.
+
+    What is made earlier falls later: add-ons, guard, roles and rules outlive the nodes that need them.
+    """
+    spec, deadline = settings.spec, settings.deadline
+    marks = tags(spec, deadline)
+    provider = aws.Provider("aws", region=spec.region, allowed_account_ids=[spec.account], default_tags={"tags": marks})
+    opts = ResourceOptions(providers=[provider])
+    network = Network(spec, opts)
+    security = Security(spec, network.vpc.id, opts)
+    identity = Identity(spec, opts)
+    control_plane = [subnet.id for subnet in network.control_plane_subnets]
+    cluster = Cluster(spec, identity, control_plane, settings.operator_arn, [network], opts)
+    interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
+    before = Addons("before-nodes", cluster.eks.name, interface_tags, opts=opts)
+    guard = Guard(spec, deadline, opts)
+    storage = Storage(spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], opts)
+
+    groups = [security.nodes.id, cluster.security_group_id]
+    ready = [*before.all, *identity.node_ready, network, security]
+    system = SystemNodes(spec, cluster, deadline, identity.node.arn, network.system_subnet.id, groups, ready, opts)
+    gpu = GpuNodes(
+        spec,
+        cluster,
+        deadline,
+        identity.node.arn,
+        network.gpu_subnet.id,
+        groups,
+        [*ready, guard.schedule],
+        settings.node_image,
+        opts,
+    )
+    after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], opts)
+    inside = ResourceOptions(providers=[provider, cluster.kubernetes])
+    Workloads(spec, cluster, storage, [system.group, *after.all], inside)
+
+    where = buckets(spec.account, spec.region)
+    outputs: dict[str, Any] = {
+        "cluster_name": cluster.eks.name,
+        "cluster_endpoint": cluster.endpoint,
+        "cluster_ca": cluster.authority,
+        "kubeconfig": cluster.kubeconfig,
+        "vpc_id": network.vpc.id,
+        "gpu_subnet_id": network.gpu_subnet.id,
+        "system_subnet_id": network.system_subnet.id,
+        "node_security_group_id": security.nodes.id,
+        "builder_security_group_id": security.builder.id,
+        "builder_instance_profile": identity.builder_profile.name,
+        "gpu_group": gpu.group.node_group_name,
+        "system_group": system.group.node_group_name,
+        "file_system_id": storage.lustre.id,
+        "file_system_dns": storage.lustre.dns_name,
+        "mount_name": storage.lustre.mount_name,
+        "node_role_arn": identity.node.arn,
+        "steward_role_arn": identity.steward.arn,
+        "trainer_role_arn": identity.trainer.arn,
+        "archive_role_arn": identity.archive.arn,
+        "repository_url": repository_url(spec.account, spec.region),
+        "state_bucket": where.state,
+        "data_bucket": where.data,
+        "archive_bucket": where.archive,
+        "deadline": instant(deadline),
+    }
+    return outputs

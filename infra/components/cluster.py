@@ -1,0 +1,141 @@
+"""The EKS cluster, who may enter it, and the Kubernetes provider that goes through that door."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import pulumi
+import pulumi_aws as aws
+import pulumi_kubernetes as kubernetes
+from pulumi import CustomTimeouts, Input, InvokeOptions, Output, ResourceOptions
+
+from infra.components.addresses import SERVICE_CIDR
+from infra.components.identity import Identity
+from infra.names import ARCHIVE_ACCOUNT, NAMESPACE, STEWARD_ACCOUNT, TRAINER_ACCOUNT, Names
+from infra.spec import Spec
+
+ADMINISTRATION = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
+_SESSION = re.compile(r"^arn:(?P<partition>[\w-]+):sts::(?P<account>\d{12}):assumed-role/(?P<role>[^/]+)/.+$")
+
+
+class Cluster(pulumi.ComponentResource):
+    """`eks`, and `kubernetes`: a provider that exists only once the operator has been let in."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        identity: Identity,
+        subnet_ids: Sequence[Input[str]],
+        operator_arn: str | None,
+        depends_on: Sequence[pulumi.Resource],
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("bivouac:infra:Cluster", "cluster", None, opts)
+        self._spec, self._names = spec, Names(spec)
+        # Made by us, so that it dies with the stack: the dying control plane would make its own again.
+        logs = aws.cloudwatch.LogGroup(
+            "logs", name=self._names.log_group, retention_in_days=30, opts=ResourceOptions(parent=self)
+        )
+        self.eks = aws.eks.Cluster(
+            "cluster",
+            name=self._names.cluster,
+            version=spec.kubernetes,
+            role_arn=identity.cluster.arn,
+            vpc_config={
+                "subnet_ids": list(subnet_ids),
+                "endpoint_private_access": True,
+                "endpoint_public_access": True,
+            },
+            access_config={"authentication_mode": "API", "bootstrap_cluster_creator_admin_permissions": False},
+            bootstrap_self_managed_addons=False,
+            upgrade_policy={"support_type": "STANDARD"},
+            kubernetes_network_config={"service_ipv4_cidr": SERVICE_CIDR, "ip_family": "ipv4"},
+            enabled_cluster_log_types=["audit", "authenticator"],
+            opts=ResourceOptions(
+                parent=self,
+                depends_on=[logs, *identity.cluster_ready, *depends_on],
+                custom_timeouts=CustomTimeouts(create="30m", delete="30m"),
+            ),
+        )
+        self.endpoint = self.eks.endpoint
+        self.authority = self.eks.certificate_authority.apply(lambda ca: ca.data or "")
+        self.security_group_id = self.eks.vpc_config.apply(lambda config: config.cluster_security_group_id or "")
+        self.kubeconfig = kubeconfig(self._names.cluster, spec.region, self.endpoint, self.authority)
+        door = self._let_in(operator_arn)
+        self.kubernetes = kubernetes.Provider(
+            "kubernetes",
+            kubeconfig=self.kubeconfig,
+            # A cluster that is gone must not block its own teardown.
+            delete_unreachable=True,
+            opts=ResourceOptions(parent=self, depends_on=[door]),
+        )
+        for account, role in (
+            (TRAINER_ACCOUNT, identity.trainer),
+            (STEWARD_ACCOUNT, identity.steward),
+            (ARCHIVE_ACCOUNT, identity.archive),
+        ):
+            aws.eks.PodIdentityAssociation(
+                account,
+                cluster_name=self.eks.name,
+                namespace=NAMESPACE,
+                service_account=account,
+                role_arn=role.arn,
+                opts=ResourceOptions(parent=self),
+            )
+        self.register_outputs({"name": self.eks.name, "endpoint": self.endpoint})
+
+    def _let_in(self, operator_arn: str | None) -> pulumi.Resource:
+        """The operator's access entry and its policy: nobody is let in for having made the cluster."""
+        principal: Input[str] = operator_arn or aws.get_caller_identity_output(
+            opts=InvokeOptions(parent=self)
+        ).arn.apply(principal_arn)
+        entry = aws.eks.AccessEntry(
+            "operator",
+            cluster_name=self.eks.name,
+            principal_arn=principal,
+            type="STANDARD",
+            opts=ResourceOptions(parent=self),
+        )
+        return aws.eks.AccessPolicyAssociation(
+            "operator",
+            cluster_name=self.eks.name,
+            principal_arn=principal,
+            policy_arn=ADMINISTRATION,
+            access_scope={"type": "cluster"},
+            opts=ResourceOptions(parent=self, depends_on=[entry]),
+        )
+
+
+def principal_arn(caller: str) -> str:
+    """What an access entry takes for a caller: itself, or the role behind a session (without the role's path)."""
+    session = _SESSION.match(caller)
+    if session is None:
+        return caller
+    return f"arn:{session['partition']}:iam::{session['account']}:role/{session['role']}"
+
+
+def kubeconfig(name: str, region: str, endpoint: Input[str], authority: Input[str]) -> Output[str]:
+    """A kubeconfig as JSON whose credentials come from `bivouac token`, new for every call."""
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "bivouac",
+            "args": ["token", "--cluster", name, "--region", region],
+            "interactiveMode": "Never",
+        }
+    }
+    return Output.all(endpoint, authority).apply(
+        lambda at: json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": name, "cluster": {"server": at[0], "certificate-authority-data": at[1]}}],
+                "users": [{"name": name, "user": user}],
+                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+                "current-context": name,
+            },
+            sort_keys=True,
+        )
+    )

@@ -1,0 +1,67 @@
+"""IAM roles of the campaign, each with no more than its work needs."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import ResourceOptions
+
+from infra.components import policies
+from infra.names import Names
+from infra.spec import Spec
+
+CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
+NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly")
+BUILDER_POLICIES = ("AmazonSSMManagedInstanceCore",)
+
+
+class Identity(pulumi.ComponentResource):
+    """Roles `cluster`, `node`, `steward`, `trainer`, `archive`, `builder`, and the builder's instance profile.
+
+    `cluster_ready` and `node_ready` are what must stand before, and fall after, cluster and nodes: EKS needs the
+    policies until the last interface is gone.
+    """
+
+    def __init__(self, spec: Spec, opts: ResourceOptions | None = None) -> None:
+        super().__init__("bivouac:infra:Identity", "identity", None, opts)
+        names = Names(spec)
+        self.cluster = self._role("cluster", names.cluster_role, policies.trust("eks.amazonaws.com"))
+        self.cluster_ready = self._managed("cluster", self.cluster, CLUSTER_POLICIES)
+        self.node = self._role("node", names.node_role, policies.trust("ec2.amazonaws.com"))
+        self.node_ready = self._managed("node", self.node, NODE_POLICIES)
+        self.steward = self._role("steward", names.steward_role, policies.pod_trust())
+        self._inline("steward", self.steward, policies.steward(spec))
+        # Without policies: a pod without a role of its own would look for the node's.
+        self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust())
+        self.archive = self._role("archive", names.archive_role, policies.pod_trust())
+        self._inline("archive", self.archive, policies.archive(spec))
+        self.builder = self._role("builder", names.builder_role, policies.trust("ec2.amazonaws.com"))
+        self._inline("builder", self.builder, policies.builder(spec))
+        self._managed("builder", self.builder, BUILDER_POLICIES)
+        self.builder_profile = aws.iam.InstanceProfile(
+            "builder", name=names.builder_role, role=self.builder.name, opts=ResourceOptions(parent=self)
+        )
+        self.register_outputs({"node_role_arn": self.node.arn, "steward_role_arn": self.steward.arn})
+
+    def _role(self, label: str, name: str, trust: str) -> aws.iam.Role:
+        return aws.iam.Role(label, name=name, assume_role_policy=trust, opts=ResourceOptions(parent=self))
+
+    def _managed(self, label: str, role: aws.iam.Role, names: tuple[str, ...]) -> list[pulumi.Resource]:
+        return [
+            aws.iam.RolePolicyAttachment(
+                f"{label}-{name}",
+                role=role.name,
+                policy_arn=f"arn:aws:iam::aws:policy/{name}",
+                opts=ResourceOptions(parent=self),
+            )
+            for name in names
+        ]
+
+    def _inline(self, label: str, role: aws.iam.Role, statements: list[policies.Statement]) -> None:
+        aws.iam.RolePolicy(
+            label,
+            name=label,
+            role=role.name,
+            policy=policies.document(statements),
+            opts=ResourceOptions(parent=self),
+        )

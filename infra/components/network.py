@@ -1,0 +1,153 @@
+"""The campaign's VPC: control plane in two zones, GPU nodes in exactly one subnet, one way out."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import ResourceOptions
+
+from infra.components.addresses import second_zone, subnet_plan
+from infra.names import Names
+from infra.spec import Egress, Spec
+
+ENDPOINT_SERVICES = (
+    "autoscaling",
+    "ec2",
+    "ecr.api",
+    "ecr.dkr",
+    "eks",
+    "eks-auth",
+    "elasticloadbalancing",
+    "fsx",
+    "logs",
+    "ssm",
+    "sts",
+)
+"""What nodes, add-ons and pods talk to, when there is no NAT gateway."""
+
+
+class Network(pulumi.ComponentResource):
+    """`control_plane_subnets` (two zones), `system_subnet` and `gpu_subnet` (the campaign's zone), all private."""
+
+    def __init__(self, spec: Spec, opts: ResourceOptions | None = None) -> None:
+        super().__init__("bivouac:infra:Network", "network", None, opts)
+        self._names, self._spec = Names(spec), spec
+        self._plan = subnet_plan(spec.network.cidr)
+        self.vpc = aws.ec2.Vpc(
+            "vpc",
+            cidr_block=spec.network.cidr,
+            enable_dns_hostnames=True,
+            enable_dns_support=True,
+            tags={"Name": self._names.prefix},
+            opts=self._child(),
+        )
+        self.control_plane_subnets = [
+            self._subnet("control-plane-a", self._plan.control_plane[0], spec.zone),
+            self._subnet("control-plane-b", self._plan.control_plane[1], second_zone(spec)),
+        ]
+        self.system_subnet = self.control_plane_subnets[0]
+        self.gpu_subnet = self._subnet("gpu", self._plan.gpu, spec.zone)
+        self._routes = self._route_table("private", [*self.control_plane_subnets, self.gpu_subnet])
+        self._gateway_endpoint()
+        if spec.network.egress is Egress.NAT:
+            self._nat()
+        else:
+            self._interface_endpoints()
+        self.register_outputs({"vpc_id": self.vpc.id, "gpu_subnet_id": self.gpu_subnet.id})
+
+    def _child(self, **changes: object) -> ResourceOptions:
+        return ResourceOptions(parent=self, **changes)  # type: ignore[arg-type]
+
+    def _subnet(self, name: str, cidr: str, zone: str) -> aws.ec2.Subnet:
+        return aws.ec2.Subnet(
+            name,
+            vpc_id=self.vpc.id,
+            cidr_block=cidr,
+            availability_zone=zone,
+            map_public_ip_on_launch=False,
+            tags={"Name": f"{self._names.prefix}-{name}"},
+            opts=self._child(),
+        )
+
+    def _route_table(self, name: str, subnets: list[aws.ec2.Subnet]) -> aws.ec2.RouteTable:
+        table = aws.ec2.RouteTable(
+            name, vpc_id=self.vpc.id, tags={"Name": f"{self._names.prefix}-{name}"}, opts=self._child()
+        )
+        for subnet in subnets:
+            aws.ec2.RouteTableAssociation(
+                f"{name}-{subnet._name}", subnet_id=subnet.id, route_table_id=table.id, opts=self._child()
+            )
+        return table
+
+    def _nat(self) -> None:
+        gateway = aws.ec2.InternetGateway(
+            "internet", vpc_id=self.vpc.id, tags={"Name": self._names.prefix}, opts=self._child()
+        )
+        public = self._subnet("public", self._plan.public, self._spec.zone)
+        table = self._route_table("public", [public])
+        way_out = aws.ec2.Route(
+            "public-internet",
+            route_table_id=table.id,
+            destination_cidr_block="0.0.0.0/0",
+            gateway_id=gateway.id,
+            opts=self._child(),
+        )
+        address = aws.ec2.Eip("nat", domain="vpc", tags={"Name": self._names.prefix}, opts=self._child())
+        nat = aws.ec2.NatGateway(
+            "nat",
+            allocation_id=address.id,
+            subnet_id=public.id,
+            tags={"Name": self._names.prefix},
+            opts=self._child(depends_on=[way_out]),
+        )
+        aws.ec2.Route(
+            "private-nat",
+            route_table_id=self._routes.id,
+            destination_cidr_block="0.0.0.0/0",
+            nat_gateway_id=nat.id,
+            opts=self._child(),
+        )
+
+    def _gateway_endpoint(self) -> None:
+        """Keeps data and checkpoints off the NAT gateway's bill."""
+        aws.ec2.VpcEndpoint(
+            "s3",
+            vpc_id=self.vpc.id,
+            service_name=f"com.amazonaws.{self._spec.region}.s3",
+            vpc_endpoint_type="Gateway",
+            route_table_ids=[self._routes.id],
+            tags={"Name": f"{self._names.prefix}-s3"},
+            opts=self._child(),
+        )
+
+    def _interface_endpoints(self) -> None:
+        group = aws.ec2.SecurityGroup(
+            "endpoints",
+            name=f"{self._names.prefix}-endpoints",
+            description="AWS interface endpoints",
+            vpc_id=self.vpc.id,
+            revoke_rules_on_delete=True,
+            tags={"Name": f"{self._names.prefix}-endpoints"},
+            opts=self._child(),
+        )
+        aws.vpc.SecurityGroupIngressRule(
+            "endpoints-https",
+            security_group_id=group.id,
+            ip_protocol="tcp",
+            from_port=443,
+            to_port=443,
+            cidr_ipv4=self._spec.network.cidr,
+            opts=self._child(),
+        )
+        for service in ENDPOINT_SERVICES:
+            aws.ec2.VpcEndpoint(
+                f"endpoint-{service}",
+                vpc_id=self.vpc.id,
+                service_name=f"com.amazonaws.{self._spec.region}.{service}",
+                vpc_endpoint_type="Interface",
+                private_dns_enabled=True,
+                subnet_ids=[self.system_subnet.id],
+                security_group_ids=[group.id],
+                tags={"Name": f"{self._names.prefix}-{service}"},
+                opts=self._child(),
+            )

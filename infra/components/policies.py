@@ -1,0 +1,161 @@
+"""Policy documents, least privilege, as pure functions of names. No Pulumi here.
+
+Everything is named by ARN; `*` as a resource stands only where the API knows no other (marked `EVERYTHING`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infra.names import REPOSITORY, Buckets, Names, buckets, registry_host
+from infra.spec import Spec
+
+Statement = dict[str, Any]
+EVERYTHING = "*"
+"""For calls that cannot be limited to a resource: describing instances and groups, and the registry's login."""
+
+_PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+_PUSH = (
+    "ecr:CompleteLayerUpload",
+    "ecr:DescribeImages",
+    "ecr:InitiateLayerUpload",
+    "ecr:PutImage",
+    "ecr:UploadLayerPart",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where ARNs point to."""
+
+    account: str
+    region: str
+
+    def arn(self, service: str, resource: str) -> str:
+        return f"arn:aws:{service}:{self.region}:{self.account}:{resource}"
+
+    def role(self, name: str) -> str:
+        return f"arn:aws:iam::{self.account}:role/{name}"
+
+    def repository(self, name: str) -> str:
+        return self.arn("ecr", f"repository/{name}")
+
+
+def place(spec: Spec) -> Place:
+    return Place(spec.account, spec.region)
+
+
+def allow(actions: Sequence[str], resources: Sequence[str], condition: dict[str, Any] | None = None) -> Statement:
+    statement: Statement = {"Effect": "Allow", "Action": sorted(actions), "Resource": sorted(resources)}
+    return statement | ({"Condition": condition} if condition else {})
+
+
+def document(statements: Sequence[Statement]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, sort_keys=True)
+
+
+def trust(service: str, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:
+    """Trust policy for an AWS service, such as `ec2.amazonaws.com`."""
+    return document([{"Effect": "Allow", "Action": sorted(actions), "Principal": {"Service": service}}])
+
+
+def pod_trust() -> str:
+    """Trust policy for EKS pod identities."""
+    return trust("pods.eks.amazonaws.com", ("sts:AssumeRole", "sts:TagSession"))
+
+
+def steward(spec: Spec) -> list[Statement]:
+    """Size of the GPU node group, single instances of it, and the campaign's own part of the state bucket."""
+    where, names = place(spec), Names(spec)
+    group = where.arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
+    # EKS names the Auto Scaling group of a node group `eks-<node group>-<uuid>`.
+    scaling = where.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/eks-{names.gpu_group}-*")
+    return [
+        allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [group]),
+        allow(["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"], [scaling]),
+        allow(
+            [
+                "autoscaling:DescribeAutoScalingGroups",
+                "autoscaling:DescribeScalingActivities",
+                "ec2:DescribeInstanceStatus",
+                "ec2:DescribeInstances",
+            ],
+            [EVERYTHING],
+        ),
+        *_folder(_buckets(spec).state, names.state_prefix),
+    ]
+
+
+def archive(spec: Spec) -> list[Statement]:
+    """The campaign's folder in the archive bucket, read and write, and its part of the state bucket."""
+    names, where = Names(spec), _buckets(spec)
+    return [
+        *_folder(where.archive, names.state_prefix, extra=("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")),
+        *_folder(where.state, names.state_prefix),
+    ]
+
+
+def guard(spec: Spec) -> list[Statement]:
+    """Only to set the size of the GPU node group."""
+    names = Names(spec)
+    group = place(spec).arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
+    return [allow(["eks:UpdateNodegroupConfig"], [group])]
+
+
+def builder(spec: Spec) -> list[Statement]:
+    """Push to the trainer's repository, pull its base, use the campaign's folder of the state bucket."""
+    where, names = place(spec), Names(spec)
+    statements = [
+        allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
+        allow([*_PULL, *_PUSH], [where.repository(REPOSITORY)]),
+        *_folder(_buckets(spec).state, names.state_prefix, extra=("s3:DeleteObject",)),
+    ]
+    base = base_repository(spec)
+    if base is not None and base != where.repository(REPOSITORY):
+        statements.append(allow(_PULL, [base]))
+    return statements
+
+
+def base_repository(spec: Spec) -> str | None:
+    """ARN of the repository of `image.base` where that is an ECR repository; None for any other registry.
+
+    A reference without host is a repository of the campaign's own account.
+    """
+    name = spec.image.base.partition("@")[0]
+    host, slash, path = name.partition("/")
+    if not slash or not ("." in host or ":" in host or host == "localhost"):
+        return place(spec).repository(name.partition(":")[0])
+    parts = host.split(".")
+    if len(parts) != len(registry_host("0", "r").split(".")) or parts[1:3] != ["dkr", "ecr"]:
+        return None
+    return Place(parts[0], parts[3]).repository(path.partition(":")[0])
+
+
+def tls_only(bucket: str) -> str:
+    """Bucket policy: refuse whatever does not come over TLS."""
+    return document(
+        [
+            {
+                "Sid": "TlsOnly",
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "s3:*",
+                "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
+                "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+            }
+        ]
+    )
+
+
+def _folder(bucket: str, prefix: str, extra: Sequence[str] = ()) -> list[Statement]:
+    return [
+        allow(["s3:GetObject", "s3:PutObject", *extra], [f"arn:aws:s3:::{bucket}/{prefix}*"]),
+        allow(["s3:ListBucket"], [f"arn:aws:s3:::{bucket}"], {"StringLike": {"s3:prefix": [f"{prefix}*"]}}),
+    ]
+
+
+def _buckets(spec: Spec) -> Buckets:
+    return buckets(spec.account, spec.region)

@@ -1,0 +1,84 @@
+"""What the programs read from the stack's configuration; the driver writes it with the same models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from infra.errors import UserError
+from infra.names import PROJECT
+from infra.spec import Spec
+
+KIND = "kind"
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("give the time zone, as in 2026-07-20T12:00:00Z")
+    return moment.astimezone(UTC)
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_config(self) -> dict[str, str]:
+        """Stack configuration, keys with the project's namespace; values that are None are left out."""
+        values: dict[str, str] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if value is not None:
+                values[f"{PROJECT}:{_key(name)}"] = _text(value)
+        return values
+
+
+class FoundationSettings(_Settings):
+    kind: Literal["foundation"] = "foundation"
+    account: Annotated[str, Field(pattern=r"^\d{12}$")]
+    region: str
+
+
+class CampaignSettings(_Settings):
+    kind: Literal["campaign"] = "campaign"
+    spec: Spec
+    """In the configuration: as JSON."""
+    deadline: Annotated[datetime, AfterValidator(_in_utc)]
+    """Absolute, so that a second `up` does not move it."""
+    data_digest: str = Field(min_length=8)
+    """Manifest digest of the data set, which lies in the data bucket at `datasets/<digest>/`."""
+    operator_arn: str | None = None
+    """Principal that gets the cluster's administration. None: the caller, as far as its ARN tells its role: the
+    ARN of an assumed role has lost the role's path, so a role with a path must be named here."""
+    node_image: str | None = None
+    """AMI of the GPU nodes. None: the newest EKS-optimized one."""
+
+
+def read_settings(get: Callable[[str], str | None]) -> FoundationSettings | CampaignSettings:
+    """Settings from a look-up of configuration keys without namespace; raises `UserError` for an unknown kind."""
+    kind = get(KIND)
+    models: dict[str, type[FoundationSettings] | type[CampaignSettings]] = {
+        "foundation": FoundationSettings,
+        "campaign": CampaignSettings,
+    }
+    if kind not in models:
+        cure = f"pulumi config set {PROJECT}:{KIND} foundation|campaign, or let `bivouac` drive the stack"
+        raise UserError("the stack does not say what it is", seen=kind, cure=cure)
+    model = models[kind]
+    raw = {name: get(_key(name)) for name in model.model_fields}
+    values = {name: value for name, value in raw.items() if value is not None}
+    if "spec" in values:
+        return model.model_validate(values | {"spec": Spec.model_validate_json(str(values["spec"]))})
+    return model.model_validate(values)
+
+
+def _key(field: str) -> str:
+    head, *rest = field.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, BaseModel):
+        return value.model_dump_json()
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,20 @@
+"""The tags of everything that Bivouac makes, made here and nowhere else: teardown and certificate go by them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_TAG, OWNER_TAG
+from infra.spec import Spec
+
+
+def tags(spec: Spec | None, deadline: datetime | None) -> dict[str, str]:
+    """Tags of a campaign's resources; without a campaign, those of the foundation, which never expires."""
+    if spec is None or deadline is None:
+        return {FOUNDATION_TAG: "true"}
+    return {CAMPAIGN_TAG: spec.campaign, OWNER_TAG: spec.owner, EXPIRES_TAG: instant(deadline)}
+
+
+def instant(moment: datetime) -> str:
+    """ISO 8601 in UTC to the second: tag values allow no more."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

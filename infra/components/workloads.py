@@ -1,0 +1,196 @@
+"""What the cluster holds before the first attempt: namespace, rights, the shared volume, and the charts.
+
+Attempts, preflights and the steward itself are made at run time and are not Pulumi's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pulumi
+import pulumi_kubernetes as kubernetes
+from pulumi import ResourceOptions
+from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs, RoleRefArgs, SubjectArgs
+
+from infra import catalogue
+from infra.catalogue import Chart, InstanceType
+from infra.components.cluster import Cluster
+from infra.components.storage import Storage
+from infra.errors import UserError
+from infra.names import (
+    ARCHIVE_ACCOUNT,
+    NAMESPACE,
+    PRIORITY_CLASS,
+    SHARED_CLAIM,
+    STEWARD_ACCOUNT,
+    TRAINER_ACCOUNT,
+    Names,
+)
+from infra.spec import Spec
+
+_CHANGE = ("create", "delete", "get", "list", "patch", "update", "watch")
+_RBAC = "rbac.authorization.k8s.io"
+_WATCH = ("get", "list", "watch")
+
+
+def steward_rules() -> list[PolicyRuleArgs]:
+    """What the steward may do in the campaign's namespace."""
+    return [
+        _rule("jobset.x-k8s.io", ["jobsets"], _CHANGE),
+        _rule("batch", ["jobs"], _CHANGE),
+        _rule("", ["configmaps"], _CHANGE),
+        _rule("", ["pods"], ("delete", *_WATCH)),
+        _rule("", ["pods/log"], ("get",)),
+        _rule("", ["events", "services", "endpoints"], _WATCH),
+        _rule("events.k8s.io", ["events"], _WATCH),
+    ]
+
+
+def node_rules() -> list[PolicyRuleArgs]:
+    """What the steward may do to nodes: look, and cordon."""
+    return [_rule("", ["nodes"], ("get", "list", "patch", "watch"))]
+
+
+def _rule(group: str, resources: list[str], verbs: Sequence[str]) -> PolicyRuleArgs:
+    return PolicyRuleArgs(api_groups=[group], resources=resources, verbs=sorted(verbs))
+
+
+def wanted_charts(item: InstanceType) -> tuple[Chart, ...]:
+    """Charts for nodes of this type; raises `UserError` where the kit has no device plugin for them."""
+    if item.maker != "nvidia":
+        raise UserError(
+            "there is no device plugin for this accelerator in the catalogue",
+            seen=f"{item.name} ({item.accelerator})",
+            cure="choose a type with NVIDIA GPUs, or add its chart to infra/catalogue/charts.yaml",
+        )
+    present = {"all": True, "nvidia": True, "efa": item.efa_interfaces > 0}
+    return tuple(chart for chart in catalogue.charts() if present[chart.wanted_for])
+
+
+class Workloads(pulumi.ComponentResource):
+    """Everything here dies with the cluster, so none of it is deleted piece by piece (`deleted_with`)."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        cluster: Cluster,
+        storage: Storage,
+        runs_on: Sequence[pulumi.Resource],
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        """`runs_on`: what must be there before a pod of ours can be scheduled."""
+        super().__init__("bivouac:infra:Workloads", "workloads", None, opts)
+        self._cluster, self._names = cluster, Names(spec)
+        self._namespace = kubernetes.core.v1.Namespace(
+            "campaign", metadata={"name": NAMESPACE}, opts=self._child(depends_on=[])
+        )
+        kubernetes.scheduling.v1.PriorityClass(
+            "training",
+            metadata={"name": PRIORITY_CLASS},
+            value=1_000_000,
+            global_default=False,
+            description="Training pods of a campaign",
+            opts=self._child(depends_on=[]),
+        )
+        self._accounts()
+        self._shared_volume(spec, storage)
+        self._charts(catalogue.instance_type(spec.nodes.instance_type), runs_on)
+        self.register_outputs({})
+
+    def _child(self, depends_on: Sequence[pulumi.Resource]) -> ResourceOptions:
+        return ResourceOptions(parent=self, deleted_with=self._cluster.eks, depends_on=list(depends_on))
+
+    def _inside(self) -> ResourceOptions:
+        return self._child([self._namespace])
+
+    def _accounts(self) -> None:
+        # The trainer needs nothing of the API server, so its pods carry no key to it.
+        for account, token in ((TRAINER_ACCOUNT, False), (STEWARD_ACCOUNT, True), (ARCHIVE_ACCOUNT, False)):
+            kubernetes.core.v1.ServiceAccount(
+                account,
+                metadata={"name": account, "namespace": NAMESPACE},
+                automount_service_account_token=token,
+                opts=self._inside(),
+            )
+        subject = SubjectArgs(kind="ServiceAccount", name=STEWARD_ACCOUNT, namespace=NAMESPACE)
+        kubernetes.rbac.v1.Role(
+            STEWARD_ACCOUNT,
+            metadata={"name": STEWARD_ACCOUNT, "namespace": NAMESPACE},
+            rules=steward_rules(),
+            opts=self._inside(),
+        )
+        kubernetes.rbac.v1.RoleBinding(
+            STEWARD_ACCOUNT,
+            metadata={"name": STEWARD_ACCOUNT, "namespace": NAMESPACE},
+            role_ref=RoleRefArgs(api_group=_RBAC, kind="Role", name=STEWARD_ACCOUNT),
+            subjects=[subject],
+            opts=self._inside(),
+        )
+        cluster_wide = f"{self._names.prefix}-steward"
+        kubernetes.rbac.v1.ClusterRole(
+            STEWARD_ACCOUNT, metadata={"name": cluster_wide}, rules=node_rules(), opts=self._child([])
+        )
+        kubernetes.rbac.v1.ClusterRoleBinding(
+            STEWARD_ACCOUNT,
+            metadata={"name": cluster_wide},
+            role_ref=RoleRefArgs(api_group=_RBAC, kind="ClusterRole", name=cluster_wide),
+            subjects=[subject],
+            opts=self._inside(),
+        )
+
+    def _shared_volume(self, spec: Spec, storage: Storage) -> None:
+        """Static, never provisioned: the file system is Pulumi's, and nothing is left behind with the driver gone."""
+        size = {"storage": f"{spec.storage.shared.capacity_gib}Gi"}
+        lustre = storage.lustre
+        volume = kubernetes.core.v1.PersistentVolume(
+            SHARED_CLAIM,
+            metadata={"name": f"{self._names.prefix}-{SHARED_CLAIM}"},
+            spec={
+                "capacity": size,
+                "access_modes": ["ReadWriteMany"],
+                "volume_mode": "Filesystem",
+                "persistent_volume_reclaim_policy": "Retain",
+                "storage_class_name": "",
+                "mount_options": ["flock"],
+                "csi": {
+                    "driver": "fsx.csi.aws.com",
+                    "volume_handle": lustre.id,
+                    "volume_attributes": {"dnsname": lustre.dns_name, "mountname": lustre.mount_name},
+                },
+            },
+            opts=self._child([storage.data]),
+        )
+        kubernetes.core.v1.PersistentVolumeClaim(
+            SHARED_CLAIM,
+            metadata={"name": SHARED_CLAIM, "namespace": NAMESPACE},
+            spec={
+                "access_modes": ["ReadWriteMany"],
+                "storage_class_name": "",
+                "volume_name": volume.metadata.apply(lambda metadata: metadata.name or ""),
+                "resources": {"requests": size},
+            },
+            opts=self._child([self._namespace, volume]),
+        )
+
+    def _charts(self, item: InstanceType, runs_on: Sequence[pulumi.Resource]) -> None:
+        charts = wanted_charts(item)
+        own = {chart.namespace for chart in charts} - {"kube-system"}
+        spaces: Mapping[str, pulumi.Resource] = {
+            name: kubernetes.core.v1.Namespace(name, metadata={"name": name}, opts=self._child([]))
+            for name in sorted(own)
+        }
+        for chart in charts:
+            space = [spaces[chart.namespace]] if chart.namespace in spaces else []
+            # Device plugins run on GPU nodes only, of which there are none yet.
+            waits_for = runs_on if chart.wanted_for == "all" else ()
+            kubernetes.helm.v3.Release(
+                chart.name,
+                name=chart.name,
+                chart=chart.chart,
+                version=chart.version,
+                repository_opts={"repo": chart.repository} if chart.repository else None,
+                namespace=chart.namespace,
+                values=chart.values,
+                timeout=600,
+                opts=self._child([*waits_for, *space]),
+            )

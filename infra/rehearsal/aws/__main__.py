@@ -1,0 +1,39 @@
+"""`python -m infra.rehearsal.aws`: the emulated AWS of one site."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from infra.rehearsal.aws.server import serve
+from infra.rehearsal.aws.world import World
+from infra.rehearsal.paths import cache_root
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m infra.rehearsal.aws", description=__doc__)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, default=5000)
+    parser.add_argument("--work", type=Path, required=True, help="the site's folder")
+    parser.add_argument("--tools", type=Path, default=cache_root() / "bin", help="folder of the Kubernetes binaries")
+    parser.add_argument("--region", default="us-east-1")
+    parser.add_argument("--account", default="123456789012")
+    parser.add_argument("--control-plane-address", default="10.77.0.10")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    world = World(
+        work=options.work,
+        tools=options.tools,
+        endpoint_url=f"http://{options.host}:{options.port}",
+        region=options.region,
+        account=options.account,
+        control_plane_address=options.control_plane_address,
+    )
+    serve(world, options.host, options.port)
+
+
+if __name__ == "__main__":
+    main()

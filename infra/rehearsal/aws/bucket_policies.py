@@ -1,0 +1,31 @@
+"""Bucket policies with their conditions: moto applies a Deny whatever its Condition says.
+
+The site's one link stands for TLS: a request inside a site counts as secure transport.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from moto.iam.access_control import PermissionResult
+from moto.s3.models import FakeBucket
+
+from infra.rehearsal.aws.policies import Question, applies, listed
+from infra.rehearsal.aws.world import World
+
+
+def install(world: World) -> None:
+    context = {"aws:securetransport": ["true"], "aws:principalaccount": [world.account]}
+
+    def get_permission(bucket: FakeBucket, action: str, resource: str) -> Any:
+        if bucket.policy is None:
+            return PermissionResult.NEUTRAL
+        question = Question(action, resource, context)
+        statements = listed(json.loads(bucket.policy)["Statement"])
+        effects = {statement["Effect"] for statement in statements if applies(statement, question)}
+        if "Deny" in effects:
+            return PermissionResult.DENIED
+        return PermissionResult.PERMITTED if "Allow" in effects else PermissionResult.NEUTRAL
+
+    FakeBucket.get_permission = get_permission

@@ -1,0 +1,121 @@
+"""AWS Budgets: what moto lacks of updates, subscribers and tags; budgets are kept, never evaluated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.budgets.models import Budget, BudgetsBackend, Notification
+from moto.budgets.responses import BudgetsResponse
+
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, tag_list
+from infra.rehearsal.aws.world import World
+
+
+class Budgets:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.tags: dict[str, dict[str, str]] = {}
+
+    @property
+    def backend(self) -> BudgetsBackend:
+        return self.world.backend("budgets")
+
+    def arn(self, name: str) -> str:
+        return f"arn:aws:budgets::{self.world.account}:budget/{name}"
+
+    def find(self, params: Parameters) -> Budget:
+        name = params["BudgetName"]
+        try:
+            return self.backend.budgets[params["AccountId"]][name]
+        except KeyError:
+            raise AwsError("NotFoundException", f"Unable to get budget: {name} - the budget doesn't exist.") from None
+
+    def notification(self, params: Parameters) -> Notification:
+        wanted = params["Notification"]
+        for notification in self.find(params).notifications:
+            if _same(notification.details, wanted):
+                return notification
+        raise AwsError("NotFoundException", f"the notification {wanted} doesn't exist")
+
+    def create_budget(self, params: Parameters) -> None:
+        budget, notifications = params["Budget"], params.get("NotificationsWithSubscribers") or []
+        self.backend.create_budget(params["AccountId"], budget, notifications)
+        self.tags[self.arn(budget["BudgetName"])] = {t["Key"]: t["Value"] for t in params.get("ResourceTags") or []}
+
+    def delete_budget(self, params: Parameters) -> None:
+        self.backend.delete_budget(params["AccountId"], params["BudgetName"])
+        self.tags.pop(self.arn(params["BudgetName"]), None)
+
+    def describe_budget(self, params: Parameters) -> dict[str, Any]:
+        return {"Budget": self.find(params).to_dict()}
+
+    def describe_budgets(self, params: Parameters) -> dict[str, Any]:
+        return {"Budgets": [one.to_dict() for one in self.backend.budgets[params["AccountId"]].values()]}
+
+    def update_budget(self, params: Parameters) -> None:
+        new = params["NewBudget"]
+        budget = self.find({"AccountId": params["AccountId"], "BudgetName": new["BudgetName"]})
+        former = {key: budget.budget[key] for key in ("TimePeriod", "LastUpdatedTime") if key in budget.budget}
+        budget.budget = former | new
+
+    def describe_notifications_for_budget(self, params: Parameters) -> dict[str, Any]:
+        return {"Notifications": [one.details for one in self.find(params).notifications]}
+
+    def update_notification(self, params: Parameters) -> None:
+        found = self.notification(params | {"Notification": params["OldNotification"]})
+        found.details = params["NewNotification"]
+
+    def describe_subscribers_for_notification(self, params: Parameters) -> dict[str, Any]:
+        return {"Subscribers": self.notification(params).subscribers}
+
+    def create_subscriber(self, params: Parameters) -> None:
+        self.notification(params).subscribers.append(params["Subscriber"])  # type: ignore[attr-defined]
+
+    def delete_subscriber(self, params: Parameters) -> None:
+        subscribers: Any = self.notification(params).subscribers
+        if params["Subscriber"] not in subscribers:
+            raise AwsError("NotFoundException", f"the subscriber {params['Subscriber']} doesn't exist")
+        subscribers.remove(params["Subscriber"])
+
+    def describe_budget_actions_for_budget(self, params: Parameters) -> dict[str, Any]:
+        self.find(params)
+        return {"Actions": []}
+
+    def list_tags_for_resource(self, params: Parameters) -> dict[str, Any]:
+        return {"ResourceTags": tag_list(self.tags.get(params["ResourceARN"], {}))}
+
+    def tag_resource(self, params: Parameters) -> None:
+        tags = {tag["Key"]: tag["Value"] for tag in params["ResourceTags"]}
+        self.tags.setdefault(params["ResourceARN"], {}).update(tags)
+
+    def untag_resource(self, params: Parameters) -> None:
+        for key in params["ResourceTagKeys"]:
+            self.tags.get(params["ResourceARN"], {}).pop(key, None)
+
+
+def _same(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """AWS fills in ThresholdType PERCENTAGE and names a notification without its state."""
+    keys = ("NotificationType", "ComparisonOperator", "Threshold")
+    kinds = {each.get("ThresholdType") or "PERCENTAGE" for each in (known, wanted)}
+    return len(kinds) == 1 and all(known.get(key) == wanted.get(key) for key in keys)
+
+
+def install(world: World) -> None:
+    budgets = Budgets(world)
+    names = (
+        "create_budget",
+        "delete_budget",
+        "describe_budget",
+        "describe_budgets",
+        "update_budget",
+        "describe_notifications_for_budget",
+        "update_notification",
+        "describe_subscribers_for_notification",
+        "create_subscriber",
+        "delete_subscriber",
+        "describe_budget_actions_for_budget",
+        "list_tags_for_resource",
+        "tag_resource",
+        "untag_resource",
+    )
+    add_operations(world, BudgetsResponse, {name: getattr(budgets, name) for name in names})

@@ -1,0 +1,220 @@
+"""ECR as a registry that keeps what it is given: layers by digest, manifests that must name them.
+
+As on AWS, a layer is fetched by a presigned URL of a bucket that belongs to the service's own account.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from moto.ecr.models import ECRBackend, Image, Repository
+from moto.ecr.responses import ECRResponse
+
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.world import World
+
+HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
+"""A layer that every node image already holds: nothing to fetch."""
+HOST_LAYER_CONTENT = b"bivouac: the interpreter and libraries of the host\n"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+BASE_REPOSITORY, BASE_TAG = "bivouac/base", "host"
+ECR_ACCOUNT = "602401143452"
+PART_BYTES = 10 * 1024 * 1024
+URL_LIFE = timedelta(hours=1)
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+class StoredImage(Image):
+    """moto's image with a size that counts the layers."""
+
+    def get_image_size_in_bytes(self) -> int:
+        manifest = json.loads(self.image_manifest)
+        return sum(blob.get("size", 0) for blob in blobs_of(manifest))
+
+
+def blobs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*([manifest["config"]] if "config" in manifest else []), *manifest.get("layers", [])]
+
+
+class Registry:
+    """Layer and image operations of the account's private registry."""
+
+    def __init__(self, world: World) -> None:
+        from moto.s3.models import s3_backends
+
+        self.world = world
+        self.bucket = f"prod-{world.region}-starport-layer-bucket"
+        self.storage = s3_backends[ECR_ACCOUNT]["aws"]
+        if self.bucket not in s3_backends.bucket_accounts:
+            self.storage.create_bucket(self.bucket, world.region)
+
+    @property
+    def backend(self) -> ECRBackend:
+        return self.world.backend("ecr")
+
+    def repository(self, params: Parameters) -> Repository:
+        return self.backend._get_repository(params["repositoryName"], params.get("registryId"))
+
+    def store(self, repository: Repository, content: bytes) -> str:
+        digest = digest_of(content)
+        self.storage.put_object(self.bucket, digest, content)
+        repository.layers[digest] = len(content)
+        return digest
+
+    def initiate_layer_upload(self, params: Parameters) -> dict[str, Any]:
+        started = self.backend.initiate_layer_upload(params["repositoryName"], params.get("registryId"))
+        return started | {"partSize": PART_BYTES}
+
+    def complete_layer_upload(self, params: Parameters) -> dict[str, Any]:
+        repository = self.repository(params)
+        upload = repository.uploads.get(params["uploadId"])
+        if upload is None:
+            raise AwsError("UploadNotFoundException", f"no upload {params['uploadId']} in {repository.name}")
+        content = bytes(upload.layer_parts)
+        digest = digest_of(content)
+        if not content:
+            raise AwsError("EmptyUploadException", "The specified layer upload does not contain any layer parts")
+        if digest not in params["layerDigests"]:
+            raise AwsError(
+                "InvalidLayerException",
+                f"The layer digest {digest} calculated from the upload is none of {params['layerDigests']}",
+            )
+        if digest in repository.layers:
+            raise AwsError("LayerAlreadyExistsException", f"The layer with digest {digest} already exists")
+        self.store(repository, content)
+        del repository.uploads[params["uploadId"]]
+        return {
+            "registryId": repository.registry_id,
+            "repositoryName": repository.name,
+            "uploadId": params["uploadId"],
+            "layerDigest": digest,
+        }
+
+    def get_download_url_for_layer(self, params: Parameters) -> dict[str, Any]:
+        repository, digest = self.repository(params), params["layerDigest"]
+        if digest not in repository.layers:
+            raise AwsError("LayersNotFoundException", f"The layer {digest} is not in repository {repository.name}")
+        key, secret = self.world.agent_key
+        session = boto3.Session(key, secret, region_name=self.world.region)
+        config = Config(signature_version="s3v4", s3={"addressing_style": "path"})
+        s3 = session.client("s3", endpoint_url=self.world.endpoint_url, config=config)
+        where = {"Bucket": self.bucket, "Key": digest}
+        url = s3.generate_presigned_url("get_object", Params=where, ExpiresIn=int(URL_LIFE.total_seconds()))
+        return {"downloadUrl": url, "layerDigest": digest}
+
+    def put_image(self, params: Parameters) -> dict[str, Any]:
+        repository, text, tag = self.repository(params), params["imageManifest"], params.get("imageTag")
+        try:
+            manifest = json.loads(text)
+        except ValueError:
+            raise AwsError("InvalidParameterException", "imageManifest is not JSON") from None
+        media_type = params.get("imageManifestMediaType") or manifest.get("mediaType")
+        digest = digest_of(text.encode())
+        if not media_type:
+            raise AwsError("InvalidParameterException", "the manifest has no mediaType and the call gives none")
+        if params.get("imageDigest") not in (None, digest):
+            raise AwsError("ImageDigestDoesNotMatchException", f"{params['imageDigest']} is not the digest {digest}")
+        blobs = [blob["digest"] for blob in blobs_of(manifest) if blob.get("mediaType") != HOST_LAYER]
+        missing = sorted(set(blobs) - set(repository.layers))
+        if missing:
+            raise AwsError("LayersNotFoundException", f"Layers not found in repository {repository.name}: {missing}")
+        known = next((image for image in repository.images if image.get_image_digest() == digest), None)
+        if known and (tag is None or tag in known.image_tags):
+            raise AwsError("ImageAlreadyExistsException", f"Image with digest '{digest}' and tag '{tag}' exists")
+        self._move_tag(repository, tag)
+        if known is None:
+            known = StoredImage(self.world.account, None, text, repository.name, media_type, digest)  # type: ignore[arg-type]
+            repository.images.append(known)
+        if tag:
+            known.update_tag(tag)
+        return {"image": self._describe(repository, known, tag)}
+
+    def _move_tag(self, repository: Repository, tag: str | None) -> None:
+        """A tag names one image: on AWS the former one stays, reachable by its digest."""
+        for image in repository.images:
+            if tag in image.image_tags:
+                if repository.is_tag_immutable():
+                    raise AwsError("ImageTagAlreadyExistsException", f"the tag '{tag}' is immutable and in use")
+                image.remove_tag(tag)  # type: ignore[arg-type]
+
+    def batch_get_image(self, params: Parameters) -> dict[str, Any]:
+        repository = self.repository(params)
+        images, failures = [], []
+        for wanted in params["imageIds"]:
+            digest, tag = wanted.get("imageDigest"), wanted.get("imageTag")
+            found = [
+                image
+                for image in repository.images
+                if digest in (None, image.get_image_digest()) and (tag is None or tag in image.image_tags)
+            ]
+            images += [self._describe(repository, image, tag) for image in found]
+            if not found:
+                reason = "Requested image not found"
+                failures.append({"imageId": wanted, "failureCode": "ImageNotFound", "failureReason": reason})
+        return {"images": images, "failures": failures}
+
+    @staticmethod
+    def _describe(repository: Repository, image: Image, tag: str | None) -> dict[str, Any]:
+        tag = tag or (image.image_tags[-1] if image.image_tags else None)
+        return {
+            "registryId": repository.registry_id,
+            "repositoryName": repository.name,
+            "imageId": {"imageDigest": image.get_image_digest()} | ({"imageTag": tag} if tag else {}),
+            "imageManifest": image.image_manifest,
+            "imageManifestMediaType": image.image_manifest_media_type,
+        }
+
+    def push_base(self) -> str:
+        """The image that trainer images stand on; returns its digest."""
+        tags = [{"Key": "bivouac:foundation", "Value": "true"}]
+        repository = self.backend.create_repository(BASE_REPOSITORY, None, {}, None, "MUTABLE", tags)
+        path = f"{Path(sys.prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin"
+        config = {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Env": [f"PATH={path}"], "Entrypoint": []},
+            "rootfs": {"type": "layers", "diff_ids": [digest_of(HOST_LAYER_CONTENT)]},
+        }
+        content = json.dumps(config).encode()
+        layer, config_digest = self.store(repository, HOST_LAYER_CONTENT), self.store(repository, content)
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": {"mediaType": CONFIG, "digest": config_digest, "size": len(content)},
+            "layers": [{"mediaType": HOST_LAYER, "digest": layer, "size": len(HOST_LAYER_CONTENT)}],
+        }
+        request = {"repositoryName": BASE_REPOSITORY, "imageManifest": json.dumps(manifest), "imageTag": BASE_TAG}
+        return self.put_image(request)["image"]["imageId"]["imageDigest"]
+
+    def get_authorization_token(self, params: Parameters) -> dict[str, Any]:
+        expires = datetime.now(UTC) + timedelta(hours=12)
+        proxy = f"https://{self.world.account}.dkr.ecr.{self.world.region}.amazonaws.com"
+        # There is no docker endpoint behind it: in a rehearsal images come and go by the operations above.
+        token = {"authorizationToken": "QVdTOm5vLWRvY2tlcg==", "expiresAt": expires, "proxyEndpoint": proxy}
+        return {"authorizationData": [token]}
+
+
+def install(world: World) -> None:
+    """Give moto's ECR contents, and push the base image `bivouac/base:host`."""
+    registry = Registry(world)
+    names = (
+        "initiate_layer_upload",
+        "complete_layer_upload",
+        "get_download_url_for_layer",
+        "put_image",
+        "batch_get_image",
+        "get_authorization_token",
+    )
+    add_operations(world, ECRResponse, {name: getattr(registry, name) for name in names})
+    registry.push_base()

@@ -1,0 +1,108 @@
+"""Moves files between a file system's folder and a bucket of moto's S3, in process, whole objects at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.rehearsal.aws.world import World
+
+SETTLED_S = 2.0
+"""A file younger than this may still be written: automatic export leaves it for later."""
+STAMP = tuple[int, int]
+"""(size, mtime in ns) of a file when it equalled its object."""
+
+
+@dataclass
+class Link:
+    """A folder and the prefix it mirrors; `etags` and `stamps` hold, per relative path, what both sides agreed on."""
+
+    world: World
+    folder: Path
+    bucket: str
+    prefix: str
+    etags: dict[str, str] = field(default_factory=dict)
+    stamps: dict[str, STAMP] = field(default_factory=dict)
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever moves files; never taken with the world's lock held."""
+
+    def objects(self) -> dict[str, Any]:
+        """moto's keys by path relative to the prefix, newest versions only; raises KeyError without the bucket."""
+        from moto.s3.models import FakeKey
+
+        found: dict[str, Any] = {}
+        for name, versions in dict(self.world.backend("s3").buckets[self.bucket].keys).items():
+            key = versions[-1] if versions else None
+            relative = name[len(self.prefix) :]
+            if isinstance(key, FakeKey) and name.startswith(self.prefix) and relative and not name.endswith("/"):
+                found[relative] = key
+        return found
+
+    def files(self) -> dict[str, Path]:
+        found = (path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink())
+        return {str(path.relative_to(self.folder)): path for path in found}
+
+    def pull(self, events: frozenset[str]) -> int:
+        """Bring objects in: NEW ones, CHANGED ones, and the loss of those that were DELETED. Returns how many."""
+        moved = 0
+        objects = self.objects()
+        for relative, key in sorted(objects.items()):
+            known = self.etags.get(relative)
+            if known == key.etag or ("NEW" if known is None else "CHANGED") not in events:
+                continue
+            self._write(relative, key)
+            moved += 1
+        if "DELETED" in events:
+            for relative in sorted(set(self.etags) - set(objects)):
+                self._forget(relative)
+                (self.folder / relative).unlink(missing_ok=True)
+                moved += 1
+        return moved
+
+    def _write(self, relative: str, key: Any) -> None:
+        target = self.folder / relative
+        if not target.resolve().is_relative_to(self.folder.resolve()):
+            return  # a key like ../x names nothing on a file system
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.importing")
+        partial.write_bytes(key.value)
+        os.replace(partial, target)
+        self.etags[relative], self.stamps[relative] = key.etag, _stamp(target)
+
+    def changed(self, events: frozenset[str], settled_s: float = 0.0) -> list[str]:
+        """Files that differ from what was last agreed on and are at least `settled_s` old."""
+        limit = time.time() - settled_s
+        found = []
+        for relative, path in sorted(self.files().items()):
+            try:
+                kind = "CHANGED" if relative in self.stamps else "NEW"
+                if kind in events and self.stamps.get(relative) != _stamp(path) and path.stat().st_mtime <= limit:
+                    found.append(relative)
+            except FileNotFoundError:
+                continue
+        return found
+
+    def push(self, relative: str) -> None:
+        """Write one file to its object; raises OSError or moto's error for a bucket that is gone."""
+        path = self.folder / relative
+        stamp = _stamp(path)
+        key = self.world.backend("s3").put_object(self.bucket, self.prefix + relative, path.read_bytes())
+        self.etags[relative], self.stamps[relative] = key.etag, stamp
+
+    def push_deletions(self) -> None:
+        for relative in sorted(set(self.stamps) - set(self.files())):
+            self._forget(relative)
+            self.world.backend("s3").delete_object(self.bucket, self.prefix + relative)
+
+    def _forget(self, relative: str) -> None:
+        self.etags.pop(relative, None)
+        self.stamps.pop(relative, None)
+
+
+def _stamp(path: Path) -> STAMP:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns

@@ -1,0 +1,223 @@
+"""The door of the emulated AWS: every request is named, checked against faults and IAM, then handed to its service."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+from moto.core.model import OperationModel, ServiceModel
+from moto.core.parse import PROTOCOL_PARSERS
+from moto.core.request import Request, determine_request_protocol
+from moto.core.routing import NotFound, get_service_router
+from moto.core.serialize import XFormedAttributePicker, get_serializer_class
+from moto.core.utils import get_service_model
+from moto.moto_server.werkzeug_app import BackendRequest, DomainDispatcherApplication, create_backend_app
+from werkzeug.wrappers import Response
+
+from infra.rehearsal.aws.access import authenticate, authorise, authorise_assume_role, caller
+from infra.rehearsal.aws.arns import needs
+from infra.rehearsal.aws.operations import AwsError
+from infra.rehearsal.aws.signing import Message, Signature, read_signature
+from infra.rehearsal.aws.world import Call, Fault, World
+
+log = logging.getLogger(__name__)
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+
+MODELS = {
+    "tagging": "resourcegroupstaggingapi",
+    "monitoring": "cloudwatch",
+    "elasticloadbalancing": "elbv2",
+    "email": "ses",
+    "servicequotas": "service-quotas",
+}
+"""Signing names that differ from the name of the service's model."""
+WITH_BODY = {"DeleteObjects", "CreateBucket"}
+"""S3 operations whose permission depends on the body; the others' bodies are streamed through unread."""
+
+
+class Gateway:
+    """A WSGI application around moto's own."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.moto = DomainDispatcherApplication(create_backend_app)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        folder, _, name = path.rpartition("/")
+        if path in self.world.routes:
+            return self._site(path, environ.get("QUERY_STRING", ""), environ, start_response)
+        if f"{folder}/" in self.world.routes:
+            return self._site(f"{folder}/", name, environ, start_response)
+        if path.startswith(("/moto-api", "/_site")):
+            return Response("not found", 404)(environ, start_response)
+        return self._aws(environ, start_response)
+
+    def _site(self, path: str, argument: str, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        body = read_body(environ)
+        try:
+            status, document = self.world.routes[path](argument, body)
+        except Exception:
+            log.exception("%s failed", path)
+            status, document = 500, {"message": "the emulated AWS failed: see its log"}
+        response = Response(json.dumps(document), status, mimetype="application/json")
+        return response(environ, start_response)
+
+    def _aws(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        signature, operation, model = None, None, None
+        try:
+            message = message_of(environ)
+            signature = read_signature(message)
+            if signature is None:
+                raise AwsError("MissingAuthenticationToken", "the request is not signed")
+            if signature.service != "s3":
+                body = read_body(environ)
+                message = message_of(environ, hashlib.sha256(body).hexdigest())
+            model = service_model(signature.service)
+            operation, params = identify(environ, model)
+            self._admit(message, signature, operation, params)
+        except AwsError as error:
+            return refusal(environ, signature, model, operation, error)(environ, start_response)
+        except Exception:
+            log.exception("%s %s could not be judged", environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            return Response(BROKEN, 500)(environ, start_response)
+        finally:
+            rewind(environ)
+        return self._serve(signature.service, environ, start_response)
+
+    def _admit(self, message: Message, signature: Signature, operation: str, params: dict[str, Any]) -> None:
+        call = Call(signature.service, operation, signature.access_key)
+        for hook in self.world.faults:
+            if fault := hook(call):
+                raise Refused(fault)
+        principal = authenticate(self.world, message, signature)
+        caller.set(principal)
+        for need in needs(self.world, signature.service, operation, params):
+            authorise(self.world, principal, need.action, need.resources, need.context)
+        if (signature.service, operation) == ("sts", "AssumeRole"):
+            authorise_assume_role(self.world, principal, params["RoleArn"], params)
+
+    def _serve(self, service: str, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        own = self.world.services.get(service)
+        try:
+            if own is None:
+                return self.moto(environ, start_response)
+            status, headers, body = own.dispatch(BackendRequest(environ))
+        except NotImplementedError as error:
+            log.warning("%s", error)
+            status, headers, body = 501, {}, f"the emulated AWS lacks this: {error}"
+        except Exception:
+            log.exception("%s %s failed", service, environ.get("PATH_INFO"))
+            status, headers, body = 500, {}, BROKEN
+        response = Response(body, status, {k: str(v) for k, v in headers.items() if k.lower() != "status"})
+        return response(environ, start_response)
+
+
+class Refused(AwsError):
+    """A fault's answer, with its own HTTP status."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.code, fault.message)
+        self.status = fault.status
+
+
+def read_body(environ: Environ) -> bytes:
+    """The whole body; `rewind` gives it to the next reader."""
+    length = environ.get("CONTENT_LENGTH")
+    bounded = bool(length) or environ.get("wsgi.input_terminated")
+    body = environ["wsgi.input"].read(*([int(length)] if length else [])) if bounded else b""
+    environ["bivouac.body"] = body
+    environ["wsgi.input"] = io.BytesIO(body)
+    return bytes(body)
+
+
+def rewind(environ: Environ) -> None:
+    if (body := environ.get("bivouac.body")) is not None:
+        environ["wsgi.input"] = io.BytesIO(body)
+        environ["CONTENT_LENGTH"] = str(len(body))
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
+
+
+def message_of(environ: Environ, body_hash: str | None = None) -> Message:
+    raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or environ["PATH_INFO"]
+    path, _, query = raw.partition("?")
+    headers = {key[5:].replace("_", "-").lower(): value for key, value in environ.items() if key.startswith("HTTP_")}
+    headers |= {
+        key.replace("_", "-").lower(): environ[key] for key in ("CONTENT_TYPE", "CONTENT_LENGTH") if key in environ
+    }
+    body_hash = body_hash or headers.get("x-amz-content-sha256", "")
+    return Message(environ["REQUEST_METHOD"], path, query, headers, body_hash)
+
+
+@lru_cache
+def service_model(service: str) -> ServiceModel:
+    """AwsError UnknownService for a signing name without a model."""
+    try:
+        return get_service_model(MODELS.get(service, service))
+    except Exception as error:
+        raise AwsError("UnknownService", f"the emulated AWS knows no service {service!r}") from error
+
+
+def identify(environ: Environ, model: ServiceModel) -> tuple[str, dict[str, Any]]:
+    """The operation and its input, with the names of the AWS model."""
+    request: Request = BackendRequest(environ)
+    try:
+        operation, labels = get_service_router(model.service_name).match(request)
+    except (NotFound, NotImplementedError) as error:
+        where = f"{request.method} {request.path}"
+        raise AwsError("UnknownOperationException", f"{model.service_name} has no operation at {where}") from error
+    if model.service_name == "s3" and operation.name not in WITH_BODY:
+        # Label and query members only: reading the body here would hold a whole checkpoint in memory twice.
+        members = operation.input_shape.members if operation.input_shape else {}
+        places = {shape.serialization.get("name", name): name for name, shape in members.items()}
+        copied = {"CopySource": request.headers["x-amz-copy-source"]} if "x-amz-copy-source" in request.headers else {}
+        query = {places[key]: value for key, value in request.args.items() if key in places}
+        return operation.name, {**query, **{places.get(key, key): value for key, value in labels.items()}, **copied}
+    if "bivouac.body" not in environ:
+        read_body(environ)
+        request = BackendRequest(environ)
+    parser = PROTOCOL_PARSERS[determine_request_protocol(model, request.content_type)](operation)
+    parsed = parser.parse(
+        {
+            "method": request.method,
+            "values": request.values,
+            "headers": request.headers,
+            "body": request.data,
+            "url_path": request.path,
+            "url_params": labels,
+        }
+    )
+    return operation.name, dict(parsed)
+
+
+BROKEN = json.dumps({"message": "the emulated AWS failed: see its log"})
+DENIED = {"json": "AccessDeniedException", "rest-json": "AccessDeniedException", "ec2": "UnauthorizedOperation"}
+"""AccessDenied, as services of that protocol call it."""
+
+
+def refusal(
+    environ: Environ, signature: Signature | None, model: ServiceModel | None, operation: str | None, error: AwsError
+) -> Response:
+    """The error as the service's own protocol writes it."""
+    if model is None:
+        return Response(f"<Error><Code>{error.code}</Code><Message>{error.message}</Message></Error>", 403)
+    request = BackendRequest(environ)
+    protocol = determine_request_protocol(model, request.content_type)
+    if error.code == "AccessDenied":
+        error = AwsError(DENIED.get(protocol, error.code), error.message)
+    serializer = get_serializer_class(model.service_name, protocol)(
+        operation_model=model.operation_model(operation) if operation else OperationModel({}, model),
+        pretty_print=False,
+        value_picker=XFormedAttributePicker(),
+    )
+    answer = serializer.serialize(error)
+    status = error.status if isinstance(error, Refused) else 403
+    log.info("refused %s %s: %s %s", model.service_name, operation, error.code, error.message)
+    return Response("" if request.method == "HEAD" else answer["body"], status, dict(answer["headers"]))

@@ -1,0 +1,112 @@
+"""What CreateNodegroup refuses, and what EKS adds to the user data of a node group without an image of its own."""
+
+from __future__ import annotations
+
+import json
+from email.message import EmailMessage
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from email.parser import Parser
+from typing import Any
+
+from infra.rehearsal.aws.access import role_trusts
+from infra.rehearsal.aws.eks import Cluster, find_subnets
+from infra.rehearsal.aws.operations import AwsError, Parameters
+from infra.rehearsal.aws.world import World
+
+FORBIDDEN = ("IamInstanceProfile", "InstanceInitiatedShutdownBehavior", "HibernationOptions")
+NODE_CONFIG = "application/node.eks.aws"
+TAINT_EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule"}
+
+
+def invalid(message: str) -> AwsError:
+    return AwsError("InvalidParameterException", message)
+
+
+def check_sizes(scaling: dict[str, int]) -> None:
+    smallest, largest, desired = scaling["minSize"], scaling["maxSize"], scaling["desiredSize"]
+    if largest < 1:
+        raise invalid("Minimum capacity 1 is required for maxSize")
+    if smallest > largest:
+        raise invalid(f"Minimum capacity {smallest} can't be greater than maximum size {largest}")
+    if desired < smallest:
+        raise invalid(f"Minimum capacity {smallest} can't be greater than desired size {desired}")
+    if desired > largest:
+        raise invalid(f"Desired capacity {desired} can't be greater than max size {largest}")
+
+
+def check(world: World, cluster: Cluster, params: Parameters, template: dict[str, Any] | None) -> None:
+    """Raise what EKS would; `template` is the LaunchTemplateData."""
+    if params["nodegroupName"] in cluster.nodegroups:
+        message = f"NodeGroup already exists with name {params['nodegroupName']} and cluster name {cluster.name}"
+        raise AwsError("ResourceInUseException", message)
+    if not role_trusts(world, params["nodeRole"], "ec2.amazonaws.com"):
+        raise invalid(f"The role {params['nodeRole']} does not exist or cannot be assumed by ec2.amazonaws.com")
+    subnets = find_subnets(world, params["subnets"])
+    if params.get("capacityType") == "CAPACITY_BLOCK":
+        _check_block(template, subnets)
+    if template is not None:
+        _check_template(params, template)
+
+
+def _check_template(params: Parameters, template: dict[str, Any]) -> None:
+    if params.get("diskSize"):
+        raise invalid("Disk size must be specified within the launch template.")
+    if params.get("remoteAccess"):
+        raise invalid("Remote access configuration cannot be specified with a launch template.")
+    if params.get("instanceTypes") and template.get("InstanceType"):
+        raise invalid("Instance types in launch template and in the request: only one of them may be given")
+    if found := [key for key in FORBIDDEN if template.get(key)]:
+        raise invalid(f"Launch template must not contain {', '.join(found)}")
+    nics = template.get("NetworkInterfaces") or []
+    if any(nic.get("SubnetId") for nic in nics):
+        raise invalid("Subnets must not be specified in launch template.")
+    if nics and template.get("SecurityGroupIds"):
+        raise invalid("Security groups stand either on the launch template or on its network interfaces, not on both")
+    if template.get("ImageId") and (params.get("amiType") not in (None, "CUSTOM") or params.get("releaseVersion")):
+        raise invalid("You cannot specify an image id in the launch template together with amiType or releaseVersion")
+    if (template.get("InstanceMarketOptions") or {}).get("MarketType") == "spot":
+        raise invalid("Remove the spot market options of the launch template and use capacityType SPOT")
+
+
+def _check_block(template: dict[str, Any] | None, subnets: list[Any]) -> None:
+    market = ((template or {}).get("InstanceMarketOptions") or {}).get("MarketType")
+    target = ((template or {}).get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    if market != "capacity-block" or not target.get("CapacityReservationId") or not template:
+        raise invalid("CAPACITY_BLOCK needs a launch template with MarketType capacity-block and a reservation id")
+    if not template.get("InstanceType"):
+        raise invalid("CAPACITY_BLOCK needs the instance type in the launch template")
+    if len({subnet.availability_zone for subnet in subnets}) > 1:
+        raise invalid("CAPACITY_BLOCK needs subnets in the Availability Zone of the block only")
+
+
+def merged_user_data(cluster: Cluster, group: dict[str, Any], own: str) -> str:
+    """`own` user data (MIME or empty), then EKS's NodeConfig: what a node gets whose image EKS chose."""
+    whole = MIMEMultipart("mixed")
+    parsed = Parser().parsestr(own) if own else EmailMessage()
+    for part in parsed.walk() if parsed.is_multipart() else ():
+        if not part.is_multipart():
+            whole.attach(part)
+    document, network = cluster.document, cluster.document["kubernetesNetworkConfig"]
+    labels = {"eks.amazonaws.com/nodegroup": group["nodegroupName"], **group["labels"]}
+    flags = ["--node-labels=" + ",".join(f"{key}={value}" for key, value in sorted(labels.items()))]
+    taints = [f"{one['key']}={one.get('value', '')}:{TAINT_EFFECTS[one['effect']]}" for one in group["taints"]]
+    if taints:
+        flags.append("--register-with-taints=" + ",".join(taints))
+    config = {
+        "apiVersion": "node.eks.aws/v1alpha1",
+        "kind": "NodeConfig",
+        "spec": {
+            "cluster": {
+                "name": cluster.name,
+                "apiServerEndpoint": document["endpoint"],
+                "certificateAuthority": document["certificateAuthority"]["data"],
+                "cidr": network["serviceIpv4Cidr"],
+            },
+            "kubelet": {"flags": flags},
+        },
+    }
+    last = MIMEText(json.dumps(config), "plain")  # JSON is YAML
+    last.replace_header("Content-Type", NODE_CONFIG)
+    whole.attach(last)
+    return whole.as_string()

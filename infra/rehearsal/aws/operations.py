@@ -1,0 +1,89 @@
+"""How this package gives moto's services the operations they lack: plain functions from parameters to a result."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult, BaseResponse
+
+from infra.rehearsal.aws.world import World
+
+Parameters = dict[str, Any]
+Handler = Callable[[Parameters], Mapping[str, Any] | None]
+"""Input of an operation, with the names of the AWS model -> output, likewise; None for an empty one."""
+
+
+class AwsError(ServiceException):
+    """`code` as botocore's `Error.Code` has it, for instance FileSystemNotFound."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, message)
+
+
+def add_operations(world: World, response: type[BaseResponse], handlers: Mapping[str, Handler]) -> None:
+    """Replace or add operations (snake-case names) of a service."""
+    for name, handler in handlers.items():
+        setattr(response, name, _operation(world, handler))
+
+
+def _operation(world: World, handler: Handler) -> Callable[[Any], ActionResult]:
+    def operation(self: Any) -> ActionResult:
+        if not self.automated_parameter_parsing:
+            self.parse_parameters(self.normalized_request)
+        with world.lock:
+            return ActionResult(handler(dict(self.params)))
+
+    return operation
+
+
+def tag_dict(tags: list[dict[str, str]] | None, key: str = "Key", value: str = "Value") -> dict[str, str]:
+    return {tag[key]: tag.get(value, "") for tag in tags or []}
+
+
+def tag_list(tags: Mapping[str, str], key: str = "Key", value: str = "Value") -> list[dict[str, str]]:
+    return [{key: k, value: v} for k, v in tags.items()]
+
+
+def specified_tags(params: Parameters) -> dict[str, str]:
+    """Tags of an EC2 call's TagSpecifications."""
+    specifications = params.get("TagSpecifications") or []
+    return {tag["Key"]: tag["Value"] for specification in specifications for tag in specification["Tags"]}
+
+
+def matches(filters: list[dict[str, Any]] | None, facts: Mapping[str, Any], tags: Mapping[str, str]) -> bool:
+    """Whether a resource passes an EC2 filter list; `facts` holds its values by filter name."""
+    for item in filters or []:
+        name, wanted = item["Name"], [str(value) for value in item.get("Values", [])]
+        if name == "tag-key":
+            seen = list(tags)
+        elif name.startswith("tag:"):
+            seen = [tags[name[4:]]] if name[4:] in tags else []
+        elif name in facts:
+            seen = [str(facts[name])]
+        else:
+            raise AwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
+        if not set(seen) & set(wanted):
+            return False
+    return True
+
+
+_around: dict[tuple[type, str, str], Callable[..., Any]] = {}
+
+
+def wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
+    """Call `around(original, self, ...)` in place of a method of moto's; a later world replaces an earlier one's."""
+    key = (owner, name, f"{around.__module__}.{around.__qualname__}")
+    wrapped_before = key in _around
+    _around[key] = around
+    if wrapped_before:
+        return
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return _around[key](original, *args, **kwargs)
+
+    setattr(owner, name, method)

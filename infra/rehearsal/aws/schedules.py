@@ -1,0 +1,196 @@
+"""EventBridge Scheduler with schedules that fire: the call is made as the target's role, over HTTP like any other."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule
+from moto.scheduler.responses import EventBridgeSchedulerResponse
+
+from infra.rehearsal.aws import access, schedule_targets
+from infra.rehearsal.aws.operations import Parameters, add_operations
+from infra.rehearsal.aws.schedule_targets import invalid
+from infra.rehearsal.aws.world import World
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+RETRY_S = 2.0
+RUNS = "schedule-runs.jsonl"
+"""In <work>/aws: one line for each call that a schedule made, with its outcome."""
+SERVICE = "scheduler.amazonaws.com"
+AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
+RATE = re.compile(r"rate\((\d+) (minute|hour|day)s?\)")
+RETRIED = ("Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded")
+
+
+@dataclass
+class Due:
+    """When a schedule fires next; `stamp` tells a changed schedule from the one this was computed for."""
+
+    stamp: tuple[str, str, float]
+    at: datetime | None
+
+
+class Schedules:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.due: dict[str, Due] = {}
+
+    @property
+    def backend(self) -> EventBridgeSchedulerBackend:
+        return self.world.backend("scheduler")
+
+    def create_schedule(self, params: Parameters) -> dict[str, Any]:
+        self._check(params)
+        if (params.get("GroupName") or "default") not in self.backend.schedule_groups:
+            raise schedule_targets.AwsError("ResourceNotFoundException", f"no group {params['GroupName']}")
+        after = params.get("ActionAfterCompletion") or "NONE"
+        schedule = self.backend.create_schedule(**_fields(params), action_after_completion=after)
+        return {"ScheduleArn": schedule.arn}
+
+    def update_schedule(self, params: Parameters) -> dict[str, Any]:
+        """As on AWS, what the call leaves out goes back to its default."""
+        self._check(params)
+        schedule = self.backend.update_schedule(**_fields(params))
+        schedule.action_after_completion = params.get("ActionAfterCompletion") or "NONE"
+        return {"ScheduleArn": schedule.arn}
+
+    def _check(self, params: Parameters) -> None:
+        first_time(params["ScheduleExpression"], params.get("ScheduleExpressionTimezone") or "UTC", 0.0)
+        target = params["Target"]
+        schedule_targets.parse(target["Arn"], target.get("Input"))
+        if not access.role_trusts(self.world, target["RoleArn"], SERVICE):
+            raise invalid("The execution role you provide must allow AWS EventBridge Scheduler to assume the role.")
+
+    def tick(self) -> None:
+        """Fire what is due; each call on a thread of its own."""
+        now = datetime.now(UTC)
+        with self.world.lock:
+            schedules = [each for group in self.backend.schedule_groups.values() for each in group.schedules.values()]
+            for schedule in schedules:
+                stamp = (schedule.schedule_expression, schedule.schedule_expression_timezone, schedule.creation_date)
+                if schedule.arn not in self.due or self.due[schedule.arn].stamp != stamp:
+                    self.due[schedule.arn] = Due(stamp, first_time(*stamp))
+                due = self.due[schedule.arn]
+                if schedule.state == "ENABLED" and due.at is not None and due.at <= now and not _over(schedule, now):
+                    due.at = due.at + period if (period := _period(schedule.schedule_expression)) else None
+                    self.world.spawn(functools.partial(self._fire, schedule))
+            self.due = {arn: due for arn, due in self.due.items() if arn in {each.arn for each in schedules}}
+
+    def _fire(self, schedule: Schedule) -> None:
+        policy = schedule.target["RetryPolicy"]
+        deadline = time.monotonic() + policy.get("MaximumEventAgeInSeconds", 86400)
+        for attempt in range(policy.get("MaximumRetryAttempts", 185) + 1):
+            error, again = self._call(schedule)
+            self._record(schedule, attempt, error)
+            if not error or not again or time.monotonic() + RETRY_S > deadline:
+                break
+            time.sleep(RETRY_S)
+        once = AT.fullmatch(schedule.schedule_expression) is not None
+        with self.world.lock:
+            group = self.backend.schedule_groups.get(schedule.group_name)
+            if once and schedule.action_after_completion == "DELETE" and group:
+                group.schedules.pop(schedule.name, None)
+
+    def _call(self, schedule: Schedule) -> tuple[str | None, bool]:
+        """Error of one call, if any, and whether another try may help."""
+        target = schedule_targets.parse(schedule.target["Arn"], schedule.target.get("Input"))
+        role = schedule.target["RoleArn"]
+        if not access.role_trusts(self.world, role, SERVICE):
+            return f"AccessDenied: {role} does not trust {SERVICE}", False
+        opened = access.open_session(self.world, role, schedule.name)
+        session = boto3.Session(
+            opened.access_key_id, opened.secret_access_key, opened.session_token, region_name=self.world.region
+        )
+        once = Config(retries={"total_max_attempts": 1})
+        client = session.client(target.service, endpoint_url=self.world.endpoint_url, config=once)
+        try:
+            getattr(client, target.method)(**target.arguments)
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+            code = error.response["Error"]["Code"]
+            return str(error), status >= 500 or code in RETRIED
+        except BotoCoreError as error:
+            return str(error), True
+        return None, False
+
+    def _record(self, schedule: Schedule, attempt: int, error: str | None) -> None:
+        line = {
+            "time": datetime.now(UTC).isoformat(),
+            "schedule": schedule.arn,
+            "target": schedule.target["Arn"],
+            "input": schedule.target.get("Input"),
+            "attempt": attempt,
+            "error": error,
+        }
+        log.info("schedule %s fired: %s", schedule.name, error or "done")
+        path = self.world.work / "aws" / RUNS
+        with self.world.lock:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def first_time(expression: str, zone: str, created: float) -> datetime:
+    """When a schedule made at `created` (epoch seconds) fires first; ValidationException for what cannot be read."""
+    try:
+        timezone = ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise invalid(f"Invalid Schedule Timezone {zone}.") from None
+    if matched := AT.fullmatch(expression):
+        try:
+            return datetime.fromisoformat(matched[1]).replace(tzinfo=timezone).astimezone(UTC)
+        except ValueError:
+            raise invalid(f"Invalid Schedule Expression {expression}.") from None
+    if period := _period(expression):
+        return datetime.fromtimestamp(created, UTC) + period
+    raise invalid(f"Invalid Schedule Expression {expression}; a rehearsal takes at(yyyy-mm-ddThh:mm:ss) and rate(...)")
+
+
+def _period(expression: str) -> timedelta | None:
+    matched = RATE.fullmatch(expression)
+    return timedelta(**{f"{matched[2]}s": int(matched[1])}) if matched and int(matched[1]) else None
+
+
+def _over(schedule: Schedule, now: datetime) -> bool:
+    return schedule.end_date is not None and datetime.fromtimestamp(float(schedule.end_date), UTC) <= now
+
+
+def _fields(params: Parameters) -> dict[str, Any]:
+    """Arguments of moto's create_schedule and update_schedule; it keeps dates as epoch seconds."""
+    dates = {key: params[key].replace(tzinfo=UTC).timestamp() if params.get(key) else None for key in DATES}
+    return {
+        "description": params.get("Description"),
+        "end_date": dates["EndDate"],
+        "flexible_time_window": params["FlexibleTimeWindow"],
+        "group_name": params.get("GroupName"),
+        "kms_key_arn": params.get("KmsKeyArn"),
+        "name": params["Name"],
+        "schedule_expression": params["ScheduleExpression"],
+        "schedule_expression_timezone": params.get("ScheduleExpressionTimezone"),
+        "start_date": dates["StartDate"],
+        "state": params.get("State") or "ENABLED",
+        "target": params["Target"],
+    }
+
+
+DATES = ("StartDate", "EndDate")
+
+
+def install(world: World) -> None:
+    schedules = Schedules(world)
+    names = ("create_schedule", "update_schedule")
+    add_operations(world, EventBridgeSchedulerResponse, {name: getattr(schedules, name) for name in names})
+    world.every(TICK_S, schedules.tick)

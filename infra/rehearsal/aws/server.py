@@ -1,0 +1,110 @@
+"""The process of the emulated AWS: bootstrap of the account, the services, one HTTP server on one address."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import signal
+import threading
+import warnings
+
+from moto import settings
+from moto.moto_api._internal import moto_api_backend
+from moto.moto_server.werkzeug_app import MotoRequestHandler
+from werkzeug.serving import BaseWSGIServer, make_server
+
+from infra.rehearsal.aws import access
+from infra.rehearsal.aws.gateway import Gateway
+from infra.rehearsal.aws.world import World
+
+log = logging.getLogger(__name__)
+
+MODULES = (
+    "compute",
+    "power",
+    "autoscaling",
+    "eks",
+    "eks_access",
+    "eks_addons",
+    "eks_pod_identity",
+    "eks_tags",
+    "nodegroups",
+    "identity",
+    "fsx",
+    "ecr",
+    "ssm",
+    "schedules",
+    "placement",
+    "reservations",
+    "budgets",
+    "bucket_policies",
+    "quotas",
+    "residual",
+    "tagging",
+)
+"""In this order; each has `install(world: World) -> None`."""
+CREDENTIALS = "credentials.json"
+"""In <work>/aws: the keys of the operator (top level) and of the emulator's agent, for whoever starts the site."""
+
+
+class Handler(MotoRequestHandler):
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        log.debug("%s %s", self.requestline, code)
+
+
+def build(world: World) -> Gateway:
+    """The application of a world, which begins with an empty account: principals first, then every service."""
+    os.environ |= {"MOTO_ACCOUNT_ID": world.account, "MOTO_IAM_LOAD_MANAGED_POLICIES": "true"}
+    # The gateway asks the same users, roles and policies, but evaluates Resource and Condition too.
+    settings.INITIAL_NO_AUTH_ACTION_COUNT = float("inf")
+    # An error that a service's model does not list is normal: access denied, for one.
+    warnings.filterwarnings("ignore", "Exception.* does not match an error shape", module="moto.core.serialize")
+    moto_api_backend.reset()
+    access.create_principals(world)
+    for name in MODULES:
+        module = f"infra.rehearsal.aws.{name}"
+        if importlib.util.find_spec(module):
+            importlib.import_module(module).install(world)
+    world.routes["/_site/ready"] = lambda query, body: (200, {"ready": True, "endpoint": world.endpoint_url})
+    return Gateway(world)
+
+
+def write_credentials(world: World) -> None:
+    folder = world.work / "aws"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / CREDENTIALS
+    (key, secret), agent = world.operator_key, world.agent_key
+    document = {
+        "access_key_id": key,
+        "secret_access_key": secret,
+        "endpoint_url": world.endpoint_url,
+        "region": world.region,
+        "account": world.account,
+        "agent": {"access_key_id": agent[0], "secret_access_key": agent[1]},
+    }
+    partial = path.with_suffix(".partial")
+    partial.touch(mode=0o600)
+    partial.write_text(json.dumps(document, indent=1))
+    partial.rename(path)
+
+
+def make(world: World, host: str, port: int) -> BaseWSGIServer:
+    """A server bound to `host:port` and nothing else (port 0: any free one); the caller runs it."""
+    return make_server(host, port, build(world), threaded=True, request_handler=Handler)
+
+
+def serve(world: World, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT, then stop machines and control planes."""
+    server = make(world, host, port)
+    world.start()
+    write_credentials(world)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
+    log.info("serving %s", world.endpoint_url)
+    try:
+        server.serve_forever()
+    finally:
+        world.stop()

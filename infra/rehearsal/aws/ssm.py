@@ -1,0 +1,320 @@
+"""Systems Manager's Run Command: shell scripts run in the site's machines."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.iam.models import InstanceProfile
+from moto.ssm.responses import SimpleSystemManagerResponse
+
+from infra.rehearsal.aws import access, policies, ssm_parameters
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.world import World
+
+DOCUMENT = "AWS-RunShellScript"
+PLUGIN = "aws:runShellScript"
+PLUGIN_STEP = "awsrunShellScript"
+MAX_STDOUT_CHARS = 24_000
+MAX_STDERR_CHARS = 8_000
+MAX_LISTED_CHARS = 2_500
+TRUNCATED = "\n---Output truncated---"
+EVENTUAL_S = 0.3
+"""GetCommandInvocation knows nothing of a command this young, as on AWS."""
+ENDED = ("Success", "Failed", "TimedOut", "Cancelled")
+AGENT_ACTION = "ssm:UpdateInstanceInformation"
+"""What an agent needs to register: AmazonSSMManagedInstanceCore grants it."""
+
+
+@dataclass
+class Invocation:
+    command_id: str
+    instance_id: str
+    status: str = "Pending"
+    details: str = "Pending"
+    code: int = -1
+    out: str = ""
+    err: str = ""
+    started: datetime | None = None
+    ended: datetime | None = None
+
+    def end(self, status: str, code: int, details: str | None = None, out: str = "", err: str = "") -> None:
+        if self.status in ENDED:
+            return
+        self.status, self.details, self.code, self.out, self.err = status, details or status, code, out, err
+        self.ended = datetime.now(UTC)
+
+
+@dataclass
+class Command:
+    command_id: str
+    parameters: dict[str, list[str]]
+    comment: str
+    timeout_s: int
+    bucket: str
+    key_prefix: str
+    invocations: dict[str, Invocation]
+    requested: datetime = field(default_factory=lambda: datetime.now(UTC))
+    since: float = field(default_factory=time.monotonic)
+
+    def status(self) -> str:
+        states = [each.status for each in self.invocations.values()]
+        for state in ("Pending", "InProgress"):
+            if state in states:
+                return state
+        return next((state for state in ("Failed", "TimedOut", "Cancelled") if state in states), "Success")
+
+    def describe(self) -> dict[str, Any]:
+        states = [each.status for each in self.invocations.values()]
+        return {
+            "CommandId": self.command_id,
+            "DocumentName": DOCUMENT,
+            "Comment": self.comment,
+            "Parameters": self.parameters,
+            "InstanceIds": list(self.invocations),
+            "RequestedDateTime": self.requested,
+            "Status": self.status(),
+            "StatusDetails": self.status(),
+            "OutputS3BucketName": self.bucket,
+            "OutputS3KeyPrefix": self.key_prefix,
+            "TimeoutSeconds": self.timeout_s,
+            "TargetCount": len(states),
+            "CompletedCount": sum(state in ENDED for state in states),
+            "ErrorCount": sum(state in ("Failed", "TimedOut") for state in states),
+        }
+
+
+class Commands:
+    """Run Command and the agents it reaches."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.commands: dict[str, Command] = {}
+
+    def agents(self) -> dict[str, Any]:
+        """Instances by id whose agent answers: the machine is alive and its role lets an agent register."""
+        found = {}
+        for instance_id, machine in dict(self.world.machines).items():
+            instance = self.world.backend("ec2").get_instance_by_id(instance_id)
+            if instance is not None and machine.alive() and self._may_register(instance):
+                found[instance_id] = instance
+        return found
+
+    def _may_register(self, instance: Any) -> bool:
+        profile = _profile(self.world, instance)
+        question = policies.Question(AGENT_ACTION, None)
+        for role in profile.roles if profile else []:
+            documents = [policies.parse(access.unquote_once(text)) for text in role.policies.values()]
+            documents += [access.managed_document(policy) for policy in role.managed_policies.values()]
+            if policies.allowed(documents, question):
+                return True
+        return False
+
+    def send_command(self, params: Parameters) -> dict[str, Any]:
+        if params.get("DocumentName") != DOCUMENT:
+            raise AwsError("InvalidDocument", f"only {DOCUMENT} is part of the rehearsal, not {params['DocumentName']}")
+        agents = self.agents()
+        targets = list(params.get("InstanceIds") or self._targets(params.get("Targets") or [], agents))
+        unmanaged = [instance_id for instance_id in targets if instance_id not in agents]
+        if unmanaged:
+            raise AwsError("InvalidInstanceId", f"Instances {unmanaged} not in a valid state for account")
+        parameters = params.get("Parameters") or {}
+        if not parameters.get("commands"):
+            raise AwsError("InvalidParameters", f"{DOCUMENT} needs the parameter 'commands'")
+        command_id = _uuid()
+        command = Command(
+            command_id=command_id,
+            parameters=parameters,
+            comment=params.get("Comment") or "",
+            timeout_s=params.get("TimeoutSeconds") or 3600,
+            bucket=params.get("OutputS3BucketName") or "",
+            key_prefix=params.get("OutputS3KeyPrefix") or "",
+            invocations={instance_id: Invocation(command_id, instance_id) for instance_id in targets},
+        )
+        self.commands[command_id] = command
+        for invocation in command.invocations.values():
+            self.world.spawn(functools.partial(self._run, command, invocation))
+        return {"Command": command.describe()}
+
+    @staticmethod
+    def _targets(targets: list[dict[str, Any]], agents: dict[str, Any]) -> list[str]:
+        found = set(agents)
+        for target in targets:
+            key, values = target["Key"], target["Values"]
+            if key.lower() == "instanceids":
+                found &= set(values)
+                continue
+            found = {each for each in found if _tags(agents[each]).get(key.removeprefix("tag:")) in values}
+        return sorted(found)
+
+    def _run(self, command: Command, invocation: Invocation) -> None:
+        machine = self.world.machines.get(invocation.instance_id)
+        if machine is None or not machine.alive():
+            return invocation.end("TimedOut", -1, "Undeliverable")
+        with self.world.lock:
+            if invocation.status != "Pending":
+                return None
+            invocation.status = invocation.details = "InProgress"
+            invocation.started = datetime.now(UTC)
+        limit_s = float((command.parameters.get("executionTimeout") or ["3600"])[0])
+        try:
+            done = machine.run(_script(command.parameters), limit_s)
+        except (subprocess.TimeoutExpired, TimeoutError):
+            return invocation.end("TimedOut", 137, "Execution Timed Out")
+        except Exception as error:
+            return invocation.end("Failed", -1, err=f"the agent could not run it: {error}")
+        if not machine.alive():
+            return invocation.end("TimedOut", -1, "Undeliverable")
+        out, err = _text(done.stdout), _text(done.stderr)
+        self._keep_output(command, invocation, out, err)
+        invocation.end("Failed" if done.returncode else "Success", done.returncode, None, out, err)
+        return None
+
+    def _keep_output(self, command: Command, invocation: Invocation, out: str, err: str) -> None:
+        if not command.bucket:
+            return
+        folder = f"{command.key_prefix}/{command.command_id}/{invocation.instance_id}/{PLUGIN_STEP}/0.{PLUGIN_STEP}"
+        for name, text in (("stdout", out), ("stderr", err)):
+            if text:
+                self.world.backend("s3").put_object(command.bucket, f"{folder}/{name}".lstrip("/"), text.encode())
+
+    def _command(self, command_id: str | None) -> Command:
+        if command_id not in self.commands:
+            raise AwsError("InvalidCommandId", f"no command {command_id}")
+        return self.commands[command_id]
+
+    def get_command_invocation(self, params: Parameters) -> dict[str, Any]:
+        command = self.commands.get(params["CommandId"])
+        invocation = command.invocations.get(params["InstanceId"]) if command else None
+        if command is None or invocation is None or time.monotonic() - command.since < EVENTUAL_S:
+            raise AwsError("InvocationDoesNotExist", f"no invocation of {params['CommandId']} yet")
+        stamps = {"ExecutionStartDateTime": invocation.started, "ExecutionEndDateTime": invocation.ended}
+        return {
+            "CommandId": command.command_id,
+            "InstanceId": invocation.instance_id,
+            "Comment": command.comment,
+            "DocumentName": DOCUMENT,
+            "PluginName": PLUGIN,
+            "ResponseCode": invocation.code,
+            **{name: stamp.isoformat() if stamp else "" for name, stamp in stamps.items()},
+            "Status": invocation.status,
+            "StatusDetails": invocation.details,
+            "StandardOutputContent": _cut(invocation.out, MAX_STDOUT_CHARS),
+            "StandardErrorContent": _cut(invocation.err, MAX_STDERR_CHARS),
+        }
+
+    def list_commands(self, params: Parameters) -> dict[str, Any]:
+        wanted = [self._command(params["CommandId"])] if params.get("CommandId") else list(self.commands.values())
+        instance_id = params.get("InstanceId")
+        return {"Commands": [c.describe() for c in wanted if instance_id is None or instance_id in c.invocations]}
+
+    def list_command_invocations(self, params: Parameters) -> dict[str, Any]:
+        wanted = [self._command(params["CommandId"])] if params.get("CommandId") else list(self.commands.values())
+        found = []
+        for command in wanted:
+            for invocation in command.invocations.values():
+                if params.get("InstanceId") in (None, invocation.instance_id):
+                    found.append(self._listed(command, invocation, bool(params.get("Details"))))
+        return {"CommandInvocations": found}
+
+    @staticmethod
+    def _listed(command: Command, invocation: Invocation, details: bool) -> dict[str, Any]:
+        status = {"Status": invocation.status, "StatusDetails": invocation.details}
+        output = _cut(invocation.out + invocation.err, MAX_LISTED_CHARS)
+        plugin = {"Name": PLUGIN, "ResponseCode": invocation.code, "Output": output, **status}
+        return {
+            "CommandId": command.command_id,
+            "InstanceId": invocation.instance_id,
+            "Comment": command.comment,
+            "DocumentName": DOCUMENT,
+            "RequestedDateTime": command.requested,
+            **status,
+            "CommandPlugins": [plugin] if details else [],
+        }
+
+    def cancel_command(self, params: Parameters) -> None:
+        """What runs already goes on in the machine; its result is not kept."""
+        command = self._command(params["CommandId"])
+        for instance_id in params.get("InstanceIds") or command.invocations:
+            if instance_id in command.invocations:
+                command.invocations[instance_id].end("Cancelled", -1)
+
+    def describe_instance_information(self, params: Parameters) -> dict[str, Any]:
+        filters = {item["Key"]: item["Values"] for item in params.get("Filters") or []}
+        filters |= {item["key"]: item["valueSet"] for item in params.get("InstanceInformationFilterList") or []}
+        found = []
+        for instance_id, instance in self.agents().items():
+            facts = {"InstanceIds": instance_id, "PingStatus": "Online", "PlatformTypes": "Linux"}
+            facts |= {f"tag:{key}": value for key, value in _tags(instance).items()}
+            if all(facts.get(key) in values for key, values in filters.items()):
+                found.append(_information(instance))
+        return {"InstanceInformationList": found}
+
+
+def _information(instance: Any) -> dict[str, Any]:
+    return {
+        "InstanceId": instance.id,
+        "PingStatus": "Online",
+        "LastPingDateTime": datetime.now(UTC),
+        "AgentVersion": "3.3.2299.0",
+        "PlatformType": "Linux",
+        "PlatformName": "Amazon Linux",
+        "PlatformVersion": "2023",
+        "ResourceType": "EC2Instance",
+        "IPAddress": instance.private_ip,
+        "ComputerName": instance.private_dns_name,
+    }
+
+
+def _profile(world: World, instance: Any) -> InstanceProfile | None:
+    """The instance's profile, whether it came with the launch or by an association."""
+    association = world.backend("ec2").iam_instance_profile_associations.get(instance.id)
+    if association is not None:
+        return association.iam_instance_profile
+    given = instance.iam_instance_profile
+    wanted = (given.get("Arn") or given.get("Name")) if isinstance(given, dict) else given
+    profiles = world.backend("iam").instance_profiles.values()
+    return next((one for one in profiles if wanted and wanted in (one.arn, one.name)), None)
+
+
+def _tags(instance: Any) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in instance.get_tags()}
+
+
+def _script(parameters: dict[str, list[str]]) -> str:
+    folder = (parameters.get("workingDirectory") or [""])[0]
+    return "\n".join([*([f"cd {shlex.quote(folder)} || exit 1"] if folder else []), *parameters["commands"], ""])
+
+
+def _text(output: bytes | str | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - len(TRUNCATED)] + TRUNCATED
+
+
+def _uuid() -> str:
+    digits = secrets.token_hex(16)
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def install(world: World) -> None:
+    """Let SendCommand run, and publish the parameters of EKS's AMIs."""
+    commands = Commands(world)
+    names = (
+        "send_command",
+        "get_command_invocation",
+        "list_commands",
+        "list_command_invocations",
+        "cancel_command",
+        "describe_instance_information",
+    )
+    add_operations(world, SimpleSystemManagerResponse, {name: getattr(commands, name) for name in names})
+    ssm_parameters.publish(world)

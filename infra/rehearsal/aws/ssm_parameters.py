@@ -1,0 +1,73 @@
+"""The public parameters that name EKS-optimised AMIs, and those AMIs in EC2."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from moto.core.utils import utcnow
+from moto.ec2.models.amis import Ami
+from moto.ssm.models import Parameter
+
+from infra.rehearsal.aws.world import World
+
+VERSIONS = tuple(f"1.{minor}" for minor in range(30, 37))
+VARIANTS = (("x86_64", "standard"), ("x86_64", "nvidia"), ("arm64", "standard"))
+RELEASE = "20261020"
+OWNER = "602401143452"
+"""The account that publishes EKS AMIs."""
+
+
+def publish(world: World) -> None:
+    for version in VERSIONS:
+        for architecture, variant in VARIANTS:
+            name = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-v{RELEASE}"
+            image_id = _register(world, name, architecture)
+            root = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{architecture}/{variant}/recommended"
+            facts = {"image_id": image_id, "image_name": name, "release_version": f"{version}.0-{RELEASE}"}
+            for leaf, value in facts.items():
+                _put(world, f"{root}/{leaf}", value)
+            _put(world, root, json.dumps({"schema_version": "2", **facts}))
+
+
+def _register(world: World, name: str, architecture: str) -> str:
+    """An AMI with an id of its name, so that it is the same in every rehearsal."""
+    ec2 = world.backend("ec2")
+    image_id = f"ami-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
+    ec2.amis[image_id] = Ami(
+        ec2,
+        image_id,
+        name=name,
+        description="EKS-optimized AL2023 AMI",
+        owner_id=OWNER,
+        owner_alias="amazon",
+        public=True,
+        virtualization_type="hvm",
+        architecture=architecture,
+        image_location=f"amazon/{name}",
+        hypervisor="xen",
+        root_device_type="ebs",
+        root_device_name="/dev/xvda",
+        region_name=world.region,
+    )
+    return image_id
+
+
+def _put(world: World, name: str, value: str) -> None:
+    versions = world.backend("ssm")._parameters[name]
+    if not versions:
+        data_type = "aws:ec2:image" if name.endswith("/image_id") else "text"
+        versions.append(
+            Parameter(  # type: ignore[abstract]
+                account_id=world.account,
+                name=name,
+                value=value,
+                parameter_type="String",
+                description=None,
+                allowed_pattern=None,
+                keyid=None,
+                last_modified_date=utcnow(),
+                version=1,
+                data_type=data_type,
+            )
+        )

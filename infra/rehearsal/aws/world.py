@@ -1,0 +1,268 @@
+"""What the parts of the emulated AWS share: the site's folders, its machines and control planes, one clockwork."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Machine(Protocol):
+    """`infra.rehearsal.nodelet.machine.Machine`, as far as AWS uses it."""
+
+    pid: int
+
+    def alive(self) -> bool: ...
+    def kill(self) -> None: ...
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
+    def link(self, up: bool) -> None: ...
+    def run(self, script: str, timeout_s: float, env: dict[str, str] | None = None) -> Any: ...
+
+
+class ControlPlane(Protocol):
+    """`infra.rehearsal.kubernetes.control_plane.ControlPlane`, as far as AWS uses it."""
+
+    ca_pem: str
+    endpoint: str
+    admin_kubeconfig: Path
+
+    def client(self) -> Any: ...
+    def stop(self) -> None: ...
+    def delete_node(self, provider_id: str) -> None: ...
+
+
+MachineFactory = Callable[[dict[str, Any]], Machine]
+"""Fields of MachineConfig -> Machine."""
+ControlPlaneFactory = Callable[[dict[str, Any]], ControlPlane]
+"""Fields of ControlPlaneConfig -> ControlPlane; blocks until the API server answers."""
+SiteRoute = Callable[[str, bytes], tuple[int, dict[str, Any]]]
+"""(query string, body) -> (status, JSON document); unauthenticated, reachable inside the site only.
+
+A route whose path ends with `/` gets the next part of the path instead of the query string.
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One signed request, before it is answered."""
+
+    service: str
+    action: str
+    access_key: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An answer given instead of the service's own: `code` is the AWS error code, for instance ThrottlingException."""
+
+    code: str
+    message: str
+    status: int = 400
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One instance about to start."""
+
+    instance_type: str
+    zone: str
+    image_id: str
+    market: str | None = None
+    """MarketType: spot, capacity-block, ..."""
+    capacity_reservation_id: str | None = None
+    placement_group: str | None = None
+    node_group: str | None = None
+
+
+class LaunchRefused(Exception):
+    """EC2 does not start the instance: an EC2 error code such as InsufficientInstanceCapacity, and its message."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code, self.message = code, message
+
+
+LaunchHook = Callable[[Launch], None]
+FaultHook = Callable[[Call], Fault | None]
+Kind = Literal["node", "builder"]
+
+
+def start_machine(settings: dict[str, Any]) -> Machine:
+    from infra.rehearsal.nodelet.machine import Machine as Nodelet
+    from infra.rehearsal.nodelet.machine import MachineConfig
+
+    return Nodelet.start(MachineConfig(**settings))
+
+
+def start_control_plane(settings: dict[str, Any]) -> ControlPlane:
+    from infra.rehearsal.kubernetes.control_plane import ControlPlane as Kubernetes
+    from infra.rehearsal.kubernetes.control_plane import ControlPlaneConfig
+
+    return Kubernetes.start(ControlPlaneConfig(**settings))
+
+
+@dataclass(frozen=True)
+class ServiceAccount:
+    """Whose token it is."""
+
+    namespace: str
+    name: str
+    pod: str
+
+
+def ready_nodes(control_plane: ControlPlane) -> set[str]:
+    """Provider ids of the Nodes that are Ready."""
+    from lightkube.resources.core_v1 import Node
+
+    def ready(node: Any) -> bool:
+        conditions = (node.status.conditions if node.status else None) or []
+        return any(one.type == "Ready" and one.status == "True" for one in conditions)
+
+    return {node.spec.providerID for node in control_plane.client().list(Node) if ready(node)}
+
+
+def token_owner(control_plane: ControlPlane, token: str, audience: str) -> ServiceAccount | None:
+    """The service account that the API server issued `token` to for `audience`; None for any other token."""
+    from lightkube.models.authentication_v1 import TokenReviewSpec
+    from lightkube.resources.authentication_v1 import TokenReview
+
+    review = control_plane.client().create(TokenReview(spec=TokenReviewSpec(token=token, audiences=[audience])))
+    status = review.status
+    if not status or not status.authenticated or not status.user:
+        return None
+    _, _, namespace, name = status.user.username.split(":")
+    return ServiceAccount(namespace, name, (status.user.extra or {}).get(POD_NAME, [""])[0])
+
+
+POD_NAME = "authentication.kubernetes.io/pod-name"
+
+
+@dataclass
+class World:
+    """State of one emulated account and region. Everything that changes it holds `lock`."""
+
+    work: Path
+    """The site's folder: aws/ machines/<instance-id>/ control-plane/ fsx/<fs-id>/ logs/ lie in it."""
+    tools: Path
+    endpoint_url: str
+    region: str = "us-east-1"
+    account: str = "123456789012"
+    fsx_root: Path = Path()
+    agent_key: tuple[str, str] = ("", "")
+    """Access key of the emulator's own principal, which may assume every role."""
+    operator_key: tuple[str, str] = ("", "")
+    control_plane_address: str = "10.77.0.10"
+    machine_factory: MachineFactory = start_machine
+    control_plane_factory: ControlPlaneFactory = start_control_plane
+    ready_nodes: Callable[[ControlPlane], set[str]] = ready_nodes
+    token_owner: Callable[[ControlPlane, str, str], ServiceAccount | None] = token_owner
+    join_within_s: float = 120.0
+    """A node group whose instances have not all joined by then is CREATE_FAILED (on AWS about 15 minutes)."""
+    replace_impaired_after_s: float = 300.0
+    """An Auto Scaling group replaces an instance that has failed its status check for so long."""
+    machines: dict[str, Machine] = field(default_factory=dict)
+    """By instance id; an entry leaves when its instance is terminated."""
+    control_planes: dict[str, ControlPlane] = field(default_factory=dict)
+    """By cluster name."""
+    clusters: dict[str, Any] = field(default_factory=dict)
+    """EKS clusters (`eks.Cluster`) by name."""
+    auto_scaling: Any = None
+    """`autoscaling.AutoScaling`, once installed."""
+    launch_hooks: list[LaunchHook] = field(default_factory=list)
+    """Asked in order before each instance of a node group or of RunInstances starts; one may raise LaunchRefused."""
+    faults: list[FaultHook] = field(default_factory=list)
+    """Asked in order before each signed request; the first Fault is the answer."""
+    routes: dict[str, SiteRoute] = field(default_factory=dict)
+    """By path, for instance `/_site/ready`."""
+    services: dict[str, Any] = field(default_factory=dict)
+    """Response classes (moto's BaseResponse) of whole services that moto lacks, by signing name."""
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        if self.fsx_root == Path():
+            self.fsx_root = self.work / "fsx"
+        self._due: list[tuple[float, int, Callable[[], None], float | None]] = []
+        self._order = itertools.count()
+        self._tick = threading.Condition()
+        self._stopping = False
+        self._apart: list[tuple[float, Callable[[], None]]] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="aws-clockwork", daemon=True)
+
+    def backend(self, service: str) -> Any:
+        """moto's backend of this account and region, for instance `ec2`; global services have their own key."""
+        from moto.backends import get_backend
+
+        accounts = get_backend(service)[self.account]  # type: ignore[call-overload]
+        return accounts["aws"] if service in ("iam", "s3", "sts", "budgets") else accounts[self.region]
+
+    def every(self, seconds: float, function: Callable[[], None], apart: bool = False) -> None:
+        """Run `function` about every `seconds` on the clockwork's thread; it must be short and may raise.
+
+        `apart` gives it a thread of its own, for what asks a Kubernetes that may be slow or gone.
+        """
+        if apart:
+            self._apart.append((seconds, function))
+        else:
+            self._schedule(0.0, function, seconds)
+
+    def later(self, delay_s: float, function: Callable[[], None]) -> None:
+        """Run `function` once, on the clockwork's thread."""
+        self._schedule(delay_s, function, None)
+
+    def spawn(self, function: Callable[[], None]) -> None:
+        """Run something long (a control plane's start) on a thread of its own."""
+        threading.Thread(target=self._guarded, args=(function,), daemon=True).start()
+
+    def start(self) -> None:
+        self._thread.start()
+        for seconds, function in self._apart:
+            threading.Thread(target=self._repeat, args=(seconds, function), daemon=True).start()
+
+    def _repeat(self, seconds: float, function: Callable[[], None]) -> None:
+        while not self._stopped.wait(seconds):
+            self._guarded(function)
+
+    def stop(self) -> None:
+        """Stop the clockwork, then the machines and the control planes."""
+        with self._tick:
+            self._stopping = True
+            self._tick.notify()
+        self._stopped.set()
+        for machine in list(self.machines.values()):
+            machine.kill()
+        for control_plane in list(self.control_planes.values()):
+            control_plane.stop()
+
+    def _schedule(self, delay_s: float, function: Callable[[], None], period_s: float | None) -> None:
+        with self._tick:
+            heapq.heappush(self._due, (time.monotonic() + delay_s, next(self._order), function, period_s))
+            self._tick.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._tick:
+                while not self._stopping and (not self._due or self._due[0][0] > time.monotonic()):
+                    self._tick.wait(self._due[0][0] - time.monotonic() if self._due else None)
+                if self._stopping:
+                    return
+                _, _, function, period_s = heapq.heappop(self._due)
+            self._guarded(function)
+            if period_s is not None:
+                self._schedule(period_s, function, period_s)
+
+    @staticmethod
+    def _guarded(function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception:
+            log.exception("%s failed", getattr(function, "__qualname__", function))

@@ -1,0 +1,48 @@
+"""One process of the control plane: started, looked at, killed."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+# The kernel sends PDEATHSIG when the *thread* that forked ends, so every fork happens on one thread that lives as long
+# as this process. A process that is killed hard takes its control plane along even outside a PID namespace.
+_SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-plane-spawner")
+
+
+class Component:
+    """A child that dies with its parent; stdout and stderr go to `log`."""
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path) -> None:
+        self.name, self._argv, self._log = name, list(argv), log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = _SPAWNER.submit(self._spawn).result()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # A proxy in the caller's environment would swallow the API server's webhook calls: the environment is bare.
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(self._log.parent.parent)}
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *self._argv],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self._log.parent.parent,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL and reap: a deleted cluster has nothing to save, and a polite API server lingers for a minute."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait(timeout=10)
+
+    def last_words(self, lines: int = 3) -> str:
+        if not self._log.exists():
+            return f"no {self._log.name}"
+        return " | ".join(self._log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,171 @@
+"""The control plane of one emulated EKS cluster: started, asked, stopped."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import shutil
+import socket
+import ssl
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from lightkube import Client, KubeConfig
+from lightkube.resources.core_v1 import Node
+
+from infra.errors import PermanentError, TemporaryError
+from infra.rehearsal.kubernetes import commands, kubectl
+from infra.rehearsal.kubernetes.component import Component
+from infra.rehearsal.kubernetes.config import API_PORT, ControlPlaneConfig
+from infra.rehearsal.kubernetes.identities import bootstrap_roles, write_identities
+from infra.rehearsal.kubernetes.jobset import JobSetChart
+from infra.rehearsal.kubernetes.releases import ReleaseController, ReleaseState
+
+__all__ = ["ControlPlane", "ControlPlaneConfig"]
+
+START_DEADLINE = timedelta(seconds=60)
+
+
+class ControlPlane:
+    """etcd, API server, scheduler, controller manager, and the controllers that Helm releases ask for.
+
+    Every process is killed by the kernel when the caller's process ends, and by the end of the site's PID namespace.
+    """
+
+    def __init__(self, config: ControlPlaneConfig) -> None:
+        self._config = config
+        _clear(config)
+        self._authority = write_identities(config)
+        self.ca_pem = self._authority.pem
+        self.endpoint = config.endpoint
+        self.admin_kubeconfig = config.kubeconfig("admin")
+        self._etcd, self._apiserver, self._scheduler, self._controller_manager = (
+            Component(name, argv, config.logs / f"{name}.log")
+            for name, argv in (
+                ("etcd", commands.etcd(config)),
+                ("kube-apiserver", commands.apiserver(config)),
+                ("kube-scheduler", commands.scheduler(config)),
+                ("kube-controller-manager", commands.controller_manager(config)),
+            )
+        )
+        self._log = _logger(config)
+        self._jobset = JobSetChart(config, self._authority)
+        self._releases = ReleaseController(self.client, {"jobset": self._jobset}, self._log)
+
+    @classmethod
+    def start(cls, config: ControlPlaneConfig) -> ControlPlane:
+        """A new, empty cluster, whatever an older one left in `config.work`; returns when /readyz answers.
+
+        Raises TemporaryError when it does not within a minute, PermanentError when it never can.
+        """
+        _refuse_a_taken_port(config)
+        plane = cls(config)
+        try:
+            plane._bring_up()
+        except BaseException:
+            plane.stop()
+            raise
+        return plane
+
+    def _bring_up(self) -> None:
+        self._etcd.start()
+        self._apiserver.start()
+        self._await_ready()
+        self._scheduler.start()
+        self._controller_manager.start()
+        kubectl.apply(self._config, bootstrap_roles())
+        self._releases.start()
+
+    def client(self) -> Client:
+        """A client of the site's own controllers (system:masters)."""
+        return Client(config=KubeConfig.from_file(self.admin_kubeconfig), trust_env=False)
+
+    def alive(self) -> bool:
+        """All of Kubernetes' own processes run (a Helm release's controller is looked after by its controller)."""
+        return all(component.alive() for component in self._components())
+
+    def release_states(self) -> dict[str, ReleaseState]:
+        """By `namespace/release`: `running`, `recorded` (nothing stands behind the chart here), or `failed` so far."""
+        return self._releases.states()
+
+    def delete_node(self, provider_id: str) -> None:
+        """The cloud controller's part: the instance is terminated, so its Node goes. An unknown instance is fine."""
+        client = self.client()
+        for node in client.list(Node):
+            if node.spec and node.spec.providerID == provider_id and node.metadata and node.metadata.name:
+                client.delete(Node, node.metadata.name)
+
+    def stop(self) -> None:
+        """Kill everything; may be called twice. The folder stays for its logs."""
+        self._releases.ask_to_stop()
+        for component in reversed(self._components()):
+            component.kill()
+        self._releases.join()
+        self._jobset.kill()
+        for handler in list(self._log.handlers):
+            self._log.removeHandler(handler)
+            handler.close()
+
+    def _components(self) -> tuple[Component, ...]:
+        return (self._etcd, self._apiserver, self._scheduler, self._controller_manager)
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + START_DEADLINE.total_seconds()
+        while time.monotonic() < deadline:
+            for component in (self._etcd, self._apiserver):
+                if not component.alive():
+                    raise PermanentError(f"{component.name} ended while starting", seen=component.last_words())
+            if self._get("/readyz") is not None:
+                return self._refuse_another_version()
+            time.sleep(0.05)
+        seen = self._apiserver.last_words()
+        raise TemporaryError("the API server did not become ready", seen=seen, delay=timedelta(seconds=5))
+
+    def _refuse_another_version(self) -> None:
+        running = json.loads(self._get("/version") or "{}").get("gitVersion", "")
+        if not running.startswith(f"v{self._config.version}."):
+            cure = (
+                f"ask for {running.removeprefix('v').rpartition('.')[0]}, or put the binaries of that version on PATH"
+            )
+            raise PermanentError(f"this rehearsal has no Kubernetes {self._config.version}", seen=running, cure=cure)
+
+    def _get(self, path: str) -> bytes | None:
+        """The body of a 200 answer, else None."""
+        context = ssl.create_default_context(cadata=self.ca_pem)
+        connection = http.client.HTTPSConnection(self._config.address, API_PORT, timeout=5, context=context)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.read() if answer.status == http.client.OK else None
+        except OSError:
+            return None
+        finally:
+            connection.close()
+
+
+def _clear(config: ControlPlaneConfig) -> None:
+    config.logs.mkdir(parents=True, exist_ok=True)
+    for leftover in (config.work / "etcd", config.pki):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _refuse_a_taken_port(config: ControlPlaneConfig) -> None:
+    """A second API server would share the first one's port quietly or fail late."""
+    try:
+        with socket.create_server((config.address, API_PORT)):
+            return
+    except OSError as error:
+        cure = "start the control plane in the site's network namespace, after its address is on the bridge"
+        seen = f"{config.address}:{API_PORT}: {error.strerror}"
+        raise PermanentError("the address of the API server cannot be used", seen=seen, cure=cure) from error
+
+
+def _logger(config: ControlPlaneConfig) -> logging.Logger:
+    logger = logging.getLogger(f"bivouac.control-plane.{config.name}")
+    handler = logging.FileHandler(Path(config.logs) / "releases.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    return logger

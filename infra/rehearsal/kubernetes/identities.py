@@ -1,0 +1,108 @@
+"""Who talks to the API server, and how: certificates, kubeconfig files, and the roles that EKS sets up for everyone."""
+
+from __future__ import annotations
+
+import base64
+import json
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+from infra.rehearsal.kubernetes.config import ControlPlaneConfig
+from infra.rehearsal.kubernetes.pki import Authority, KeyPair, write_signing_key
+
+CLUSTER_ADMIN_GROUP = (
+    "eks:cluster-admin"  # what the cluster-scoped AmazonEKSClusterAdminPolicy of an access entry maps to
+)
+COMPONENTS = ("kube-scheduler", "kube-controller-manager")
+
+
+def write_identities(config: ControlPlaneConfig) -> Authority:
+    """Make the keys, certificates and kubeconfig files of a new cluster."""
+    authority = Authority(config.pki, config.name)
+    first_service = str(ip_network(config.service_cidr)[1])
+    internal = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+    authority.server("apiserver", [config.address, first_service, *internal])
+    authority.client("kubelet-client", "kube-apiserver-kubelet-client", ["system:masters"])
+    write_signing_key(config.pki / "service-account.key")
+    for user in COMPONENTS:
+        write_kubeconfig(config, authority, user, authority.client(user, f"system:{user}"))
+    write_kubeconfig(config, authority, "admin", authority.client("admin", "rehearsal-site", ["system:masters"]))
+    _write_token_webhook(config)
+    return authority
+
+
+def write_kubeconfig(config: ControlPlaneConfig, authority: Authority, user: str, pair: KeyPair) -> Path:
+    """A kubeconfig with everything inside, readable by its owner only."""
+    cluster = {"server": config.endpoint, "certificate-authority-data": authority.bundle}
+    credentials = {
+        "client-certificate-data": _base64(pair.certificate.read_bytes()),
+        "client-key-data": _base64(pair.key.read_bytes()),
+    }
+    return _write(config.kubeconfig(user), config.name, cluster, credentials)
+
+
+def _write_token_webhook(config: ControlPlaneConfig) -> None:
+    _write(config.kubeconfig("token-webhook"), config.name, {"server": config.token_webhook_url}, {})
+
+
+def _write(path: Path, cluster_name: str, cluster: dict[str, str], user: dict[str, str]) -> Path:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": cluster_name, "cluster": cluster}],
+        "users": [{"name": "user", "user": user}],
+        "contexts": [{"name": cluster_name, "context": {"cluster": cluster_name, "user": "user"}}],
+        "current-context": cluster_name,
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(document, indent=1))  # JSON is YAML
+    return path
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def bootstrap_roles() -> list[dict[str, Any]]:
+    """Objects that every cluster begins with.
+
+    `system:nodes` reads what a node's kube-proxy, CNI and device plugins read under accounts of their own on EKS: here
+    the nodelet plays them, so that names resolve and a GPU is offered only while its device plugin is installed.
+    """
+    nodes = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}
+    admins = {**nodes, "name": CLUSTER_ADMIN_GROUP}
+    read = ["get", "list", "watch"]
+    return [
+        _binding("ClusterRoleBinding", "eks:cluster-admin", {}, ("ClusterRole", "cluster-admin"), admins),
+        _role("ClusterRole", "eks:node-agents", {}, [
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
+            {"apiGroups": [""], "resources": ["services"], "verbs": read},
+        ]),
+        _binding("ClusterRoleBinding", "eks:node-agents", {}, ("ClusterRole", "eks:node-agents"), nodes),
+        _role("Role", "eks:node-device-plugins", {"namespace": "kube-system"}, [
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": read},
+        ]),
+        _binding(
+            "RoleBinding", "eks:node-device-plugins", {"namespace": "kube-system"},
+            ("Role", "eks:node-device-plugins"), nodes,
+        ),
+    ]  # fmt: skip
+
+
+def _role(kind: str, name: str, metadata: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, Any]:
+    api = "rbac.authorization.k8s.io/v1"
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **metadata}, "rules": rules}
+
+
+def _binding(
+    kind: str, name: str, metadata: dict[str, str], role: tuple[str, str], subject: dict[str, str]
+) -> dict[str, Any]:
+    group = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": kind,
+        "metadata": {"name": name, **metadata},
+        "roleRef": {"apiGroup": group, "kind": role[0], "name": role[1]},
+        "subjects": [subject],
+    }

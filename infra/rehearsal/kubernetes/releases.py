@@ -1,0 +1,152 @@
+"""Helm releases, seen as Helm leaves them (a secret per revision), turned into running controllers."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from lightkube import ApiError, Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Secret
+from lightkube.types import PatchType
+
+from infra.errors import BivouacError
+
+POLL_S = 0.5
+STATE_ANNOTATION = "rehearsal.bivouac.dev/release"
+"""Put on the release secret once it took effect: `running <version>` or `recorded` (nothing stands behind it here)."""
+
+ReleaseState = Literal["running", "recorded", "failed"]
+
+
+@dataclass(frozen=True)
+class Release:
+    """One deployed revision of a release."""
+
+    namespace: str
+    name: str
+    chart: str
+    chart_version: str
+    revision: int
+    secret: str
+    uid: str
+
+
+class Chart(Protocol):
+    """What stands behind a chart in a rehearsal. Methods raise BivouacError; `install` is repeated until it works."""
+
+    @property
+    def version(self) -> str: ...
+    def install(self, release: Release, stopping: threading.Event) -> None: ...
+    def alive(self) -> bool: ...
+    def restart(self) -> None: ...
+    def remove(self) -> None: ...
+
+
+def decode_release(secret: Secret) -> Release:
+    """The `release` key holds base64 of base64 of (gzipped) JSON. Raises ValueError, KeyError or OSError if not."""
+    meta, data = secret.metadata or ObjectMeta(), secret.data or {}
+    labels = meta.labels or {}
+    raw = base64.b64decode(base64.b64decode(data["release"]))
+    document: dict[str, Any] = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    metadata = document["chart"]["metadata"]
+    return Release(
+        namespace=str(meta.namespace),
+        name=labels["name"],
+        chart=metadata["name"],
+        chart_version=str(metadata.get("version", "")),
+        revision=int(labels.get("version", "1")),
+        secret=str(meta.name),
+        uid=str(meta.uid),
+    )
+
+
+class ReleaseController:
+    """Keeps controllers in step with release secrets; level-triggered, one thread of its own."""
+
+    def __init__(self, client: Callable[[], Client], charts: Mapping[str, Chart], log: logging.Logger) -> None:
+        self._client, self._charts, self._log = client, charts, log
+        self._installed: dict[str, Release] = {}
+        self._states: dict[tuple[str, str], tuple[Release, ReleaseState]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="release-controller", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        self._stopping.set()
+
+    def join(self) -> None:
+        self._thread.join(timeout=10)
+
+    def states(self) -> dict[str, ReleaseState]:
+        """State by `namespace/release`: what the report calls rehearsed (running) and not rehearsed (recorded)."""
+        return {f"{namespace}/{name}": state for (namespace, name), (_, state) in list(self._states.items())}
+
+    def _run(self) -> None:
+        client = self._client()
+        while not self._stopping.wait(POLL_S):
+            try:
+                self._reconcile(client)
+            except (BivouacError, ApiError) as error:
+                self._log.warning("another try in %s s: %s", POLL_S, error)
+            except Exception:  # a loop that must outlive an API server that is away; stop() takes it away for good
+                if not self._stopping.is_set():
+                    self._log.exception("another try in %s s", POLL_S)
+
+    def _reconcile(self, client: Client) -> None:
+        wanted = self._deployed(client)
+        for key in set(self._states) - {(release.namespace, release.name) for release in wanted}:
+            release, _ = self._states.pop(key)
+            self._log.info("release %s/%s is gone", *key)
+            if self._installed.get(release.chart) == release:
+                self._charts[release.chart].remove()
+                del self._installed[release.chart]
+        for release in wanted:
+            self._bring_up(client, release)
+
+    def _bring_up(self, client: Client, release: Release) -> None:
+        key = (release.namespace, release.name)
+        known = self._states.get(key)
+        chart = self._charts.get(release.chart)
+        if known and known[0] == release and known[1] != "failed":
+            if chart and self._installed.get(release.chart) == release and not chart.alive():
+                self._log.warning("the controller of %s died: started again", release.chart)
+                chart.restart()
+            return
+        self._states[key] = (release, "failed")
+        if chart:
+            if release.chart_version not in ("", chart.version):
+                self._log.warning("%s: chart %s asked, %s runs", release.name, release.chart_version, chart.version)
+            chart.install(release, self._stopping)
+            self._installed[release.chart] = release
+        state: ReleaseState = "running" if chart else "recorded"
+        self._states[key] = (release, state)
+        self._annotate(client, release, f"running {chart.version}" if chart else "recorded")
+        self._log.info("release %s/%s (chart %s %s): %s", *key, release.chart, release.chart_version, state)
+
+    def _deployed(self, client: Client) -> list[Release]:
+        """The newest deployed revision of every release."""
+        found: dict[tuple[str, str], Release] = {}
+        labels: dict[str, Any] = {"owner": "helm", "status": "deployed"}
+        for secret in client.list(Secret, namespace="*", labels=labels, fields={"type": "helm.sh/release.v1"}):
+            try:
+                release = decode_release(secret)
+            except (ValueError, KeyError, OSError) as error:
+                self._log.warning("a secret of Helm's type holds no release: %r, %r", secret.metadata, error)
+                continue
+            key = (release.namespace, release.name)
+            if key not in found or release.revision > found[key].revision:
+                found[key] = release
+        return list(found.values())
+
+    def _annotate(self, client: Client, release: Release, state: str) -> None:
+        patch = {"metadata": {"annotations": {STATE_ANNOTATION: state}}}
+        client.patch(Secret, release.secret, patch, namespace=release.namespace, patch_type=PatchType.MERGE)

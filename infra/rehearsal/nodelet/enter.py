@@ -1,0 +1,202 @@
+"""The first code in a container's new namespaces: build the root, move into it, become the program.
+
+Run as `python -I -S enter.py SPEC STATUS_FD`, standard library only, so that it starts in a few milliseconds.
+`unshare --pid` (without --fork) has made the namespaces: our child is their PID 1 and becomes the program, while we stay
+outside to pass on signals and to report how it ended (util-linux' own --fork reports a SIGKILL as exit code 1).
+The program is PID 1 itself, as under a container runtime: signals that it does not handle are not delivered to it,
+and when it ends the kernel ends everything else in its namespace.
+STATUS_FD closes silently when the program runs; otherwise it carries {"stage", "error"}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
+MNT_DETACH = 2
+SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+SYS_MOUNT_SETATTR = 442
+AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
+PR_SET_PDEATHSIG = 1
+ATTENDED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+OLD = "/.old"
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class MountAttributes(ctypes.Structure):
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def checked(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    data = None if options is None else options.encode()
+    checked(libc.mount(*encoded, ctypes.c_ulong(flags), data), f"mount {source} on {target}")
+
+
+def make_read_only(target: str) -> None:
+    attributes = MountAttributes(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    path = os.fsencode(target)
+    if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, ctypes.byref(attributes), size) == 0:
+        return
+    # Before Linux 5.12: only the topmost mount, keeping the flags that a user namespace may not drop.
+    kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+
+
+def bind(source: str, target: str, read_only: bool) -> None:
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    elif not os.path.exists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    mount(source, target, None, MS_BIND | MS_REC)
+    if read_only:
+        make_read_only(target)
+
+
+def change_root(spec: dict[str, Any]) -> None:
+    """pivot_root first, mounts after: absolute links in an image or a volume then resolve inside the new root."""
+    root = spec["root"]
+    if spec.get("persistent"):
+        mount(root, root, None, MS_BIND)
+    else:
+        mount("root", root, "tmpfs", MS_NODEV, "mode=755")
+    os.makedirs(root + OLD, exist_ok=True)
+    pivot = SYS_PIVOT_ROOT[os.uname().machine]
+    checked(libc.syscall(pivot, os.fsencode(root), os.fsencode(root + OLD)), "pivot_root")
+    os.chdir("/")
+
+
+def furnish(spec: dict[str, Any]) -> None:
+    for link, destination in spec["links"].items():
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        if not os.path.lexists(link):
+            os.symlink(destination, link)
+    for path, size in spec["tmpfs"].items():
+        os.makedirs(path, exist_ok=True)
+        mount("tmpfs", path, "tmpfs", MS_NODEV | MS_NOSUID, f"mode=1777,{size}")
+    os.makedirs("/tmp", exist_ok=True)
+    os.chmod("/tmp", 0o1777)
+    for path, text in spec["files"].items():
+        if not os.path.lexists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as file:
+                file.write(text)
+    make_devices()
+    for entry in spec["binds"]:
+        bind(OLD + entry["source"], entry["target"], entry["read_only"])
+
+
+def make_devices() -> None:
+    os.makedirs("/dev", exist_ok=True)
+    mount("dev", "/dev", "tmpfs", MS_NOSUID, "mode=755")
+    for name in ("null", "zero", "full", "random", "urandom", "tty"):
+        if os.path.exists(f"{OLD}/dev/{name}"):
+            bind(f"{OLD}/dev/{name}", f"/dev/{name}", False)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{target}", f"/dev/{name}")
+    os.mkdir("/dev/pts")
+    mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    os.symlink("pts/ptmx", "/dev/ptmx")
+    os.mkdir("/dev/shm")
+    # 64 MiB is what containerd gives; who needs more mounts an emptyDir with medium Memory, there as here.
+    mount("shm", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=65536k")
+
+
+def mount_kernel_views() -> None:
+    os.makedirs("/proc", exist_ok=True)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    os.makedirs("/sys", exist_ok=True)
+    try:
+        mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
+    except OSError:
+        # Refused where the host's own /sys is partly hidden (some container runtimes).
+        bind(f"{OLD}/sys", "/sys", True)
+
+
+def build(spec: dict[str, Any]) -> None:
+    for entry in spec["binds"]:
+        entry["source"] = os.path.realpath(entry["source"])
+    change_root(spec)
+    mount_kernel_views()
+    furnish(spec)
+    checked(libc.umount2(os.fsencode(OLD), MNT_DETACH), "umount of the old root")
+    os.rmdir(OLD)
+    os.makedirs(spec["cwd"], exist_ok=True)
+    os.chdir(spec["cwd"])
+
+
+def reset_signals() -> None:
+    # Python ignores two signals for itself, and a caller may have blocked some: a program inherits both.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) is not None:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def become(spec_path: str, status: int) -> None:
+    """Never returns: the program, or exit code 128 with the reason written to `status`."""
+    stage = "spec"
+    try:
+        checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
+        os.setsid()
+        with open(spec_path) as file:
+            spec = json.load(file)
+        stage = "root"
+        socket.sethostname(spec["hostname"])
+        os.umask(0o022)
+        build(spec)
+        stage = "exec"
+        reset_signals()
+        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+    except BaseException as error:
+        os.write(status, json.dumps({"stage": stage, "error": str(error)}).encode())
+    os._exit(128)
+
+
+def attend(program: int) -> int:
+    """Pass on what we are told, until the program ends. Returns its exit code, 128 + n for signal n."""
+    while True:
+        number = signal.sigwait(ATTENDED)
+        if number != signal.SIGCHLD:
+            os.kill(program, number)
+            continue
+        ended, status = os.waitpid(program, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def main() -> None:
+    status = int(sys.argv[2])
+    os.set_inheritable(status, False)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ATTENDED)
+    program = os.fork()
+    if program == 0:
+        become(sys.argv[1], status)
+    os.close(status)
+    os.closerange(0, 3)
+    # Not sys.exit: a torn-down interpreter has nothing more to say here.
+    os._exit(attend(program))
+
+
+main()

@@ -1,0 +1,132 @@
+"""One operation on one resource, as the functions of a table entry see it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from botocore.exceptions import ClientError
+
+from infra.rehearsal.providers.aws.client import Clients
+from infra.rehearsal.providers.aws.mapping import from_api, to_api
+from infra.rehearsal.providers.aws.table import Input, Resource
+from infra.rehearsal.providers.package import Refused
+from infra.rehearsal.providers.wire import Props
+
+Value = TypeVar("Value")
+PROPAGATION = timedelta(minutes=2)
+"""How long the real plugin waits until a thing that was just made is known everywhere."""
+_GONE = re.compile(r"(PlacementGroup.Unknown|NotFound|NoSuch\w*|DoesNotExist|ResourceNotFoundException|NotFoundException)$|NotFound|^404$")
+
+
+class NotReady(Exception):
+    """It exists, but did not become ready."""
+
+
+@dataclass
+class Call:
+    resource: Resource
+    clients: Clients
+    name: str
+    deadline: float
+    """On the monotonic clock."""
+    cancelled: threading.Event
+    id: str = ""
+    new: Props = field(default_factory=dict)
+    """Inputs as wanted (for a read or delete: as last recorded)."""
+    old: Props = field(default_factory=dict)
+    """Inputs before this operation."""
+    state: Props = field(default_factory=dict)
+
+    @property
+    def region(self) -> str:
+        return str(self.new.get("region") or self.state.get("region") or self.clients.region)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return dict(self.new.get("tags") or {})
+
+    def client(self, service: str | None = None) -> Any:
+        return self.clients.get(service or self.resource.service, self.region if self.resource.regional else None)
+
+    def request(self, *names: str) -> dict[str, Any]:
+        """API fields of all inputs, or of those named."""
+        table = self.resource.table()
+        chosen = {name: table[name] for name in names} if names else table
+        return to_api(chosen, self.new, self.resource.case)
+
+    def observed(self, answer: dict[str, Any]) -> Props:
+        """Inputs and outputs found in an answer of the API."""
+        outputs = {name: Input(api=api) for name, api in self.resource.outputs.items()}
+        return from_api({**self.resource.table(), **outputs}, answer, self.resource.case)
+
+    def changed(self, *names: str) -> bool:
+        return any(self.new.get(name) != self.old.get(name) for name in names)
+
+    def arn(self, service: str, path: str) -> str:
+        return f"arn:aws:{service}:{self.region}:{self.clients.account}:{path}"
+
+    def wait(self, done: Callable[[], Value], what: str, within: timedelta | None = None) -> Value:
+        """Poll until `done` returns something true; what it raises passes through."""
+        pause, deadline = 0.1, self.deadline
+        if within is not None:
+            deadline = min(deadline, time.monotonic() + within.total_seconds())
+        while True:
+            value = done()
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise NotReady(f"timed out while waiting for {what}")
+            if self.cancelled.wait(pause):
+                raise NotReady(f"cancelled while waiting for {what}")
+            pause = min(pause * 1.6, 2.0)
+
+    def wait_gone(self, probe: Callable[[], Any], what: str) -> None:
+        self.wait(lambda: not self.or_none(probe), what)
+
+    def retry(self, act: Callable[[], Value], *codes: str, within: timedelta | None = PROPAGATION) -> Value:
+        """Do `act`, again while AWS answers with one of `codes`: it is eventually consistent."""
+        result: list[Value] = []
+        refusal: list[ClientError] = []
+
+        def attempt() -> bool:
+            try:
+                result.append(act())
+            except ClientError as error:
+                if error_code(error) not in codes:
+                    raise
+                refusal[:] = [error]
+                return False
+            return True
+
+        try:
+            self.wait(attempt, "AWS to accept the request", within)
+        except NotReady as timeout:
+            raise Refused(f"{timeout}; last answer: {refusal[0]}") from timeout
+        return result[0]
+
+    def or_none(self, act: Callable[[], Value]) -> Value | None:
+        """None where AWS says that the thing does not exist."""
+        try:
+            return act()
+        except ClientError as error:
+            if is_gone(error):
+                return None
+            raise
+
+    def destroy(self, act: Callable[[], Any], *codes: str) -> None:
+        """Delete, again while others still depend on it; gone already is fine."""
+        self.or_none(lambda: self.retry(act, "DependencyViolation", *codes, within=None))
+
+
+def error_code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_gone(error: ClientError) -> bool:
+    return bool(_GONE.search(error_code(error)))

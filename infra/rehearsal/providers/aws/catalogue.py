@@ -1,0 +1,52 @@
+"""The table: every resource type that a program may use in a rehearsal."""
+
+from __future__ import annotations
+
+from infra.rehearsal.providers.aws import (
+    budgets,
+    ecr,
+    eks,
+    eks_access,
+    eks_addons,
+    eks_nodes,
+    endpoints,
+    fsx,
+    gateways,
+    iam,
+    launch,
+    logs,
+    network,
+    policies,
+    routes,
+    s3,
+    s3_settings,
+    schedules,
+    security,
+    security_rules,
+)
+from infra.rehearsal.providers.aws.table import Resource
+
+_MODULES = (
+    network,
+    gateways,
+    routes,
+    endpoints,
+    security,
+    security_rules,
+    launch,
+    iam,
+    policies,
+    s3,
+    s3_settings,
+    ecr,
+    eks,
+    eks_nodes,
+    eks_addons,
+    eks_access,
+    fsx,
+    logs,
+    schedules,
+    budgets,
+)
+
+RESOURCES: dict[str, Resource] = {resource.token: resource for module in _MODULES for resource in module.RESOURCES}

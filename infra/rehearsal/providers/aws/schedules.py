@@ -1,0 +1,74 @@
+"""EventBridge schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.rehearsal.providers.aws.call import Call
+from infra.rehearsal.providers.aws.table import Input, Kind, Naming, Resource
+from infra.rehearsal.providers.wire import Props
+
+
+def _request(call: Call) -> dict[str, Any]:
+    return {"Name": call.new["name"], **call.request(*call.resource.inputs)}
+
+
+def create(call: Call) -> str:
+    call.client().create_schedule(**_request(call))
+    return f"{call.new['groupName']}/{call.new['name']}"
+
+
+def update(call: Call) -> None:
+    call.client().update_schedule(**_request(call))
+
+
+def _key(call: Call) -> dict[str, str]:
+    group, name = call.id.split("/", 1)
+    return {"GroupName": group, "Name": name}
+
+
+def read(call: Call) -> Props | None:
+    answer = call.or_none(lambda: call.client().get_schedule(**_key(call)))
+    return {**call.observed(answer), "name": _key(call)["Name"]} if answer else None
+
+
+def delete(call: Call) -> None:
+    call.destroy(lambda: call.client().delete_schedule(**_key(call)), "ConflictException")
+
+
+_TARGET = {
+    "arn": Input(required=True),
+    "roleArn": Input(required=True),
+    "input": Input(kind=Kind.JSON),
+    "deadLetterConfig": Input(fields={"arn": Input(required=True)}),
+    "retryPolicy": Input(fields={"maximumEventAgeInSeconds": Input(), "maximumRetryAttempts": Input()}),
+}
+
+RESOURCES = (
+    Resource(
+        token="aws:scheduler/schedule:Schedule",
+        service="scheduler",
+        inputs={
+            "groupName": Input(default="default", replaces=True),
+            "scheduleExpression": Input(required=True),
+            "scheduleExpressionTimezone": Input(default="UTC"),
+            "flexibleTimeWindow": Input(
+                required=True, fields={"mode": Input(required=True), "maximumWindowInMinutes": Input()}
+            ),
+            "target": Input(required=True, fields=_TARGET),
+            "description": Input(),
+            "actionAfterCompletion": Input(computed=True),
+            "startDate": Input(kind=Kind.TIME),
+            "endDate": Input(kind=Kind.TIME),
+            "state": Input(default="ENABLED"),
+            "kmsKeyArn": Input(),
+        },
+        outputs={"arn": None},
+        naming=Naming(longest=64),
+        identity=("groupName", "name"),
+        create=create,
+        read=read,
+        update=update,
+        delete=delete,
+    ),
+)

@@ -1,0 +1,37 @@
+"""Which campaigns a site holds, and the faults that each asks for: written by the target switch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from infra.rehearsal.paths import sites_dir
+from infra.rehearsal.site import handle
+from infra.spec import Spec
+
+SITE = "default"
+_FOLDER = "campaigns"
+
+
+def remember(spec: Spec, folder: Path) -> None:
+    """The site holds this campaign from now on; its fault injector reads the faults from here."""
+    (folder / _FOLDER).mkdir(exist_ok=True)
+    faults = [fault.model_dump(mode="json") for fault in (spec.rehearsal.faults if spec.rehearsal else ())]
+    body = {"campaign": spec.campaign, "account": spec.account, "region": spec.region, "faults": faults}
+    path = folder / _FOLDER / f"{spec.campaign}.json"
+    if not path.exists():
+        path.write_text(json.dumps(body))
+
+
+def campaigns_in(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(path.read_text()) for path in sorted((folder / _FOLDER).glob("*.json"))]
+
+
+def site_of(campaign: str) -> handle.Site | None:
+    """The running site that holds a campaign."""
+    for folder in sorted(sites_dir().iterdir()) if sites_dir().is_dir() else ():
+        if (folder / _FOLDER / f"{campaign}.json").exists():
+            site = handle.find(folder.name)
+            if site is not None:
+                return site
+    return None

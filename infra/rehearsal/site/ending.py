@@ -1,0 +1,49 @@
+"""The end of sites: what campaigns keep on purpose goes to the results folder, then nothing is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from infra.folders import results_folder
+from infra.names import buckets
+from infra.rehearsal.paths import sites_dir
+from infra.rehearsal.site import campaigns, handle
+
+_EXPORT_S = 120.0
+
+
+def strike_all(say: Callable[[str], None]) -> int:
+    """Strike every site, running or left over; returns 0, or 1 when something could not be exported."""
+    names = sorted(path.name for path in sites_dir().iterdir()) if sites_dir().is_dir() else []
+    failed = 0
+    for name in names:
+        site = handle.find(name)
+        if site is not None:
+            failed |= _export_all(site, say)
+        handle.strike(name)
+        say(f"site {name} is struck")
+    if not names:
+        say("no site is here")
+    return failed
+
+
+def _export_all(site: handle.Site, say: Callable[[str], None]) -> int:
+    failed = 0
+    for held in campaigns.campaigns_in(Path(site.folder)):
+        campaign = str(held["campaign"])
+        out = results_folder(campaign)
+        bucket = buckets(str(held["account"]), str(held["region"])).archive
+        command = site.entry([sys.executable, "-m", "infra.rehearsal.site.export", bucket, campaign, str(out)])
+        done = subprocess.run(
+            command, env={**os.environ, **site.environment}, capture_output=True, text=True, timeout=_EXPORT_S
+        )
+        if done.returncode != 0:
+            failed = 1
+            say(f"{campaign}: nothing exported: {done.stderr.strip().splitlines()[-1:]}")
+        else:
+            say(f"{campaign}: {done.stdout.strip()}")
+    return failed

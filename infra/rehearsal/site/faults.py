@@ -1,0 +1,62 @@
+"""Injects the faults that a rehearsal asks for. A separate process of the site; nothing else knows of it.
+
+It looks where anyone may look (the campaign's live figures in the state bucket), so it needs no hook in product code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.exceptions import ClientError
+
+from infra.names import buckets
+from infra.rehearsal.site.campaigns import campaigns_in
+
+_INTERVAL_S = 0.5
+
+
+def main(folder: Path, endpoint: str) -> int:
+    """Until the site ends."""
+    s3, done = boto3.client("s3"), set[tuple[str, int]]()
+    while True:
+        time.sleep(_INTERVAL_S)
+        for held in campaigns_in(folder):
+            for number, fault in enumerate(held["faults"]):  # type: ignore[arg-type,var-annotated]
+                key = (str(held["campaign"]), number)
+                if key not in done and _inject(s3, endpoint, held, fault):
+                    done.add(key)
+
+
+def _inject(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any]) -> bool:
+    """Whether the fault was due and has been injected: once per campaign, whatever restarts."""
+    live = _live(s3, held)
+    if live is None or not live["in_flight"] or live["step"] < fault["after_step"]:
+        return False
+    node = next((pod["node"] for pod in live["pods"] if pod["index"] == fault["kill_node"]), None)
+    instance = next((n["instance"] for n in live["nodes"] if n["name"] == node), None)
+    if instance is None:
+        return False
+    print(f"step {live['step']}: killing {node} ({instance})", flush=True)
+    query = urllib.parse.urlencode({"instance": instance})
+    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/_site/kill?{query}", method="POST")) as answer:
+        return bool(answer.status == 200)
+
+
+def _live(s3: Any, held: dict[str, Any]) -> dict[str, Any] | None:
+    bucket = buckets(held["account"], held["region"]).state
+    try:
+        body = s3.get_object(Bucket=bucket, Key=f"campaigns/{held['campaign']}/live.json")["Body"].read()
+    except ClientError:
+        return None
+    return dict(json.loads(body))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,143 @@
+"""Links between namespaces: one flat layer 2, where every address in 10/8 is on link and nothing is ever routed."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from infra.errors import PermanentError, TemporaryError
+
+CAMPUS = "10.0.0.0/8"
+MTU = 9001
+"""Jumbo frames, as between instances of one VPC."""
+
+CLONE_NEWNET = 0x40000000
+
+
+def make_bridge(name: str, addresses: Iterable[str] = (), on_link: Iterable[str] = (CAMPUS,)) -> None:
+    """A bridge in the caller's network namespace, up, with `addresses` ("10.77.0.1/16") and the networks reached on it."""
+    with IPRoute() as route:
+        index = _index(route, name)
+        if index is None:
+            route.link("add", ifname=name, kind="bridge")
+            index = _index(route, name)
+        route.link("set", index=index, state="up", mtu=MTU)
+        _address(route, index, addresses, on_link, {})
+
+
+def join(
+    pid: int,
+    bridge: str,
+    ifname: str,
+    address: str | None,
+    on_link: Iterable[str] = (CAMPUS,),
+    via: Mapping[str, str] | None = None,
+) -> str:
+    """Connect the network namespace of process `pid` to `bridge` by a veth called `ifname` over there.
+
+    Without `address` the far end is left bare (for a machine that puts it under a bridge of its own).
+    `via` maps a destination to its gateway. Returns the near end's name, for `set_link`.
+    """
+    near = f"v{pid}"
+    with IPRoute() as route:
+        master = _index(route, bridge)
+        if master is None:
+            raise PermanentError("no such bridge in this network namespace", seen=bridge, cure="make_bridge first")
+        peer = {"ifname": ifname, "net_ns_pid": pid, "mtu": MTU}
+        try:
+            route.link("add", ifname=near, kind="veth", mtu=MTU, peer=peer)
+        except NetlinkError as error:
+            if error.code != errno.EEXIST:
+                raise
+            # The kernel reaps a dead namespace's links late; its process id may already be in use again.
+            route.link("del", ifname=near)
+            route.link("add", ifname=near, kind="veth", mtu=MTU, peer=peer)
+        route.link("set", index=_index(route, near), master=master, state="up")
+    with _inside(pid) as route:
+        route.link("set", index=_index(route, "lo"), state="up")
+        if address is not None:
+            index = _index(route, ifname)
+            route.link("set", index=index, state="up")
+            _address(route, index, (address,), on_link, via or {})
+    return near
+
+
+def enslave(ifname: str, bridge: str) -> None:
+    """Put a link of this namespace under a bridge of this namespace."""
+    with IPRoute() as route:
+        route.link("set", index=_index(route, ifname), master=_index(route, bridge), state="up")
+
+
+def add_addresses(ifname: str, addresses: Iterable[str]) -> None:
+    with IPRoute() as route:
+        index = _index(route, ifname)
+        route.link("set", index=index, state="up")
+        _address(route, index, addresses, (), {})
+
+
+def set_link(ifname: str, up: bool) -> None:
+    """Cut or mend: the state of one link of this namespace."""
+    with IPRoute() as route:
+        route.link("set", index=_index(route, ifname), state="up" if up else "down")
+
+
+def wait_for_link(ifname: str, within: timedelta) -> None:
+    deadline = time.monotonic() + within.total_seconds()
+    with IPRoute() as route:
+        while _index(route, ifname) is None:
+            if time.monotonic() > deadline:
+                raise TemporaryError(
+                    "the link never came", seen=ifname, cure="join() this namespace", delay=timedelta(seconds=5)
+                )
+            time.sleep(0.01)
+
+
+def _index(route: IPRoute, ifname: str) -> int | None:
+    found = route.link_lookup(ifname=ifname)
+    return found[0] if found else None
+
+
+def _address(
+    route: IPRoute, index: int | None, addresses: Iterable[str], on_link: Iterable[str], via: Mapping[str, str]
+) -> None:
+    for address in addresses:
+        ip, _, prefix = address.partition("/")
+        route.addr("replace", index=index, address=ip, prefixlen=int(prefix or 32))
+    for network in on_link:
+        route.route("replace", dst=network, oif=index, scope="link")
+    for destination, gateway in via.items():
+        route.route("replace", dst=destination, gateway=gateway, oif=index)
+
+
+def _inside(pid: int) -> IPRoute:
+    """A netlink socket belongs to the namespace it was made in, so a thread that moves there and ends is enough."""
+    made: list[int | OSError] = []
+
+    def make() -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if libc.setns(namespace, CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), f"setns into the network of process {pid}")
+                made.append(socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, socket.NETLINK_ROUTE).detach())
+            finally:
+                os.close(namespace)
+        except OSError as error:
+            made.append(error)
+
+    mover = threading.Thread(target=make)
+    mover.start()
+    mover.join()
+    if isinstance(made[0], OSError):
+        raise made[0]
+    return IPRoute(fileno=made[0])

@@ -1,0 +1,89 @@
+"""PID 1 of a site: makes the bridge, starts the emulated AWS, reaps what is orphaned, injects the faults asked for.
+
+Runs inside namespaces of its own; its end is the end of everything in the site.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from infra.rehearsal.site.layout import (
+    AWS_ADDRESS,
+    AWS_ENDPOINT,
+    AWS_PORT,
+    BRIDGE,
+    CONTROL_PLANE_ADDRESS,
+    GATEWAY,
+    ON_LINK,
+    REGION,
+)
+from infra.rehearsal.site.network import add_addresses, make_bridge
+
+READY_WITHIN_S = 60.0
+
+
+def main(folder: Path, region: str) -> int:
+    """Run the site until it is killed or its AWS dies."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    add_addresses("lo", ())
+    make_bridge(BRIDGE, [f"{a}/16" for a in (GATEWAY, AWS_ADDRESS, CONTROL_PLANE_ADDRESS)], [ON_LINK])
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    with (folder / "logs" / "aws.log").open("ab") as log:
+        aws = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "infra.rehearsal.aws",
+                "--host",
+                AWS_ADDRESS,
+                "--port",
+                str(AWS_PORT),
+                "--work",
+                str(folder),
+                "--region",
+                region,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    _wait_ready(aws)
+    (folder / "inside.json").write_text(json.dumps({"region": region, "aws_pid": aws.pid}))
+    return _reap_until(aws)
+
+
+def _wait_ready(aws: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < until:
+        if aws.poll() is not None:
+            sys.exit(f"the emulated AWS ended with exit code {aws.returncode}: see logs/aws.log")
+        try:
+            with urllib.request.urlopen(f"{AWS_ENDPOINT}/_site/ready", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit(f"the emulated AWS was not ready within {READY_WITHIN_S:.0f} s: see logs/aws.log")
+
+
+def _reap_until(aws: subprocess.Popen[bytes]) -> int:
+    """As PID 1 we inherit every orphan; blocking in wait is all there is to do."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return 0
+        if pid == aws.pid:
+            print(f"the emulated AWS ended with status {status}", file=sys.stderr)
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else REGION))

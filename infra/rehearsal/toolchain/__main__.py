@@ -1,0 +1,56 @@
+"""`python -m infra.rehearsal.toolchain ensure [--all | NAME...]` and `... list`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from types import FrameType
+
+from infra.errors import BivouacError
+from infra.rehearsal.toolchain.ensure import ensure, locate, select
+from infra.rehearsal.toolchain.table import TOOLS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m infra.rehearsal.toolchain", description="The rehearsal's tools.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    getting = commands.add_parser("ensure", help="have them in the cache: PATH, cache, official release, Go")
+    getting.add_argument("--all", action="store_true", help="all of them (also the default)")
+    getting.add_argument("names", nargs="*", metavar="NAME", help=", ".join(tool.name for tool in TOOLS))
+    commands.add_parser("list", help="where they are now")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        if arguments.command == "list":
+            return _list()
+        for found in ensure([] if arguments.all else arguments.names):
+            print(f"{found.tool:24} {found.version:10} {found.origin:11} {found.path}")
+        return 0
+    except BivouacError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing half-made is left", file=sys.stderr)
+        return 130
+
+
+def _list() -> int:
+    missing = 0
+    for tool in select([]):
+        found = locate(tool)
+        missing += found is None
+        version, origin, path = (
+            (found.version, found.origin, str(found.path)) if found else (tool.version, "missing", "")
+        )
+        print(f"{tool.name:24} {version:10} {origin:11} {path}")
+    return 1 if missing else 0
+
+
+def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """A stopped `make` cleans up as an interrupted one does."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

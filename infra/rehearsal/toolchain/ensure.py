@@ -1,0 +1,128 @@
+"""Every tool that is asked for, from the first place that has it: PATH, cache, official release, Go."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.errors import PermanentError, UserError
+from infra.rehearsal.paths import share_dir, tools_dir
+from infra.rehearsal.toolchain.build import build, copy_share
+from infra.rehearsal.toolchain.download import Downloads, Unavailable
+from infra.rehearsal.toolchain.origin import Found, in_cache, on_path, version_of, write_stamp
+from infra.rehearsal.toolchain.progress import Progress
+from infra.rehearsal.toolchain.table import TOOLS, Tool
+
+
+def select(names: Iterable[str]) -> tuple[Tool, ...]:
+    """Entries by name; no name means all. Raises UserError that lists what exists."""
+    known = {tool.name: tool for tool in TOOLS}
+    wanted = list(names) or list(known)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise UserError("unknown tool", seen=", ".join(unknown), cure=f"one of {', '.join(known)}")
+    return tuple(known[name] for name in wanted)
+
+
+def locate(tool: Tool, tools: Path | None = None) -> Found | None:
+    """Where a tool is now, without getting it."""
+    tools = tools or tools_dir()
+    return on_path(tool, tools) or in_cache(tool, tools)
+
+
+def ensure(
+    names: Iterable[str] = (), *, tools: Path | None = None, progress: Progress | None = None
+) -> tuple[Found, ...]:
+    """Have the tools in `tools` (default: the cache's bin folder), one after the other: a build takes every core.
+
+    Raises PermanentError that names every place that was tried.
+    """
+    tools, progress, downloads = tools or tools_dir(), progress or Progress(), Downloads()
+    return tuple(_ensure(tool, tools, progress, downloads) for tool in select(names))
+
+
+def _ensure(tool: Tool, tools: Path, progress: Progress, downloads: Downloads) -> Found:
+    if found := _at_hand(tool, tools):
+        return found
+    with _only_one(tool, tools, progress) as folder:
+        if found := _at_hand(tool, tools):  # whoever held the lock made it
+            return found
+        executable, origin = _make(tool, tools, folder, progress, downloads)
+        version = version_of(tool, executable) or "nothing"
+        if not version.startswith(tool.accepts):
+            cure = "put one that runs on PATH"
+            raise PermanentError(f"{tool.name} {tool.version} as {origin} does not run here", seen=version, cure=cure)
+        executable.replace(tools / tool.name)
+        write_stamp(tool, tools, version, origin)
+        return Found(tool.name, version, origin, tools / tool.name)
+
+
+def _at_hand(tool: Tool, tools: Path) -> Found | None:
+    """PATH comes first; it is linked into `tools`, so that everything is found in one folder."""
+    found = on_path(tool, tools)
+    if found is None:
+        return in_cache(tool, tools)
+    made = in_cache(tool, tools)
+    if made and made.version == found.version and not made.path.is_symlink():
+        return made  # the same; a link would destroy what took minutes to make
+    tools.mkdir(parents=True, exist_ok=True)
+    link = tools / tool.name
+    if not link.is_symlink() or link.readlink() != found.path:
+        temporary = link.with_name(f".{tool.name}.{os.getpid()}")
+        temporary.symlink_to(found.path)
+        temporary.replace(link)
+    return found
+
+
+def _make(tool: Tool, tools: Path, folder: Path, progress: Progress, downloads: Downloads) -> tuple[Path, str]:
+    refusals = []
+    try:
+        return downloads.fetch(tool, folder, progress), "downloaded"
+    except Unavailable as reason:
+        refusals.append(f"download: {reason}")
+        progress.say(f"{tool.name} {tool.version}: no download ({reason})")
+    try:
+        executable = build(tool, folder, progress)
+        if tool.share:
+            _install_share(tool, tools, folder)
+        return executable, "built"
+    except Unavailable as reason:
+        refusals.append(f"build: {reason}")
+    raise PermanentError(
+        f"{tool.name} {tool.version} could not be had",
+        seen="; ".join([f"PATH and {tools}: none that begins with {tool.accepts}", *refusals]),
+        cure=f"put {tool.name} {tool.version} on PATH, allow the download, or install Go 1.26",
+    )
+
+
+def _install_share(tool: Tool, tools: Path, folder: Path) -> None:
+    fresh, target = folder / "share", share_dir(tool.module, tools)
+    copy_share(tool, fresh)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.replace(target)
+
+
+@contextmanager
+def _only_one(tool: Tool, tools: Path, progress: Progress) -> Iterator[Path]:
+    """An empty folder to work in, while no other process makes the same tool; the folder goes whatever happens."""
+    folder = tools.parent / "work" / tool.name
+    lock = tools.parent / "locks" / f"{tool.name}.lock"
+    for needed in (tools, folder.parent, lock.parent):
+        needed.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.say(f"{tool.name} {tool.version}: another process is making it, waiting")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed hard
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

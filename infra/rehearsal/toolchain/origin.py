@@ -1,0 +1,126 @@
+"""Which tools are there already: on PATH or in the cache, and of which version."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.rehearsal.paths import share_dir
+from infra.rehearsal.toolchain.table import Tool
+
+PROBE_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Found:
+    """An executable that will do. `origin` is where it came from first: `PATH`, `downloaded`, `built`, or `cache`."""
+
+    tool: str
+    version: str
+    origin: str
+    path: Path
+
+
+def version_of(tool: Tool, executable: Path) -> str | None:
+    """The version that an executable claims, or None if it does not run or says nothing like one."""
+    if not tool.version_argv:
+        return _version_in_build_information(tool, executable)
+    environment = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
+    try:
+        answer = subprocess.run(
+            [executable, *tool.version_argv], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"v?(\d+\.\d+\.\d+\S*)", answer.stdout)
+    return match.group(1) if match and answer.returncode == 0 else None
+
+
+def _version_in_build_information(tool: Tool, executable: Path) -> str | None:
+    """Go records `dep<tab>MODULE<tab>VERSION` in every executable."""
+    try:
+        with executable.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            match = re.search(re.escape(tool.go_module).encode() + rb"\tv(\d+\.\d+\.\d+[^\t\n]*)", content)
+            return match.group(1).decode() if match else None
+    except (OSError, ValueError):
+        return None
+
+
+def in_cache(tool: Tool, tools: Path) -> Found | None:
+    """What an earlier run installed, if it is whole and its version is still the wanted one.
+
+    The stamp spares a start of every executable on every call; a file that came here without one is asked once.
+    """
+    path = tools / tool.name
+    if not path.is_file() or not _share_is_whole(tool, tools):
+        return None
+    stamp = _read_stamp(tool, tools)
+    if stamp and stamp["identity"] == _identity(path):
+        version, origin = str(stamp["version"]), str(stamp["origin"])
+    else:
+        version, origin = version_of(tool, path) or "", "cache"
+        if version.startswith(tool.accepts):
+            write_stamp(tool, tools, version, origin)
+    return Found(tool.name, version, origin, path) if version.startswith(tool.accepts) else None
+
+
+def on_path(tool: Tool, tools: Path) -> Found | None:
+    """The first executable on PATH (for Kubernetes also in KUBEBUILDER_ASSETS) whose version will do."""
+    if tool.share:  # an executable alone would be of no use
+        return None
+    for folder in _folders(tool):
+        candidate = folder / tool.name
+        if folder.resolve() == tools.resolve() or not os.access(candidate, os.X_OK) or not candidate.is_file():
+            continue
+        version = version_of(tool, candidate)
+        if version and version.startswith(tool.accepts):
+            return Found(tool.name, version, "PATH", candidate.absolute())
+    return None
+
+
+def write_stamp(tool: Tool, tools: Path, version: str, origin: str) -> None:
+    stamp = {"version": version, "origin": origin, "identity": _identity(tools / tool.name)}
+    path = _stamp(tool, tools)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(stamp))
+    temporary.replace(path)
+
+
+def _folders(tool: Tool) -> Iterator[Path]:
+    assets = os.environ.get("KUBEBUILDER_ASSETS", "") if tool.module in ("kubernetes", "etcd") else ""
+    for entry in [*os.environ.get("PATH", "").split(os.pathsep), assets]:
+        if entry:
+            yield Path(entry)
+
+
+def _share_is_whole(tool: Tool, tools: Path) -> bool:
+    if not tool.share:
+        return True
+    share = share_dir(tool.module, tools)
+    version = share / "VERSION"
+    return version.is_file() and version.read_text().strip() == tool.version
+
+
+def _stamp(tool: Tool, tools: Path) -> Path:
+    return tools.parent / "stamps" / f"{tool.name}.json"
+
+
+def _read_stamp(tool: Tool, tools: Path) -> dict[str, object] | None:
+    try:
+        stamp: dict[str, object] = json.loads(_stamp(tool, tools).read_text())
+        return stamp if {"version", "origin", "identity"} <= stamp.keys() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _identity(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]

@@ -1,0 +1,146 @@
+"""The tools, one entry each: version, official release, and the pinned Go module that they can be built from."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+MODULES = Path(__file__).with_name("modules")
+KUBERNETES, ETCD, PULUMI, JOBSET = "1.36.3", "3.6.7", "3.250.0", "0.10.1"
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Where a project publishes. The environment may name a mirror; an empty value forbids downloads from it."""
+
+    variable: str
+    url: str
+
+    def base(self, environment: Mapping[str, str] = os.environ) -> str:
+        return environment.get(self.variable, self.url).rstrip("/")
+
+
+@dataclass(frozen=True)
+class Release:
+    """Templates over {version} and {arch}, relative to the publisher's base."""
+
+    publisher: Publisher
+    file: str
+    checksums: str
+    member: str = ""
+    """Path of the executable in a tar archive; empty where the file is the executable."""
+    arches: Mapping[str, str] = field(default_factory=lambda: {"amd64": "amd64", "arm64": "arm64"})
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    version: str
+    accepts: str
+    """Versions on PATH that do as well: those that begin with this."""
+    module: str
+    """Folder below modules/."""
+    package: str
+    usual_build: timedelta
+    """With Go 1.26 on two cores and an empty build cache."""
+    version_argv: tuple[str, ...] = ()
+    """Prints the version; empty where the executable cannot: then its Go build information is read."""
+    flags: str = ""
+    """Additional linker flags: version stamps."""
+    release: Release | None = None
+    go_module: str = ""
+    """The Go module whose files `share` and build information are meant."""
+    share: tuple[str, ...] = ()
+    """Files of `go_module` below `share_root` that are needed beside the executable."""
+    share_root: str = ""
+
+
+DL_K8S = Publisher("BIVOUAC_DOWNLOAD_KUBERNETES", "https://dl.k8s.io/release")
+GET_PULUMI = Publisher("BIVOUAC_DOWNLOAD_PULUMI", "https://get.pulumi.com/releases/sdk")
+ETCD_RELEASES = Publisher("BIVOUAC_DOWNLOAD_ETCD", "https://github.com/etcd-io/etcd/releases/download")
+
+
+def _kubernetes(name: str, minutes: float, *version_argv: str) -> Tool:
+    version = "k8s.io/component-base/version"
+    major, minor, _ = KUBERNETES.split(".")
+    return Tool(
+        name=name,
+        version=KUBERNETES,
+        accepts=f"{major}.{minor}.",
+        module="kubernetes",
+        package=f"k8s.io/kubernetes/cmd/{name}",
+        usual_build=timedelta(minutes=minutes),
+        version_argv=version_argv or ("--version",),
+        flags=f"-X {version}.gitVersion=v{KUBERNETES} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}",
+        release=Release(
+            DL_K8S, f"v{{version}}/bin/linux/{{arch}}/{name}", f"v{{version}}/bin/linux/{{arch}}/{name}.sha256"
+        ),
+    )
+
+
+TOOLS: tuple[Tool, ...] = (
+    Tool(
+        name="etcd",
+        version=ETCD,
+        accepts="3.6.",
+        module="etcd",
+        package="go.etcd.io/etcd/server/v3",
+        usual_build=timedelta(minutes=1),
+        version_argv=("--version",),
+        release=Release(
+            ETCD_RELEASES,
+            "v{version}/etcd-v{version}-linux-{arch}.tar.gz",
+            "v{version}/SHA256SUMS",
+            "etcd-v{version}-linux-{arch}/etcd",
+        ),
+    ),
+    _kubernetes("kube-apiserver", 6),
+    _kubernetes("kube-controller-manager", 2),
+    _kubernetes("kube-scheduler", 1),
+    _kubernetes("kubectl", 1, "version", "--client", "--output=yaml"),
+    Tool(
+        name="pulumi",
+        version=PULUMI,
+        accepts=PULUMI,
+        module="pulumi",
+        package="github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
+        usual_build=timedelta(minutes=8),
+        version_argv=("version",),
+        flags=f"-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v{PULUMI}",
+        release=Release(
+            GET_PULUMI,
+            "pulumi-v{version}-linux-{arch}.tar.gz",
+            "pulumi-{version}-checksums.txt",
+            "pulumi/pulumi",
+            {"amd64": "x64", "arm64": "arm64"},
+        ),
+    ),
+    # Its project publishes images and manifests, but no executables.
+    Tool(
+        name="jobset-controller",
+        version=JOBSET,
+        accepts=JOBSET,
+        module="jobset",
+        package="sigs.k8s.io/jobset",
+        usual_build=timedelta(minutes=4),
+        go_module="sigs.k8s.io/jobset",
+        share_root="config/components",
+        share=(
+            "crd/bases/jobset.x-k8s.io_jobsets.yaml",
+            "rbac/role.yaml",
+            "webhook/manifests.yaml",
+            "webhook/patches/mutating-patch.yaml",
+            "webhook/patches/validating-patch.yaml",
+        ),
+    ),
+)
+
+
+def architecture() -> str:
+    """Go's name of this machine's architecture; an unknown one comes back as it is."""
+    machine = platform.machine().lower()
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)

@@ -1,0 +1,118 @@
+"""Ansible connection by SSM SendCommand: no open port, no key pair, nothing to install on the controlling side.
+
+Files travel through the state bucket by presigned URL, since a command's text is limited to about 100 kB.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+import uuid
+from pathlib import Path
+
+import boto3
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.connection import ConnectionBase
+
+DOCUMENTATION = """
+name: ssm_command
+short_description: run tasks through SSM SendCommand
+description: Runs each command with the document AWS-RunShellScript; files go through S3.
+author: Bivouac
+options:
+  instance:
+    description: Instance id.
+    required: true
+    vars: [{name: ssm_instance}]
+  region:
+    description: AWS region.
+    required: true
+    vars: [{name: ssm_region}]
+  bucket:
+    description: Bucket that files travel through.
+    required: true
+    vars: [{name: ssm_bucket}]
+  prefix:
+    description: Key prefix in that bucket; ends in a slash.
+    required: true
+    vars: [{name: ssm_prefix}]
+  timeout:
+    description: Seconds one command may take.
+    type: int
+    default: 1800
+    vars: [{name: ssm_timeout}]
+"""
+
+_FETCH = "import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])"
+_SEND = (
+    "import sys, urllib.request; body = open(sys.argv[2], 'rb').read(); "
+    "urllib.request.urlopen(urllib.request.Request(sys.argv[1], data=body, method='PUT'))"
+)
+_PENDING = ("Pending", "InProgress", "Delayed", "Cancelling")
+
+
+class Connection(ConnectionBase):
+    transport = "ssm_command"
+    has_pipelining = False
+
+    def _connect(self) -> Connection:
+        if not self._connected:
+            session = boto3.Session(region_name=self.get_option("region"))
+            self._ssm, self._s3 = session.client("ssm"), session.client("s3")
+            self._connected = True
+        return self
+
+    def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
+        super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
+        if in_data:
+            raise AnsibleError("ssm_command does not pipeline: leave ANSIBLE_PIPELINING off")
+        instance = self.get_option("instance")
+        sent = self._ssm.send_command(
+            InstanceIds=[instance],
+            DocumentName="AWS-RunShellScript",
+            Parameters={"commands": [cmd], "executionTimeout": [str(self.get_option("timeout"))]},
+        )
+        command, pause = sent["Command"]["CommandId"], 0.02
+        while True:
+            time.sleep(pause)
+            pause = min(pause * 1.5, 2.0)
+            try:
+                answer = self._ssm.get_command_invocation(CommandId=command, InstanceId=instance)
+            except self._ssm.exceptions.InvocationDoesNotExist:
+                continue
+            if answer["Status"] not in _PENDING:
+                break
+        if answer["Status"] in ("TimedOut", "Cancelled", "Undeliverable"):
+            raise AnsibleConnectionFailure(f"command on {instance}: {answer['Status']}")
+        return (
+            answer["ResponseCode"],
+            answer["StandardOutputContent"].encode(),
+            answer["StandardErrorContent"].encode(),
+        )
+
+    def put_file(self, in_path: str, out_path: str) -> None:
+        super().put_file(in_path, out_path)
+        key = self._key(in_path)
+        self._s3.upload_file(in_path, self.get_option("bucket"), key)
+        self._on_instance(_FETCH, "get_object", key, out_path)
+        self._s3.delete_object(Bucket=self.get_option("bucket"), Key=key)
+
+    def fetch_file(self, in_path: str, out_path: str) -> None:
+        super().fetch_file(in_path, out_path)
+        key = self._key(in_path)
+        self._on_instance(_SEND, "put_object", key, in_path)
+        self._s3.download_file(self.get_option("bucket"), key, out_path)
+        self._s3.delete_object(Bucket=self.get_option("bucket"), Key=key)
+
+    def close(self) -> None:
+        self._connected = False
+
+    def _key(self, path: str) -> str:
+        return f"{self.get_option('prefix')}{uuid.uuid4().hex}/{Path(path).name}"
+
+    def _on_instance(self, program: str, operation: str, key: str, path: str) -> None:
+        bucket = self.get_option("bucket")
+        url = self._s3.generate_presigned_url(operation, Params={"Bucket": bucket, "Key": key}, ExpiresIn=600)
+        code, _, error = self.exec_command(shlex.join(["python3", "-c", program, url, path]))
+        if code != 0:
+            raise AnsibleError(f"{operation} of {path}: exit code {code}: {error.decode()[-500:]}")

@@ -1,0 +1,75 @@
+"""Rules over the graph of the foundation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from infra.components.outputs import FoundationOutputs
+from infra.components.settings import CampaignSettings, FoundationSettings, read_settings
+from infra.errors import UserError
+from infra.names import buckets
+from tests.example import DATA_DIGEST, DEADLINE, example_spec
+from tests.graph.engine import ACCOUNT, Graph
+
+BUCKETS = buckets(ACCOUNT, "us-east-1")
+
+
+@pytest.mark.parametrize("name", [BUCKETS.state, BUCKETS.data, BUCKETS.archive])
+def test_every_bucket_is_private_versioned_encrypted_and_for_tls_only(foundation: Graph, name: str) -> None:
+    def setting(kind: str) -> dict[str, object]:
+        (found,) = [node.inputs for node in foundation.of(kind) if node.inputs["bucket"] == name]
+        return found
+
+    closed = setting("BucketPublicAccessBlock")
+    assert all(value is True for key, value in closed.items() if key != "bucket") and len(closed) == 5
+    assert setting("BucketVersioning")["versioningConfiguration"] == {"status": "Enabled"}
+    assert setting("BucketServerSideEncryptionConfiguration")["rules"]
+    assert setting("BucketOwnershipControls")["rule"] == {"objectOwnership": "BucketOwnerEnforced"}
+    assert "abortIncompleteMultipartUpload" in str(setting("BucketLifecycleConfiguration"))
+    (deny,) = json.loads(str(setting("BucketPolicy")["policy"]))["Statement"]
+    assert deny["Effect"] == "Deny" and deny["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_the_bucket_that_holds_the_state_is_not_made_by_it(foundation: Graph) -> None:
+    made = {node.inputs["bucket"] for node in foundation.of("Bucket")}
+    assert made == {BUCKETS.data, BUCKETS.archive}
+
+
+def test_a_bucket_with_content_is_never_destroyed(foundation: Graph) -> None:
+    assert all(node.inputs.get("forceDestroy") is False for node in foundation.of("Bucket"))
+    assert foundation.one("Repository", "trainer").inputs.get("forceDelete") is False
+
+
+def test_old_versions_are_forgotten_only_of_state(foundation: Graph) -> None:
+    rules = [node.inputs for node in foundation.of("BucketLifecycleConfiguration")]
+    forgetful = [inputs["bucket"] for inputs in rules if "noncurrent" in str(inputs)]
+    assert forgetful == [BUCKETS.state]
+
+
+def test_images_cannot_change_under_a_tag(foundation: Graph) -> None:
+    assert foundation.one("Repository", "trainer").inputs["imageTagMutability"] == "IMMUTABLE"
+
+
+def test_the_foundation_never_expires(foundation: Graph) -> None:
+    provider = next(node for node in foundation.custom if node.type == "pulumi:providers:aws")
+    assert "bivouac:foundation" in str(provider.inputs["defaultTags"])
+    assert "bivouac:expires" not in str(provider.inputs["defaultTags"])
+
+
+def test_the_outputs_are_what_the_driver_reads(foundation: Graph) -> None:
+    assert set(foundation.outputs) == set(FoundationOutputs.model_fields)
+    assert FoundationOutputs.model_validate(foundation.outputs).archive_bucket == BUCKETS.archive
+
+
+def test_settings_survive_the_stack_configuration() -> None:
+    campaign = CampaignSettings(spec=example_spec(), deadline=DEADLINE, data_digest=DATA_DIGEST, operator_arn="arn:x")
+    for settings in (campaign, FoundationSettings(account=ACCOUNT, region="us-east-1")):
+        stored = {key.removeprefix("bivouac:"): value for key, value in settings.to_config().items()}
+        assert read_settings(stored.get) == settings
+
+
+def test_a_stack_that_does_not_say_what_it_is_is_refused() -> None:
+    with pytest.raises(UserError, match="seen: camp"):
+        read_settings({"kind": "camp"}.get)

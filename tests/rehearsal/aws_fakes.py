@@ -1,0 +1,131 @@
+"""A world whose machines and control planes are fakes of the other parts' interfaces; all else is the real one."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from infra.rehearsal.aws import server
+from infra.rehearsal.aws.world import ServiceAccount, World
+
+numbers = itertools.count(1000)
+
+
+class FakeMachine:
+    """Joins its cluster as soon as it runs, unless `joins` was off when it started."""
+
+    joins = True
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings, self.pid, self.started = settings, next(numbers), time.monotonic()
+        self.running, self.joined = True, FakeMachine.joins
+
+    @property
+    def provider_id(self) -> str:
+        return f"aws:///{self.settings['zone']}/{self.settings['instance_id']}"
+
+    def alive(self) -> bool:
+        return self.running
+
+    def kill(self) -> None:
+        self.running = False
+
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
+
+    def link(self, up: bool) -> None: ...
+
+    def run(self, script: str, timeout_s: float, env: dict[str, str] | None = None) -> Any: ...
+
+
+@dataclass
+class FakeControlPlane:
+    settings: dict[str, Any]
+    ca_pem: str = "-----BEGIN CERTIFICATE-----"
+    endpoint: str = "https://10.77.0.10:6443"
+    admin_kubeconfig: Path = Path("/nonexistent")
+    stopped: bool = False
+    deleted_nodes: list[str] = field(default_factory=list)
+
+    def client(self) -> Any: ...
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def delete_node(self, provider_id: str) -> None:
+        self.deleted_nodes.append(provider_id)
+
+
+@dataclass
+class Site:
+    world: World
+    machines: list[FakeMachine]
+    planes: list[FakeControlPlane]
+    session: boto3.Session
+
+    def client(self, service: str, session: boto3.Session | None = None) -> Any:
+        config = Config(signature_version="s3v4", retries={"max_attempts": 1}) if service == "s3" else None
+        return (session or self.session).client(service, endpoint_url=self.world.endpoint_url, config=config)
+
+    def alive(self) -> list[FakeMachine]:
+        return [machine for machine in self.machines if machine.alive()]
+
+
+@contextmanager
+def fake_site(folder: Path) -> Iterator[Site]:
+    machines: list[FakeMachine] = []
+    planes: list[FakeControlPlane] = []
+
+    def machine(settings: dict[str, Any]) -> FakeMachine:
+        machines.append(FakeMachine(settings))
+        return machines[-1]
+
+    def plane(settings: dict[str, Any]) -> FakeControlPlane:
+        planes.append(FakeControlPlane(settings))
+        return planes[-1]
+
+    def owner(plane: Any, token: str, audience: str) -> ServiceAccount | None:
+        namespace, _, name = token.partition("/")
+        return ServiceAccount(namespace, name, "pod-0") if name else None
+
+    world = World(
+        work=folder,
+        tools=folder,
+        endpoint_url="",
+        machine_factory=machine,
+        control_plane_factory=plane,
+        ready_nodes=lambda _: {one.provider_id for one in machines if one.alive() and one.joined},
+        token_owner=owner,
+        join_within_s=1.0,
+        replace_impaired_after_s=0.5,
+    )
+    http = server.make(world, "127.0.0.1", 0)
+    world.endpoint_url = f"http://127.0.0.1:{http.port}"
+    world.start()
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    try:
+        yield Site(world, machines, planes, boto3.Session(*world.operator_key, region_name=world.region))
+    finally:
+        http.shutdown()
+        http.server_close()
+        world.stop()
+
+
+def until(what: Callable[[], Any], within_s: float = 5.0) -> Any:
+    """The first true value of `what`."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if value := what():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"did not happen within {within_s} s")

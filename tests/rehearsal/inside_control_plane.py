@@ -1,0 +1,221 @@
+"""Run by test_control_plane.py in private namespaces: a real control plane on a bridge, with a fake token webhook."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube import ApiError, Client
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.core_v1 import NodeSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Namespace, Node, Pod, Secret
+from pyroute2 import IPRoute
+
+from infra.errors import PermanentError
+from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
+from infra.rehearsal.kubernetes.releases import STATE_ANNOTATION
+from infra.rehearsal.paths import tools_dir
+
+ADDRESS, WEBHOOK = "10.77.0.10", "10.77.0.2"
+JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
+USERS = {
+    "owner": ("arn:aws:iam::123456789012:user/operator", ["eks:cluster-admin"]),
+    "node": ("system:node:ip-10-42-1-17.ec2.internal", ["system:bootstrappers", "system:nodes"]),
+}
+
+
+def eventually(probe: Callable[[], Any], within_s: float = 15) -> Any:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if answer := probe():
+            return answer
+        time.sleep(0.1)
+    raise AssertionError(f"not seen within {within_s} s")
+
+
+class TokenReviews(BaseHTTPRequestHandler):
+    """Knows the tokens that are keys of USERS."""
+
+    def do_POST(self) -> None:
+        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        known = USERS.get(review["spec"]["token"].removeprefix("k8s-aws-v1."))
+        review["status"] = {"authenticated": known is not None}
+        if known:
+            review["status"]["user"] = {"username": known[0], "groups": known[1]}
+        body = json.dumps(review).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def config() -> Iterator[ControlPlaneConfig]:
+    with IPRoute() as links:
+        links.link("add", ifname="camp0", kind="bridge")
+        bridge = links.link_lookup(ifname="camp0")[0]
+        for address in (WEBHOOK, ADDRESS):
+            links.addr("add", index=bridge, address=address, prefixlen=16)
+        links.link("set", index=bridge, state="up")
+        links.link("set", index=links.link_lookup(ifname="lo")[0], state="up")
+    server = ThreadingHTTPServer((WEBHOOK, 5000), TokenReviews)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    work = Path(os.environ["CONTROL_PLANE_WORK"])
+    url = f"http://{WEBHOOK}:5000/_site/token-review"
+    yield ControlPlaneConfig("bivouac-test", "1.36", ADDRESS, work, url, tools_dir())
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def plane(config: ControlPlaneConfig) -> Iterator[ControlPlane]:
+    started = time.monotonic()
+    running = ControlPlane.start(config)
+    print(f"control plane ready in {time.monotonic() - started:.1f} s")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(plane: ControlPlane) -> Client:
+    return plane.client()
+
+
+def ask(plane: ControlPlane, token: str, path: str) -> int:
+    context = ssl.create_default_context(cadata=plane.ca_pem)
+    connection = http.client.HTTPSConnection(ADDRESS, 6443, timeout=5, context=context)
+    connection.request("GET", path, headers={"Authorization": f"Bearer k8s-aws-v1.{token}"})
+    return connection.getresponse().status
+
+
+def release_secret(release: str, chart: str) -> Secret:
+    document = {"name": release, "chart": {"metadata": {"name": chart, "version": "0.10.1"}}}
+    data = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(document).encode()))).decode()
+    labels = {"owner": "helm", "name": release, "status": "deployed", "version": "1"}
+    metadata = ObjectMeta(name=f"sh.helm.release.v1.{release}.v1", namespace="kube-system", labels=labels)
+    return Secret(metadata=metadata, type="helm.sh/release.v1", data={"release": data})
+
+
+def jobset(name: str) -> Any:
+    container = {"name": "trainer", "image": "trainer", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    job = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": pod}
+    spec = {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}
+    return JobSet(metadata=ObjectMeta(name=name, namespace="campaign"), spec=spec)
+
+
+def state_of(client: Client, release: str) -> str | None:
+    secret = client.get(Secret, f"sh.helm.release.v1.{release}.v1", namespace="kube-system")
+    return (secret.metadata.annotations or {}).get(STATE_ANNOTATION)
+
+
+def test_kubectl_works_with_the_admin_kubeconfig(plane: ControlPlane, config: ControlPlaneConfig) -> None:
+    argv = [
+        config.tools / "kubectl",
+        f"--kubeconfig={plane.admin_kubeconfig}",
+        f"--cache-dir={config.work}",
+        "get",
+        "ns",
+    ]
+    answer = subprocess.run(argv, capture_output=True, text=True)
+    assert "kube-system" in answer.stdout, answer.stderr
+    assert plane.alive()
+
+
+def test_an_access_entry_of_the_owner_may_do_everything_and_a_stranger_nothing(plane: ControlPlane) -> None:
+    assert ask(plane, "owner", "/api/v1/secrets") == 200
+    assert ask(plane, "stranger", "/api/v1/namespaces") == 401
+
+
+def test_a_node_reads_what_its_agents_need_and_not_the_secrets_of_others(plane: ControlPlane) -> None:
+    assert ask(plane, "node", "/apis/discovery.k8s.io/v1/endpointslices") == 200
+    assert ask(plane, "node", "/api/v1/services") == 200
+    assert ask(plane, "node", "/api/v1/namespaces/kube-system/secrets?labelSelector=owner%3Dhelm") == 200
+    assert ask(plane, "node", "/api/v1/namespaces/default/secrets") == 403
+
+
+def test_a_terminated_instance_loses_its_node_and_only_that(plane: ControlPlane, client: Client) -> None:
+    for name, instance in (("node-a", "i-0a"), ("node-b", "i-0b")):
+        spec = NodeSpec(providerID=f"aws:///us-east-1a/{instance}")
+        client.create(Node(metadata=ObjectMeta(name=name), spec=spec))
+    plane.delete_node("aws:///us-east-1a/i-0a")
+    plane.delete_node("aws:///us-east-1a/i-never-was")
+    assert [node.metadata.name for node in client.list(Node)] == ["node-b"]
+
+
+def test_without_the_release_a_jobset_is_an_unknown_kind(client: Client) -> None:
+    client.create(Namespace(metadata=ObjectMeta(name="campaign")))
+    with pytest.raises(Exception, match="404"):
+        client.create(jobset("too-early"))
+
+
+def test_a_jobset_release_makes_jobs_and_pods_and_its_end_stops_the_controller(
+    plane: ControlPlane, client: Client
+) -> None:
+    client.create(release_secret("jobset", "jobset"))
+    eventually(lambda: state_of(client, "jobset"))
+    client.create(jobset("first"))
+    eventually(lambda: [job.metadata.name for job in client.list(Job, namespace="campaign")] == ["first-workers-0"])
+    pods = eventually(lambda: list(client.list(Pod, namespace="campaign")))
+    assert {pod.status.phase for pod in pods} == {"Pending"}
+    assert all(pod.spec.hostname for pod in pods), "the pod webhook and the Job's index name the pods"
+    wrong = jobset("wrong")
+    wrong.spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": ["nobody"]}
+    with pytest.raises(ApiError, match=r"vjobset\.kb\.io.*denied the request"):
+        client.create(wrong)
+    client.delete(Secret, "sh.helm.release.v1.jobset.v1", namespace="kube-system")
+    eventually(lambda: "kube-system/jobset" not in plane.release_states())
+    eventually(lambda: not plane._jobset.alive())
+    client.create(jobset("nobody-looks-after-it"))
+    assert [job.metadata.name for job in client.list(Job, namespace="campaign")] == ["first-workers-0"]
+
+
+def test_a_jobset_controller_that_dies_is_started_again(plane: ControlPlane, client: Client) -> None:
+    client.create(release_secret("again", "jobset"))
+    eventually(lambda: state_of(client, "again"))
+    plane._jobset.kill()
+    eventually(plane._jobset.alive)
+
+
+def test_a_chart_that_nothing_stands_behind_is_recorded(plane: ControlPlane, client: Client) -> None:
+    client.create(release_secret("nvidia-device-plugin", "nvidia-device-plugin"))
+    eventually(lambda: state_of(client, "nvidia-device-plugin") == "recorded")
+    assert plane.release_states()["kube-system/nvidia-device-plugin"] == "recorded"
+
+
+def test_a_taken_address_is_refused_with_a_cure(plane: ControlPlane, config: ControlPlaneConfig) -> None:
+    with pytest.raises(PermanentError, match="cure"):
+        ControlPlane.start(config)
+
+
+def test_stop_is_quick_leaves_no_process_and_frees_the_address(plane: ControlPlane, config: ControlPlaneConfig) -> None:
+    started = time.monotonic()
+    plane.stop()
+    assert time.monotonic() - started < 5
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [command for command in commands if str(config.tools).encode() in command]
+    assert not plane.alive()
+
+
+def test_a_cluster_can_be_made_again_at_the_same_address_and_is_empty(config: ControlPlaneConfig) -> None:
+    again = ControlPlane.start(config)
+    try:
+        assert "campaign" not in {namespace.metadata.name for namespace in again.client().list(Namespace)}
+    finally:
+        again.stop()

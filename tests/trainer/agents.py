@@ -1,0 +1,153 @@
+"""Real agents on loopback addresses of their own: each node is a process with its own local tier."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.contract import Env, TrainConfig
+from trainer.place import TERMINATION_LOG_VARIABLE
+
+DEADLINE_S = 120.0
+PORT = 29517
+ROOT = Path(__file__).parents[2]
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
+        time.sleep(0.01)
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = []
+    for line in lines:
+        if line.startswith("{") and line.endswith("}"):
+            found.append(json.loads(line))
+    return found
+
+
+@dataclass
+class World:
+    """The tiers, the data and the configuration that attempts share."""
+
+    root: Path
+    data: Path
+    config: TrainConfig
+
+    @property
+    def shared(self) -> Path:
+        return self.root / "shared"
+
+    def local(self, node: int) -> Path:
+        return self.root / f"local-{node}"
+
+    def copy(self, root: Path, config: TrainConfig | None = None) -> World:
+        shutil.copytree(self.root, root)
+        return World(root, self.data, config or self.config)
+
+    def lose_node(self, node: int) -> None:
+        shutil.rmtree(self.local(node))
+
+
+@dataclass
+class Attempt:
+    """One launch of all nodes' agents."""
+
+    world: World
+    number: int
+    nodes: int = 2
+    ranks_per_node: int = 1
+    agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __enter__(self) -> Attempt:
+        config = self.world.root / f"train-{self.number}.json"
+        self.world.shared.mkdir(parents=True, exist_ok=True)
+        config.write_text(self.world.config.model_dump_json())
+        # Addresses of our own in 127/8: attempts of concurrent tests never meet.
+        self._network = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}."
+        for node in range(self.nodes):
+            self.world.local(node).mkdir(parents=True, exist_ok=True)
+            self.agents.append(self._start(node, config))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.kill()
+            agent.wait()
+
+    def address(self, node: int) -> str:
+        return f"{self._network}{node + 1}"
+
+    def log(self, node: int) -> Path:
+        return self.world.root / f"attempt-{self.number}-node-{node}.log"
+
+    def events(self, kind: str, node: int = 0) -> list[dict[str, Any]]:
+        return [event for event in events_of(self.log(node)) if event["event"] == kind]
+
+    def losses(self, node: int = 0) -> dict[int, float]:
+        return {event["step"]: event["loss"] for event in self.events("step", node)}
+
+    def step(self, node: int = 0) -> int:
+        return max(self.losses(node), default=0)
+
+    def wait_for_step(self, step: int) -> None:
+        wait_until(lambda: self.step() >= step or self._ended(), f"step {step} of attempt {self.number}")
+        assert self.step() >= step, self.log(0).read_text()
+
+    def wait(self) -> list[int]:
+        """Exit codes of all agents."""
+        wait_until(lambda: all(agent.poll() is not None for agent in self.agents), f"end of attempt {self.number}")
+        return [agent.returncode for agent in self.agents]
+
+    def kill(self, node: int) -> None:
+        self.agents[node].send_signal(signal.SIGKILL)
+
+    def terminate(self, node: int) -> None:
+        self.agents[node].send_signal(signal.SIGTERM)
+
+    def termination(self, node: int) -> dict[str, Any]:
+        return json.loads((self.world.root / f"termination-{self.number}-{node}.json").read_text())
+
+    def _ended(self) -> bool:
+        return any(agent.poll() is not None for agent in self.agents)
+
+    def _start(self, node: int, config: Path) -> subprocess.Popen[bytes]:
+        world = self.world
+        environment = os.environ | {
+            Env.CAMPAIGN: world.config.campaign,
+            Env.ATTEMPT: str(self.number),
+            Env.NODE_NAME: f"node-{node}",
+            Env.POD_IP: self.address(node),
+            Env.NODE_RANK: str(node),
+            Env.NODE_COUNT: str(self.nodes),
+            Env.RANKS_PER_NODE: str(self.ranks_per_node),
+            Env.RENDEZVOUS: f"{self.address(0)}:{PORT}",
+            TERMINATION_LOG_VARIABLE: str(world.root / f"termination-{self.number}-{node}.json"),
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [sys.executable, "-m", "trainer.agent", "--config", str(config), "--data", str(world.data)]
+        command += ["--local", str(world.local(node)), "--shared", str(world.shared), "--join-timeout-s", "60"]
+        with self.log(node).open("wb") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def run(world: World, number: int, nodes: int = 2, ranks_per_node: int = 1) -> Attempt:
+    """An attempt from its start to its end."""
+    with Attempt(world, number, nodes, ranks_per_node) as attempt:
+        attempt.wait()
+    return attempt

@@ -1,0 +1,52 @@
+"""Data, a tiny configuration, and an undisturbed run that the disturbed ones are held against."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from agents import ROOT, Attempt, World, run
+
+from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig
+from trainer.data.prepare import prepare
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("data")
+    prepare(ROOT / "trainer", "**/*.py", None, 0.1, 7, 512, out, lambda stage, part: None)
+    return out
+
+
+@pytest.fixture(scope="session")
+def config(data: Path) -> TrainConfig:
+    digest = hashlib.sha256((data / "manifest.json").read_bytes()).hexdigest()
+    return TrainConfig(
+        campaign="tiny",
+        model=ModelConfig(layers=2, width=64, heads=4, context=64, vocabulary=512),
+        data=DataConfig(manifest_digest=digest),
+        checkpoint=CheckpointConfig(every_steps=30, keep_local=2),
+        steps=60,
+        global_batch=8,
+        micro_batch=2,
+        evaluate_every=1000,
+        evaluate_batches=2,
+    )
+
+
+@pytest.fixture(scope="session")
+def twin(data: Path, config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Attempt:
+    """A whole run of two nodes that nothing disturbed."""
+    attempt = run(World(tmp_path_factory.mktemp("twin"), data, config), 1)
+    assert [agent.returncode for agent in attempt.agents] == [0, 0], attempt.log(0).read_text()
+    return attempt
+
+
+@pytest.fixture
+def world(data: Path, config: TrainConfig, tmp_path: Path) -> World:
+    return World(tmp_path / "world", data, config)

@@ -1,0 +1,124 @@
+"""The oracle of recovery is equality with an undisturbed twin."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from agents import ROOT, Attempt, World, run
+
+from trainer.contract import Manifest, TrainConfig
+
+NODE_1_SHARD = "attempt-0001/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+
+
+def manifest_of(root: Path, step: int) -> Manifest:
+    return Manifest.model_validate_json((root / "tiny" / f"step-{step:08d}" / "manifest.json").read_bytes())
+
+
+def flip_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_after_a_killed_node_training_repeats_steps_and_ends_bit_equal_to_the_twin(twin: Attempt, world: World) -> None:
+    with Attempt(world, 1) as first:
+        first.wait_for_step(34)
+        first.kill(1)
+        codes = first.wait()
+    assert codes == [70, -9]
+    assert first.termination(0)["reason"] == "peer-lost"
+    world.lose_node(1)
+
+    second = run(world, 2)
+
+    assert [agent.returncode for agent in second.agents] == [0, 0], second.log(0).read_text()
+    restored = second.events("restored")[0]["step"]
+    assert restored in (30, 60)
+    assert restored == 30, "the machine was so busy that the kill came after the next commit"
+    repeated = set(first.losses()) & set(second.losses())
+    assert repeated, "no step was repeated"
+    assert first.losses() | second.losses() == twin.losses()
+    assert {step: first.losses()[step] for step in repeated} == {step: second.losses()[step] for step in repeated}
+    digests = [
+        {s.file.rpartition("/")[2]: s.sha256 for s in manifest_of(w.shared, 60).shards} for w in (twin.world, world)
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_a_flipped_byte_on_the_local_tier_is_refused_and_the_shared_copy_is_used(twin: Attempt, tmp_path: Path) -> None:
+    world = twin.world.copy(tmp_path / "world")
+    flip_byte(world.local(1) / "tiny/step-00000060" / NODE_1_SHARD)
+
+    attempt = run(world, 2)
+
+    assert [agent.returncode for agent in attempt.agents] == [0, 0], attempt.log(1).read_text()
+    (refusal,) = attempt.events("refused_shard", node=1)
+    assert (refusal["tier"], refusal["rank"], refusal["file"]) == ("local", 1, NODE_1_SHARD)
+    assert refusal["seen"] != refusal["wanted"]
+    assert attempt.events("restored")[0]["step"] == 60
+
+
+def test_a_step_that_is_damaged_on_every_tier_is_refused_and_the_one_before_it_is_used(
+    twin: Attempt, tmp_path: Path
+) -> None:
+    world = twin.world.copy(tmp_path / "world")
+    for tier in (world.local(1), world.shared):
+        flip_byte(tier / "tiny/step-00000060" / NODE_1_SHARD)
+
+    attempt = run(world, 2)
+
+    assert [agent.returncode for agent in attempt.agents] == [0, 0], attempt.log(1).read_text()
+    refusals = [(e["tier"], e["step"], e["file"]) for e in attempt.events("refused_shard", node=1)]
+    assert refusals == [("local", 60, NODE_1_SHARD), ("shared", 60, NODE_1_SHARD)]
+    assert attempt.events("refused_step")[0]["step"] == 60
+    assert attempt.events("restored")[0]["step"] == 30
+    assert attempt.losses() == {step: loss for step, loss in twin.losses().items() if step > 30}
+    assert manifest_of(world.shared, 60).attempt == 2
+    assert manifest_of(world.shared, 60).evaluation_loss == manifest_of(twin.world.shared, 60).evaluation_loss
+
+
+def evaluate(checkpoint: Path, world: World) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainer.evaluate", "--checkpoint", str(checkpoint)]
+    command += ["--config", str(world.root / "train-1.json"), "--data", str(world.data)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_evaluating_the_checkpoint_alone_gives_the_very_loss_that_training_recorded(twin: Attempt) -> None:
+    ended = evaluate(twin.world.shared / "tiny/step-00000060", twin.world)
+
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout.splitlines()[-1])
+    recorded = manifest_of(twin.world.shared, 60).evaluation_loss
+    assert recorded is not None
+    assert (answer["step"], answer["evaluation_loss"]) == (60, recorded)
+
+
+def test_evaluation_refuses_a_damaged_checkpoint(twin: Attempt, tmp_path: Path) -> None:
+    world = twin.world.copy(tmp_path / "world")
+    flip_byte(world.shared / "tiny/step-00000060" / NODE_1_SHARD)
+
+    ended = evaluate(world.shared / "tiny/step-00000060", world)
+
+    assert ended.returncode == 74
+    assert NODE_1_SHARD in ended.stderr
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_resume_is_bit_equal_with_every_zero_stage_and_two_ranks_per_node(
+    stage: int, world: World, config: TrainConfig, tmp_path: Path
+) -> None:
+    world.config = config.model_copy(update={"zero_stage": stage})
+    whole = run(World(tmp_path / "whole", world.data, world.config), 1, nodes=1, ranks_per_node=2)
+    with Attempt(world, 1, nodes=1, ranks_per_node=2) as first:
+        first.wait_for_step(34)
+        first.kill(0)
+        first.wait()
+    second = run(world, 2, nodes=1, ranks_per_node=2)
+    assert second.agents[0].returncode == 0, second.log(0).read_text()
+    assert first.losses() | second.losses() == whole.losses()
