@@ -40,7 +40,7 @@ from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
 LIVE = "live.json"
 STOP_REQUEST = "stop.json"
 _SHIP_REST_S = 3.0
-_EVENTS = {"refused": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
+_EVENTS = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
 """Trainer events that belong into the campaign's record."""
 
 

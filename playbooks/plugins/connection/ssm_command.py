@@ -13,6 +13,7 @@ from pathlib import Path
 import boto3
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.connection import ConnectionBase
+from botocore.config import Config
 
 DOCUMENTATION = """
 name: ssm_command
@@ -58,7 +59,8 @@ class Connection(ConnectionBase):
     def _connect(self) -> Connection:
         if not self._connected:
             session = boto3.Session(region_name=self.get_option("region"))
-            self._ssm, self._s3 = session.client("ssm"), session.client("s3")
+            self._ssm = session.client("ssm")
+            self._s3 = session.client("s3", config=Config(signature_version="s3v4"))
             self._connected = True
         return self
 
