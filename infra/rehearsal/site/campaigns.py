@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from infra.rehearsal.paths import sites_dir
 from infra.rehearsal.site import handle
 from infra.spec import Spec
 
-SITE = "default"
+SITE = os.environ.get("BIVOUAC_SITE_NAME", "default")
+"""One site holds one cluster; who wants two at once names the second."""
 _FOLDER = "campaigns"
 
 

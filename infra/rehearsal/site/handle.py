@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from infra.errors import PermanentError, UserError
+from infra.errors import PermanentError
 from infra.rehearsal import providers
 from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
@@ -207,14 +207,3 @@ def _locked(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def named(name: str | None) -> Site:
-    """The running site of this name; the error lists those that run."""
-    site = find(name or "default")
-    if site is None:
-        names = ", ".join(s.name for s in running()) or "none"
-        raise UserError(
-            "no such site is running", seen=name or "default", cure=f"running: {names}; start one with `bivouac run`"
-        )
-    return site

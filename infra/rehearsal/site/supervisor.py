@@ -55,8 +55,27 @@ def main(folder: Path, region: str) -> int:
             stderr=log,
         )
     _wait_ready(aws)
+    _start_faults(folder)
     (folder / "inside.json").write_text(json.dumps({"region": region, "aws_pid": aws.pid}))
     return _reap_until(aws)
+
+
+def _start_faults(folder: Path) -> None:
+    keys = json.loads((folder / "aws" / "credentials.json").read_text())
+    environment = os.environ | {
+        "AWS_ENDPOINT_URL": AWS_ENDPOINT,
+        "AWS_DEFAULT_REGION": keys["region"],
+        "AWS_ACCESS_KEY_ID": keys["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": keys["secret_access_key"],
+    }
+    with (folder / "logs" / "faults.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "infra.rehearsal.site.faults", str(folder), AWS_ENDPOINT],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
 
 
 def _wait_ready(aws: subprocess.Popen[bytes]) -> None:

@@ -60,10 +60,11 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
 def overlay(wanted: Any, live: Any) -> Any:
     """What a refresh records: as wanted where the server agrees, as found where it does not.
 
-    Fields that the program never set are the server's own business and stay out.
+    Fields that the program never set are the server's own business and stay out; zero values it does not write.
     """
     if isinstance(wanted, dict) and isinstance(live, dict):
-        return {key: overlay(value, live[key]) for key, value in wanted.items() if key in live or key == "stringData"}
+        kept = {key: value for key, value in wanted.items() if key not in live and (not value or key == "stringData")}
+        return kept | {key: overlay(value, live[key]) for key, value in wanted.items() if key in live}
     if isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
         return [overlay(one, other) for one, other in zip(wanted, live, strict=True)]
     return wanted if _same_quantity(wanted, live) else live

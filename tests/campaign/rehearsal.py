@@ -1,0 +1,124 @@
+"""A whole campaign on this machine, driven as a person would: by the command, from several shells."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.rehearsal.site import handle
+
+ROOT = Path(__file__).parents[2]
+BIVOUAC = [sys.executable, "-m", "infra.cli"]
+
+
+def until(seen: Callable[[], Any], what: str, timeout_s: float) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := seen():
+            return value
+        time.sleep(0.3)
+    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+
+
+class Rehearsal:
+    """One campaign in a site of its own; nothing of the machine's other sites is touched."""
+
+    def __init__(self, folder: Path, changes: dict[str, Any]) -> None:
+        self.folder, self.site = folder, f"test-{os.getpid()}"
+        spec = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
+        self.spec = _merged(spec, changes)
+        self.name = self.spec["campaign"]
+        self.path = folder / "campaign.yaml"
+        self.path.write_text(yaml.safe_dump(self.spec))
+        self.results = folder / "results" / self.name
+        self.environment = os.environ | {
+            "BIVOUAC_SITE_NAME": self.site,
+            "BIVOUAC_RESULTS": str(folder / "results"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def start(self) -> subprocess.Popen[str]:
+        """`bivouac run` in the background, its output in a file."""
+        log = (self.folder / "run.log").open("a")
+        command = [*BIVOUAC, "run", str(self.path)]
+        return subprocess.Popen(command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, text=True)
+
+    def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*BIVOUAC, *arguments], env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout
+        )
+
+    def inside(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run something in the site's network with the operator's credentials."""
+        site = self.found()
+        environment = self.environment | site.environment
+        return subprocess.run(
+            site.entry(list(arguments)), env=environment, capture_output=True, text=True, timeout=timeout
+        )
+
+    def python(self, code: str) -> str:
+        done = self.inside(sys.executable, "-c", code)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def status(self) -> dict[str, Any]:
+        done = self.run("status", self.name, "--json")
+        try:
+            return dict(json.loads(done.stdout))
+        except ValueError:
+            return {}
+
+    def step(self) -> int:
+        return int(self.status().get("live", {}).get("step", 0))
+
+    def found(self) -> handle.Site:
+        site = handle.find(self.site)
+        assert site is not None, self.log()
+        return site
+
+    def log(self) -> str:
+        return (self.folder / "run.log").read_text()
+
+    def report(self) -> dict[str, Any]:
+        return dict(json.loads((self.results / "report.json").read_text()))
+
+    def archived(self, name: str) -> Path:
+        return self.results / "archive" / name
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events of the campaign's record, read from the site's state bucket."""
+        return list(json.loads(self.python(_EVENTS.format(name=self.name))))
+
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def strike(self) -> None:
+        handle.strike(self.site)
+
+
+_EVENTS = """
+import boto3, json
+from infra.names import buckets
+from infra.store import CampaignStore
+store = CampaignStore(boto3.client("s3"), buckets("123456789012", "us-east-1").state, "{name}", "reader")
+print(json.dumps([e.model_dump(mode="json") for e in store.events()]))
+"""
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        merged[key] = (
+            _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        )
+    return merged
