@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from agents import ROOT, Attempt, World, run
+from agents import Attempt, World, run
 
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig
 from trainer.data.prepare import prepare
@@ -18,8 +19,13 @@ from trainer.data.prepare import prepare
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("data")
-    prepare(ROOT / "trainer", "**/*.py", None, 0.1, 7, 512, out, lambda stage, part: None)
+    source, out = tmp_path_factory.mktemp("text"), tmp_path_factory.mktemp("data")
+    chance = random.Random(7)
+    words = ["".join(chance.choices("abcdefghijklmnop", k=chance.randint(2, 7))) for _ in range(600)]
+    for index in range(80):
+        lines = (" ".join(chance.choices(words[index : index + 60], k=12)) for _ in range(20))
+        (source / f"{index}.txt").write_text("\n".join(lines))
+    prepare(source, "*.txt", None, 0.1, 7, 512, out, lambda stage, part: None)
     return out
 
 

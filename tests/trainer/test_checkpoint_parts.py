@@ -1,0 +1,136 @@
+"""The parts of a checkpoint, each alone: tiers, fence, files, and a load that executes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.checkpoint.deepspeed_engine import HostCopyEngine, load_safely
+from trainer.checkpoint.fence import check_fence, raise_fence
+from trainer.checkpoint.files import copy_durably, digest_of, durable
+from trainer.checkpoint.tiers import Tier
+from trainer.contract import Manifest, OptimizerConfig
+from trainer.errors import Fenced, StorageError
+from trainer.schedule import learning_rate
+
+
+def manifest(step: int, attempt: int = 1) -> Manifest:
+    return Manifest(
+        campaign="tiny",
+        attempt=attempt,
+        step=step,
+        tokens=step,
+        world_size=1,
+        zero_stage=1,
+        position=step,
+        loss=1.0,
+        config_digest="",
+        data_digest="",
+        shards=(),
+    )
+
+
+def committed(tier: Tier) -> list[int]:
+    return [step for step, _ in tier.manifests()]
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Tier:
+    tier = Tier("local", tmp_path)
+    for step in (10, 20, 30, 40):
+        tier.publish(manifest(step))
+    return tier
+
+
+def test_retention_keeps_the_newest_and_what_is_proven(tier: Tier) -> None:
+    assert tier.retain(keep=2, newest=40, protected={10}) == [20]
+    assert committed(tier) == [40, 30, 10]
+
+
+def test_retention_counts_up_to_the_newest_commit_and_leaves_refused_leftovers_alone(tier: Tier) -> None:
+    assert tier.retain(keep=1, newest=30, protected=()) == [20, 10]
+    assert committed(tier) == [40, 30]
+
+
+def test_retention_removes_steps_that_never_committed(tier: Tier) -> None:
+    (tier.folder(15) / "attempt-0001").mkdir(parents=True)
+    tier.retain(keep=9, newest=40, protected=())
+    assert not tier.folder(15).exists()
+
+
+def test_a_step_without_a_manifest_is_not_committed(tier: Tier) -> None:
+    tier.folder(50).mkdir()
+    assert tier.steps()[0] == 50 and committed(tier)[0] == 40
+
+
+def test_a_fence_lets_the_newest_attempt_pass_and_stops_older_ones(tmp_path: Path) -> None:
+    raise_fence(tmp_path, 3)
+    check_fence(tmp_path, 3)
+    raise_fence(tmp_path, 5)
+    for late in (raise_fence, check_fence):
+        with pytest.raises(Fenced, match="fence at 5"):
+            late(tmp_path, 4)
+
+
+def test_a_fence_that_cannot_be_read_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "fence.json").write_text("{")
+    with pytest.raises(StorageError):
+        check_fence(tmp_path, 1)
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), durable(tmp_path / "shard") as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_digest_that_streams_past_is_that_of_the_file(tmp_path: Path) -> None:
+    with durable(tmp_path / "shard") as file:
+        torch.save({"x": torch.arange(100_000)}, file)
+    assert file.sha256() == digest_of(tmp_path / "shard")
+    assert file.size_bytes == (tmp_path / "shard").stat().st_size
+
+
+def test_a_copy_that_is_not_accepted_does_not_appear(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"content")
+
+    def refuse(seen: str) -> None:
+        raise StorageError("another digest", seen)
+
+    with pytest.raises(StorageError):
+        copy_durably(tmp_path / "a", tmp_path / "b", refuse)
+    assert not (tmp_path / "b").exists()
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, ("touch harmed",)
+
+
+def test_a_load_never_executes_code_of_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"x": Harmful()}, tmp_path / "shard.pt")
+    with pytest.raises(Exception, match="Weights only load failed"):
+        load_safely(tmp_path / "shard.pt")
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_a_saved_state_is_a_copy_that_later_steps_do_not_change(tmp_path: Path) -> None:
+    engine = HostCopyEngine(lambda path: None)
+    weight = torch.ones(3)
+    engine.save({"module": {"a": weight, "b": [weight]}}, str(tmp_path / "shard.pt"))
+    weight.add_(1)
+    (snapshot,) = engine.take()
+    assert snapshot.state["module"]["a"].tolist() == [1, 1, 1]
+    assert snapshot.state["module"]["b"][0] is snapshot.state["module"]["a"]
+
+
+def test_the_learning_rate_warms_up_and_then_falls_to_its_minimum() -> None:
+    config = OptimizerConfig(learning_rate=1.0, minimum_learning_rate=0.1, warmup_steps=10)
+    rates = [learning_rate(step, 100, config) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1) and max(rates) == rates[9] == 1.0
+    assert rates[9:] == sorted(rates[9:], reverse=True) and rates[100] == pytest.approx(0.1)

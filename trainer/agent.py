@@ -1,0 +1,202 @@
+"""`python -m trainer.agent`: entry point of a training pod, around torch's elastic agent.
+
+It starts the local ranks once, serves their state, passes their lines through, and ends with the contract's exit code
+and termination message. Restarting is the infrastructure's business.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from trainer.config import load_config
+from trainer.contract import (
+    CONFIG_FILE,
+    DATA_MOUNT,
+    LOCAL_CHECKPOINTS,
+    SHARED_CHECKPOINTS,
+    ExitCode,
+    Termination,
+    TrainConfig,
+)
+from trainer.errors import ConfigError, classify
+from trainer.events import emit
+from trainer.heartbeat import Outcome, read_beats, request_stop
+from trainer.network import interface_of, split_endpoint, wait_for_name
+from trainer.place import Place, write_termination
+from trainer.rank import Paths, rank_main
+from trainer.serving import Node, serve
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main() -> int:
+    options = _parse()
+    paths = Paths(
+        options.config, options.data, options.local, options.shared, Path(tempfile.mkdtemp(prefix="bivouac-run-"))
+    )
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    place: Place | None = None
+    try:
+        place = Place.of(os.environ)
+        config = load_config(paths.config)
+        if config.campaign != place.campaign:
+            raise ConfigError("configuration of another campaign", f"{config.campaign} in {place.campaign}")
+        _stop_on_signals(place, paths.run)
+        termination = _run(place, config, paths, options.join_timeout_s)
+    except Exception as error:
+        known = classify(error)
+        if known is not error:
+            traceback.print_exception(error)
+        print(known, file=sys.stderr)
+        termination = _termination(place, paths.run, int(known.exit_code), known.reason, detail=str(known))
+    _leave(place, paths, termination)
+    return termination.exit_code
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m trainer.agent", description="Entry point of a training pod.")
+    parser.add_argument("--config", type=Path, default=Path(CONFIG_FILE))
+    parser.add_argument("--data", type=Path, default=Path(DATA_MOUNT))
+    parser.add_argument("--local", type=Path, default=Path(LOCAL_CHECKPOINTS))
+    parser.add_argument("--shared", type=Path, default=Path(SHARED_CHECKPOINTS))
+    parser.add_argument("--join-timeout-s", type=float, default=600.0, help="wait so long for the other nodes")
+    return parser.parse_args()
+
+
+def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float) -> Termination:
+    node = Node(
+        config.campaign,
+        place.attempt,
+        place.node_name,
+        config.steps,
+        place.node_rank * place.ranks_per_node,
+        place.ranks_per_node,
+        paths.run,
+    )
+    serve(node, place.pod_ip)
+    emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
+    accelerated = _prepare_environment(place, config)
+    # Torch is imported after the environment is set (thread counts are read once) and once for agent and ranks.
+    from trainer.elastic import run_ranks
+
+    host, port = split_endpoint(place.rendezvous)
+    wait_for_name(host, join_timeout_s)
+    logs = _logs(paths.local, place)
+    failures = run_ranks(
+        place, (host, port), join_timeout_s, logs, rank_main, paths, start_method="spawn" if accelerated else "fork"
+    )
+    return _verdict(place, paths.run, failures)
+
+
+def _prepare_environment(place: Place, config: TrainConfig) -> bool:
+    """Set what torch, gloo and DeepSpeed read when they are imported; True where there are CUDA devices."""
+    accelerated = any(Path("/dev").glob("nvidia[0-9]*"))
+    interface = interface_of(place.pod_ip)
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(config.threads)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    if not accelerated:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    # Our own thread handles signals: torch's handlers would kill the ranks before they have committed.
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+    return accelerated
+
+
+def _stop_on_signals(place: Place, run: Path) -> None:
+    """Turn SIGTERM into a request to the ranks. A thread waits for it, since the main one may sit in a rendezvous."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+    def wait() -> None:
+        while True:
+            received = signal.sigwait(_SIGNALS)
+            emit("stopping", signal=signal.Signals(received).name)
+            request_stop(run)
+            if not read_beats(run):
+                detail = "asked to stop before the ranks had started"
+                code = int(ExitCode.INTERRUPTED)
+                write_termination(_termination(place, run, code, "interrupted", detail=detail).model_dump_json())
+                os._exit(code)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+
+
+def _verdict(place: Place, run: Path, exit_codes: dict[int, int]) -> Termination:
+    """What the pod died of: a signal before an error of one's own, that before the loss of a peer."""
+    if not any(exit_codes.values()):
+        return _termination(place, run, int(ExitCode.DONE), "done")
+    outcomes = {beat.rank: beat.outcome for beat in read_beats(run) if beat.outcome is not None}
+    for rank, code in sorted(exit_codes.items()):
+        # SIGTERM is how the elastic agent ends the other ranks after the first failure.
+        if code < 0 and code != -signal.SIGTERM and rank not in outcomes:
+            name = signal.Signals(-code).name
+            return _termination(
+                place, run, int(ExitCode.INTERNAL), "signal", rank=rank, signal_number=-code, detail=f"died of {name}"
+            )
+    if not outcomes:
+        return _termination(place, run, int(ExitCode.INTERNAL), "internal", detail=f"exit codes {exit_codes}")
+    rank, outcome = min(outcomes.items(), key=_weight)
+    return _termination(place, run, outcome.exit_code, outcome.reason, rank=rank, detail=outcome.detail)
+
+
+def _weight(item: tuple[int, Outcome]) -> tuple[bool, bool, int]:
+    rank, outcome = item
+    return outcome.exit_code == 0, outcome.reason == "peer-lost", rank
+
+
+def _termination(
+    place: Place | None,
+    run: Path,
+    code: int,
+    reason: str,
+    rank: int | None = None,
+    signal_number: int | None = None,
+    detail: str = "",
+) -> Termination:
+    beats = read_beats(run)
+    return Termination(
+        exit_code=code,
+        reason=reason,
+        attempt=place.attempt if place else -1,
+        node=place.node_name if place else "",
+        step=min((beat.step for beat in beats), default=0),
+        committed_step=max((beat.committed_step for beat in beats), default=-1),
+        signal=signal_number,
+        rank=rank,
+        detail=detail[:1500],
+    )
+
+
+def _logs(tier: Path, place: Place) -> Path:
+    folder = tier / place.campaign / "logs" / f"attempt-{place.attempt:04d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _leave(place: Place | None, paths: Paths, termination: Termination) -> None:
+    """Say the last word, keep the ranks' logs where they outlive the node, and tidy up."""
+    emit("agent_ended", **termination.model_dump(exclude_none=True, exclude={"attempt", "node"}))
+    write_termination(termination.model_dump_json())
+    if place is not None:
+        with contextlib.suppress(OSError):
+            shutil.copytree(_logs(paths.local, place), _logs(paths.shared, place), dirs_exist_ok=True)
+    shutil.rmtree(paths.run, ignore_errors=True)
+
+
+def _exit(code: int) -> Any:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _exit(main())

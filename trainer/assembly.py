@@ -1,0 +1,84 @@
+"""A rank put together: gang, fence, data, engine, restored state, committer, loop."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.checkpoint.commit import Committer, Identity
+from trainer.checkpoint.deepspeed_engine import HostCopyEngine
+from trainer.checkpoint.fence import raise_fence
+from trainer.checkpoint.restore import restore
+from trainer.checkpoint.tiers import campaign_tiers
+from trainer.config import config_digest, load_config
+from trainer.contract import DATA_MANIFEST_NAME, Env, Phase, TrainConfig
+from trainer.data.reader import open_data
+from trainer.engine import build_engine, initialize_distributed
+from trainer.errors import StorageError
+from trainer.events import emit
+from trainer.gang import Gang
+from trainer.heartbeat import Heartbeat
+from trainer.loop import Loop
+from trainer.rank import Paths
+
+
+def train(paths: Paths, heartbeat: Heartbeat) -> None:
+    """Everything a rank does between its start and its end; raises what ends it early."""
+    config = load_config(paths.config)
+    torch.set_num_threads(config.threads)
+    initialize_distributed(config)
+    gang = Gang.join(timedelta(seconds=config.collective_timeout_s))
+    tiers = campaign_tiers(paths.local, paths.shared, config.campaign)
+    if gang.first:
+        raise_fence(tiers.shared.root, int(os.environ[Env.ATTEMPT]))
+    gang.barrier()
+    reader = open_data(
+        paths.data,
+        config.data.manifest_digest,
+        config.model.vocabulary,
+        config.model.context,
+        config.data.seed,
+        verify=gang.first_on_node,
+    )
+    engine = build_engine(config, gang.world_size)
+    heartbeat.beat(phase=Phase.RESTORING)
+    restored = restore(engine, gang, tiers, config.campaign)
+    engine.checkpoint_engine = HostCopyEngine(_refuse)
+    committed = restored.step if restored else -1
+    if gang.first:
+        _say_where_it_starts(restored, engine)
+    heartbeat.beat(committed_step=committed)
+    committer = Committer(gang, tiers, config.checkpoint, _identity(config, paths), committed)
+    loop = Loop(config, gang, engine, reader, committer, heartbeat, paths.run)
+    if restored:
+        loop.step, loop.position, loop.tokens = restored.step, restored.position, restored.tokens
+    loop.run()
+    gang.barrier()
+
+
+def _say_where_it_starts(restored: Any, engine: Any) -> None:
+    if restored:
+        emit("restored", step=restored.step, of_attempt=restored.attempt, position=restored.position)
+    else:
+        emit("started_fresh", step=0, parameters=sum(p.numel() for p in engine.module.parameters()))
+
+
+def _identity(config: TrainConfig, paths: Paths) -> Identity:
+    return Identity(
+        campaign=config.campaign,
+        attempt=int(os.environ[Env.ATTEMPT]),
+        zero_stage=config.zero_stage,
+        config_digest=config_digest(config),
+        data_digest=hashlib.sha256((paths.data / DATA_MANIFEST_NAME).read_bytes()).hexdigest(),
+        code_digest=os.environ.get(Env.CODE_DIGEST, ""),
+        image_digest=os.environ.get(Env.IMAGE_DIGEST, ""),
+    )
+
+
+def _refuse(path: Path) -> None:
+    raise StorageError("a load outside of the restore", path)

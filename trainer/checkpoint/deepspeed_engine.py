@@ -1,0 +1,95 @@
+"""DeepSpeed's checkpoint engine as we need it: `save` only copies to the host, `load` executes nothing."""
+
+from __future__ import annotations
+
+import collections
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo, CheckpointEngine
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
+
+# What DeepSpeed's own state holds besides tensors and plain values; nothing else is ever constructed on load.
+ALLOWED = (LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State on the host, and where it is to be written."""
+
+    path: Path
+    state: Any
+
+
+class HostCopyEngine(CheckpointEngine):
+    """Collects what DeepSpeed hands over for one save; the caller takes the snapshots and writes them elsewhere."""
+
+    def __init__(self, verify: Callable[[Path], None]) -> None:
+        super().__init__()
+        self.name = "HostCopyEngine"
+        self._verify = verify
+        self._snapshots: list[Snapshot] = []
+        self._buffers: dict[tuple[str, int], torch.Tensor] = {}
+
+    def create(self, info: CheckpointCommitInfo) -> None:
+        self._snapshots = []
+
+    def save(self, state_dict: Any, path: str) -> None:
+        """Copy now, since the tensors are live; the buffers are pinned and used again by the next save."""
+        self._snapshots.append(Snapshot(Path(path), _HostCopy(Path(path).name, self._buffers).of(state_dict)))
+
+    def commit(self, info: CheckpointCommitInfo) -> bool:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return True
+
+    def take(self) -> list[Snapshot]:
+        taken, self._snapshots = self._snapshots, []
+        return taken
+
+    def load(self, path: str, map_location: Any = None) -> Any:
+        self._verify(Path(path))
+        return load_safely(Path(path))
+
+    def preserves_storage_sharing(self) -> bool:
+        return False
+
+
+def load_safely(path: Path) -> Any:
+    """Deserialise onto the CPU through torch's restricted unpickler; raises for any type outside `ALLOWED`."""
+    with torch.serialization.safe_globals(list(ALLOWED)):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+class _HostCopy:
+    """A deep copy of a state whose tensors land in reused host buffers; tensors that were one stay one."""
+
+    def __init__(self, name: str, buffers: dict[tuple[str, int], torch.Tensor]) -> None:
+        self._name, self._buffers = name, buffers
+        self._seen: dict[int, torch.Tensor] = {}
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self._seen:
+                self._seen[id(value)] = self._copy(value.detach(), len(self._seen))
+            return self._seen[id(value)]
+        if isinstance(value, collections.OrderedDict):
+            return collections.OrderedDict((key, self.of(item)) for key, item in value.items())
+        if isinstance(value, dict):
+            return {key: self.of(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.of(item) for item in value)
+        return copy.deepcopy(value)
+
+    def _copy(self, tensor: torch.Tensor, ordinal: int) -> torch.Tensor:
+        buffer = self._buffers.get((self._name, ordinal))
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+            self._buffers[self._name, ordinal] = buffer
+        return buffer.copy_(tensor, non_blocking=True)

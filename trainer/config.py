@@ -1,0 +1,62 @@
+"""The training configuration as a file: loaded once, checked against the gang that it will run on."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from trainer.contract import TrainConfig
+from trainer.errors import ConfigError
+
+
+def load_config(path: Path) -> TrainConfig:
+    """Read `/config/train.json`; raises `ConfigError` that names every wrong field."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            "there is no training configuration", f"{path}: {error.strerror}", "mount the config map"
+        ) from error
+    try:
+        config = TrainConfig.model_validate_json(content)
+    except ValidationError as error:
+        rows = [f"{'.'.join(map(str, item['loc'])) or '(file)'}: {item['msg']}" for item in error.errors()]
+        raise ConfigError("the training configuration is not valid", "; ".join(rows), f"correct {path.name}") from error
+    _check(config)
+    return config
+
+
+def check_world(config: TrainConfig, world_size: int) -> int:
+    """Micro batches per rank and step; raises `ConfigError` when the global batch does not divide evenly."""
+    whole = config.micro_batch * world_size
+    if config.global_batch % whole:
+        raise ConfigError(
+            "the global batch is no multiple of micro_batch x ranks",
+            f"global_batch {config.global_batch}, micro_batch {config.micro_batch}, {world_size} ranks",
+            f"set global_batch to a multiple of {whole}",
+        )
+    return config.global_batch // whole
+
+
+def config_digest(config: TrainConfig) -> str:
+    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()
+
+
+def _check(config: TrainConfig) -> None:
+    model = config.model
+    if model.width % (2 * model.heads):
+        raise ConfigError(
+            "rotary positions need an even width per head",
+            f"model.width {model.width}, model.heads {model.heads}",
+            f"make model.width a multiple of {2 * model.heads}",
+        )
+    if config.precision not in ("float32", "bfloat16"):
+        raise ConfigError("unknown precision", config.precision, "use float32 or bfloat16")
+    if config.zero_stage > 2:
+        raise ConfigError(
+            "ZeRO stage 3 is not supported: evaluation and hand-over need whole weights on one rank",
+            config.zero_stage,
+            "set zero_stage to 0, 1 or 2",
+        )

@@ -1,0 +1,114 @@
+"""Torch's elastic agent, with a fixed gang, no restarts, and the ranks' lines in `rank-N.log` and on our stdout."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import PrefixStore
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+from trainer.engine import import_deepspeed
+from trainer.place import Place
+from trainer.rank import Paths
+from trainer.store import open_store
+
+_MONITOR_S = 0.2
+_EXIT_BARRIER_S = 15
+_SHUTDOWN_S = 15
+
+
+def run_ranks(
+    place: Place,
+    endpoint: tuple[str, int],
+    join_timeout_s: float,
+    logs: Path,
+    entrypoint: Callable[[Paths], None],
+    paths: Paths,
+    start_method: str,
+) -> dict[int, int]:
+    """Start the local ranks and wait for their end; exit codes by global rank, negative for a signal.
+
+    `fork` inherits the imports of this process (seconds for each rank), `spawn` is needed where CUDA is used.
+    """
+    # Its account of a rank's end repeats what the rank said, and formatting it imports torch's compiler (1.5 s).
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    if start_method == "fork":
+        import_deepspeed()
+        # What every rank would import again; the second one by torch's optimizers at their first step (1.5 s).
+        import torch._dynamo  # noqa: F401
+
+        import trainer.assembly  # noqa: F401
+    rendezvous = _Rendezvous(place, endpoint, join_timeout_s)
+    spec = WorkerSpec(
+        # Empty, so that passed-through lines carry no prefix and stay JSON.
+        role="",
+        local_world_size=place.ranks_per_node,
+        entrypoint=entrypoint,
+        args=(paths,),
+        rdzv_handler=rendezvous,
+        max_restarts=0,
+        monitor_interval=_MONITOR_S,
+        master_addr=endpoint[0],
+        master_port=endpoint[1],
+    )
+    agent = _Agent(
+        spec,
+        logs_specs=_RankLogs(logs),
+        start_method=start_method,
+        exit_barrier_timeout=_EXIT_BARRIER_S,
+        shutdown_timeout=_SHUTDOWN_S,
+        log_line_prefix_template="${role_name}",
+    )
+    agent.run("")
+    return agent.exit_codes(place.node_rank * place.ranks_per_node)
+
+
+class _Agent(LocalElasticAgent):
+    def exit_codes(self, first_rank: int) -> dict[int, int]:
+        """Of every local rank; the run's own result names only the one that it noticed first."""
+        context: Any = self._pcontext
+        processes = context._pc.processes if context is not None else []
+        return {first_rank + index: process.exitcode or 0 for index, process in enumerate(processes)}
+
+
+class _Rendezvous(StaticTCPRendezvous):
+    """Static rendezvous whose store listens on the pod's own address only, not on every interface."""
+
+    def __init__(self, place: Place, endpoint: tuple[str, int], timeout_s: float) -> None:
+        run_id = f"{place.campaign}-{place.attempt}"
+        super().__init__(*endpoint, place.node_rank, place.node_count, run_id, int(timeout_s))
+        self._place = place
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        if self._store is None:
+            self._store = open_store(self._place, (self.master_addr, self.master_port), self.timeout)
+        store = PrefixStore(self.run_id, self._store)
+        info = RendezvousStoreInfo(self.master_addr, self.master_port)
+        return RendezvousInfo(store, self.rank, self.world_size, info)
+
+
+class _RankLogs(LogsSpecs):
+    """`rank-N.log` by global rank, each passed through to the agent's stdout."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self._folder = folder
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        files = {local: str(self._folder / f"rank-{env['RANK']}.log") for local, env in envs.items()}
+        for env in envs.values():
+            env["TORCHELASTIC_ERROR_FILE"] = os.devnull
+        nothing = dict.fromkeys(envs, "")
+        return LogsDest(stdouts=files, stderrs=nothing, tee_stdouts=dict(files), error_files=dict.fromkeys(envs, ""))
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._folder)

@@ -1,0 +1,93 @@
+"""The DeepSpeed engine: how it is made here, and why some of its switches stand as they do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from trainer.config import check_world
+from trainer.contract import TrainConfig
+from trainer.model import Transformer, parameter_groups
+
+os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
+
+
+def accelerated() -> bool:
+    return torch.cuda.is_available()
+
+
+def device_of(local_rank: int) -> torch.device:
+    return torch.device("cuda", local_rank) if accelerated() else torch.device("cpu")
+
+
+def initialize_distributed(config: TrainConfig) -> None:
+    """Join the gang named by torch's own environment variables (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, ...)."""
+    deepspeed = import_deepspeed()
+    backend = "nccl" if accelerated() else "gloo"
+    timeout = timedelta(seconds=config.collective_timeout_s)
+    if accelerated():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.distributed.init_process_group(backend=backend, timeout=timeout)
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, timeout=timeout, verbose=False)
+
+
+def build_engine(config: TrainConfig, world_size: int) -> Any:
+    """A DeepSpeed engine around a freshly initialised model; the same seed gives the same weights on every rank."""
+    deepspeed = import_deepspeed()
+    torch.manual_seed(config.seed)
+    model = Transformer(config.model)
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model, config.optimizer),
+        lr=config.optimizer.learning_rate,
+        betas=(config.optimizer.beta1, config.optimizer.beta2),
+    )
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(config, world_size))
+    # It would copy scripts beside the shards at every save: on the loop's time, and named by no manifest.
+    engine._copy_recovery_script = lambda _: None
+    return engine
+
+
+def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
+    return {
+        "train_batch_size": config.global_batch,
+        "train_micro_batch_size_per_gpu": config.micro_batch,
+        "gradient_accumulation_steps": check_world(config, world_size),
+        "gradient_clipping": config.optimizer.clip,
+        "steps_per_print": 2**31,
+        "bf16": {"enabled": config.precision == "bfloat16"},
+        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
+        # Every node then holds the model states on its own disk, not only the node of rank 0.
+        "checkpoint": {"use_node_local_storage": True, "tag_validation": "Ignore"},
+    }
+
+
+def import_deepspeed() -> Any:
+    """DeepSpeed without its chatter and without its compiler; the agent calls it once before it forks the ranks."""
+    import deepspeed
+    from deepspeed.utils import logger
+
+    logger.setLevel(logging.ERROR)
+    # DeepSpeed calls collectives by names that torch is about to retire: once per rank and start otherwise.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    # Its first use would compile an extension (40 s; a stale lock when killed), and training does not use it; naming
+    # it here also spares the probe of every other extension.
+    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
+    _import_muon_uncompiled()
+    return deepspeed
+
+
+def _import_muon_uncompiled() -> None:
+    """DeepSpeed imports its Muon optimizer, which we do not use, to compare types: 1.3 s of compiler otherwise."""
+    from deepspeed.runtime import compiler
+
+    compiled = compiler.compile
+    compiler.compile = lambda *_, **__: lambda function: function
+    try:
+        import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
+    finally:
+        compiler.compile = compiled

@@ -1,0 +1,101 @@
+"""`python -m trainer.evaluate`: evaluate a checkpoint folder alone, after every byte of it was verified.
+
+On the same kind of device it gives the very loss that training recorded in the manifest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainer.config import load_config
+from trainer.contract import COMMITTED_NAME, DATA_MOUNT, Manifest, Shard, TrainConfig
+from trainer.data.reader import open_data
+from trainer.errors import StorageError, TrainerError
+
+
+def main() -> int:
+    options = _parse()
+    try:
+        config = load_config(options.config)
+        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(config.threads)
+        if not any(Path("/dev").glob("nvidia[0-9]*")):
+            os.environ["DS_ACCELERATOR"] = "cpu"
+        answer = evaluate(options.checkpoint, config, options.data)
+    except TrainerError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(json.dumps(answer))
+    return 0
+
+
+def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any]:
+    """Verify the checkpoint, load its weights alone, and compute the held-out loss.
+
+    Raises `StorageError` when a shard is missing or damaged, `DataError` when the data is not what it was trained on.
+    """
+    # Torch reads its thread counts when it is imported: the caller has set them.
+    import torch
+
+    from trainer.checkpoint.deepspeed_engine import load_safely
+    from trainer.engine import device_of
+    from trainer.evaluation import evaluation_loss
+    from trainer.model import Transformer
+
+    manifest = read_manifest(checkpoint)
+    weights = _verify(manifest, checkpoint)
+    reader = open_data(data, manifest.data_digest, config.model.vocabulary, config.model.context, config.data.seed)
+    torch.set_num_threads(config.threads)
+    device = device_of(0)
+    model = Transformer(config.model)
+    model.load_state_dict(load_safely(checkpoint / weights.file)["module"])
+    if config.precision == "bfloat16":
+        model = model.to(torch.bfloat16)
+    loss = evaluation_loss(model.to(device), reader, config, device)
+    return {
+        "step": manifest.step,
+        "evaluation_loss": loss,
+        "recorded": manifest.evaluation_loss,
+        "equal": loss == manifest.evaluation_loss,
+        "device": device.type,
+        "shards": len(manifest.shards),
+    }
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    path = checkpoint / COMMITTED_NAME
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise StorageError("this is no committed checkpoint", f"{path}: {error}", "name a step folder") from error
+
+
+def _verify(manifest: Manifest, checkpoint: Path) -> Shard:
+    """Check every shard; returns the one with the model's weights."""
+    from trainer.checkpoint.restore import verified
+
+    wrong = [f"{shard.file}: {seen}, wanted {shard.sha256}" for shard, seen in verified(manifest, checkpoint)]
+    if wrong:
+        raise StorageError("the checkpoint is not whole", "; ".join(wrong), "use another copy of it")
+    weights = [shard for shard in manifest.shards if shard.file.endswith("mp_rank_00_model_states.pt")]
+    if len(weights) != 1:
+        raise StorageError("the checkpoint holds no single file of weights", [shard.file for shard in weights])
+    return weights[0]
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m trainer.evaluate", description="Evaluate a checkpoint folder.")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="a step folder with its manifest")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=Path(DATA_MOUNT))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

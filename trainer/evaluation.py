@@ -1,0 +1,21 @@
+"""The held-out loss: the same batches, the same shapes, one process; so the figure does not depend on the gang."""
+
+from __future__ import annotations
+
+import torch
+
+from trainer.contract import TrainConfig
+from trainer.data.reader import Reader
+
+
+def evaluation_loss(model: torch.nn.Module, reader: Reader, config: TrainConfig, device: torch.device) -> float:
+    """Mean loss in nats per held-out token over `evaluate_batches` batches of `micro_batch` sequences."""
+    sequences = torch.from_numpy(reader.held_out(config.evaluate_batches * config.micro_batch))
+    training = model.training
+    model.eval()
+    total = 0.0
+    with torch.no_grad():
+        for batch in sequences.split(config.micro_batch):
+            total += float(model(batch.to(device))) * len(batch)
+    model.train(training)
+    return total / len(sequences)

@@ -1,0 +1,63 @@
+"""Probes of one node; each compares what is seen with what its profile promises."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.contract import LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, Probe
+
+_GIB = 2**30
+_MEMORY_SHARE = 0.9
+"""The kernel and the firmware keep a part of the memory that an instance type promises."""
+
+
+def node_probes(expectation: Expectation, local: Path, shared: Path) -> Iterator[Probe]:
+    """Everything that a node can check alone; in the order in which a person would."""
+    yield _at_least("cpus", float(len(os.sched_getaffinity(0))), float(expectation.cpus), "{:.0f}")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
+    yield _at_least("memory_gib", memory, expectation.memory_gib * _MEMORY_SHARE, "{:.1f}")
+    accelerators = _accelerators() if expectation.accelerators else 0
+    yield _at_least("accelerators", float(accelerators), float(expectation.accelerators), "{:.0f}")
+    places = {LOCAL_CHECKPOINTS: local, SHARED_CHECKPOINTS: shared}
+    for mount in expectation.mounts:
+        yield writable(places.get(mount, Path(mount)))
+    yield _free("local_disk_gib", local, expectation.local_disk_gib)
+    yield _free("shared_disk_gib", shared, expectation.shared_disk_gib)
+
+
+def writable(mount: Path) -> Probe:
+    """Write, sync, read back and remove a small file."""
+    path = mount / f".bivouac-probe-{uuid.uuid4().hex}"
+    content = uuid.uuid4().bytes
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        seen = "writable" if path.read_bytes() == content else "reads back other bytes"
+    except OSError as error:
+        seen = error.strerror or repr(error)
+    finally:
+        path.unlink(missing_ok=True) if mount.is_dir() else None
+    return Probe(name=f"mount {mount}", ok=seen == "writable", seen=seen, wanted="writable")
+
+
+def _free(name: str, path: Path, wanted_gib: float) -> Probe:
+    try:
+        return _at_least(name, shutil.disk_usage(path).free / _GIB, wanted_gib, "{:.1f}")
+    except OSError as error:
+        return Probe(name=name, ok=False, seen=error.strerror or repr(error), wanted=f">= {wanted_gib:.1f}")
+
+
+def _accelerators() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _at_least(name: str, seen: float, wanted: float, form: str) -> Probe:
+    return Probe(name=name, ok=seen >= wanted, seen=form.format(seen), wanted=f">= {form.format(wanted)}")

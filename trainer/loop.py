@@ -1,0 +1,144 @@
+"""The training loop: step, agree, evaluate, checkpoint; until done or asked to stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.checkpoint.commit import VOTES, Committer, Progress
+from trainer.contract import Phase, TrainConfig
+from trainer.data.reader import Reader
+from trainer.errors import Interrupted, NumericError
+from trainer.evaluation import evaluation_loss
+from trainer.events import emit
+from trainer.gang import Gang
+from trainer.heartbeat import Heartbeat, stop_requested
+from trainer.schedule import learning_rate
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What all ranks know after a step."""
+
+    loss: float
+    """Mean over all ranks."""
+    finite: bool
+    stop: bool
+    seconds: float
+
+
+@dataclass
+class Loop:
+    config: TrainConfig
+    gang: Gang
+    engine: Any
+    reader: Reader
+    committer: Committer
+    heartbeat: Heartbeat
+    run_folder: Path
+    step: int = 0
+    """Optimizer steps finished."""
+    position: int = 0
+    """Sequences consumed by all ranks."""
+    tokens: int = 0
+    evaluations: dict[int, float | None] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Train to the last step; raises `Interrupted` after a commit when any node was asked to stop."""
+        self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
+        while self.step < self.config.steps:
+            stepped = self._step()
+            self._report(stepped)
+            self._evaluate()
+            self._checkpoint(stepped)
+        self.heartbeat.beat(phase=Phase.FINISHING)
+        self.committer.drain(replicate=True)
+        self.heartbeat.beat(committed_step=self.committer.committed_step)
+
+    def _step(self) -> Stepped:
+        started = time.monotonic()
+        rate = learning_rate(self.step, self.config.steps, self.config.optimizer)
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = rate
+        loss = 0.0
+        micro_batches = self.engine.gradient_accumulation_steps()
+        for index in range(micro_batches):
+            batch = torch.from_numpy(self.reader.batch(self._positions(index))).to(self.engine.device)
+            part = self.engine(batch)
+            self.engine.backward(part)
+            self.engine.step()
+            loss += float(part.detach()) / micro_batches
+        self.step += 1
+        self.position += self.config.global_batch
+        self.tokens += self.config.tokens_per_step()
+        return self._agree(loss, started)
+
+    def _agree(self, loss: float, started: float) -> Stepped:
+        norm = self.engine.get_global_grad_norm()
+        finite = math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))
+        mine = [loss, float(finite), float(stop_requested(self.run_folder)), *self.committer.votes()]
+        total, finites, stops, *votes = self.gang.sums(mine)
+        assert len(votes) == VOTES
+        everyone = self.gang.world_size
+        stepped = Stepped(total / everyone, finites == everyone, stops > 0, time.monotonic() - started)
+        if not stepped.finite:
+            emit("not_finite", step=self.step, loss=repr(stepped.loss), norm=repr(norm))
+            raise NumericError("loss or gradient is not finite", f"step {self.step}, loss {stepped.loss}")
+        self.committer.settle(votes)
+        return stepped
+
+    def _report(self, stepped: Stepped) -> None:
+        if self.gang.first_on_node:
+            emit("step", step=self.step, loss=stepped.loss, tokens=self.tokens, seconds=round(stepped.seconds, 4))
+        self.heartbeat.beat(
+            phase=Phase.TRAINING,
+            step=self.step,
+            tokens=self.tokens,
+            loss=stepped.loss,
+            step_seconds=stepped.seconds,
+            committed_step=self.committer.committed_step,
+        )
+
+    def _evaluate(self) -> None:
+        if self.step % self.config.evaluate_every and self.step != self.config.steps:
+            return
+        self.heartbeat.beat(phase=Phase.EVALUATING)
+        self.evaluations = {self.step: None}
+        if self.gang.first:
+            started = time.monotonic()
+            loss = evaluation_loss(self.engine.module, self.reader, self.config, self.engine.device)
+            self.evaluations = {self.step: loss}
+            emit("evaluated", step=self.step, loss=loss, seconds=round(time.monotonic() - started, 3))
+
+    def _checkpoint(self, stepped: Stepped) -> None:
+        last = self.step == self.config.steps
+        if stepped.stop and not last:
+            self._stop(stepped)
+        if last or self.step % self.config.checkpoint.every_steps == 0:
+            self.heartbeat.beat(phase=Phase.SAVING)
+            if last:
+                self.committer.drain(replicate=False)
+            self.committer.save(self.engine, self._progress(stepped))
+
+    def _stop(self, stepped: Stepped) -> None:
+        """Commit the step just finished, on both tiers."""
+        self.heartbeat.beat(phase=Phase.SAVING)
+        self.committer.drain(replicate=False)
+        self.committer.save(self.engine, self._progress(stepped))
+        self.committer.drain(replicate=True)
+        self.heartbeat.beat(committed_step=self.committer.committed_step)
+        raise Interrupted("asked to stop", f"committed step {self.step}")
+
+    def _progress(self, stepped: Stepped) -> Progress:
+        return Progress(self.step, self.tokens, self.position, stepped.loss, self.evaluations.get(self.step))
+
+    def _positions(self, micro_batch: int) -> range:
+        """Data positions of one of this rank's micro batches; all ranks together cover the global batch once."""
+        size = self.config.micro_batch
+        start = self.position + (micro_batch * self.gang.world_size + self.gang.rank) * size
+        return range(start, start + size)

@@ -1,0 +1,121 @@
+"""A decoder-only transformer: pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.contract import ModelConfig, OptimizerConfig
+
+_ROTARY_BASE = 10_000.0
+_INITIAL_DEVIATION = 0.02
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.project_in = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.project_out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        batch, length, width = x.shape
+        shape = (batch, length, self.heads, width // self.heads)
+        query, key, value = (part.view(shape).transpose(1, 2) for part in self.project_in(x).chunk(3, dim=-1))
+        query, key = _rotate(query, rotation), _rotate(key, rotation)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.project_out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        inner = _swiglu_width(config.width)
+        self.project_in = nn.Linear(config.width, 2 * inner, bias=False)
+        self.project_out = nn.Linear(inner, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.project_in(x).chunk(2, dim=-1)
+        return self.project_out(F.silu(gate) * value)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.attention = Attention(config)
+        self.feed_forward_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotation)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class Transformer(nn.Module):
+    """Maps token ids (batch, context + 1) to the mean next-token loss in nats."""
+
+    cosine: Tensor
+    sine: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        cosine, sine = _rotation_table(config)
+        self.register_buffer("cosine", cosine, persistent=False)
+        self.register_buffer("sine", sine, persistent=False)
+        self._initialize(config.layers)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        logits = self.logits(sequences[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), sequences[:, 1:].flatten())
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Scores of every next token, shape (batch, length, vocabulary)."""
+        length = tokens.shape[1]
+        x = self.embedding(tokens)
+        rotation = (self.cosine[:length].to(x.dtype), self.sine[:length].to(x.dtype))
+        for block in self.blocks:
+            x = block(x, rotation)
+        return F.linear(self.norm(x), self.embedding.weight)
+
+    def _initialize(self, layers: int) -> None:
+        for name, parameter in self.named_parameters():
+            if parameter.dim() < 2:
+                continue
+            residual = name.endswith("project_out.weight")
+            nn.init.normal_(
+                parameter, std=_INITIAL_DEVIATION / math.sqrt(2 * layers) if residual else _INITIAL_DEVIATION
+            )
+
+
+def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:
+    """Matrices decay, gains do not."""
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def _swiglu_width(width: int) -> int:
+    """Two thirds of 4 x width (Shazeer 2020, "GLU Variants Improve Transformer"), rounded up to a multiple of 32."""
+    return -(-8 * width // (3 * 32)) * 32
+
+
+def _rotation_table(config: ModelConfig) -> tuple[Tensor, Tensor]:
+    half = config.width // config.heads // 2
+    frequency = _ROTARY_BASE ** (-torch.arange(half, dtype=torch.float32) / half)
+    angle = torch.outer(torch.arange(config.context, dtype=torch.float32), frequency)
+    return angle.cos(), angle.sin()
+
+
+def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    cosine, sine = rotation
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)

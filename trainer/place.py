@@ -1,0 +1,64 @@
+"""Where a pod stands in its gang, as the infrastructure says it in the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.contract import TERMINATION_LOG, Env
+from trainer.errors import ConfigError
+
+TERMINATION_LOG_VARIABLE = "BIVOUAC_TERMINATION_LOG"
+_TERMINATION_LIMIT_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Place:
+    node_name: str
+    pod_ip: str
+    node_rank: int
+    node_count: int
+    ranks_per_node: int
+    rendezvous: str
+    campaign: str
+    attempt: int
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Place:
+        """Raises `ConfigError` that names every variable that is missing or no number."""
+        numbers = (Env.NODE_RANK, Env.NODE_COUNT, Env.RANKS_PER_NODE, Env.ATTEMPT)
+        texts = (Env.NODE_NAME, Env.POD_IP, Env.RENDEZVOUS, Env.CAMPAIGN)
+        wrong = [name for name in texts if not environment.get(name)]
+        wrong += [name for name in numbers if not environment.get(name, "").isdigit()]
+        if wrong:
+            raise ConfigError("variables are missing or no numbers", ", ".join(wrong), "set them in the pod's template")
+        return cls(
+            node_name=environment[Env.NODE_NAME],
+            pod_ip=environment[Env.POD_IP],
+            node_rank=int(environment[Env.NODE_RANK]),
+            node_count=int(environment[Env.NODE_COUNT]),
+            ranks_per_node=int(environment[Env.RANKS_PER_NODE]),
+            rendezvous=environment[Env.RENDEZVOUS],
+            campaign=environment[Env.CAMPAIGN],
+            attempt=int(environment[Env.ATTEMPT]),
+        )
+
+
+def termination_log() -> Path:
+    return Path(os.environ.get(TERMINATION_LOG_VARIABLE, TERMINATION_LOG))
+
+
+def write_termination(message: str) -> None:
+    """The kubelet reads the file after the container's end; longer messages would be cut in the middle of the JSON."""
+    content = message.encode()
+    if len(content) > _TERMINATION_LIMIT_BYTES:
+        raise ValueError(f"a termination message of {len(content)} bytes; the kubelet keeps {_TERMINATION_LIMIT_BYTES}")
+    try:
+        with termination_log().open("wb") as file:
+            file.write(content)
+    except OSError as error:
+        # The exit code matters more than the message: it must not be lost over a file.
+        print(f"the termination message could not be written: {error}", file=sys.stderr)

@@ -1,0 +1,65 @@
+"""One rank: join the gang, restore, train, and end with an exit code that says why."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.contract import ExitCode
+from trainer.errors import Interrupted, classify
+from trainer.events import emit
+from trainer.heartbeat import Heartbeat, Outcome
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where things are mounted; a pod uses the contract's places."""
+
+    config: Path
+    data: Path
+    local: Path
+    shared: Path
+    run: Path
+    """Scratch of this pod: heartbeats, logs, the stop file."""
+
+
+def rank_main(paths: Paths) -> None:
+    """Entry point that the elastic agent starts once per local rank; returns only when training is done."""
+    _die_with_the_agent()
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
+    heartbeat = Heartbeat(paths.run, int(os.environ["RANK"]))
+    try:
+        # Imported here: the agent imports this module before it has set what torch reads when it is imported.
+        from trainer.assembly import train
+
+        train(paths, heartbeat)
+        heartbeat.beat(outcome=Outcome(exit_code=ExitCode.DONE, reason="done"))
+    except BaseException as error:
+        _end(heartbeat, error)
+
+
+def _end(heartbeat: Heartbeat, error: BaseException) -> None:
+    """Say why in the heartbeat and on stderr, then leave at once: collectives with a lost peer never finish."""
+    known = classify(error)
+    if not isinstance(known, Interrupted):
+        traceback.print_exception(error)
+    heartbeat.beat(outcome=Outcome(exit_code=known.exit_code, reason=known.reason, detail=str(known)[:1000]))
+    emit("ended", exit_code=int(known.exit_code), reason=known.reason, detail=str(known)[:1000])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(known.exit_code)
+
+
+def _die_with_the_agent() -> None:
+    """A rank must not outlive its agent; and SIGTERM from the agent ends it as it would end any process."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})

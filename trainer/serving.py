@@ -1,0 +1,136 @@
+"""What the agent serves on the pod's address: `/status`, `/metrics`, `/healthz`, read from the ranks' heartbeats."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
+from trainer.heartbeat import Beat, read_beats
+
+_ORDER = list(Phase)
+
+
+@dataclass(frozen=True)
+class Node:
+    """The agent's own place in the campaign, and where its ranks leave their heartbeats."""
+
+    campaign: str
+    attempt: int
+    name: str
+    steps: int
+    first_rank: int
+    ranks: int
+    run: Path
+    started: float = field(default_factory=time.monotonic)
+
+    def status(self) -> Status:
+        beats = {beat.rank: beat for beat in read_beats(self.run)}
+        ranks = range(self.first_rank, self.first_rank + self.ranks)
+        slowest = min(beats.values(), key=lambda beat: beat.step, default=None)
+        return Status(
+            campaign=self.campaign,
+            attempt=self.attempt,
+            node=self.name,
+            phase=min((beat.phase for beat in beats.values()), key=_ORDER.index, default=Phase.STARTING),
+            step=slowest.step if slowest and len(beats) == self.ranks else 0,
+            steps=self.steps,
+            committed_step=max((beat.committed_step for beat in beats.values()), default=-1),
+            tokens=slowest.tokens if slowest else 0,
+            loss=slowest.loss if slowest else None,
+            step_seconds=slowest.step_seconds if slowest else None,
+            ranks=tuple(self._rank(rank, beats.get(rank)) for rank in ranks),
+        )
+
+    def _rank(self, rank: int, beat: Beat | None) -> RankStatus:
+        if beat is None:
+            age = time.monotonic() - self.started
+            return RankStatus(rank=rank, alive=True, step=0, heartbeat_age_s=round(age, 3))
+        age = time.monotonic() - beat.at
+        alive = beat.outcome is None and _runs(beat.pid)
+        return RankStatus(rank=rank, alive=alive, step=beat.step, heartbeat_age_s=round(age, 3))
+
+
+def serve(node: Node, address: str) -> ThreadingHTTPServer:
+    """Start serving in a thread; the caller need not stop it before it exits."""
+    registry = CollectorRegistry()
+    registry.register(_StatusCollector(node))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/status":
+                self._answer(200, "application/json", node.status().model_dump_json().encode())
+            elif self.path == "/metrics":
+                self._answer(200, "text/plain; version=0.0.4", generate_latest(registry))
+            elif self.path == "/healthz":
+                self._answer(200, "text/plain", b"ok\n")
+            else:
+                self._answer(404, "text/plain", b"known: /status /metrics /healthz\n")
+
+        def _answer(self, code: int, kind: str, content: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are polls; they are not worth a line each."""
+
+    server = ThreadingHTTPServer((address, AGENT_PORT), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
+    return server
+
+
+class _StatusCollector(Collector):
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        return iter(())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        status = self._node.status()
+        place = {"campaign": status.campaign, "attempt": str(status.attempt), "node": status.node}
+        values = {
+            "step": ("Optimizer steps finished by the slowest local rank", status.step),
+            "steps": ("Optimizer steps planned", status.steps),
+            "committed_step": ("Newest step committed on this node, -1 before the first", status.committed_step),
+            "tokens": ("Tokens consumed by all ranks", status.tokens),
+            "loss": ("Training loss of the last step, nats per token", status.loss),
+            "step_seconds": ("Duration of the last step", status.step_seconds),
+        }
+        for name, (text, value) in values.items():
+            if value is not None:
+                yield _gauge(name, text, place, value)
+        phase = GaugeMetricFamily("bivouac_phase", "1 for the current phase", labels=[*place, "phase"])
+        for each in Phase:
+            phase.add_metric([*place.values(), each.value], float(each is status.phase))
+        yield phase
+        age = GaugeMetricFamily("bivouac_heartbeat_age_seconds", "Since a rank's last beat", labels=[*place, "rank"])
+        for rank in status.ranks:
+            age.add_metric([*place.values(), str(rank.rank)], rank.heartbeat_age_s)
+        yield age
+
+
+def _gauge(name: str, text: str, place: dict[str, str], value: float) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"bivouac_{name}", text, labels=list(place))
+    family.add_metric(list(place.values()), float(value))
+    return family
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in ("Z", "X")
