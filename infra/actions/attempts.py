@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from lightkube import Client
@@ -12,6 +13,7 @@ from lightkube.types import CascadeType
 
 from infra.actions.cluster import JobSet, is_gone, is_there_already
 from infra.actions.gang import Gang, jobset
+from infra.names import NAMESPACE
 
 
 def create_config(client: Client, name: str, labels: dict[str, str], files: dict[str, str]) -> None:
@@ -29,7 +31,7 @@ def launch(client: Client, gang: Gang) -> None:
     """Create the gang's JobSet; when it is there already (a driver killed in between), it is left as it is."""
     manifest: dict[str, Any] = jobset(gang)
     try:
-        client.create(JobSet(manifest))
+        client.create(JobSet.from_dict(manifest))
     except ApiError as error:
         if not is_there_already(error):
             raise
@@ -54,5 +56,5 @@ def remove(client: Client, name: str) -> None:
             raise
 
 
-def pods(client: Client, labels: dict[str, str]) -> list[Pod]:
-    return list(client.list(Pod, labels=labels))
+def pods(client: Client, labels: Mapping[str, str]) -> list[Pod]:
+    return list(client.list(Pod, namespace=NAMESPACE, labels=dict(labels)))

@@ -83,13 +83,13 @@ def config_map(name: str, campaign: str, files: Mapping[str, str]) -> dict[str, 
 
 def volumes(config: str, *, data_read_only: bool = True) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(pod volumes, container mounts) of the contract's paths."""
-    pod = [
+    pod: list[dict[str, Any]] = [
         {"name": "config", "configMap": {"name": config}},
         {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
         {"name": "local", "hostPath": {"path": LOCAL_CHECKPOINTS_HOST_PATH, "type": "DirectoryOrCreate"}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
     ]
-    container = [
+    container: list[dict[str, Any]] = [
         {"name": "config", "mountPath": CONFIG_FILE.rpartition("/")[0], "readOnly": True},
         {"name": "shared", "mountPath": DATA_MOUNT, "subPath": "data", "readOnly": data_read_only},
         {"name": "shared", "mountPath": SHARED_CHECKPOINTS, "subPath": "checkpoints"},

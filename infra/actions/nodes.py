@@ -58,7 +58,7 @@ class GpuNodes:
             scalingConfig={"minSize": 0, "maxSize": max(scaling["maxSize"], count), "desiredSize": count},
         )
 
-    def list(self) -> tuple[NodeFacts, ...]:
+    def facts(self) -> tuple[NodeFacts, ...]:
         nodes = [node for node in self.client.list(Node, labels={POOL_LABEL: GPU_POOL})]
         instances = {_instance_of(node): node for node in nodes}
         states = self._instance_states([name for name in instances if name])

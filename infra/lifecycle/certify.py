@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.account import Account
 from infra.errors import NotProven
-from infra.events import Kind
+from infra.events import Kind, Stage
 from infra.lifecycle.context import Context
 from infra.lifecycle.looks import LOOKS, Look
 from infra.names import Names
@@ -121,7 +121,7 @@ def kept(context: Context) -> tuple[str, ...]:
     rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]
     if state.archive is not None:
         rows.insert(0, f"{state.archive['manifest']} (golden checkpoint of step {state.archive['step']})")
-    if (image := context.outputs.get("bake", {}).get("image")) is not None:
+    if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
         rows.append(f"{image} (trainer image)")
     return tuple(rows)
 

@@ -121,7 +121,8 @@ def _deadline(store: CampaignStore, spec: Spec) -> datetime:
     begun = datetime.now(UTC)
     clock = {"started_at": begun.isoformat(), "deadline": (begun + spec.money.deadline).isoformat()}
     store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())
-    return datetime.fromisoformat(store.get_json(CLOCK)["deadline"]).replace(microsecond=0)
+    stored = store.get_json(CLOCK) or clock
+    return datetime.fromisoformat(stored["deadline"]).replace(microsecond=0)
 
 
 def _writer() -> str:

@@ -62,7 +62,7 @@ def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
     fit: list[NodeFacts] = []
     for _ in context.turns(spec.recovery.capacity_timeout.total_seconds()):
         context.progress.step(f"{len(fit)} of {wanted} nodes ready")
-        fit = [node for node in nodes.list() if node.fit and node.accelerators >= devices]
+        fit = [node for node in nodes.facts() if node.fit and node.accelerators >= devices]
         if len(fit) >= wanted:
             return fit
     nodes.set_desired(0)

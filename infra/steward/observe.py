@@ -13,6 +13,7 @@ from typing import Any
 from lightkube import Client
 from lightkube.resources.core_v1 import Pod
 
+from infra.actions import attempts
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.actions.nodes import GpuNodes, NodeFacts
 from infra.actions.steward_config import StewardConfig
@@ -47,7 +48,7 @@ class Observer:
         self._running_since.clear()
 
     def observe(self, attempt: int, in_flight: bool, committed_step: int, stop_requested: bool) -> Observation:
-        facts = self.nodes.list()
+        facts = self.nodes.facts()
         self._meter(facts)
         pods = self._pods(attempt) if in_flight else ()
         wanted = self.config.spec.nodes.count
@@ -75,7 +76,7 @@ class Observer:
 
     def _pods(self, attempt: int) -> tuple[PodView, ...]:
         labels = {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
-        pods = list(self.client.list(Pod, labels=labels))
+        pods = attempts.pods(self.client, labels)
         running = [pod for pod in pods if _phase(pod) == "Running" and pod.status and pod.status.podIP]
         self.agents = {_name(pod): str(pod.status.podIP) for pod in running if pod.status}
         for pod, status in zip(running, self._pool.map(_probe, running), strict=True):

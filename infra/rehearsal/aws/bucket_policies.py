@@ -28,4 +28,4 @@ def install(world: World) -> None:
             return PermissionResult.DENIED
         return PermissionResult.PERMITTED if "Allow" in effects else PermissionResult.NEUTRAL
 
-    FakeBucket.get_permission = get_permission
+    FakeBucket.get_permission = get_permission  # type: ignore[method-assign,assignment]

@@ -1,8 +1,8 @@
 """The first code in a container's new namespaces: build the root, move into it, become the program.
 
 Run as `python -I -S enter.py SPEC STATUS_FD`, standard library only, so that it starts in a few milliseconds.
-`unshare --pid` (without --fork) has made the namespaces: our child is their PID 1 and becomes the program, while we stay
-outside to pass on signals and to report how it ended (util-linux' own --fork reports a SIGKILL as exit code 1).
+`unshare --pid` (without --fork) has made the namespaces: our child is their PID 1 and becomes the program, while we
+stay outside to pass on signals and to report how it ended (util-linux' own --fork reports a SIGKILL as exit code 1).
 The program is PID 1 itself, as under a container runtime: signals that it does not handle are not delivered to it,
 and when it ends the kernel ends everything else in its namespace.
 STATUS_FD closes silently when the program runs; otherwise it carries {"stage", "error"}.
@@ -24,7 +24,15 @@ SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 SYS_MOUNT_SETATTR = 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 PR_SET_PDEATHSIG = 1
-ATTENDED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+ATTENDED = {
+    signal.SIGCHLD,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+}
 OLD = "/.old"
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -76,7 +84,7 @@ def bind(source: str, target: str, read_only: bool) -> None:
 def change_root(spec: dict[str, Any]) -> None:
     """pivot_root first, mounts after: absolute links in an image or a volume then resolve inside the new root."""
     root = spec["root"]
-    if spec.get("persistent"):
+    if spec["persistent"]:
         mount(root, root, None, MS_BIND)
     else:
         mount("root", root, "tmpfs", MS_NODEV, "mode=755")
@@ -99,7 +107,7 @@ def furnish(spec: dict[str, Any]) -> None:
     for path, text in spec["files"].items():
         if not os.path.lexists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w") as file:
+            with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755), "w") as file:
                 file.write(text)
     make_devices()
     for entry in spec["binds"]:
@@ -140,7 +148,9 @@ def build(spec: dict[str, Any]) -> None:
     mount_kernel_views()
     furnish(spec)
     checked(libc.umount2(os.fsencode(OLD), MNT_DETACH), "umount of the old root")
-    os.rmdir(OLD)
+    if not spec["persistent"]:
+        # A persistent root may be in use by another script, whose mount point this is too.
+        os.rmdir(OLD)
     os.makedirs(spec["cwd"], exist_ok=True)
     os.chdir(spec["cwd"])
 
@@ -169,7 +179,8 @@ def become(spec_path: str, status: int) -> None:
         reset_signals()
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
     except BaseException as error:
-        os.write(status, json.dumps({"stage": stage, "error": str(error)}).encode())
+        told = f"{spec['argv'][0]!r}: {os.strerror(getattr(error, 'errno', 0))}" if stage == "exec" else str(error)
+        os.write(status, json.dumps({"stage": stage, "error": told}).encode())
     os._exit(128)
 
 

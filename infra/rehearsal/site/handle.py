@@ -159,6 +159,7 @@ def _pitch(name: str, folder: Path) -> Site:
             "AWS_EC2_METADATA_DISABLED": "true",
             "PATH": _path(folder),
             "PULUMI_HOME": str(folder / "pulumi"),
+            "BIVOUAC_SITE_FOLDER": str(folder),
             "PULUMI_SKIP_UPDATE_CHECK": "true",
         },
     )

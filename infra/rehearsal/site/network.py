@@ -24,7 +24,7 @@ CLONE_NEWNET = 0x40000000
 
 
 def make_bridge(name: str, addresses: Iterable[str] = (), on_link: Iterable[str] = (CAMPUS,)) -> None:
-    """A bridge in the caller's network namespace, up, with `addresses` ("10.77.0.1/16") and the networks reached on it."""
+    """A bridge in the caller's network namespace, up, with `addresses` ("10.77.0.1/16") and networks on link."""
     with IPRoute() as route:
         index = _index(route, name)
         if index is None:

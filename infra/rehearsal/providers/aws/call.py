@@ -21,7 +21,9 @@ from infra.rehearsal.providers.wire import Props
 Value = TypeVar("Value")
 PROPAGATION = timedelta(minutes=2)
 """How long the real plugin waits until a thing that was just made is known everywhere."""
-_GONE = re.compile(r"(PlacementGroup.Unknown|NotFound|NoSuch\w*|DoesNotExist|ResourceNotFoundException|NotFoundException)$|NotFound|^404$")
+_GONE = re.compile(
+    r"(PlacementGroup.Unknown|NotFound|NoSuch\w*|DoesNotExist|ResourceNotFoundException|NotFoundException)$|NotFound|^404$"
+)
 
 
 class NotReady(Exception):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from typing import Any
 
+from infra.rehearsal.providers.package import Refused
 from infra.rehearsal.providers.wire import Props
 
 
@@ -22,7 +24,10 @@ class Clients:
 
     @property
     def region(self) -> str:
-        return str(self._config.get("region") or self.session().region_name or "us-east-1")
+        region = self._config.get("region") or os.environ.get("AWS_REGION") or self.session().region_name
+        if not region:
+            raise Refused("no region is configured; cure: give the provider a `region`, or set AWS_REGION")
+        return str(region)
 
     @property
     def account(self) -> str:

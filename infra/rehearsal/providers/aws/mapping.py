@@ -13,6 +13,7 @@ from infra.rehearsal.providers.package import Change, Failure
 from infra.rehearsal.providers.wire import UNKNOWN, Props, has_unknown
 
 Fields = Mapping[str, Input]
+_NOTHING: tuple[Any, ...] = (None, [], {})
 
 
 def field_name(name: str, entry: Input, case: Case) -> str:
@@ -125,9 +126,11 @@ def changes(fields: Fields, old: Props, new: Props, path: str = "", replaces: bo
 
 
 def equal(entry: Input, left: Any, right: Any) -> bool:
-    """Unknown values equal nothing."""
+    """Unknown values equal nothing; an empty list or map is as good as none."""
     if left == right:
         return not has_unknown(left)
+    if left in _NOTHING and right in _NOTHING:
+        return True
     if left is None or right is None or has_unknown(left) or has_unknown(right):
         return False
     if entry.kind is Kind.JSON:

@@ -50,8 +50,8 @@ class AwsPackage:
         table = resource.table()
         given = request.inputs
         inputs = mapping.normalised(table, {key: value for key, value in given.items() if not key.startswith("__")})
-        if resource.regional:
-            inputs.setdefault("region", self._clients.region)
+        if resource.regional and "region" not in inputs:
+            inputs["region"] = self._clients.region
         if resource.tagger and self._default_tags and inputs.get("tags") != UNKNOWN:
             inputs["tags"] = self._default_tags | (inputs.get("tags") or {})
         if resource.naming and inputs.get(resource.naming.property) is None:
@@ -104,7 +104,7 @@ class AwsPackage:
             if resource.tagger and "tags" not in inputs and observed.get("tags"):
                 inputs["tags"] = observed["tags"]
         else:
-            inputs = {name: observed[name] for name in table if observed.get(name) is not None}
+            inputs = mapping.normalised(table, {name: observed.get(name) for name in table})
         return call.id, inputs, {**request.state, **inputs, **observed, **_agreed(table, inputs, observed)}
 
     def update(self, request: Request) -> Props:
@@ -156,6 +156,8 @@ class AwsPackage:
 
     def _observe(self, call: Call) -> Props | None:
         observed = call.or_none(lambda: call.resource.read(call))
+        if observed is not None and call.resource.regional:
+            observed = {**observed, "region": call.region}
         if observed is not None and call.resource.tagger:
             # AWS's own tags cannot be set, so they are no drift.
             own = {key: value for key, value in (observed.get("tags") or {}).items() if not key.startswith("aws:")}

@@ -1,0 +1,147 @@
+"""What nodeadm does with user data: find the NodeConfig, and refuse what would not join.
+
+https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import ssl
+from dataclasses import dataclass, field
+from email.parser import Parser
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from infra.errors import PermanentError
+
+MEDIA_TYPE = "application/node.eks.aws"
+API_GROUP = "node.eks.aws/"
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+CURE = "correct the NodeConfig in the launch template's user data"
+
+
+class NotJoining(PermanentError):
+    """This user data makes no node."""
+
+
+@dataclass(frozen=True)
+class Taint:
+    key: str
+    value: str
+    effect: str
+
+    def document(self) -> dict[str, str]:
+        return {"key": self.key, "effect": self.effect} | ({"value": self.value} if self.value else {})
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    cluster: str
+    endpoint: str
+    authority_pem: str
+    cidr: str
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    max_pods: int | None = None
+    local_disk: bool = False
+    """The instance's NVMe disks are set up at /mnt/k8s-disks."""
+
+
+def read_node_config(user_data: str) -> NodeConfig:
+    """Raises NotJoining with every finding at once."""
+    spec = _merged(_documents(user_data))
+    findings: list[str] = []
+    cluster = spec.get("cluster") or {}
+    pem = _authority(cluster.get("certificateAuthority"), findings)
+    if not cluster.get("name"):
+        findings.append("spec.cluster.name is missing")
+    endpoint = str(cluster.get("apiServerEndpoint") or "")
+    if urlsplit(endpoint).scheme != "https" or not urlsplit(endpoint).hostname:
+        findings.append(f"spec.cluster.apiServerEndpoint is no https URL: {endpoint!r}")
+    try:
+        ipaddress.ip_network(str(cluster.get("cidr")))
+    except ValueError:
+        findings.append(f"spec.cluster.cidr is no network: {cluster.get('cidr')!r}")
+    kubelet = spec.get("kubelet") or {}
+    labels, taints = _flags(kubelet.get("flags") or [], findings)
+    if findings:
+        raise NotJoining("nodeadm refuses the NodeConfig", seen="; ".join(findings), cure=CURE)
+    storage = ((spec.get("instance") or {}).get("localStorage") or {}).get("strategy")
+    max_pods = (kubelet.get("config") or {}).get("maxPods")
+    return NodeConfig(
+        str(cluster["name"]), endpoint, pem, str(cluster["cidr"]), labels, taints, max_pods, storage is not None
+    )
+
+
+def _documents(user_data: str) -> list[dict[str, Any]]:
+    """Every NodeConfig of the user data: parts of a MIME message, or the whole."""
+    message = Parser().parsestr(user_data)
+    if message.is_multipart():
+        parts = [part for part in message.walk() if part.get_content_type() == MEDIA_TYPE]
+        texts = [part.get_payload(decode=True).decode(errors="replace") for part in parts]  # type: ignore[union-attr]
+    else:
+        texts = [user_data] if API_GROUP in user_data else []
+    try:
+        found = [document for text in texts for document in yaml.safe_load_all(text)]
+    except yaml.YAMLError as error:
+        raise NotJoining("the NodeConfig is not YAML", seen=" ".join(str(error).split()), cure=CURE) from error
+    found = [one for one in found if isinstance(one, dict) and one.get("kind") == "NodeConfig"]
+    if not found:
+        seen = f"{len(user_data)} characters of user data, starting {user_data[:60]!r}"
+        raise NotJoining("no NodeConfig in the user data", seen=seen, cure=f"add a part of type {MEDIA_TYPE}")
+    return found
+
+
+def _merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """nodeadm merges several in order: maps by key, kubelet flags one after the other, anything else replaced."""
+
+    def merge(base: Any, change: Any, path: tuple[str, ...] = ()) -> Any:
+        if isinstance(base, dict) and isinstance(change, dict):
+            keys = [*base, *(key for key in change if key not in base)]
+            return {
+                key: merge(base.get(key), change[key], (*path, key)) if key in change else base[key] for key in keys
+            }
+        return [*base, *change] if path == ("kubelet", "flags") and base and change else change
+
+    spec: dict[str, Any] = {}
+    for document in documents:
+        spec = merge(spec, document.get("spec") or {})
+    return spec
+
+
+def _authority(encoded: Any, findings: list[str]) -> str:
+    try:
+        pem = base64.b64decode(str(encoded or ""), validate=True).decode()
+        ssl.create_default_context().load_verify_locations(cadata=pem)
+        return pem
+    except (binascii.Error, UnicodeDecodeError, ssl.SSLError, ValueError):
+        findings.append(f"spec.cluster.certificateAuthority is no certificate in base64: {str(encoded)[:30]!r}")
+        return ""
+
+
+def _flags(flags: list[str], findings: list[str]) -> tuple[dict[str, str], tuple[Taint, ...]]:
+    labels: dict[str, str] = {}
+    taints: list[Taint] = []
+    for flag in flags:
+        name, _, value = str(flag).partition("=")
+        items = [item for item in value.split(",") if item]
+        if name == "--node-labels":
+            for item in items:
+                key, equals, text = item.partition("=")
+                labels[key] = text
+                if not equals:
+                    findings.append(f"--node-labels: {item!r} is not key=value")
+        elif name == "--register-with-taints":
+            for item in items:
+                pair, _, effect = item.rpartition(":")
+                key, _, text = pair.partition("=")
+                taints.append(Taint(key, text, effect))
+                if effect not in EFFECTS or not key:
+                    findings.append(f"--register-with-taints: {item!r} is not key=value:effect ({', '.join(EFFECTS)})")
+        elif not name.startswith("--"):
+            findings.append(f"spec.kubelet.flags: {flag!r} is no flag")
+    return labels, tuple(taints)

@@ -1,0 +1,200 @@
+"""A Kubernetes API client as small as a node needs: JSON over one kept connection per thread, and watches that heal."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode, urlsplit
+
+from infra.errors import PermanentError, TemporaryError
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+JSON, MERGE, STRATEGIC = "application/json", "application/merge-patch+json", "application/strategic-merge-patch+json"
+ANSWER_WITHIN_S = 10.0
+RETRY = timedelta(seconds=1)
+SLOWEST_RETRY_S = 10.0
+WATCH_LIFE_S = 300
+GONE, UNAUTHORIZED, CONFLICT, NOT_FOUND = 410, 401, 409, 404
+
+
+class Refused(PermanentError):
+    """The API server answered with a 4xx; `status` is the HTTP status."""
+
+    def __init__(self, what: str, status: int, message: str) -> None:
+        super().__init__(what, seen=f"{status} {message}")
+        self.status, self.message = status, message
+
+
+class Tokens(Protocol):
+    def token(self) -> str: ...
+    def forget(self) -> None: ...
+
+
+class Api:
+    """Raises Refused for what the server will not do, TemporaryError for what it cannot do now."""
+
+    def __init__(self, endpoint: str, authority_pem: str, tokens: Tokens) -> None:
+        parts = urlsplit(endpoint)
+        self.host, self.port = str(parts.hostname), parts.port or 443
+        self._tokens = tokens
+        self._tls = ssl.create_default_context(cadata=authority_pem)
+        self._kept = threading.local()
+
+    def get(self, path: str, **query: str) -> Object:
+        return self.call("GET", path, query=query)
+
+    def post(self, path: str, body: Object) -> Object:
+        return self.call("POST", path, body)
+
+    def put(self, path: str, body: Object) -> Object:
+        return self.call("PUT", path, body)
+
+    def patch(self, path: str, body: Object, kind: str = STRATEGIC) -> Object:
+        return self.call("PATCH", path, body, kind=kind)
+
+    def delete(self, path: str, body: Object | None = None) -> Object:
+        return self.call("DELETE", path, body)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        *,
+        query: dict[str, str] | None = None,
+        kind: str = JSON,
+    ) -> Object:
+        if query:
+            path = f"{path}?{urlencode(query)}"
+        what = f"{method} {path}"
+        for attempt in (1, 2, 3):
+            kept = getattr(self._kept, "connection", None)
+            connection = kept or self._connect(ANSWER_WITHIN_S)
+            self._kept.connection = None
+            try:
+                answer = self._send(connection, method, path, body, kind)
+                content = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if kept is not None and attempt < 3:
+                    continue  # the server closed an idle connection
+                raise TemporaryError("the API server does not answer", seen=f"{what}: {error}", delay=RETRY) from error
+            self._kept.connection = connection
+            if answer.status == UNAUTHORIZED and attempt == 1:
+                self._tokens.forget()
+                continue
+            return _result(what, answer.status, content)
+        raise AssertionError("unreachable")
+
+    def _connect(self, timeout_s: float) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=self._tls)
+
+    def _send(
+        self, connection: http.client.HTTPSConnection, method: str, path: str, body: Object | None, kind: str
+    ) -> http.client.HTTPResponse:
+        headers = {"Authorization": f"Bearer {self._tokens.token()}", "Accept": JSON, "Content-Type": kind}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        return connection.getresponse()
+
+    def events(self, path: str, version: str, query: dict[str, str]) -> Iterator[Object]:
+        """One watch from `version` on; ends when the server ends it, raises what `call` raises."""
+        life = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_LIFE_S)}
+        query = {**query, **life, "resourceVersion": version}
+        connection = self._connect(ANSWER_WITHIN_S)
+        try:
+            answer = self._send(connection, "GET", f"{path}?{urlencode(query)}", None, JSON)
+            if answer.status != http.client.OK:
+                if answer.status == UNAUTHORIZED:
+                    self._tokens.forget()
+                _result(f"watch {path}", answer.status, answer.read())
+            _notice_a_dead_peer(connection.sock)
+            while line := answer.readline():
+                yield json.loads(line)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise TemporaryError("a watch broke", seen=f"{path}: {error}", delay=RETRY) from error
+        finally:
+            connection.close()
+
+
+def _notice_a_dead_peer(sock: socket.socket) -> None:
+    """An idle watch on a cut network must not wait for ever: probes after 5 s, given up after about 20 s."""
+    sock.settimeout(WATCH_LIFE_S + ANSWER_WITHIN_S)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _result(what: str, status: int, content: bytes) -> Object:
+    if status < 300:
+        return dict(json.loads(content)) if content else {}
+    try:
+        message = json.loads(content).get("message", "")
+    except ValueError:
+        message = content[:200].decode(errors="replace")
+    if status >= 500 or status == http.client.TOO_MANY_REQUESTS:
+        raise TemporaryError("the API server is busy", seen=f"{what}: {status} {message}", delay=RETRY)
+    raise Refused(what, status, message)
+
+
+class Watch:
+    """Keeps `on_list` (everything, after each new list) and `on_event` (type, object) told, until the process ends."""
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        on_list: Callable[[list[Object]], None],
+        on_event: Callable[[str, Object], None],
+        **query: str,
+    ) -> None:
+        self._api, self._path, self._query = api, path, query
+        self._on_list, self._on_event = on_list, on_event
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"watch {self._path}", daemon=True).start()
+
+    def _run(self) -> None:
+        pause, patience, complaint = threading.Event(), RETRY.total_seconds(), ""
+        while True:
+            try:
+                found = self._api.get(self._path, **self._query)
+                self._on_list(found.get("items") or [])
+                patience, complaint = RETRY.total_seconds(), ""
+                self._follow(found["metadata"]["resourceVersion"])
+            except (Refused, TemporaryError) as error:
+                if str(error) != complaint:
+                    log.warning("%s", error)
+                complaint = str(error)
+                pause.wait(patience)
+                patience = min(patience * 2, SLOWEST_RETRY_S)
+
+    def _follow(self, version: str) -> None:
+        """Returns when only a new list helps."""
+        while True:
+            for event in self._api.events(self._path, version, self._query):
+                kind, item = event["type"], event["object"]
+                if kind == "ERROR":
+                    return
+                version = item["metadata"]["resourceVersion"]
+                if kind != "BOOKMARK":
+                    self._on_event(kind, item)
+
+
+def namespaced(plural: str, namespace: str, name: str = "", group: str = "") -> str:
+    root = f"/apis/{group}" if group else "/api/v1"
+    return f"{root}/namespaces/{quote(namespace)}/{plural}" + (f"/{quote(name)}" if name else "")
+
+
+def decoded(data: dict[str, str] | None) -> dict[str, bytes]:
+    """A Secret's data, a ConfigMap's binaryData."""
+    return {key: base64.b64decode(value) for key, value in (data or {}).items()}

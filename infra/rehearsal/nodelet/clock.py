@@ -1,0 +1,13 @@
+"""Times as the Kubernetes API writes them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def timestamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,111 @@
+"""The node's agent: registers, then makes the pods bound to this node run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from infra.rehearsal.nodelet.auth import EksTokens
+from infra.rehearsal.nodelet.boot import NodeConfig
+from infra.rehearsal.nodelet.client import Api, Object, Watch
+from infra.rehearsal.nodelet.credentials import RoleCredentials
+from infra.rehearsal.nodelet.hosts import Hosts
+from infra.rehearsal.nodelet.images import ImageStore
+from infra.rehearsal.nodelet.logs import serve_logs
+from infra.rehearsal.nodelet.machine import MachineConfig
+from infra.rehearsal.nodelet.node import Node
+from infra.rehearsal.nodelet.pods import OVER, PodWorker
+from infra.rehearsal.nodelet.surroundings import Addresses, Events, Surroundings
+
+log = logging.getLogger(__name__)
+
+
+class Kubelet:
+    def __init__(self, config: MachineConfig, node: NodeConfig, credentials: RoleCredentials) -> None:
+        tokens = EksTokens(node.cluster, credentials, config.endpoint_url, config.region)
+        api = Api(node.endpoint, node.authority_pem, tokens)
+        work = Path(config.work)
+        self._around = Surroundings(
+            config,
+            node,
+            api,
+            credentials,
+            ImageStore(work / "images", config.region, credentials),
+            Hosts(api),
+            Addresses(config.pod_addresses),
+            Events(api, config.hostname),
+        )
+        self._node = Node(api, config, node)
+        self._workers: dict[str, PodWorker] = {}
+        self._finished: dict[str, PodWorker] = {}
+        """Pods that are over but still in the cluster: their logs can be read."""
+        self._lock = threading.Lock()
+        self._watch = Watch(
+            api, "/api/v1/pods", self._on_list, self._on_event, fieldSelector=f"spec.nodeName={config.hostname}"
+        )
+
+    def start(self) -> None:
+        """Returns when the cluster has taken us."""
+        config, node = self._around.config, self._around.node
+        serve_logs(
+            config.address, config.hostname, self._around.work, node.authority_pem, self._log_path, self._is_running
+        )
+        self._node.register()
+        self._node.start()
+        self._around.events.start()
+        self._around.hosts.start()
+        self._watch.start()
+
+    def _on_list(self, pods: list[Object]) -> None:
+        with self._lock:
+            present = {pod["metadata"]["uid"] for pod in pods}
+            for uid, worker in list(self._workers.items()):
+                if uid not in present:
+                    worker.vanish()
+            self._finished = {uid: one for uid, one in self._finished.items() if uid in present}
+        for pod in pods:
+            self._on_event("MODIFIED", pod)
+
+    def _on_event(self, kind: str, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        with self._lock:
+            worker = self._workers.get(uid)
+            if kind == "DELETED":
+                self._finished.pop(uid, None)
+                if worker is not None:
+                    worker.vanish()
+            elif worker is not None:
+                worker.update(pod)
+            elif "deletionTimestamp" in pod["metadata"] or self._is_new(pod):
+                self._workers[uid] = PodWorker(self._around, pod, self._ended)
+                self._workers[uid].start()
+
+    def _is_new(self, pod: Object) -> bool:
+        return pod["metadata"]["uid"] not in self._finished and (pod.get("status") or {}).get("phase") not in OVER
+
+    def _ended(self, uid: str) -> None:
+        with self._lock:
+            worker = self._workers.pop(uid)
+            self._finished[uid] = worker
+            pod = worker.unheard()
+            if pod is not None and "deletionTimestamp" in pod["metadata"]:
+                self._workers[uid] = PodWorker(self._around, pod, self._ended)
+                self._workers[uid].start()
+
+    def _worker(self, namespace: str, name: str) -> PodWorker | None:
+        with self._lock:
+            known = [*self._workers.values(), *self._finished.values()]
+        return next((one for one in known if one.named(namespace, name)), None)
+
+    def _log_path(self, namespace: str, pod: str, container: str, previous: bool) -> Path | None:
+        worker = self._worker(namespace, pod)
+        one = worker.container(container) if worker is not None else None
+        if one is None or one.starts < (2 if previous else 1):
+            return None
+        return one.log_path(one.starts - 2 if previous else None)
+
+    def _is_running(self, namespace: str, pod: str, container: str) -> bool:
+        worker = self._worker(namespace, pod)
+        one = worker.container(container) if worker is not None else None
+        return one is not None and one.running

@@ -1,0 +1,243 @@
+"""One emulated EC2 instance as its hypervisor sees it: power, network cable, and a root shell."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import infra
+from infra.errors import PermanentError
+from infra.rehearsal.nodelet.sandbox import Bind, RootSpec, isolated, python_path
+from infra.rehearsal.site import network
+
+UPLINK = "uplink"
+"""The machine's end of its cable; boot puts it under the machine's own bridge."""
+ENTERED = ("net", "uts", "ipc", "mount")
+LOCAL_DISK = "/mnt/k8s-disks/0"
+START_WITHIN_S = 10.0
+FOLDERS = ("nvme", "host", "images", "pods", "logs", "root", "metadata")
+
+
+@dataclass(frozen=True)
+class MachineConfig:
+    """Everything a machine knows at power-on; kept as `machine.json` in its folder."""
+
+    instance_id: str
+    hostname: str
+    """Also the Node's name: "ip-10-42-1-17.ec2.internal"."""
+    address: str
+    """Private address, on link in 10/8."""
+    pod_addresses: tuple[str, ...]
+    kind: Literal["node", "builder"]
+    instance_type: str
+    zone: str
+    region: str
+    account: str
+    endpoint_url: str
+    role_arn: str
+    """Role of the instance profile; empty without one."""
+    agent_key: tuple[str, str]
+    """Access key of the emulator's own principal, which may assume the role."""
+    user_data: str
+    """Decoded user data: MIME with a NodeConfig."""
+    capacity: dict[str, str]
+    """Extended resources of the hardware; each is offered only while its device plugin is installed."""
+    tags: dict[str, str]
+    fsx_root: str
+    """Host folder with one folder per file system id."""
+    work: str
+    """Host folder of this machine: its disks, pods and logs; deleted with the machine."""
+
+    def save(self) -> Path:
+        path = Path(self.work) / "machine.json"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(asdict(self), indent=1))
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> MachineConfig:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        key, secret = fields.pop("agent_key")
+        return cls(**{**fields, "agent_key": (key, secret), "pod_addresses": tuple(fields["pod_addresses"])})
+
+
+class Machine:
+    """A running machine. Made by `start`, in the network namespace that holds `bridge`."""
+
+    def __init__(self, config: MachineConfig, process: subprocess.Popen[bytes], cable: str) -> None:
+        self.config, self.pid = config, process.pid
+        self._process, self._cable = process, cable
+        self._runs: set[int] = set()
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def start(cls, config: MachineConfig, bridge: str = "camp0") -> Machine:
+        """Power on and plug in; returns before the machine has booted."""
+        work = Path(config.work)
+        for folder in FOLDERS:
+            (work / folder).mkdir(parents=True, exist_ok=True)
+        # The shell is PID 1 and only reaps: what a container leaves behind becomes its child.
+        command = ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
+        command += ["sh", "-c", '"$@"; exit $?', "init", sys.executable, "-m", "infra.rehearsal.nodelet"]
+        with (work / "logs" / "console.log").open("ab") as console:
+            process = subprocess.Popen(
+                [*command, str(config.save())],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                cwd=work,
+                env={"PATH": python_path(), "PYTHONPATH": str(Path(infra.__file__).parents[1]), "LANG": "C.UTF-8"},
+                start_new_session=True,
+            )
+        try:
+            _wait_for_namespaces(process)
+            return cls(config, process, network.join(process.pid, bridge, UPLINK, None))
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Power loss: everything in the machine ends, pods included. May be called twice."""
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self) -> None:
+        """Every process stops where it is; the kernel still answers for the machine's addresses."""
+        stopped: set[int] = set()
+        while found := self._tree() - stopped:
+            for pid in found:
+                _signal(pid, signal.SIGSTOP)
+            stopped |= found
+
+    def thaw(self) -> None:
+        for pid in self._tree():
+            _signal(pid, signal.SIGCONT)
+
+    def link(self, up: bool) -> None:
+        """Pull the cable or plug it in."""
+        network.set_link(self._cable, up)
+
+    def run(self, script: str, timeout_s: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a root shell script in the machine; what it writes outside /tmp and /run stays on the machine's disk.
+
+        Raises subprocess.TimeoutExpired after `timeout_s` (everything it started is ended), PermanentError when
+        the machine is down.
+        """
+        if not self.alive():
+            raise PermanentError("the machine is down", seen=self.config.instance_id)
+        document, refusal = self._prepare(script, env or {})
+        with refusal.open("wb") as status:
+            process = subprocess.Popen(
+                [*self._entry(), *isolated(document, status.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={"PATH": os.defpath},
+                pass_fds=(status.fileno(),),
+                start_new_session=True,
+            )
+        try:
+            out, err = self._output(process, timeout_s)
+            if told := refusal.read_text():
+                raise PermanentError("the script could not be started", seen=told)
+        finally:
+            document.unlink(missing_ok=True)
+            refusal.unlink(missing_ok=True)
+        return subprocess.CompletedProcess(script, process.returncode, out, err)
+
+    def _output(self, process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
+        with self._lock:
+            self._runs.add(process.pid)
+        try:
+            return process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            for pid in descendants({process.pid}):
+                _signal(pid, signal.SIGKILL)
+            process.communicate()
+            raise
+        finally:
+            with self._lock:
+                self._runs.discard(process.pid)
+
+    def _entry(self) -> list[str]:
+        # mnt comes last in nsenter's own order, so that the paths of the others are still ours.
+        flags = [f"--{kind}=/proc/{self.pid}/ns/{kind if kind != 'mount' else 'mnt'}" for kind in ENTERED]
+        return ["nsenter", *flags, f"--pid=/proc/{self.pid}/ns/pid_for_children"]
+
+    def _prepare(self, script: str, env: dict[str, str]) -> tuple[Path, Path]:
+        """(the description of the run, where a refusal to start is written)."""
+        work, number = Path(self.config.work), next(self._numbers)
+        file = f"/run/scripts/{number}.sh"
+        around = {
+            "PATH": python_path(),
+            "HOME": "/root",
+            "LANG": "C.UTF-8",
+            "AWS_REGION": self.config.region,
+            "AWS_DEFAULT_REGION": self.config.region,
+            "AWS_ENDPOINT_URL": self.config.endpoint_url,
+        }
+        spec = RootSpec(
+            root=work / "root",
+            hostname=self.config.hostname,
+            argv=["/bin/sh", file] if not script.startswith("#!") else [file],
+            env={**around, **env},
+            binds=[Bind(work / "nvme", LOCAL_DISK, read_only=False)],
+            files={file: script, "/etc/hosts": f"127.0.0.1 localhost\n{self.config.address} {self.config.hostname}\n"},
+            persistent=True,
+        )
+        document = work / f"run-{number}.json"
+        document.touch(mode=0o600)
+        document.write_text(json.dumps(spec.document()))
+        return document, document.with_suffix(".refusal")
+
+    def _tree(self) -> set[int]:
+        with self._lock:
+            return descendants({self.pid, *self._runs})
+
+
+def descendants(roots: set[int]) -> set[int]:
+    """The processes below `roots`, with them. An orphan stays in: its parent is then the init of its namespace."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found, fresh = set(roots), list(roots)
+    while fresh:
+        fresh = [child for parent in fresh for child in children.get(parent, []) if child not in found]
+        found.update(fresh)
+    return found
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _wait_for_namespaces(process: subprocess.Popen[bytes]) -> None:
+    """`unshare` makes all of them in one call, so one that differs from ours says that all are there."""
+    ours, deadline = os.readlink("/proc/self/ns/net"), time.monotonic() + START_WITHIN_S
+    while os.readlink(f"/proc/{process.pid}/ns/net") == ours:
+        if process.poll() is not None or time.monotonic() > deadline:
+            cure = "see logs/console.log in the machine's folder; the site needs CAP_SYS_ADMIN in its user namespace"
+            raise PermanentError("no namespaces for the machine", seen=f"exit code {process.poll()}", cure=cure)
+        time.sleep(0.002)

@@ -1,0 +1,84 @@
+"""Readiness and liveness by HTTP or TCP, asked from the machine as a kubelet does."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+
+from infra.rehearsal.nodelet.client import Object
+
+log = logging.getLogger(__name__)
+
+
+class Prober:
+    """Asks until `still` says no, and tells `on_change` (True after enough successes, False after enough failures)."""
+
+    def __init__(
+        self,
+        probe: Object,
+        container: Object,
+        address: str,
+        still: Callable[[], bool],
+        on_change: Callable[[bool], None],
+    ) -> None:
+        self._probe, self._container, self._address = probe, container, address
+        self._still, self._on_change = still, on_change
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"probe {self._container['name']}", daemon=True).start()
+
+    def _run(self) -> None:
+        probe, streak, last, told = self._probe, 0, None, None
+        period_s = float(probe.get("periodSeconds") or 10)
+        time.sleep(float(probe.get("initialDelaySeconds") or 0))
+        while self._still():
+            good = self._ask()
+            streak = streak + 1 if good == last else 1
+            last = good
+            needed = int(probe.get("successThreshold" if good else "failureThreshold") or (1 if good else 3))
+            if streak >= needed and good != told and self._still():
+                told = good
+                self._on_change(good)
+            # A container that starts should not wait a whole period to be seen ready.
+            time.sleep(period_s if told is not None else min(period_s, 1.0))
+
+    def _ask(self) -> bool:
+        timeout_s = float(self._probe.get("timeoutSeconds") or 1)
+        try:
+            if ask := self._probe.get("httpGet"):
+                return self._http(ask, timeout_s)
+            port = self._port(self._probe["tcpSocket"]["port"])
+            host = self._probe["tcpSocket"].get("host") or self._address
+            socket.create_connection((host, port), timeout_s).close()
+            return True
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _http(self, ask: Object, timeout_s: float) -> bool:
+        host, port = ask.get("host") or self._address, self._port(ask["port"])
+        connection: http.client.HTTPConnection
+        if ask.get("scheme") == "HTTPS":
+            context = ssl._create_unverified_context()  # as a kubelet: a probe does not check certificates
+            connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+        headers = {one["name"]: one["value"] for one in ask.get("httpHeaders") or []}
+        try:
+            connection.request("GET", ask.get("path") or "/", headers={"User-Agent": "kube-probe/nodelet", **headers})
+            return 200 <= connection.getresponse().status < 400
+        finally:
+            connection.close()
+
+    def _port(self, port: int | str) -> int:
+        named = {one.get("name"): one["containerPort"] for one in self._container.get("ports") or []}
+        return int(named.get(port, port))
+
+
+def askable(probe: Object) -> bool:
+    """Only these two kinds are asked here."""
+    return "httpGet" in probe or "tcpSocket" in probe

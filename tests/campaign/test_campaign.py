@@ -1,0 +1,233 @@
+"""One campaign, carried through many faults: a node dies, the driver is killed, a second one tries, a volume is left.
+
+The rehearsal runs once; each test looks at one thing that it must have shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rehearsal import Rehearsal, until
+
+from infra.actions import dataset
+from infra.rehearsal.paths import sites_dir
+from infra.spec import Spec
+from tests.trainer.agents import World, run
+from trainer.contract import TrainConfig
+
+STEPS, EVERY, KILL_AFTER = 60, 10, 25
+SHORT = {
+    "campaign": "faulty",
+    "data": {"max_files": 60},
+    "training": {
+        "model": {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024},
+        "steps": STEPS,
+        "evaluate_every": 30,
+        "step_seconds_estimate": 0.3,
+    },
+    "checkpoint": {"every_steps": EVERY},
+    "rehearsal": {"faults": [{"kill_node": 1, "after_step": KILL_AFTER}]},
+}
+
+
+@dataclass
+class Story:
+    """What was seen while the campaign ran."""
+
+    rehearsal: Rehearsal
+    listening_before: set[str]
+    listening_during: set[str]
+    second_driver: Any
+    nodes: str
+    logs: str
+    stack: str
+    denied: str
+    certificate_with_leak: str
+    leak: str
+    last_run: Any
+    events: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    rehearsal = Rehearsal(tmp_path_factory.mktemp("campaign"), SHORT)
+    try:
+        yield _told(rehearsal)
+    finally:
+        rehearsal.strike()
+
+
+def _told(rehearsal: Rehearsal) -> Story:
+    before = listening()
+    first = rehearsal.start()
+    until(lambda: first.poll() is not None or rehearsal.step() >= 5, "training has begun", 300)
+    assert first.poll() is None, rehearsal.log()
+    second = rehearsal.run("run", str(rehearsal.path))
+    nodes = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "get", "nodes,pods", "-o", "wide").stdout
+    logs = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "logs", "deployment/steward").stdout
+    stack = rehearsal.run("shell", rehearsal.name, "--", "pulumi", "stack", "--show-urns").stdout
+    denied = rehearsal.python(AS_STEWARD.format(role=f"bivouac-{rehearsal.name}-steward"))
+    leak = rehearsal.python(LEAVE_A_VOLUME.format(name=rehearsal.name))
+    rehearsal.kill(first)
+    during = listening()
+    leaky = rehearsal.run("run", str(rehearsal.path), timeout=400)
+    rehearsal.python(f"import boto3; boto3.client('ec2').delete_volume(VolumeId='{leak}')")
+    last = rehearsal.run("run", str(rehearsal.path))
+    events = rehearsal.events()
+    return Story(rehearsal, before, during, second, nodes, logs, stack, denied, _text(leaky), leak, last, events)
+
+
+AS_STEWARD = """
+import boto3
+from botocore.exceptions import ClientError
+from infra.rehearsal.site import credentials
+session = credentials.of_role("{role}")
+try:
+    session.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1)
+    print("allowed")
+except ClientError as error:
+    print(error.response["Error"]["Code"])
+"""
+LEAVE_A_VOLUME = """
+import boto3
+tags = [dict(ResourceType="volume", Tags=[dict(Key="bivouac:campaign", Value="{name}")])]
+print(boto3.client("ec2").create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)["VolumeId"])
+"""
+
+
+def _text(done: Any) -> str:
+    return f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+def listening() -> set[str]:
+    """Local addresses on which something of the host's own network namespace listens."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        rows = (line.split() for line in Path(table).read_text().splitlines()[1:])
+        found |= {row[1] for row in rows if row[3] == "0A"}
+    return found
+
+
+def of_kind(story: Story, kind: str) -> list[dict[str, Any]]:
+    return [event["data"] for event in story.events if event["kind"] == kind]
+
+
+def steps_of(story: Story, attempt: int) -> dict[int, tuple[float, str]]:
+    """Step -> (loss, node) of pod 0 in one attempt, from the shipped logs in the archive."""
+    found: dict[int, tuple[float, str]] = {}
+    for path in story.rehearsal.archived("record/logs").glob(f"*-a{attempt}-gang-0-0-*.log"):
+        for line in path.read_text().splitlines():
+            event = json.loads(line) if line.startswith('{"event": "step"') else None
+            if event is not None:
+                found[event["step"]] = (event["loss"], event["node"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def struck(story: Story) -> Any:
+    """The site's end; the archive is exported by it."""
+    return story.rehearsal.run("down", "--all")
+
+
+def test_the_campaign_ends_well_after_everything(story: Story) -> None:
+    assert story.last_run.returncode == 0, _text(story.last_run)
+
+
+def test_a_second_driver_is_refused_with_the_name_of_the_first(story: Story) -> None:
+    assert story.second_driver.returncode == 75
+    assert re.search(r"already has a driver.*process \d+", story.second_driver.stderr, re.S), story.second_driver.stderr
+
+
+def test_a_killed_driver_is_continued_with_no_second_cluster(story: Story) -> None:
+    assert len(of_kind(story, "driver.took-over")) >= 1
+    finished = [data["stage"] for data in of_kind(story, "stage.finished")]
+    assert finished.count("provision") == 1 and finished.count("supervise") == 1
+
+
+def test_kubectl_and_pulumi_work_in_the_shell(story: Story) -> None:
+    assert story.nodes.count(" Ready ") == 3, story.nodes
+    assert "faulty-a1-gang-0-0" in story.nodes
+    assert "stewarding faulty" in story.logs
+    assert "aws:eks/cluster:Cluster" in story.stack
+
+
+def test_the_node_loss_is_seen_and_the_node_replaced(story: Story) -> None:
+    ended = of_kind(story, "attempt.ended")
+    assert [data["failure"] for data in ended] == ["node", None]
+    assert len(of_kind(story, "node.quarantined")) == 1
+    first, second = of_kind(story, "attempt.running")
+    assert set(first["nodes"]) != set(second["nodes"]), "the second attempt runs on a new node"
+
+
+def test_training_goes_on_from_the_newest_checkpoint(story: Story) -> None:
+    second = of_kind(story, "attempt.launched")[1]
+    assert second["committed_step"] >= KILL_AFTER - KILL_AFTER % EVERY
+
+
+def test_the_loss_after_the_node_loss_equals_an_undisturbed_twins_bit_for_bit(
+    story: Story, struck: Any, tmp_path: Path
+) -> None:
+    assert struck.returncode == 0, _text(struck)
+    config = TrainConfig.model_validate_json(story.rehearsal.archived("train.json").read_text())
+    data = dataset.prepare(Spec.model_validate(story.rehearsal.spec), lambda _: None)
+    world = World(tmp_path / "twin", data.folder, config)
+    world.root.mkdir()
+    twin = run(world, 1).losses()
+    first, second = steps_of(story, 1), steps_of(story, 2)
+    assert max(second) == STEPS and len(twin) == STEPS
+    assert {step: loss for step, (loss, _) in (first | second).items()} == twin
+    repeated = set(first) & set(second)
+    assert repeated, "steps were repeated"
+
+
+def test_the_golden_checkpoint_evaluates_as_recorded(story: Story, struck: Any) -> None:
+    archived = of_kind(story, "archive.verified")[0]
+    assert archived["step"] == STEPS
+    assert archived["restored_evaluation_loss"] == archived["recorded_evaluation_loss"] is not None
+    assert (story.rehearsal.archived("golden") / f"step-{STEPS:08d}" / "manifest.json").exists()
+
+
+def test_a_volume_left_behind_is_named_by_the_certificate(story: Story) -> None:
+    assert not story.certificate_with_leak.startswith("exit 0")
+    assert f"volume {story.leak}" in story.certificate_with_leak
+
+
+def test_the_last_certificate_is_clean(story: Story) -> None:
+    verdicts = of_kind(story, "certified")
+    assert [verdict["clean"] for verdict in verdicts] == [False, True]
+
+
+def test_what_the_stewards_role_does_not_allow_is_denied(story: Story) -> None:
+    assert story.denied == "UnauthorizedOperation"
+
+
+def test_the_report_is_one_file_without_network_references(story: Story) -> None:
+    page = (story.rehearsal.results / "report.html").read_text()
+    assert not re.search(r"""(?:src|href)\s*=\s*["']https?://""", page) and "@import" not in page
+    assert story.rehearsal.report()
+
+
+def test_nothing_listens_on_the_host(story: Story) -> None:
+    assert story.listening_during <= story.listening_before
+
+
+def test_down_all_leaves_nothing(story: Story, struck: Any) -> None:
+    site = sites_dir() / story.rehearsal.site
+    assert not site.exists(), list(site.rglob("*"))[:5]
+    shutil.rmtree(story.rehearsal.folder / "pulumi", ignore_errors=True)
+    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if story.rehearsal.site.encode() in _read(p)]
+    assert not left, [_read(path) for path in left]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
