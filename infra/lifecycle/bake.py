@@ -230,6 +230,7 @@ def _play(context: Context, builder: str, wheel: Path, inputs: str, work: Path) 
         "ANSIBLE_REMOTE_TEMP": "/var/tmp/ansible",
         "ANSIBLE_PIPELINING": "false",
     }
+    (work / "runner").mkdir()
     result = ansible_runner.run(
         private_data_dir=str(work / "runner"),
         playbook=str(ROOT / "playbooks/bake.yml"),

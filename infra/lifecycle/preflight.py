@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from lightkube import Client
+from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Pod
 
 from infra import catalogue
@@ -89,7 +90,7 @@ def _prove(context: Context, client: Client, turn: int) -> dict[str, HealthRepor
             break
         context.progress.step(f"health check: {done} of {context.spec.nodes.count} nodes have answered")
         time.sleep(0.3)
-    reports = {str(p.spec.nodeName): _report(p) for p in pods if p.spec and p.spec.nodeName}
+    reports = {str(p.spec.nodeName): _report(client, p) for p in pods if p.spec and p.spec.nodeName}
     attempts.remove(client, name)
     return reports
 
@@ -113,8 +114,8 @@ def gang_of(context: Context, name: str, command: tuple[str, ...]) -> Gang:
     )
 
 
-def _report(pod: Pod) -> HealthReport:
-    """The pod's own report; without one, a report that says so."""
+def _report(client: Client, pod: Pod) -> HealthReport:
+    """The pod's own report; without one, a report that says so with the last words of the pod."""
     message = ""
     for container in (pod.status.containerStatuses if pod.status else None) or ():
         ended = container.state.terminated if container.state else None
@@ -124,8 +125,18 @@ def _report(pod: Pod) -> HealthReport:
     try:
         return HealthReport.model_validate_json(message)
     except ValueError:
-        probe = {"name": "report", "ok": False, "seen": message[:200] or "nothing", "wanted": "a health report"}
+        words = f"{message[:200] or 'nothing'}; {_last_words(client, pod)}"
+        probe = {"name": "report", "ok": False, "seen": words, "wanted": "a health report"}
         return HealthReport.model_validate({"node": node, "probes": [probe]})
+
+
+def _last_words(client: Client, pod: Pod) -> str:
+    try:
+        return " | ".join(client.log(str(pod.metadata.name if pod.metadata else ""), tail_lines=5, newlines=False))[
+            -400:
+        ]
+    except ApiError as error:
+        return f"no log: {error}"
 
 
 def _judge(reports: dict[str, HealthReport], nodes: list[NodeFacts]) -> list[dict[str, Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.contract import LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, Probe
+from trainer.contract import DATA_MANIFEST_NAME, DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, Probe
 
 _GIB = 2**30
 _MEMORY_SHARE = 0.9
@@ -24,9 +25,19 @@ def node_probes(expectation: Expectation, local: Path, shared: Path) -> Iterator
     yield _at_least("accelerators", float(accelerators), float(expectation.accelerators), "{:.0f}")
     places = {LOCAL_CHECKPOINTS: local, SHARED_CHECKPOINTS: shared}
     for mount in expectation.mounts:
-        yield writable(places.get(mount, Path(mount)))
+        yield readable(Path(mount)) if mount == DATA_MOUNT else writable(places.get(mount, Path(mount)))
     yield _free("local_disk_gib", local, expectation.local_disk_gib)
     yield _free("shared_disk_gib", shared, expectation.shared_disk_gib)
+
+
+def readable(mount: Path) -> Probe:
+    """The data set is there: its manifest can be read (the mount itself is read-only)."""
+    try:
+        (mount / DATA_MANIFEST_NAME).read_bytes()
+        seen = "readable"
+    except OSError as error:
+        seen = error.strerror or repr(error)
+    return Probe(name=f"mount {mount}", ok=seen == "readable", seen=seen, wanted="readable")
 
 
 def writable(mount: Path) -> Probe:
@@ -42,7 +53,8 @@ def writable(mount: Path) -> Probe:
     except OSError as error:
         seen = error.strerror or repr(error)
     finally:
-        path.unlink(missing_ok=True) if mount.is_dir() else None
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
     return Probe(name=f"mount {mount}", ok=seen == "writable", seen=seen, wanted="writable")
 
 

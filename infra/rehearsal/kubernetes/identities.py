@@ -14,6 +14,7 @@ from infra.rehearsal.kubernetes.pki import Authority, KeyPair, write_signing_key
 CLUSTER_ADMIN_GROUP = (
     "eks:cluster-admin"  # what the cluster-scoped AmazonEKSClusterAdminPolicy of an access entry maps to
 )
+POD_IDENTITY_AUDIENCE = "pods.eks.amazonaws.com"
 COMPONENTS = ("kube-scheduler", "kube-controller-manager")
 
 
@@ -78,7 +79,17 @@ def bootstrap_roles() -> list[dict[str, Any]]:
         _role("ClusterRole", "eks:node-agents", {}, [
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
             {"apiGroups": [""], "resources": ["services"], "verbs": read},
+            # EKS's webhook would put this audience into the pod; here the nodelet asks for it by itself.
+            {
+                "apiGroups": [""], "resources": [POD_IDENTITY_AUDIENCE],
+                "verbs": ["request-serviceaccounts-token-audience"],
+            },
         ]),
+        # The FSx add-on brings it; without it a node may ask no token for a pod with an FSx volume.
+        {
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "fsx.csi.aws.com"},
+            "spec": {"attachRequired": False},
+        },
         _binding("ClusterRoleBinding", "eks:node-agents", {}, ("ClusterRole", "eks:node-agents"), nodes),
         _role("Role", "eks:node-device-plugins", {"namespace": "kube-system"}, [
             {"apiGroups": [""], "resources": ["secrets"], "verbs": read},

@@ -13,7 +13,7 @@ from infra.errors import BivouacError
 from infra.rehearsal.nodelet.boot import NodeConfig, NotJoining, read_node_config
 from infra.rehearsal.nodelet.credentials import RoleCredentials
 from infra.rehearsal.nodelet.kubelet import Kubelet
-from infra.rehearsal.nodelet.machine import UPLINK, MachineConfig
+from infra.rehearsal.nodelet.machine import BOOTED, UPLINK, MachineConfig
 from infra.rehearsal.nodelet.metadata import (
     METADATA_ADDRESS,
     POD_IDENTITY_ADDRESS,
@@ -35,6 +35,7 @@ def main() -> None:
     plug_in(config)
     credentials = RoleCredentials(config)
     serve_metadata(Metadata(config, credentials))
+    (Path(config.work) / BOOTED).touch()
     log.info("%s (%s, %s) is up at %s", config.instance_id, config.instance_type, config.kind, config.address)
     node = node_config(config)
     if node is not None:

@@ -1,4 +1,4 @@
-"""A Kubernetes API client as small as a node needs: JSON over one kept connection per thread, and watches that heal."""
+"""A Kubernetes API client as small as a node needs: JSON over kept connections, and watches that heal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Api:
         self.host, self.port = str(parts.hostname), parts.port or 443
         self._tokens = tokens
         self._tls = ssl.create_default_context(cadata=authority_pem)
-        self._kept = threading.local()
+        self._idle: list[http.client.HTTPSConnection] = []
 
     def get(self, path: str, **query: str) -> Object:
         return self.call("GET", path, query=query)
@@ -78,23 +78,29 @@ class Api:
             path = f"{path}?{urlencode(query)}"
         what = f"{method} {path}"
         for attempt in (1, 2, 3):
-            kept = getattr(self._kept, "connection", None)
+            kept = self._reuse()
             connection = kept or self._connect(ANSWER_WITHIN_S)
-            self._kept.connection = None
             try:
                 answer = self._send(connection, method, path, body, kind)
                 content = answer.read()
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                if kept is not None and attempt < 3:
-                    continue  # the server closed an idle connection
+                if kept is not None and attempt < 3 and not isinstance(error, TimeoutError):
+                    self._idle.clear()
+                    continue  # the server closed idle connections
                 raise TemporaryError("the API server does not answer", seen=f"{what}: {error}", delay=RETRY) from error
-            self._kept.connection = connection
+            self._idle.append(connection)
             if answer.status == UNAUTHORIZED and attempt == 1:
                 self._tokens.forget()
                 continue
             return _result(what, answer.status, content)
         raise AssertionError("unreachable")
+
+    def _reuse(self) -> http.client.HTTPSConnection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _connect(self, timeout_s: float) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=self._tls)

@@ -78,6 +78,8 @@ class ImageStore:
                 self._known[reference] = self._fetch(reference, match)
             except ClientError as error:
                 raise PullError("the registry refuses", seen=f"{reference}: {error}") from error
+            except PermanentError as error:
+                raise error if isinstance(error, PullError) else PullError("no right to pull", seen=error) from error
             except (BotoCoreError, OSError) as error:
                 raise TemporaryError("the registry does not answer", seen=error, delay=RETRY) from error
             return self._known[reference]

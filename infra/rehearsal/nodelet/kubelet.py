@@ -16,6 +16,7 @@ from infra.rehearsal.nodelet.logs import serve_logs
 from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.nodelet.node import Node
 from infra.rehearsal.nodelet.pods import OVER, PodWorker
+from infra.rehearsal.nodelet.sandbox import remove_tree
 from infra.rehearsal.nodelet.surroundings import Addresses, Events, Surroundings
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class Kubelet:
     def start(self) -> None:
         """Returns when the cluster has taken us."""
         config, node = self._around.config, self._around.node
+        # A boot on an old disk: what an earlier life's pods left is nobody's.
+        remove_tree(self._around.work / "pods")
         serve_logs(
             config.address, config.hostname, self._around.work, node.authority_pem, self._log_path, self._is_running
         )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from infra.rehearsal.nodelet.metadata import LocalServer
 from infra.rehearsal.nodelet.node import KUBELET_PORT
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,8 @@ FOLLOW_S = 0.2
 UNSUPPORTED = ("timestamps", "sinceTime", "sinceSeconds")
 
 
-def certificate(address: str, hostname: str, folder: Path) -> Path:
-    """A serving certificate of our own making, as a kubelet without a signer has: key and certificate in one file."""
+def self_signed(address: str, hostname: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A serving certificate of our own making, as a kubelet without a signer has."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hostname)])
     now = datetime.now(UTC)
@@ -49,6 +50,12 @@ def certificate(address: str, hostname: str, folder: Path) -> Path:
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(key, hashes.SHA256())
     )
+    return key, made
+
+
+def certificate(address: str, hostname: str, folder: Path) -> Path:
+    """Key and certificate in one file."""
+    key, made = self_signed(address, hostname)
     plain = serialization.NoEncryption()
     path = folder / "kubelet.pem"
     path.touch(mode=0o600)
@@ -59,9 +66,7 @@ def certificate(address: str, hostname: str, folder: Path) -> Path:
     return path
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
+class Server(LocalServer):
     def __init__(self, address: str, handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext) -> None:
         super().__init__((address, KUBELET_PORT), handler)
         self._tls = tls

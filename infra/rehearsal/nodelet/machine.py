@@ -24,7 +24,9 @@ UPLINK = "uplink"
 """The machine's end of its cable; boot puts it under the machine's own bridge."""
 ENTERED = ("net", "uts", "ipc", "mount")
 LOCAL_DISK = "/mnt/k8s-disks/0"
-START_WITHIN_S = 10.0
+START_WITHIN_S, END_WITHIN_S = 10.0, 5.0
+BOOTED = "booted"
+"""Appears in the machine's folder when its network and its metadata service are up."""
 FOLDERS = ("nvme", "host", "images", "pods", "logs", "root", "metadata")
 
 
@@ -87,6 +89,7 @@ class Machine:
         work = Path(config.work)
         for folder in FOLDERS:
             (work / folder).mkdir(parents=True, exist_ok=True)
+        (work / BOOTED).unlink(missing_ok=True)
         # The shell is PID 1 and only reaps: what a container leaves behind becomes its child.
         command = ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
         command += ["sh", "-c", '"$@"; exit $?', "init", sys.executable, "-m", "infra.rehearsal.nodelet"]
@@ -112,9 +115,13 @@ class Machine:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Power loss: everything in the machine ends, pods included. May be called twice."""
+        """Power loss: everything in the machine has ended on return, pods included. May be called twice."""
+        inside = descendants({self.pid}) - {self.pid} if self.alive() else set()
         self._process.kill()
         self._process.wait()
+        deadline = time.monotonic() + END_WITHIN_S
+        while any(_runs(pid) for pid in inside) and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def freeze(self) -> None:
         """Every process stops where it is; the kernel still answers for the machine's addresses."""
@@ -135,11 +142,10 @@ class Machine:
     def run(self, script: str, timeout_s: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a root shell script in the machine; what it writes outside /tmp and /run stays on the machine's disk.
 
-        Raises subprocess.TimeoutExpired after `timeout_s` (everything it started is ended), PermanentError when
-        the machine is down.
+        Waits for the machine to boot. Raises subprocess.TimeoutExpired after `timeout_s` (everything it started is
+        ended), PermanentError when the machine is down.
         """
-        if not self.alive():
-            raise PermanentError("the machine is down", seen=self.config.instance_id)
+        self._await_boot()
         document, refusal = self._prepare(script, env or {})
         with refusal.open("wb") as status:
             process = subprocess.Popen(
@@ -162,14 +168,26 @@ class Machine:
             refusal.unlink(missing_ok=True)
         return subprocess.CompletedProcess(script, process.returncode, out, err)
 
+    def _await_boot(self) -> None:
+        deadline, booted = time.monotonic() + START_WITHIN_S, Path(self.config.work) / BOOTED
+        while self.alive() and not booted.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if not self.alive() or not booted.exists():
+            cure = "see logs/console.log in its folder"
+            raise PermanentError("the machine is down", seen=self.config.instance_id, cure=cure)
+
     def _output(self, process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
         with self._lock:
             self._runs.add(process.pid)
         try:
             return process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            for pid in descendants({process.pid}):
+            # Not nsenter itself: it reaps its child, which nobody else in the site might, and then ends.
+            for pid in descendants({process.pid}) - {process.pid}:
                 _signal(pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=END_WITHIN_S)
+            process.kill()
             process.communicate()
             raise
         finally:
@@ -226,6 +244,14 @@ def descendants(roots: set[int]) -> set[int]:
         fresh = [child for parent in fresh for child in children.get(parent, []) if child not in found]
         found.update(fresh)
     return found
+
+
+def _runs(pid: int) -> bool:
+    """False for a zombie too: its new parent may be slow to look."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import socketserver
 import threading
 import time
 from collections.abc import Callable
@@ -166,6 +167,15 @@ class Quiet(BaseHTTPRequestHandler):
         return
 
 
+class LocalServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        # HTTPServer's own asks a name server for its name, and there is none here: seconds of silence.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+
 def serve_metadata(metadata: Metadata) -> None:
     class Handler(Quiet):
         def do_PUT(self) -> None:
@@ -196,6 +206,5 @@ def _not_found() -> str:
 
 
 def _serve(address: str, handler: type[BaseHTTPRequestHandler]) -> None:
-    server = ThreadingHTTPServer((address, 80), handler)
-    server.daemon_threads = True
+    server = LocalServer((address, 80), handler)
     threading.Thread(target=server.serve_forever, name=f"http {address}", daemon=True).start()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
+from pyroute2.netlink.exceptions import NetlinkError
 
 from infra.errors import TemporaryError
 from infra.rehearsal.nodelet.client import NOT_FOUND, Object, Refused, namespaced
@@ -65,14 +66,21 @@ class PodBox:
                         address,
                         via={f"{POD_IDENTITY_ADDRESS}/32": self._around.config.address},
                     )
-            except BaseException:
-                if self.network is not None:
-                    self.network.close()
-                self._around.addresses.give_back(address)
+            except (NetlinkError, OSError) as error:
+                self._unplug(address)
+                raise TemporaryError("the pod's network cannot be made", seen=error, delay=RETRY) from error
+            except TemporaryError:
+                self._unplug(address)
                 raise
             self.address = address
         own = own_lines(pod, self.address)
         self._around.hosts.add(self._uid, PodHosts(self._namespace, own, self._folder / "own" / "hosts"))
+
+    def _unplug(self, address: str) -> None:
+        if self.network is not None:
+            self.network.close()
+            self.network = None
+        self._around.addresses.give_back(address)
 
     def mount(self, pod: Object) -> None:
         """The volumes. Raises TemporaryError."""
@@ -107,8 +115,7 @@ class PodBox:
         """Network, names, volumes; the containers have ended."""
         self._around.hosts.remove(self._uid)
         if self.network is not None:
-            self.network.close()
-            self._around.addresses.give_back(self.address)
+            self._unplug(self.address)
         self._volumes.remove()
         remove_tree(self._folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import signal
@@ -72,9 +73,12 @@ class PodWorker:
             self._live()
         except Gone:
             self._end_processes(0)
-        except Exception:
+        except Exception as error:
             log.exception("pod %s", self._pod["metadata"]["name"])
             self._end_processes(0)
+            self._failure = ("NodeletFailed", f"{type(error).__name__}: {error}")
+            with contextlib.suppress(Gone):
+                self._report()
         finally:
             self._box.remove()
             self._on_end(self.uid)
@@ -130,12 +134,14 @@ class PodWorker:
 
     def _run_init(self) -> None:
         for one in self._init:
-            while not (one.finished or (one.kind == "sidecar" and one.running)):
+            while self._failure is None and not (one.finished or (one.kind == "sidecar" and one.running)):
                 self._start_if_due(one)
                 self._report()
                 if not one.finished and not (one.kind == "sidecar" and one.running):
-                    self._take(one.due_in())
-            if one.finished and one.exit_code:
+                    due = one.due_in()
+                    self._take(REFRESH_S if due is None else min(due, REFRESH_S))
+                    self._check_deadline()
+            if (one.finished and one.exit_code) or self._failure is not None:
                 return
 
     def _run_apps(self) -> None:

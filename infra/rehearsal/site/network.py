@@ -28,7 +28,9 @@ def make_bridge(name: str, addresses: Iterable[str] = (), on_link: Iterable[str]
     with IPRoute() as route:
         index = _index(route, name)
         if index is None:
-            route.link("add", ifname=name, kind="bridge")
+            # Without an address of its own a bridge takes its ports' lowest, which changes as they come and go:
+            # whoever still remembers the former one is then cut off for seconds.
+            route.link("add", ifname=name, kind="bridge", address="02:" + os.urandom(5).hex(":"))
             index = _index(route, name)
         route.link("set", index=index, state="up", mtu=MTU)
         _address(route, index, addresses, on_link, {})

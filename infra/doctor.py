@@ -1,0 +1,183 @@
+"""Can this machine rehearse? Every answer at once, each by trying, each failure with its cure."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infra.rehearsal.paths import cache_root
+from infra.rehearsal.toolchain.ensure import locate
+from infra.rehearsal.toolchain.table import TOOLS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PYTHON_FROM = (3, 11)
+CORES_FROM = 2
+MEMORY_FROM_GIB = 6.0
+DISK_FROM_GIB, DISK_TO_BUILD_GIB = 5.0, 15.0  # Go's build cache takes about 6 GB and its modules 3
+UTIL_LINUX = ("unshare", "nsenter", "setpriv")
+TRIAL_TIMEOUT_S = 30
+GET_TOOLS = "python -m infra.rehearsal.toolchain ensure"
+
+# Each step prints its name when done, so that the first one missing is the one that failed.
+TRIAL = """
+import ctypes, os, sys
+def step(name): print(name, flush=True)
+step("namespaces")
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mount(b"tmpfs", sys.argv[1].encode(), b"tmpfs", 0, None):
+    sys.exit("mount: " + os.strerror(ctypes.get_errno()))
+step("mount")
+from pyroute2 import IPRoute
+with IPRoute() as links:
+    links.link("add", ifname="camp0", kind="bridge")
+    step("bridge")
+    links.link("add", ifname="camp1", kind="veth", peer="camp2")
+    step("veth")
+"""
+STEPS = ("namespaces", "mount", "bridge", "veth")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a rehearsal needs: what was seen, whether it will do, and the cure if not."""
+
+    subject: str
+    seen: str
+    ok: bool
+    cure: str = ""
+
+
+def diagnose() -> tuple[Finding, ...]:
+    """All findings, good and bad. Takes about a second; changes nothing on the host."""
+    tools = _tools()
+    building = any(not finding.ok for finding in tools)
+    return (_python(), *tools, _go(needed=building), *_programs(), _namespaces(), *_machine(building))
+
+
+def render(findings: tuple[Finding, ...]) -> Table:
+    """For a terminal."""
+    from rich.table import Table
+
+    table = Table("", "", "seen", "cure", box=None, pad_edge=False)
+    for finding in findings:
+        mark = "[green]ok[/]" if finding.ok else "[red]missing[/]"
+        table.add_row(mark, finding.subject, finding.seen, finding.cure)
+    return table
+
+
+def _python() -> Finding:
+    ok = sys.version_info[:2] >= PYTHON_FROM
+    wanted = ".".join(map(str, PYTHON_FROM))
+    return Finding(
+        "python", f"{platform.python_version()} {sys.executable}", ok, "" if ok else f"Python {wanted} or newer"
+    )
+
+
+def _tools() -> list[Finding]:
+    findings = []
+    for tool in TOOLS:
+        found = locate(tool)
+        if found:
+            findings.append(Finding(tool.name, f"{found.version} ({found.origin}) {found.path}", True))
+        else:
+            minutes = int(tool.usual_build.total_seconds() / 60)
+            cure = f"{GET_TOOLS} {tool.name} (a download, or about {minutes} min with Go)"
+            findings.append(Finding(tool.name, f"no {tool.version}", False, cure))
+    return findings
+
+
+def _go(needed: bool) -> Finding:
+    go = shutil.which("go")
+    if go is None:
+        cure = "only where releases cannot be downloaded: install Go 1.26" if needed else ""
+        return Finding("go", "none" if needed else "none, and not needed", not needed, cure)
+    answer = subprocess.run([go, "version"], capture_output=True, text=True)
+    return Finding("go", answer.stdout.removeprefix("go version ").strip() or answer.stderr.strip(), True)
+
+
+def _programs() -> list[Finding]:
+    found = {name: shutil.which(name) for name in UTIL_LINUX}
+    return [
+        Finding(name, path or "not on PATH", path is not None, "" if path else "install util-linux 2.36 or newer")
+        for name, path in found.items()
+    ]
+
+
+def _namespaces() -> Finding:
+    """Tried, not guessed: kernel settings, containers and security modules forbid different parts of it."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    unshare = ["unshare", *user, "--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
+    try:
+        answer = subprocess.run(
+            [*unshare, sys.executable, "-c", TRIAL, "/tmp"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("namespaces", str(error), False, "install util-linux 2.36 or newer")
+    missing = next((step for step in STEPS if step not in answer.stdout.split()), None)
+    who = "as root" if not user else "without root"
+    if missing is None:
+        return Finding("namespaces", f"user, mount, network and process namespaces, bridge and veth work {who}", True)
+    words = answer.stderr.strip().splitlines()[-1:] or ["no word"]
+    return Finding("namespaces", f"{missing} fails {who}: {words[0]}", False, _namespace_cure(missing, bool(user)))
+
+
+def _namespace_cure(step: str, unprivileged: bool) -> str:
+    if step in ("bridge", "veth"):
+        return f"load the kernel module: sudo modprobe {step}"
+    if unprivileged and _sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return (
+            "AppArmor forbids it (Ubuntu 23.10 and newer): sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        )
+    if unprivileged and _sysctl("kernel/unprivileged_userns_clone") == "0":
+        return "the kernel forbids it (Debian): sudo sysctl kernel.unprivileged_userns_clone=1"
+    if unprivileged and _sysctl("user/max_user_namespaces") == "0":
+        return "the kernel forbids it: sudo sysctl user.max_user_namespaces=15000"
+    return "in a container: run it privileged, or with --security-opt seccomp=unconfined --cap-add SYS_ADMIN"
+
+
+def _sysctl(name: str) -> str | None:
+    path = Path("/proc/sys") / name
+    return path.read_text().strip() if path.exists() else None
+
+
+def _machine(building: bool) -> list[Finding]:
+    cores = len(os.sched_getaffinity(0))
+    memory, disk = _memory_gib(), _disk_gib()
+    disk_from = DISK_TO_BUILD_GIB if building else DISK_FROM_GIB
+    return [
+        _at_least("cores", cores, CORES_FROM, "", "a machine with more cores: timeouts will strike here"),
+        _at_least(
+            "memory", memory, MEMORY_FROM_GIB, " GiB available", "end other programs, or fewer nodes in the spec"
+        ),
+        _at_least("disk", disk, disk_from, f" GiB free for {cache_root()}", "make room, or set BIVOUAC_CACHE"),
+    ]
+
+
+def _at_least(subject: str, seen: float, wanted: float, unit: str, cure: str) -> Finding:
+    ok = seen >= wanted
+    return Finding(subject, f"{seen:.3g}{unit}", ok, "" if ok else f"{wanted:g} are needed: {cure}")
+
+
+def _memory_gib() -> float:
+    """Available now, within the limit of an enclosing control group."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, int(text) - int(used.read_text()))
+    return available / 2**30
+
+
+def _disk_gib() -> float:
+    folder = cache_root()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free / 2**30

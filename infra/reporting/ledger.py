@@ -1,0 +1,266 @@
+"""Every paid second has one cause: the trainer's own lines speak first, then the attempts, then the stages.
+
+Money is the plan's rates x the time in which each line of the bill is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from infra.estimates.cost import CostLine
+from infra.estimates.figure import cents
+from infra.events import Kind, Stage
+from infra.reporting.model import LABELS, AttemptTime, Cause, Money, Rate, Share, StageTime
+from infra.reporting.record import Record
+from infra.reporting.timeline import ordered, training_finished_s
+from infra.reporting.trainer_log import TrainerLog
+
+_STAGE_CAUSE = {
+    Stage.PROVISION: Cause.PROVISION,
+    Stage.BAKE: Cause.BAKE,
+    Stage.PREFLIGHT: Cause.PREFLIGHT,
+    Stage.LAUNCH: Cause.STARTUP,
+    Stage.ARCHIVE: Cause.ARCHIVE,
+    Stage.TEARDOWN: Cause.TEARDOWN,
+}
+"""Supervise has no cause of its own: what the attempts leave of it is idle. Certify comes after the bill."""
+
+
+@dataclass(frozen=True)
+class Span:
+    begun_s: float
+    ended_s: float
+    cause: Cause
+    interruption: int | None = None
+    """The attempt whose failure made this time necessary."""
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.begun_s
+
+
+Window = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    spans: tuple[Span, ...]
+    """Covers the paid time without gap or overlap."""
+    paid: Window | None
+    windows: dict[str, tuple[Window, ...]]
+    """Line of the plan's cost -> when it was up."""
+    lines: tuple[CostLine, ...]
+
+    @property
+    def paid_s(self) -> float:
+        return self.paid[1] - self.paid[0] if self.paid else 0.0
+
+    @property
+    def gpu_up(self) -> tuple[Window, ...]:
+        return next((self.windows[line.name] for line in self.lines if line.gpu), ())
+
+    @property
+    def gpu_s(self) -> float:
+        return sum(end - begin for begin, end in self.gpu_up)
+
+    def seconds(self, cause: Cause) -> float:
+        return sum(span.seconds for span in self.spans if span.cause is cause)
+
+    def usd(self, spans: Iterable[Span]) -> Decimal:
+        """Not rounded: sums of parts equal the whole."""
+        listed = list(spans)
+        total = Decimal(0)
+        for line in self.lines:
+            seconds = sum(_overlap(span, window) for span in listed for window in self.windows[line.name])
+            total += line.usd_per_hour * Decimal(repr(seconds)) / 3600
+        return total
+
+
+def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[AttemptTime], log: TrainerLog) -> Ledger:
+    paid = paid_window(record, stages)
+    lines = tuple(line for line in record.plan.cost if line.usd_per_hour)
+    if paid is None:
+        return Ledger((), None, {line.name: () for line in lines}, lines)
+    claims = [_steps(log), _attempts(record, attempts), _stages(stages), [Span(*paid, Cause.IDLE)]]
+    spans: list[Span] = []
+    for claim in claims:
+        spans = overlay(spans, claim)
+    clipped = (
+        Span(max(span.begun_s, paid[0]), min(span.ended_s, paid[1]), span.cause, span.interruption) for span in spans
+    )
+    windows = {line.name: _windows(line, record, stages, paid) for line in lines}
+    return Ledger(tuple(span for span in clipped if span.seconds > 0), paid, windows, lines)
+
+
+def paid_window(record: Record, stages: Sequence[StageTime]) -> Window | None:
+    """From the first provision to the end of the teardown, or to now while there is none."""
+    begin = min((row.begun_s for row in stages if row.stage == Stage.PROVISION), default=None)
+    if begin is None:
+        return None
+    gone = max((r.ended_s for r in stages if r.stage == Stage.TEARDOWN and r.ending == "finished"), default=None)
+    return begin, record.now_s if gone is None else gone
+
+
+def overlay(top: Sequence[Span], bottom: Sequence[Span]) -> list[Span]:
+    """All of `top`, and of `bottom` what `top` leaves free; both without overlaps in themselves, both sorted."""
+    result, first = list(top), 0
+    for span in bottom:
+        at = span.begun_s
+        while first < len(top) and top[first].ended_s <= at:
+            first += 1
+        index = first
+        while index < len(top) and top[index].begun_s < span.ended_s:
+            if top[index].begun_s > at:
+                result.append(Span(at, top[index].begun_s, span.cause, span.interruption))
+            at = max(at, top[index].ended_s)
+            index += 1
+        if at < span.ended_s:
+            result.append(Span(at, span.ended_s, span.cause, span.interruption))
+    return sorted(result, key=lambda span: span.begun_s)
+
+
+def shares(book: Ledger) -> tuple[Share, ...]:
+    """All causes that took time, in the order of `Cause`."""
+    whole = book.usd(book.spans)
+    rows = []
+    for cause in Cause:
+        spans = [span for span in book.spans if span.cause is cause]
+        if not spans:
+            continue
+        seconds, usd = sum(span.seconds for span in spans), book.usd(spans)
+        rows.append(
+            Share(
+                cause=cause,
+                label=LABELS[cause][0],
+                meaning=LABELS[cause][1],
+                seconds=round(seconds, 3),
+                time_share=seconds / book.paid_s,
+                usd=usd.quantize(Decimal("0.0001")),
+                money_share=float(usd / whole) if whole else 0.0,
+            )
+        )
+    return tuple(rows)
+
+
+def money(record: Record, book: Ledger) -> Money:
+    by_time = book.usd(book.spans)
+    sized = [line for line in record.plan.cost if not line.usd_per_hour and line.usd]
+    by_size = sum((line.usd for line in sized), Decimal(0)) if book.paid else Decimal(0)
+    rates = tuple(
+        Rate(
+            name=line.name,
+            usd_per_hour=line.usd_per_hour,
+            seconds=round(sum(end - begin for begin, end in book.windows[line.name]), 3),
+            usd=cents(_line_usd(book, line)),
+            formula=_rate_formula(line),
+        )
+        for line in book.lines
+    )
+    return Money(
+        notional=record.site is not None,
+        by_time_usd=cents(by_time),
+        by_size_usd=cents(by_size),
+        total_usd=cents(by_time + by_size),
+        planned_usd=record.plan.totals.usd.value,
+        budget_usd=record.plan.budget_usd,
+        prices_as_of=record.plan.prices_as_of.isoformat(),
+        rates=rates,
+        unpriced=record.plan.unpriced,
+        assumptions=(
+            "Every line that stays bills from the start of provision to the end of teardown, which is an upper bound.",
+            "GPU nodes bill from the start of preflight until the node group is at zero, as many as the spec asks for.",
+            *(f"{line.name}: the plan's {line.usd} USD by size, {line.formula}." for line in sized),
+        ),
+    )
+
+
+def _rate_formula(line: CostLine) -> str:
+    """How the rate is made, without the plan's own hours."""
+    made, found, _ = line.formula.partition(" USD/h")
+    return f"{made} USD/h" if found else line.formula
+
+
+def _line_usd(book: Ledger, line: CostLine) -> Decimal:
+    seconds = sum(end - begin for begin, end in book.windows[line.name])
+    return line.usd_per_hour * Decimal(repr(seconds)) / 3600
+
+
+def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Window, ...]:
+    if line.name == "builder":
+        known = any(
+            e.data.get("stage") == Stage.BAKE and (e.data.get("outputs") or {}).get("baked") is False
+            for e in record.events
+            if e.kind is Kind.STAGE_FINISHED
+        )
+        return () if known else tuple((row.begun_s, row.ended_s) for row in stages if row.stage == Stage.BAKE)
+    return _gpu_windows(record, stages, paid) if line.gpu else (paid,)
+
+
+def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Window, ...]:
+    """Each opens with a preflight or a launch, and closes when the node group is at zero."""
+    ups = [row.begun_s for row in stages if row.stage == Stage.PREFLIGHT]
+    ups += [record.seconds(e.at) for e in record.events if e.kind is Kind.ATTEMPT_LAUNCHED]
+    downs = [record.seconds(e.at) for e in record.events if e.kind is Kind.NODES_AT_ZERO]
+    found: list[Window] = []
+    for up in sorted(ups):
+        if found and up < found[-1][1]:
+            continue
+        found.append((up, min((down for down in downs if down > up), default=paid[1])))
+    return tuple(found)
+
+
+def _overlap(span: Span, window: Window) -> float:
+    return max(0.0, min(span.ended_s, window[1]) - max(span.begun_s, window[0]))
+
+
+def _steps(log: TrainerLog) -> list[Span]:
+    """Steps and evaluations as their own lines time them, never overlapping."""
+    rows: list[Span] = []
+    for attempt, lines in log.steps.items():
+        for line in lines:
+            cause = Cause.REDO if line.repeated else Cause.USEFUL
+            rows.append(Span(line.begun_s, line.ended_s, cause, attempt - 1 if line.repeated else None))
+    rows += [Span(x.ended_s - x.seconds, x.ended_s, Cause.EVALUATION) for x in log.evaluations]
+    return _disjoint(rows)
+
+
+def _disjoint(rows: Iterable[Span]) -> list[Span]:
+    """Sorted by their end; each begins where the one before it has ended, if not later."""
+    clean: list[Span] = []
+    for row in sorted(rows, key=lambda span: span.ended_s):
+        begin = max(row.begun_s, clean[-1].ended_s) if clean else row.begun_s
+        if row.ended_s > begin:
+            clean.append(Span(begin, row.ended_s, row.cause, row.interruption))
+    return clean
+
+
+def _attempts(record: Record, attempts: Sequence[AttemptTime]) -> list[Span]:
+    rows: list[Span] = []
+    finished = training_finished_s(record)
+    failed: int | None = None
+    for row in attempts:
+        trained_until = row.last_step_s if row.last_step_s is not None else row.ended_s
+        first = row.first_step_s if row.first_step_s is not None else row.ended_s
+        rows.append(Span(row.launched_s, first, Cause.STARTUP, failed))
+        rows.append(Span(first, trained_until, Cause.SAVING))
+        over = row.next_launch_s or finished or row.ended_s
+        if row.failure is not None or row.next_launch_s is not None:
+            failed = row.attempt
+            rows.append(Span(trained_until, over, Cause.REPLACE, failed))
+        else:
+            failed = None
+            rows.append(Span(trained_until, over, Cause.SAVING))
+    zero = [record.seconds(e.at) for e in ordered(record) if e.kind is Kind.NODES_AT_ZERO]
+    if finished is not None and (ends := [at for at in zero if at >= finished]):
+        rows.append(Span(finished, ends[0], Cause.ARCHIVE))
+    return _disjoint(rows)
+
+
+def _stages(stages: Sequence[StageTime]) -> list[Span]:
+    return _disjoint(
+        Span(row.begun_s, row.ended_s, cause)
+        for row in stages
+        if (cause := _STAGE_CAUSE.get(Stage(row.stage))) is not None
+    )

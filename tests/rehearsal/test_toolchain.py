@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from infra.doctor import Finding, diagnose
+from infra.errors import PermanentError, UserError
+from infra.rehearsal.paths import cache_root, tools_dir
+from infra.rehearsal.toolchain.ensure import ensure, locate, select
+from infra.rehearsal.toolchain.table import DL_K8S, ETCD, ETCD_RELEASES, GET_PULUMI, KUBERNETES, MODULES, TOOLS, Tool
+
+ROOT = Path(__file__).parents[2]
+BASE_PYTHON = Path(sys.base_prefix) / "bin" / "python3"
+
+
+class Mirror:
+    """A publisher on loopback; `asked` holds the paths in order."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list[str] = []
+        asked = self.asked
+
+        class Handler(SimpleHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                asked.append(self.path)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def put(self, path: str, content: bytes) -> None:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
+    (tmp_path / "mirror").mkdir()
+    mirror = Mirror(tmp_path / "mirror")
+    for publisher in (DL_K8S, ETCD_RELEASES, GET_PULUMI):
+        monkeypatch.setenv(publisher.variable, mirror.url)
+    yield mirror
+    mirror.server.shutdown()
+    mirror.server.server_close()
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache on a machine that has neither the tools nor Go."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setattr("infra.rehearsal.toolchain.build.USUAL_GO", tmp_path / "no-go")
+    return tmp_path / "cache" / "bin"
+
+
+def says(version: str) -> bytes:
+    return f"#!/bin/sh\necho 'Version: v{version}'\n".encode()
+
+
+def publish_kubectl(mirror: Mirror, content: bytes, digest: str | None = None) -> None:
+    path = f"v{KUBERNETES}/bin/linux/amd64/kubectl"
+    for arch in ("amd64", "arm64"):
+        mirror.put(path.replace("amd64", arch), content)
+        mirror.put(path.replace("amd64", arch) + ".sha256", (digest or hashlib.sha256(content).hexdigest()).encode())
+
+
+def on_path(folder: Path, name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(says(version))
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder / name
+
+
+def leftovers(tools: Path) -> list[Path]:
+    return [path for path in (tools.parent / "work").rglob("*")] + list(tools.glob(".*"))
+
+
+def test_a_release_with_the_published_checksum_is_installed_and_then_taken_from_the_cache(
+    mirror: Mirror, tools: Path
+) -> None:
+    publish_kubectl(mirror, says(KUBERNETES))
+    (first,) = ensure(["kubectl"], tools=tools)
+    assert (first.origin, first.version) == ("downloaded", KUBERNETES)
+    assert os.access(tools / "kubectl", os.X_OK)
+    asked = len(mirror.asked)
+    (second,) = ensure(["kubectl"], tools=tools)
+    assert second == first
+    assert len(mirror.asked) == asked
+    assert not leftovers(tools)
+
+
+def test_a_release_with_another_checksum_is_refused_and_not_installed(mirror: Mirror, tools: Path) -> None:
+    publish_kubectl(mirror, says(KUBERNETES), digest="0" * 64)
+    with pytest.raises(PermanentError, match=r"checksum.*BIVOUAC_DOWNLOAD_KUBERNETES="):
+        ensure(["kubectl"], tools=tools)
+    assert not (tools / "kubectl").exists()
+    assert not leftovers(tools)
+
+
+def test_an_executable_is_unpacked_from_an_archive_listed_among_others(mirror: Mirror, tools: Path) -> None:
+    sums = []
+    for arch in ("amd64", "arm64"):
+        name, packed = f"etcd-v{ETCD}-linux-{arch}", io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+            member = tarfile.TarInfo(f"{name}/etcd")
+            member.size = len(says(ETCD))
+            tar.addfile(member, io.BytesIO(says(ETCD)))
+        mirror.put(f"v{ETCD}/{name}.tar.gz", packed.getvalue())
+        sums += [f"{'1' * 64}  other-{arch}", f"{hashlib.sha256(packed.getvalue()).hexdigest()}  {name}.tar.gz"]
+    mirror.put(f"v{ETCD}/SHA256SUMS", "\n".join(sums).encode())
+    assert ensure(["etcd"], tools=tools)[0].origin == "downloaded"
+
+
+def test_a_release_that_does_not_run_is_refused(mirror: Mirror, tools: Path) -> None:
+    publish_kubectl(mirror, says("1.9.0"))
+    with pytest.raises(PermanentError, match=r"does not run here; seen: 1\.9\.0"):
+        ensure(["kubectl"], tools=tools)
+    assert not (tools / "kubectl").exists()
+
+
+def test_the_right_version_on_path_is_linked_and_the_wrong_one_passed_over(
+    mirror: Mirror, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_kubectl(mirror, says(KUBERNETES))
+    on_path(tmp_path / "old", "kubectl", "1.20.1", monkeypatch)
+    assert ensure(["kubectl"], tools=tools)[0].origin == "downloaded"
+    patched = KUBERNETES.rpartition(".")[0] + ".99"
+    own = on_path(tmp_path / "own", "kubectl", patched, monkeypatch)
+    (found,) = ensure(["kubectl"], tools=tools)
+    assert (found.origin, found.version) == ("PATH", patched)
+    assert (tools / "kubectl").readlink() == own
+
+
+def test_kubebuilder_assets_are_looked_at_for_kubernetes(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_path(tmp_path / "assets", "kube-apiserver", KUBERNETES, monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
+    assert ensure(["kube-apiserver"], tools=tools)[0].origin == "PATH"
+
+
+def test_without_path_release_and_go_the_error_names_all_three_and_the_cure(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DL_K8S.variable, "")
+    with pytest.raises(PermanentError, match=r"PATH and .*download: .*build: no Go here; cure: .*Go 1\.26"):
+        ensure(["kubectl"], tools=tools)
+
+
+def test_a_host_that_does_not_answer_is_asked_once_for_all_its_tools(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as closed:
+        port = closed.server_port
+    monkeypatch.setenv(DL_K8S.variable, f"http://127.0.0.1:{port}")
+    started = time.monotonic()
+    with pytest.raises(PermanentError, match="does not answer"):
+        ensure(["kubectl"], tools=tools)
+    assert time.monotonic() - started < 5
+
+
+def test_an_unknown_tool_is_refused_with_the_list_of_those_that_exist() -> None:
+    with pytest.raises(UserError, match=r"kubctl.*kubectl"):
+        select(["kubctl"])
+
+
+@pytest.mark.parametrize("entry", TOOLS, ids=lambda tool: tool.name)
+def test_every_tool_is_built_from_the_version_that_the_table_names(entry: Tool) -> None:
+    pinned = (MODULES / entry.module / "go.mod").read_text()
+    assert any(
+        entry.package.startswith(words[0]) and words[1] == f"v{entry.version}"
+        for words in map(str.split, pinned.splitlines())
+        if len(words) > 1
+    )
+    assert (MODULES / entry.module / "go.sum").stat().st_size > 0
+
+
+def test_the_toolchain_runs_on_a_bare_interpreter_without_third_party_packages() -> None:
+    command = [BASE_PYTHON, "-S", "-m", "infra.rehearsal.toolchain", "list"]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "pulumi" in answer.stdout, answer.stderr
+
+
+def test_two_runs_make_a_tool_once_and_an_interrupted_one_leaves_nothing(mirror: Mirror, tools: Path) -> None:
+    """A publisher that stalls holds the first run inside its lock."""
+    publish_kubectl(mirror, says(KUBERNETES))
+    stalled = threading.Event()
+
+    class Stalling(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not self.path.endswith(".sha256"):
+                mirror.asked.append(self.path)
+                stalled.wait(20)
+            super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    mirror.server.RequestHandlerClass = partial(Stalling, directory=str(mirror.folder))  # type: ignore[assignment]
+    command = [BASE_PYTHON, "-S", "-m", "infra.rehearsal.toolchain", "ensure", "kubectl"]
+    environment = {**os.environ, "BIVOUAC_CACHE": str(tools.parent)}
+    first = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    eventually(lambda: bool(mirror.asked))
+    second = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert second.stderr and "another process is making it" in second.stderr.readline()
+    first.send_signal(signal.SIGINT)
+    assert first.wait(timeout=10) == 130
+    stalled.set()
+    output, _ = second.communicate(timeout=20)
+    assert "downloaded" in output
+    assert not leftovers(tools)
+
+
+def eventually(probe: Callable[[], bool], within_s: float = 10) -> None:
+    deadline = time.monotonic() + within_s
+    while not probe():
+        assert time.monotonic() < deadline, f"not seen within {within_s} s"
+        time.sleep(0.05)
+
+
+def test_etcd_is_built_from_its_pinned_module_where_go_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where an earlier build left Go's cache warm: from nothing it takes a minute and the module proxy."""
+    monkeypatch.setenv(ETCD_RELEASES.variable, "")
+    present, go = locate(select(["etcd"])[0], tools_dir()), shutil.which("go")
+    if go is None or present is None or present.origin not in ("built", "cache"):
+        pytest.skip("no warm Go build cache")
+    monkeypatch.setenv("PATH", str(Path(go).parent))
+    (found,) = ensure(["etcd"], tools=tmp_path / "bin")
+    assert (found.origin, found.version) == ("built", ETCD)
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIVOUAC_CACHE", "/somewhere")
+    assert cache_root() == Path("/somewhere")
+    monkeypatch.delenv("BIVOUAC_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_root() == Path("/xdg/bivouac")
+
+
+def test_the_doctor_finds_every_tool_of_an_empty_cache_missing_and_names_the_cure(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tools.parent))
+    findings: dict[str, Finding] = {finding.subject: finding for finding in diagnose()}
+    assert {tool.name for tool in TOOLS} | {"python", "namespaces", "cores", "memory", "disk"} <= findings.keys()
+    for tool in TOOLS:
+        assert not findings[tool.name].ok
+        assert f"ensure {tool.name}" in findings[tool.name].cure
+    assert findings["python"].ok
+    assert all(finding.ok or finding.cure for finding in findings.values())
