@@ -56,5 +56,15 @@ def remove(client: Client, name: str) -> None:
             raise
 
 
+def end_now(client: Client, labels: Mapping[str, str], grace_seconds: int) -> None:
+    """End the pods of a broken gang: its survivors hold their GPUs and can commit nothing without their peers."""
+    for pod in pods(client, labels):
+        try:
+            client.delete(Pod, str(pod.metadata.name if pod.metadata else ""), grace_period=grace_seconds)
+        except ApiError as error:
+            if not is_gone(error):
+                raise
+
+
 def pods(client: Client, labels: Mapping[str, str]) -> list[Pod]:
     return list(client.list(Pod, namespace=NAMESPACE, labels=dict(labels)))

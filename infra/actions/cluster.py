@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 
 from lightkube import Client, KubeConfig
 from lightkube.config.models import Cluster, User
@@ -12,8 +11,6 @@ from lightkube.generic_resource import create_namespaced_resource
 
 from infra.account import Account
 from infra.names import NAMESPACE
-
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 
@@ -30,7 +27,8 @@ def from_outside(account: Account, cluster: str) -> Client:
 
 
 def from_pod() -> Client:
-    return Client(namespace=NAMESPACE, field_manager="bivouac-steward", trust_env=False)
+    config = KubeConfig.from_service_account()
+    return Client(config=config, namespace=NAMESPACE, field_manager="bivouac-steward", trust_env=False)
 
 
 def kubeconfig(account: Account, cluster: str) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.events import CampaignState, Kind, Stage, fold
 from infra.layout import layout
+from infra.names import buckets, data_prefix
 from infra.reporting import sentences, trainer_log
 from infra.reporting.interruptions import interruptions
 from infra.reporting.ledger import Ledger, ledger, money, shares
@@ -31,7 +32,7 @@ def build(record: Record) -> Report:
     stage_rows, attempt_rows = stages(record), attempts(record, log)
     book = ledger(record, stage_rows, attempt_rows, log)
     state = fold(record.events)
-    training, golden, certificate = _training(record, state, log), _golden(state), _certificate(record, state)
+    training, golden, certificate = _training(record, state, log), _golden(record, state), _certificate(record, state)
     broken = interruptions(record, attempt_rows, book)
     status, level = _status(state, stage_rows, certificate)
     site = record.site or {}
@@ -106,25 +107,26 @@ def _summary(
     golden: Golden | None,
     certificate: CertificateSummary | None,
 ) -> tuple[str, ...]:
-    rows = [f"Training reached step {training.steps_done} of {training.steps_wanted}."]
+    rows = [f"Training reached step {training.steps_done:,} of {training.steps_wanted:,}."]
     if training.evaluations and training.unigram_loss is not None:
         last = max(training.evaluations, key=lambda row: row.step)
         rows.append(
-            f"Held-out loss {last.loss:.3f} at step {last.step}; a unigram model of the same data: "
+            f"Held-out loss {last.loss:.3f} at step {last.step:,}; a unigram model of the same data: "
             f"{training.unigram_loss:.3f}."
         )
     failures = [row for row in broken if row.attempt is not None]
     if failures:
         lost = sentences.clock(sum(row.seconds or 0.0 for row in failures))
         many = "1 failure" if len(failures) == 1 else f"{len(failures)} failures"
-        rows.append(f"It was carried through {many} that cost {lost} in all.")
+        survived = all(row.resumed_from is not None for row in failures)
+        rows.append(f"It {'was carried through' if survived else 'met'} {many} that cost {lost} in all.")
     repeats = training.repeats
     if repeats.steps:
         agree = "all equal, bit for bit" if repeats.bitwise_equal else f"{repeats.steps - repeats.equal} differ"
-        rows.append(f"{repeats.steps} steps were run again by a later attempt: {agree}.")
+        rows.append(f"{repeats.steps:,} steps were run again by a later attempt: {agree}.")
     if golden is not None:
         proof = "evaluates exactly as recorded" if golden.proven else "was read back"
-        rows.append(f"The golden checkpoint of step {golden.step} lies in the archive and {proof}.")
+        rows.append(f"The golden checkpoint of step {golden.step:,} lies in the archive and {proof}.")
     if certificate is not None:
         left = "nothing was left behind" if certificate.clean else "what was found or could not be seen stands below"
         rows.append(f"After teardown {certificate.looks} kinds of resources were looked through: {left}.")
@@ -145,7 +147,7 @@ def _facts(record: Record, state: CampaignState, log: TrainerLog) -> tuple[Fact,
         ),
         Fact(
             name="training",
-            value=f"{training.steps} steps x {training.global_batch} sequences = {tokens:,} tokens; "
+            value=f"{training.steps:,} steps x {training.global_batch:,} sequences = {tokens:,} tokens; "
             f"DeepSpeed ZeRO-{training.zero_stage}, {training.precision}, seed {training.seed}",
         ),
         Fact(
@@ -184,12 +186,14 @@ def _plan(record: Record, rows: tuple[StageTime, ...], book: Ledger) -> tuple[Pl
     )
 
 
-def _golden(state: CampaignState) -> Golden | None:
+def _golden(record: Record, state: CampaignState) -> Golden | None:
     found = state.archive
     if found is None or "manifest" not in found:
         return None
     root = str(found["manifest"]).rpartition("/")[0]
     folder = f"{root}/golden/step-{int(found['step']):08d}"
+    digest = state.finished_stages.get(Stage.PROVISION, {}).get("data_digest", "DIGEST")
+    data = f"s3://{buckets(record.spec.account, record.spec.region).data}/{data_prefix(digest)}"
     return Golden(
         step=int(found["step"]),
         manifest=str(found["manifest"]),
@@ -201,7 +205,8 @@ def _golden(state: CampaignState) -> Golden | None:
         commands=(
             f"aws s3 cp --recursive {folder} golden",
             f"aws s3 cp {root}/train.json train.json",
-            "python -m trainer.evaluate --checkpoint golden --config train.json --data DATA",
+            f"aws s3 cp --recursive {data} data",
+            "python -m trainer.evaluate --checkpoint golden --config train.json --data data",
         ),
     )
 

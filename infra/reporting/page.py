@@ -19,6 +19,7 @@ MOST_EVALUATIONS = 12
 def render(report: Report) -> str:
     environment, template = _page()
     style, _, _ = environment.loader.get_source(environment, "style.css")  # type: ignore[union-attr]
+    failures = [row for row in report.interruptions if row.attempt is not None]
     return template.render(
         report=report,
         style=Markup(style),
@@ -28,7 +29,8 @@ def render(report: Report) -> str:
         bars=bars(report),
         evaluations=sorted(report.training.evaluations, key=lambda row: row.step)[-MOST_EVALUATIONS:],
         happened=report.happened[-MOST_EVENTS:],
-        failures=[row for row in report.interruptions if row.attempt is not None],
+        failures=failures,
+        none_fatal=all(row.resumed_from is not None for row in failures),
     )
 
 

@@ -20,6 +20,8 @@ log = logging.getLogger("steward")
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    client = from_pod()
     config = StewardConfig.model_validate_json(Path(CONFIG_PATH).read_text())
     account = Account(config.spec.region)
     store = CampaignStore(
@@ -33,7 +35,7 @@ def main() -> int:
         except LeaseHeld as error:
             log.info("waiting: %s", error)
             time.sleep(LEASE_TTL.total_seconds() / 5)
-    steward = Steward(config, account, from_pod(), store, lease)
+    steward = Steward(config, account, client, store, lease)
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
     try:
         steward.run()

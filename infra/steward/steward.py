@@ -40,6 +40,7 @@ from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
 LIVE = "live.json"
 STOP_REQUEST = "stop.json"
 _SHIP_REST_S = 3.0
+_BROKEN_GANG_GRACE_S = 1
 _EVENTS = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
 """Trainer events that belong into the campaign's record."""
 
@@ -112,7 +113,7 @@ class Steward:
         for earlier in range(1, action.attempt):
             attempts.remove(self.client, self._job(earlier))
         self.lease.check()
-        labels = {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(action.attempt)}
+        labels = self._labels(action.attempt)
         config = f"train-a{action.attempt}"
         attempts.create_config(self.client, config, labels, {"train.json": self.config.train.model_dump_json(indent=1)})
         attempts.launch(self.client, self._gang(action.attempt, config))
@@ -147,6 +148,8 @@ class Steward:
         self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
         self.in_flight = False
         attempts.remove(self.client, self._job(self.attempt))
+        if action.failure is not Failure.INTERRUPTED:
+            attempts.end_now(self.client, self._labels(self.attempt), _BROKEN_GANG_GRACE_S)
         if action.dead_nodes:
             self._replace(action.dead_nodes, action.why, seen)
 
@@ -228,6 +231,9 @@ class Steward:
         job = archive_job.manifest(config, self.config.image, self.config.accelerators)
         train = self.config.train.model_dump_json(indent=1)
         return archive_job.run(self.client, config, job, train, self.lease.check, self._pause, self.logs.follow)
+
+    def _labels(self, attempt: int) -> dict[str, str]:
+        return {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
 
     def _job(self, attempt: int) -> str:
         return f"{self.config.spec.campaign}-a{attempt}"

@@ -9,15 +9,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
+from moto import mock_aws
 
 from infra.events import Event, Kind, Stage
+from infra.lifecycle import report as report_stage
 from infra.plan import Plan, make_plan
 from infra.reporting import Cause, Record, Report, build, pods_to_read, render
 from infra.reporting.ledger import Span, overlay
 from infra.spec import Spec, SpecFile
+from infra.store import CampaignStore
 from infra.survey import survey
 
 BEGUN = datetime(2026, 8, 1, 9, 0, tzinfo=UTC)
@@ -304,6 +309,30 @@ def test_an_overlay_fills_only_what_is_free() -> None:
         (4, 5, "useful"),
         (5, 6, "saving"),
     ]
+
+
+def test_the_report_is_written_here_and_beside_the_record(
+    record: Callable[..., Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    wanted = record(whole())
+    with mock_aws():
+        s3 = boto3.client("s3", region_name="us-east-1")
+        s3.create_bucket(Bucket="state")
+        store = CampaignStore(s3, "state", "rehearsal", "reader")
+        store.claim_spec(wanted.spec.model_dump_json())
+        store.put_json("plan.json", wanted.plan.model_dump(mode="json"))
+        for event in wanted.events:
+            store.put_json(f"events/{event.writer}/{event.sequence:06d}.json", event.model_dump(mode="json"))
+        for pod, text in wanted.logs.items():
+            store.put(f"{store.prefix}/logs/{pod}.log", text.encode())
+        written = report_stage.write(store, tmp_path / "results")
+        assert store.get(f"{store.prefix}/report.html") == Path(written["html"]).read_bytes()
+        assert store.get(f"{store.prefix}/report.json") == Path(written["json"]).read_bytes()
+    found = Report.model_validate_json(Path(written["json"]).read_text())
+    assert found.training == build(wanted).training and found.interruptions == build(wanted).interruptions
 
 
 class _Tags(HTMLParser):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
@@ -24,7 +24,7 @@ def bars(report: Report) -> Markup:
     return drawing(8 + 2 * HEIGHT + 12, "Shares of time and money by cause", parts)
 
 
-def _bar(name: str, rows: list[tuple[str, str, float, str]], y: float) -> Iterator[Markup]:
+def _bar(name: str, rows: Sequence[tuple[str, str, float, str]], y: float) -> Iterator[Markup]:
     yield text(LEFT - 12, y + HEIGHT / 2 + 4, name, "row", "end")
     x, room = LEFT, WIDTH - LEFT
     for cause, label, part, amount in rows:

@@ -13,6 +13,7 @@ LEFT, RIGHT, TOP = 46.0, 20.0, 16.0
 MOST_POINTS = 1200
 """Drawn per attempt: of longer series the lowest and the highest value of each piece."""
 MOST_RESTARTS = 4
+MOST_LANES = 9
 AROUND = 5
 """Steps shown before and after the repeated ones."""
 
@@ -150,21 +151,21 @@ def _restart_lines(losses: Sequence[Losses], across: Scale, bottom: float) -> It
         last_end = x + 8 + text_width(label) if right else x
         y = TOP + 66 + 17 * lane
         yield line(x, TOP, x, bottom, f"restart {colour(series.attempt)}")
-        yield text(
-            x + 8 if right else x - 8, y, label, f"restarttext {colour(series.attempt)}", "start" if right else "end"
-        )
+        if lane < MOST_LANES:
+            place, anchor = (x + 8, "start") if right else (x - 8, "end")
+            yield text(place, y, label, f"restarttext {colour(series.attempt)}", anchor)
 
 
 def _evaluations(rows: Sequence[Evaluated], across: Scale, down: Scale) -> Iterator[Markup]:
-    """Labelled where there is room; every value stands in its title."""
-    free = -1.0
-    for row in sorted(rows, key=lambda item: item.step):
+    """Labelled from the last to the first where there is room; every value stands in its title."""
+    free = WIDTH
+    for row in sorted(rows, key=lambda item: item.step, reverse=True):
         x, y = across(row.step), down(row.loss)
         title = tag("title", f"held-out loss at step {row.step}, attempt {row.attempt}: {row.loss!r}")
         yield tag("circle", title, cx=x, cy=y, r=5.0, class_="evaluation")
         label = f"{row.loss:.3f}"
-        half = text_width(label) / 2
-        if x - half > free:
-            end = x + half > WIDTH - RIGHT
-            yield text(WIDTH - RIGHT if end else x, y - 11, label, "evaluationtext", "end" if end else "middle")
-            free = x + half + 6
+        width = text_width(label) + 8
+        middle = min(x, WIDTH - width / 2)
+        if middle + width / 2 <= free:
+            yield text(middle, y - 11, label, "evaluationtext", "middle")
+            free = middle - width / 2

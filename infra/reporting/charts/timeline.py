@@ -71,7 +71,7 @@ def _attempt(row: AttemptTime, report: Report, across: Scale, y: float) -> Itera
     for begin, until, cause, what in (
         (row.launched_s, first, "startup", "startup and restore"),
         (first, again, "redo", f"{row.repeated} steps run again"),
-        (again, last, "useful", f"{row.steps - row.repeated} new steps, to step {row.last_step}"),
+        (again, last, "useful", f"{row.steps - row.repeated} new steps, to step {row.last_step:,}"),
         (last, over, "replace", "detect and replace") if row.failure else (last, over, "saving", "last save"),
     ):
         if until > begin:
@@ -82,15 +82,17 @@ def _attempt(row: AttemptTime, report: Report, across: Scale, y: float) -> Itera
             x, middle = across(mark.at_s), y + 6 + BAR / 2
             diamond = f"M{x:.1f} {middle - 6:.1f}l6 6l-6 6l-6 -6z"
             yield tag("path", tag("title", mark.label), d=diamond, class_="diamond")
-    told = f"steps {row.from_step + 1} to {row.last_step}" if row.steps else "no step"
+    told = f"steps {row.from_step + 1:,} to {row.last_step:,}" if row.steps else "no step"
     yield _label(told, across(row.launched_s), across(over), y)
 
 
 def _label(content: str, begin: float, end: float, y: float) -> Markup:
-    """Beside the bar, on the side where there is room."""
+    """Beside the bar where there is room, else at its end."""
     if end + 6 + text_width(content) <= WIDTH:
         return text(end + 6, y + 18, content, "value")
-    return text(begin - 6, y + 18, content, "value", "end")
+    if begin - 6 - text_width(content) >= LEFT:
+        return text(begin - 6, y + 18, content, "value", "end")
+    return text(end - 7, y + 18, content, "value inside", "end")
 
 
 def _lanes(marks: list[Mark], across: Scale) -> list[int]:
