@@ -11,6 +11,7 @@ from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
+from lightkube.types import CascadeType
 
 from infra.actions import attempts
 from infra.actions.archive import ArchiveConfig
@@ -64,6 +65,7 @@ def run(
     labels = {CAMPAIGN_LABEL: config.campaign}
     files = {"archive.json": config.model_dump_json(indent=1), "train.json": train}
     attempts.create_config(client, CONFIG, labels, files)
+    _forget_failed(client, pause)
     try:
         client.create(from_dict(job))
     except ApiError as error:
@@ -80,6 +82,13 @@ def run(
             return _verdict(pods)
         if status.get("failed", 0) >= TRIES:
             raise PermanentError("the archive failed", seen=_last_message(pods), cure="see the archive pods' logs")
+        pause()
+
+
+def _forget_failed(client: Client, pause: Callable[[], None]) -> None:
+    """A Job that has used up its tries makes way: whoever asks again has mended the cause."""
+    while _status(client).get("failed", 0) >= TRIES:
+        client.delete(Job, NAME, cascade=CascadeType.BACKGROUND)
         pause()
 
 

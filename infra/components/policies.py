@@ -90,11 +90,12 @@ def steward(spec: Spec) -> list[Statement]:
 
 
 def archive(spec: Spec) -> list[Statement]:
-    """The campaign's folder in the archive bucket, read and write, and its part of the state bucket."""
+    """The campaign's folders in the archive and state buckets, and the image manifests to read."""
     names, where = Names(spec), _buckets(spec)
     return [
         *_folder(where.archive, names.state_prefix, extra=("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")),
         *_folder(where.state, names.state_prefix),
+        allow(["s3:GetObject"], [f"arn:aws:s3:::{where.state}/images/*"]),
     ]
 
 
