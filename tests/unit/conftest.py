@@ -17,6 +17,7 @@ from infra.spec import SpecFile, load
 from infra.survey import survey
 
 CAMPAIGNS = Path(__file__).parents[2] / "infra" / "campaigns"
+BASE = Path(__file__).with_name("base.yaml")
 FRESH = date(2026, 8, 1)
 REMOVED = object()
 
@@ -39,7 +40,7 @@ def spec_file(tmp_path: Path) -> Callable[..., SpecFile]:
     """Loads the base spec with changes by dotted path."""
 
     def make(changes: Changes | None = None) -> SpecFile:
-        content = yaml.safe_load((CAMPAIGNS / "rehearsal.yaml").read_text())
+        content = yaml.safe_load(BASE.read_text())
         content["money"]["alarm_email"] = "someone@example.com"
         for field, value in (changes or {}).items():
             _set(content, field.split("."), copy.deepcopy(value) if value is not REMOVED else REMOVED)
