@@ -68,6 +68,8 @@ class Steward:
             self.store.append(
                 Kind.TRAINING_FINISHED, outcome=finish.outcome, why=finish.why, committed_step=self.committed_step()
             )
+        # The archive carries the logs as they lie in the bucket.
+        self.logs.flush()
         if self.store.state().archive is None and self.committed_step() >= 0:
             self.store.append(Kind.ARCHIVE_VERIFIED, **self._archive())
         self.logs.close()

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from infra.folders import cache_root
 from infra.rehearsal.site import handle
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,7 @@ class Rehearsal:
 
     def __init__(self, folder: Path, changes: dict[str, Any]) -> None:
         self.folder, self.site = folder, f"test-{os.getpid()}"
+        self.cache = _own_cache(folder / "cache")
         spec = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
         self.spec = _merged(spec, changes)
         self.name = self.spec["campaign"]
@@ -41,6 +43,7 @@ class Rehearsal:
         self.path.write_text(yaml.safe_dump(self.spec))
         self.results = folder / "results" / self.name
         self.environment = os.environ | {
+            "BIVOUAC_CACHE": str(self.cache),
             "BIVOUAC_SITE_NAME": self.site,
             "BIVOUAC_RESULTS": str(folder / "results"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -104,6 +107,14 @@ class Rehearsal:
 
     def strike(self) -> None:
         handle.strike(self.site)
+
+
+def _own_cache(folder: Path) -> Path:
+    """A cache whose tools are the machine's own: sites and data of a person are not the test's to touch."""
+    folder.mkdir()
+    for name in ("bin", "share"):
+        (folder / name).symlink_to(cache_root() / name)
+    return folder
 
 
 _EVENTS = """

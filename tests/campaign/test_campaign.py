@@ -58,10 +58,12 @@ class Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     rehearsal = Rehearsal(tmp_path_factory.mktemp("campaign"), SHORT)
-    try:
-        yield _told(rehearsal)
-    finally:
-        rehearsal.strike()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BIVOUAC_CACHE", str(rehearsal.cache))
+        try:
+            yield _told(rehearsal)
+        finally:
+            rehearsal.strike()
 
 
 def _told(rehearsal: Rehearsal) -> Story:
