@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -241,7 +240,6 @@ def _play(context: Context, builder: str, wheel: Path, inputs: str, work: Path) 
         event_handler=heard,
     )
     if result.status != "successful" or "digest" not in found:
-        raise PermanentError(
-            "the bake failed", seen=found.get("failure") or json.dumps(result.stats), cure="mend the role and run again"
-        )
+        said = found.get("failure") or f"ansible-playbook {result.status}: {result.stdout.read()[-600:]}"
+        raise PermanentError("the bake failed", seen=said, cure="mend the role and run again")
     return found

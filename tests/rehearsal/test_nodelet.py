@@ -24,7 +24,7 @@ INSIDE = Path(__file__).with_name("inside_nodelet.py")
 
 def test_machines_join_and_run_pods_in_private_namespaces(tmp_path: Path) -> None:
     if not (tools_dir() / "kube-apiserver").exists():
-        pytest.skip("no Kubernetes binaries: python -m infra.rehearsal.toolchain ensure --all")
+        pytest.fail("no Kubernetes binaries: make setup")
     unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
     unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
     inner = [sys.executable, "-m", "pytest", str(INSIDE), "-p", "no:cacheprovider", "-s", f"--rootdir={tmp_path}"]

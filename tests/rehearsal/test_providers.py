@@ -230,7 +230,7 @@ def test_a_quantity_in_another_unit_and_an_omitted_zero_are_no_drift() -> None:
 
 def test_the_kubernetes_provider_works_on_a_real_api_server(tmp_path: Path) -> None:
     if not (tools_dir() / "kube-apiserver").exists():
-        pytest.skip("no Kubernetes binaries: python -m infra.rehearsal.toolchain ensure --all")
+        pytest.fail("no Kubernetes binaries: make setup")
     inside = Path(__file__).with_name("inside_providers.py")
     unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
     unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]

@@ -159,7 +159,8 @@ def test_a_checkpoint_is_weights_and_twelve_bytes_per_parameter(precision: str) 
     "model", [ModelConfig(), ModelConfig(layers=3, width=160, heads=5, context=64, vocabulary=999)], ids=str
 )
 def test_the_parameter_count_is_that_of_the_trainer_s_model(model: ModelConfig) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     from trainer.model import Transformer
 
     with torch.device("meta"):
