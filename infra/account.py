@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from datetime import timedelta
 from typing import Any
 
 import boto3
@@ -11,12 +12,13 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.signers import RequestSigner
 
-from infra.errors import TemporaryError, UserError
+from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
 
 TOKEN_PREFIX = "k8s-aws-v1."
 TOKEN_SECONDS = 60
 """Validity of the presigned URL; EKS itself lets a token live 15 minutes."""
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
+RETRY_AFTER = timedelta(seconds=30)
 _RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
 
 
@@ -84,15 +86,21 @@ class Account:
         return TOKEN_PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 
-def raise_if_expired(error: ClientError) -> None:
-    """Expired credentials pause the driver; they kill nothing."""
-    code = error.response.get("Error", {}).get("Code")
-    if code in EXPIRED:
-        from datetime import timedelta
-
-        raise TemporaryError(
-            "the AWS credentials have expired",
-            seen=code,
-            delay=timedelta(seconds=30),
-            cure="renew them in another shell; this driver goes on by itself",
-        ) from error
+def explained(error: Exception) -> BivouacError:
+    """What an AWS error that reached the command line means for the person who runs it."""
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        if code in EXPIRED:
+            cure = "renew them (for instance `aws sso login`) and run the same command again: it continues"
+            return UserError("the AWS credentials have expired", seen=code, cure=cure)
+        return PermanentError(
+            f"AWS refused {error.operation_name}",
+            seen=f"{code}: {error.response.get('Error', {}).get('Message', '')}",
+            cure="allow it or mend the cause, and run the same command again: it continues",
+        )
+    return TemporaryError(
+        "AWS cannot be reached",
+        seen=str(error),
+        delay=RETRY_AFTER,
+        cure="check network, endpoint and credentials, and run the same command again: it continues",
+    )

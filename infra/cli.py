@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -152,16 +152,27 @@ def data_prepare(
 
 
 def main() -> None:
-    """Errors of ours are shown without a traceback, as what, seen, cure; the exit code follows sysexits."""
+    """Errors of ours and of AWS are shown without a traceback, as what, seen, cure; the exit code follows sysexits."""
     try:
         app()
     except BivouacError as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
-        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
-        sys.exit(error.exit_code)
+        _refuse(error)
+    except Exception as error:
+        # botocore's classes are not imported here: half of the commands never need them.
+        if not type(error).__module__.startswith("botocore"):
+            raise
+        from infra.account import explained
+
+        _refuse(explained(error))
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted: run the same command again to continue, or `bivouac down NAME`")
         sys.exit(130)
+
+
+def _refuse(error: BivouacError) -> NoReturn:
+    Console(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
+    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
+    sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
