@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -153,6 +154,9 @@ def data_prepare(
 
 def main() -> None:
     """Errors of ours and of AWS are shown without a traceback, as what, seen, cure; the exit code follows sysexits."""
+    # A polite end is an end by hand: the lease is given back.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         app()
     except BivouacError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -230,6 +231,7 @@ def _play(context: Context, builder: str, wheel: Path, inputs: str, work: Path) 
         "ANSIBLE_PIPELINING": "false",
     }
     (work / "runner").mkdir()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     result = ansible_runner.run(
         private_data_dir=str(work / "runner"),
         playbook=str(ROOT / "playbooks/bake.yml"),
@@ -239,6 +241,11 @@ def _play(context: Context, builder: str, wheel: Path, inputs: str, work: Path) 
         extravars=given,
         event_handler=heard,
     )
+    # The runner leaves its own handlers behind, which only take note of a signal.
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    if result.status == "canceled":
+        raise KeyboardInterrupt
     if result.status != "successful" or "digest" not in found:
         said = found.get("failure") or f"ansible-playbook {result.status}: {result.stdout.read()[-600:]}"
         raise PermanentError("the bake failed", seen=said, cure="mend the role and run again")

@@ -34,7 +34,7 @@ class Rehearsal:
     """One campaign in a site of its own; nothing of the machine's other sites is touched."""
 
     def __init__(self, folder: Path, changes: dict[str, Any]) -> None:
-        self.folder, self.site = folder, f"test-{os.getpid()}"
+        self.folder, self.site = folder, f"{changes['campaign']}-{os.getpid()}"
         self.cache = _own_cache(folder / "cache")
         spec = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
         self.spec = _merged(spec, changes)
@@ -53,7 +53,9 @@ class Rehearsal:
         """`bivouac run` in the background, its output in a file."""
         log = (self.folder / "run.log").open("a")
         command = [*BIVOUAC, "run", str(self.path)]
-        return subprocess.Popen(command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, text=True)
+        return subprocess.Popen(
+            command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, text=True, start_new_session=True
+        )
 
     def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
