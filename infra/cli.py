@@ -152,11 +152,19 @@ def data_prepare(
     os.execv(sys.executable, [sys.executable, "-m", "trainer.data", *arguments])
 
 
+class Interrupted(BaseException):
+    """Ended by hand. No KeyboardInterrupt, since click would end the program without our word."""
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise Interrupted(signal.Signals(number).name)
+
+
 def main() -> None:
     """Errors of ours and of AWS are shown without a traceback, as what, seen, cure; the exit code follows sysexits."""
     # A polite end is an end by hand: the lease is given back.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, _interrupt)
     try:
         app()
     except BivouacError as error:
@@ -168,8 +176,10 @@ def main() -> None:
         from infra.account import explained
 
         _refuse(explained(error))
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted: run the same command again to continue, or `bivouac down NAME`")
+    except (Interrupted, KeyboardInterrupt):
+        Console(stderr=True, highlight=False).print(
+            "interrupted: run the same command again to continue, or `bivouac down NAME`"
+        )
         sys.exit(130)
 
 
