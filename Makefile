@@ -25,8 +25,8 @@ tools:
 	@$(PYTHON) -m infra.rehearsal.toolchain ensure --all
 
 rehearsal: setup  ## A whole campaign on this machine: spec to certificate
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/bivouac run $(SPEC); code=$$?; \
-	$(BIN)/bivouac down --all; exit $$code
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/bivouac run $(SPEC)
+	@$(BIN)/bivouac down --all
 
 test: setup lint  ## All tests that need neither AWS nor a GPU
 	@$(BIN)/python -m pytest
@@ -37,7 +37,8 @@ test-unit: venv  ## The quick tests: pure logic and the resource graph
 lint: venv  ## Style, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/lint-imports
+	@$(BIN)/mypy --explicit-package-bases infra trainer
+	@$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
 
 doctor: venv  ## What is here, what is missing, and its cure
 	@$(BIN)/bivouac doctor

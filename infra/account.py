@@ -49,6 +49,18 @@ class Account:
             raise UserError("AWS cannot be reached or there are no credentials", seen=str(error), cure=cure) from error
         return {"Account": answer["Account"], "Arn": answer["Arn"]}
 
+    def principal(self, arn: str) -> str | None:
+        """The IAM principal behind a caller: for an assumed role the role itself, whose path the caller's ARN lacks.
+
+        None when IAM does not say.
+        """
+        if ":assumed-role/" not in arn:
+            return arn
+        try:
+            return str(self.client("iam").get_role(RoleName=arn.split("/")[1])["Role"]["Arn"])
+        except ClientError:
+            return None
+
     def refuse_foreign(self, account: str) -> str:
         """The caller's ARN, if the credentials are for this account; else `UserError`, before anything is touched."""
         identity = self.identity()
@@ -99,7 +111,7 @@ def explained(error: Exception) -> BivouacError:
             cure="allow it or mend the cause, and run the same command again: it continues",
         )
     return TemporaryError(
-        "AWS cannot be reached",
+        "AWS or the cluster cannot be reached, or refuses",
         seen=str(error),
         delay=RETRY_AFTER,
         cure="check network, endpoint and credentials, and run the same command again: it continues",

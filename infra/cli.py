@@ -152,6 +152,10 @@ def data_prepare(
     os.execv(sys.executable, [sys.executable, "-m", "trainer.data", *arguments])
 
 
+_REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")
+"""Libraries whose errors speak of the world outside, not of a fault of ours."""
+
+
 class Interrupted(BaseException):
     """Ended by hand. No KeyboardInterrupt, since click would end the program without our word."""
 
@@ -171,7 +175,7 @@ def main() -> None:
         _refuse(error)
     except Exception as error:
         # botocore's classes are not imported here: half of the commands never need them.
-        if not type(error).__module__.startswith("botocore"):
+        if not type(error).__module__.startswith(_REMOTE):
             raise
         from infra.account import explained
 

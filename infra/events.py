@@ -45,6 +45,7 @@ class Kind(StrEnum):
     DECISION = "decision"  # action, why
     TRAINING_FINISHED = "training.finished"  # outcome, why, step, committed_step
     ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes
+    ARCHIVE_FAILED = "archive.failed"  # error
     NODES_AT_ZERO = "nodes.at-zero"  # group
     CERTIFIED = "certified"  # clean, found, could_not_look
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 _QUIET_S = 2.0
 """Nothing longer than this passes without a word."""
+_REMIND_S = 10.0
 
 
 class Progress:
@@ -20,13 +21,13 @@ class Progress:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._lock = threading.Lock()
-        self._stage, self._step, self._begun, self._printed = "", "", 0.0, 0.0
+        self._stage, self._said, self._begun, self._printed = "", "", 0.0, 0.0
         self._status = console.status("") if console.is_terminal else None
 
     @contextmanager
     def stage(self, name: str, purpose: str) -> Iterator[None]:
         """A stage from begin to end; its seconds are printed at the end."""
-        self._stage, self._step, self._begun, self._printed = name, "", time.monotonic(), time.monotonic()
+        self._stage, self._said, self._begun, self._printed = name, "", time.monotonic(), time.monotonic()
         self.console.print(f"[bold]{name:<10}[/] {escape(purpose)}")
         if self._status is not None:
             self._status.start()
@@ -41,12 +42,12 @@ class Progress:
         """The newest thing that happens; safe from any thread."""
         with self._lock:
             elapsed = time.monotonic() - self._begun
-            changed, self._step = text != self._step, text
+            quiet_for = time.monotonic() - self._printed
             line = f"{self._stage:<10} {escape(text)}  [dim]{elapsed:.0f} s[/]"
             if self._status is not None:
                 self._status.update(line)
-            elif changed and time.monotonic() - self._printed > _QUIET_S:
-                self._printed = time.monotonic()
+            elif (text != self._said and quiet_for > _QUIET_S) or quiet_for > _REMIND_S:
+                self._printed, self._said = time.monotonic(), text
                 self.console.print(f"  {line}")
 
     def note(self, text: str) -> None:

@@ -50,7 +50,8 @@ class Egress(StrEnum):
 
 
 class OnStop(StrEnum):
-    HOLD = "hold"
+    """What follows a stop. Keeping the cluster warm for a relaunch is not built yet."""
+
     TEARDOWN = "teardown"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -220,9 +219,14 @@ class Lease:
             )
         except ClientError as error:
             if is_precondition_failure(error):
+                found = self.current()
+                if found is not None and found[0] == record:
+                    # Our own write landed, only its answer was lost, and the client tried again.
+                    self._etag, self._renewed = found[1], begun
+                    return
                 raise LeaseHeld(
                     f"another {self.role} of {self.store.campaign} was quicker",
-                    seen=self.current(),
+                    seen=found[0].holder if found else "nobody",
                     cure="watch it with `bivouac status`",
                 ) from error
             raise
@@ -241,4 +245,6 @@ class Lease:
                 continue
 
 
-_monotonic: Callable[[], float] = time.monotonic
+def _monotonic() -> float:
+    """Goes on while the machine sleeps: a lease does not outlive a closed lid."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

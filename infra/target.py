@@ -16,7 +16,10 @@ _INSIDE = "BIVOUAC_SITE"
 
 def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     """Be where the spec's target is. For a rehearsal that replaces this process by itself inside the site."""
-    if spec.target == "aws" or _INSIDE in os.environ:
+    if _INSIDE in os.environ:
+        return
+    if spec.target == "aws":
+        _have_engine()
         return
     from infra.rehearsal.site import campaigns, handle
 
@@ -34,6 +37,15 @@ def enter_where(campaign: str) -> None:
     site = campaigns.site_of(campaign)
     if site is not None:
         handle.enter(site, again())
+
+
+def _have_engine() -> None:
+    """On AWS only the Pulumi engine is needed besides the Python packages."""
+    from infra.rehearsal.paths import tools_dir
+    from infra.rehearsal.toolchain.ensure import ensure
+
+    ensure(["pulumi"])
+    os.environ["PATH"] = os.pathsep.join([str(tools_dir()), str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
 def about() -> dict[str, Any] | None:

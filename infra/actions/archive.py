@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError
 from pydantic import BaseModel, ConfigDict
 
@@ -26,6 +27,7 @@ from trainer.contract import (
     COMMITTED_NAME,
     CONFIG_FILE,
     DATA_MOUNT,
+    LOCAL_CHECKPOINTS,
     SHARED_CHECKPOINTS,
     TERMINATION_LOG,
     ExitCode,
@@ -82,11 +84,16 @@ class Archiver:
         self.refused: list[str] = []
 
     def run(self) -> ArchiveManifest:
+        published = self._published()
+        if published is not None:
+            self._read_back(list(published.objects))
+            return published
         folder, golden = self._golden()
         say("golden", step=golden.step, shards=len(golden.shards))
         objects = [self._upload(key, path) for key, path in self._files(folder, golden)]
         objects += [self._copy(key, body) for key, body in self._records()]
-        restored = self._read_back(objects, golden)
+        self._read_back(objects)
+        restored = self.work / f"golden/step-{golden.step:08d}"
         loss = evaluate(restored)
         if golden.evaluation_loss is not None and loss != golden.evaluation_loss:
             raise PermanentError(
@@ -153,8 +160,14 @@ class Archiver:
         self.s3.put_object(Bucket=self.config.archive_bucket, Key=key, Body=body)
         return ArchivedObject(key=key, size_bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
 
-    def _read_back(self, objects: list[ArchivedObject], golden: Manifest) -> Path:
-        """Download every object and compare its digest; returns the folder of the restored checkpoint."""
+    def _published(self) -> ArchiveManifest | None:
+        """The manifest of an earlier try that got to its end: its objects are read back, none is sent again."""
+        archive = CampaignStore(self.s3, self.config.archive_bucket, self.config.campaign, "archive")
+        found = archive.get_json(MANIFEST_NAME)
+        return None if found is None else ArchiveManifest.model_validate(found)
+
+    def _read_back(self, objects: list[ArchivedObject]) -> None:
+        """Download every object into the work folder and compare its digest."""
         for item in objects:
             target = self.work / item.key.removeprefix(f"{self.prefix}/")
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +184,6 @@ class Archiver:
                     cure="the Job tries again; the cluster stays until it succeeds",
                 )
         say("read-back", objects=len(objects), bytes=sum(item.size_bytes for item in objects))
-        return self.work / f"golden/step-{golden.step:08d}"
 
     def _publish(self, manifest: ArchiveManifest) -> None:
         """Last of all; when an earlier try got this far, its manifest stays."""
@@ -223,9 +235,10 @@ def say(event: str, **fields: Any) -> None:
 def main() -> int:
     config = ArchiveConfig.model_validate_json(Path(CONFIG_PATH).read_text())
     try:
-        with tempfile.TemporaryDirectory() as work:
+        # The node's NVMe: a root volume need not hold a checkpoint.
+        with tempfile.TemporaryDirectory(dir=LOCAL_CHECKPOINTS) as work:
             manifest = Archiver(config, Account(config.region), Path(work)).run()
-    except BivouacError as error:
+    except (BivouacError, OSError, ClientError, S3UploadFailedError) as error:
         Path(TERMINATION_LOG).write_text(str(error)[:4000])
         say("failed", error=str(error))
         return int(ExitCode.STORAGE)

@@ -116,7 +116,9 @@ def _messages(pods: list[Pod]) -> list[tuple[str, str]]:
 
 
 def _verdict(pods: list[Pod]) -> dict[str, Any]:
-    message = next(text for phase, text in _messages(pods) if phase == "Succeeded")
+    message = next((text for phase, text in _messages(pods) if phase == "Succeeded"), None)
+    if message is None:
+        raise PermanentError("the archive succeeded but its pod is gone", seen="no message", cure="run it again")
     verdict: dict[str, Any] = json.loads(message)
     return verdict
 

@@ -91,19 +91,16 @@ class GpuNodes:
         return dict(answer["nodegroup"])
 
     def _instance_states(self, instances: list[str]) -> dict[str, str]:
-        """EC2's word on each instance; what EC2 does not know is gone, what it would not say is unknown."""
+        """EC2's word on each instance; one that it does not list, or all when it will not say, is unknown."""
         if not instances:
             return {}
         client = self.account.client("ec2")
         try:
-            answer = client.describe_instance_status(
-                Filters=[{"Name": "instance-state-code", "Values": ["0", "16", "32", "48", "64", "80"]}],
-                IncludeAllInstances=True,
-            )
+            pages = list(client.get_paginator("describe_instance_status").paginate(IncludeAllInstances=True))
         except client.exceptions.ClientError:
             return {}
-        seen = {item["InstanceId"]: _state(item) for item in answer["InstanceStatuses"]}
-        return {instance: seen.get(instance, "gone") for instance in instances}
+        seen = {item["InstanceId"]: _state(item) for page in pages for item in page["InstanceStatuses"]}
+        return {instance: seen.get(instance, "unknown") for instance in instances}
 
 
 def _state(item: dict[str, Any]) -> str:

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import time
+
 from rich.console import Console
 
 from infra import target
 from infra.events import Stage
+from infra.identity import Holder
 from infra.lifecycle.context import Context
-from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
+from infra.lifecycle.opening import DRIVER_LEASE, holder_of, opened, record_of, stored_plan, stored_spec
 from infra.lifecycle.stages import STEPS, Step, run_step
+from infra.store import CampaignStore
+
+STOP = "stop.json"
+_WORD_EVERY_S = 10.0
 
 
 def down_command(campaign: str, region: str, abandon: bool, console: Console) -> int:
     store = record_of(campaign, region)
     spec = stored_spec(store)
+    if not abandon:
+        # Before the lease: whoever drives it now lets the campaign stop, and we wait for the lease.
+        store.put_json(STOP, {"asked_by": str(Holder.this_process())})
+        _await_driver(store, console)
     with opened(spec, stored_plan(store, spec), console, target.about()) as context:
         context.outputs |= context.state().finished_stages
         if not abandon and _can_archive(context):
-            context.store.put_json("stop.json", {"asked_by": str(context.lease.holder)})
             _run(context, Stage.SUPERVISE, Stage.ARCHIVE)
         _tear_down(context, abandon)
         _run(context, Stage.CERTIFY, Stage.REPORT)
     return 0
+
+
+def _await_driver(store: CampaignStore, console: Console) -> None:
+    """Wait, with a word every few seconds, until no living driver holds the campaign."""
+    said = 0.0
+    while (holder := holder_of(store, DRIVER_LEASE)) is not None and holder.endswith("(living)"):
+        if time.monotonic() - said > _WORD_EVERY_S:
+            said = time.monotonic()
+            console.print(f"waiting for the driver to finish the campaign: {holder}")
+        time.sleep(1.0)
 
 
 def _can_archive(context: Context) -> bool:

@@ -10,7 +10,7 @@ from rich.table import Table
 from infra import target
 from infra.checks import Level, failed
 from infra.commands.check import checked, show
-from infra.errors import UserError
+from infra.errors import TemporaryError, UserError
 from infra.events import Event, Kind
 from infra.plan import Plan, make_plan
 from infra.spec import Spec
@@ -52,11 +52,19 @@ def _drive(spec: Spec, plan: Plan, console: Console) -> int:
     with opened(spec, plan, console, target.about()) as context:
         if context.state().ended:
             console.print(f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name")
-            return 0
+            return _exit_code(context.state().outcome)
         run_campaign(context)
         console.print(_split(context.store.events()))
         console.print(f"report: {context.results / 'report.html'}")
-    return 0
+        outcome = context.state().outcome
+        if outcome != "done":
+            console.print(f"training ended as {outcome}: see the report")
+        return _exit_code(outcome)
+
+
+def _exit_code(outcome: str | None) -> int:
+    """Torn down and certified in any case; but only training that reached its last step is a success."""
+    return 0 if outcome == "done" else TemporaryError.exit_code
 
 
 def _split(events: tuple[Event, ...]) -> Table:

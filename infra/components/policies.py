@@ -154,7 +154,7 @@ def tls_only(bucket: str) -> str:
 def _folder(bucket: str, prefix: str, extra: Sequence[str] = ()) -> list[Statement]:
     return [
         allow(["s3:GetObject", "s3:PutObject", *extra], [f"arn:aws:s3:::{bucket}/{prefix}*"]),
-        allow(["s3:ListBucket"], [f"arn:aws:s3:::{bucket}"], {"StringLike": {"s3:prefix": [f"{prefix}*"]}}),
+        allow(["s3:ListBucket"], [f"arn:aws:s3:::{bucket}"], {"StringLikeIfExists": {"s3:prefix": [f"{prefix}*"]}}),
     ]
 
 

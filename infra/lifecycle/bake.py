@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 BUILDER_TYPE = "m7i.large"
 ROLE_TAG = "bivouac:role"
+BUILDER_MINUTES = 60
+"""A builder whose driver died ends itself."""
 _ONLINE_S = 300.0
 
 
@@ -170,6 +172,7 @@ def _start_builder(context: Context, outputs: CampaignOutputs) -> str:
         IamInstanceProfile={"Name": outputs.builder_instance_profile},
         MetadataOptions={"HttpTokens": "required"},
         InstanceInitiatedShutdownBehavior="terminate",
+        UserData=f"#!/bin/sh\nshutdown -h +{BUILDER_MINUTES}\n",
         TagSpecifications=specifications,
     )
     builder: str = launched["Instances"][0]["InstanceId"]

@@ -38,8 +38,13 @@ class Engine:
             # Nothing secret is in the state; who wants encryption sets a passphrase of their own.
             env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
         )
-        stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
-        stack.set_all_config({key: auto.ConfigValue(value) for key, value in config.items()})
+        try:
+            stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
+            stack.set_all_config({key: auto.ConfigValue(value) for key, value in config.items()})
+        except FileNotFoundError as error:
+            raise PermanentError("there is no Pulumi engine", seen=error, cure="see `bivouac doctor`") from error
+        except auto.CommandError as error:
+            raise _refusal("opening", name, error) from error
         return stack
 
     def up(self, stack: auto.Stack) -> dict[str, Any]:

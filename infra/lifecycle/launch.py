@@ -14,6 +14,7 @@ from infra import catalogue
 from infra.actions import attempts
 from infra.actions.cluster import from_outside
 from infra.actions.gang import CAMPAIGN_LABEL
+from infra.actions.nodes import GpuNodes
 from infra.actions.steward_config import CONFIG_NAME, StewardConfig
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
@@ -84,6 +85,7 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
             return {"attempts": len(state.attempts)}
         if state.attempts:
             said = f"attempt {state.attempts[-1]['attempt']} is starting"
+    GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
     deployment = client.get(Deployment, STEWARD)
     seen = f"{(deployment.status.readyReplicas if deployment.status else 0) or 0} of 1 steward pods ready; {said}"
     raise PermanentError(

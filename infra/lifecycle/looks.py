@@ -23,13 +23,38 @@ class Thing:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def belongs_to(self, names: Names) -> bool:
-        """By campaign tag, by cluster tag, or by a name made from the campaign's prefix."""
-        if self.tags.get(CAMPAIGN_TAG) == names.campaign or f"kubernetes.io/cluster/{names.cluster}" in self.tags:
+        """By campaign tag, by cluster tag, or, where there is no campaign tag, by a name that we would give."""
+        if CAMPAIGN_TAG in self.tags:
+            return self.tags[CAMPAIGN_TAG] == names.campaign
+        if f"kubernetes.io/cluster/{names.cluster}" in self.tags or self.tags.get("eks:cluster-name") == names.cluster:
             return True
-        texts = (self.name, self.tags.get("Name", ""), self.tags.get("eks:cluster-name", ""))
-        return any(text == names.prefix or text.startswith(f"{names.prefix}-") for text in texts) or (
-            self.name == names.log_group
-        )
+        return any(is_ours(text, names) for text in (self.name, self.tags.get("Name", "")))
+
+
+_PARTS = (
+    "cluster",
+    "node",
+    "nodes",
+    "steward",
+    "trainer",
+    "archive",
+    "builder",
+    "guard",
+    "gpu",
+    "system",
+    "deadline",
+    "shared",
+    "lustre",
+    "budget",
+)
+
+
+def is_ours(text: str, names: Names) -> bool:
+    """Names made from the prefix; `bivouac-train-2` is another campaign's than `train`'s."""
+    if text in (names.prefix, names.log_group):
+        return True
+    bare = text.removeprefix("eks-")
+    return any(bare == f"{names.prefix}-{part}" or bare.startswith(f"{names.prefix}-{part}-") for part in _PARTS)
 
 
 @dataclass(frozen=True)
@@ -58,7 +83,7 @@ def _ec2(operation: str, result: str, id_key: str, **filters: Any) -> Callable[[
         for item in items:
             tags = tags_of(item.get("Tags") or item.get("TagSet"))
             name = item.get("GroupName") or item.get("LaunchTemplateName") or item.get("Description") or ""
-            if item.get("State") not in ("deleted", "terminated", "cancelled", "deleting"):
+            if item.get("State") not in ("deleted", "terminated", "cancelled"):
                 yield Thing(item[id_key], str(name), tags)
 
     return listing
@@ -100,6 +125,13 @@ def _file_systems(account: Account) -> Iterator[Thing]:
 
 _LINGERING = (":instance/", ":natgateway/", ":network-interface/")
 """The tagging service goes on showing these long after their end; their own looks see their state."""
+
+
+def _budgets(account: Account) -> Iterator[Thing]:
+    owner = account.identity()["Account"]
+    for page in account.client("budgets").get_paginator("describe_budgets").paginate(AccountId=owner):
+        for item in page.get("Budgets", ()):
+            yield Thing(item["BudgetName"], item["BudgetName"])
 
 
 def _tagged(account: Account) -> Iterator[Thing]:
@@ -147,6 +179,7 @@ LOOKS: tuple[Look, ...] = (
     Look("iam", "role", _named("iam", "list_roles", "Roles", "RoleName")),
     Look("iam", "instance profile", _named("iam", "list_instance_profiles", "InstanceProfiles", "InstanceProfileName")),
     Look("scheduler", "schedule", _named("scheduler", "list_schedules", "Schedules", "Name")),
+    Look("budgets", "budget", _budgets),
     Look("s3", "bucket", _named("s3", "list_buckets", "Buckets", "Name")),
     Look("tagging", "anything tagged", _tagged),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from lightkube import Client
@@ -15,7 +16,7 @@ from infra.actions import attempts
 from infra.actions.cluster import from_outside
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
 from infra.actions.nodes import GpuNodes, NodeFacts
-from infra.errors import PermanentError
+from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
 from infra.lifecycle.context import Context
@@ -33,6 +34,12 @@ def run(context: Context) -> dict[str, Any]:
     expectation = catalogue.expectation(spec.preflight.profile or spec.nodes.instance_type)
     labels = {CAMPAIGN_LABEL: spec.campaign}
     attempts.create_config(client, CONFIG, labels, {"expectation.json": expectation.model_dump_json(indent=1)})
+    if datetime.now(UTC) >= context.deadline:
+        raise UserError(
+            "the campaign's deadline has passed",
+            seen=context.deadline.isoformat(),
+            cure=f"`bivouac down {spec.campaign}`; a longer `money.deadline` needs a new campaign",
+        )
     nodes.set_desired(spec.nodes.count)
     for turn in range(1, spec.preflight.rounds + 1):
         fit = wait_for_nodes(context, nodes)
@@ -49,10 +56,11 @@ def run(context: Context) -> dict[str, Any]:
             context.progress.note(f"{verdict['node']} is unfit: {_why(verdict, expectation)}; it is replaced")
             nodes.quarantine(verdict["node"], "unfit")
             nodes.replace(verdict["instance"])
+    nodes.set_desired(0)
     raise PermanentError(
         f"the gang was not fit after {spec.preflight.rounds} rounds",
         seen=[_why(v, expectation) for v in unfit],
-        cure="see the verdicts; raise preflight.rounds only if the nodes differ each time",
+        cure="the nodes were given back; see the verdicts; raise preflight.rounds only if the nodes differ each time",
     )
 
 

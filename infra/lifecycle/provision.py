@@ -43,6 +43,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
+    operator = context.account.principal(context.operator_arn)
     return CampaignSettings(
-        spec=context.spec, deadline=context.deadline, data_digest=data_digest, operator_arn=context.operator_arn
+        spec=context.spec, deadline=context.deadline, data_digest=data_digest, operator_arn=operator
     )

@@ -46,6 +46,13 @@ def archive(context: Context) -> dict[str, Any]:
         if Kind.NODES_AT_ZERO in kinds:
             found = context.state().archive
             if found is None:
+                failed = [event for event in context.store.events() if event.kind is Kind.ARCHIVE_FAILED]
+                if failed:
+                    raise PermanentError(
+                        "the archive failed; the GPU nodes are at zero, the checkpoint is on the shared tier",
+                        seen=failed[-1].data["error"],
+                        cure="mend the cause, then `kubectl rollout restart deployment/steward` tries again",
+                    )
                 raise PermanentError(
                     "there is nothing to archive",
                     seen="no committed checkpoint",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.components.settings import CampaignSettings
 from infra.errors import NotProven
 from infra.events import CampaignState, Stage
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
+from infra.lifecycle.provision import campaign_settings
 
 
 def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
@@ -18,12 +18,7 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     _terminate_builders(context)
     engine = Engine(context, context.results / "pulumi")
     provision = state.finished_stages.get(Stage.PROVISION, {})
-    settings = CampaignSettings(
-        spec=context.spec,
-        deadline=context.deadline,
-        data_digest=provision.get("data_digest", "0" * 64),
-        operator_arn=context.operator_arn,
-    )
+    settings = campaign_settings(context, provision.get("data_digest", "0" * 64))
     stack = engine.stack(context.names.stack, settings.to_config())
     count = engine.resources(stack)
     engine.destroy(stack)

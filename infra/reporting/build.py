@@ -97,7 +97,7 @@ def _status(
     if Stage.TEARDOWN in state.finished_stages:
         return "torn down, not certified yet", "warning"
     if state.outcome == "held":
-        return "held: the cluster is warm and bills", "warning"
+        return "ended by an error that a retry would repeat", "warning"
     return f"under way: {last.stage}", "open"
 
 

@@ -144,6 +144,7 @@ class Attempt(_Frozen):
     failure: Failure
     committed_at_launch: int
     committed_at_end: int
+    dead_nodes: tuple[str, ...] = ()
 
     @property
     def progressed(self) -> bool:
@@ -214,14 +215,15 @@ def decide(seen: Observation, policy: Policy, history: History) -> Action:
 
 
 def _running(seen: Observation, policy: Policy) -> Action:
-    if seen.pods and all(pod.phase == "Succeeded" for pod in seen.pods):
+    whole = len(seen.pods) >= seen.nodes_wanted
+    if seen.pods and whole and all(pod.phase == "Succeeded" for pod in seen.pods):
         return Finish(outcome="done", why="every pod of the gang succeeded")
     if seen.stop_requested:
         return EndAttempt(failure=Failure.INTERRUPTED, why="a stop was asked for")
     if stop := _out_of_means(seen, policy):
         return EndAttempt(failure=Failure.INTERRUPTED, why=stop)
     dead = dead_nodes(seen, policy)
-    failed = [pod for pod in seen.pods if pod.phase == "Failed"]
+    failed = [pod for pod in seen.pods if pod.phase in ("Failed", "Missing")]
     if dead:
         why = f"node {', '.join(dead)} is dead: silent, and a second witness agrees"
         return EndAttempt(failure=Failure.NODE, why=why, dead_nodes=dead)
@@ -263,8 +265,7 @@ def dead_nodes(seen: Observation, policy: Policy) -> tuple[str, ...]:
         kubernetes_says = node is None or node.ready is not True
         quiet = pod.silent_for if pod.silent_for is not None else pod.running_for
         silent = quiet is not None and quiet > policy.heartbeat_timeout
-        witnessed = silent and (ec2_says or kubernetes_says or peer_failed)
-        if witnessed or (node is not None and node.instance_state == "gone"):
+        if silent and (ec2_says or kubernetes_says or peer_failed):
             dead.append(pod.node)
     return tuple(dict.fromkeys(dead))
 
@@ -295,7 +296,13 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
 
 
 def _to_replace(seen: Observation, policy: Policy, history: History, last: Attempt | None) -> Action | None:
-    sick = tuple(n.name for n in seen.nodes if n.instance_state == "impaired" and not n.quarantined)
+    known = last.dead_nodes if last is not None else ()
+    sick = tuple(
+        n.name
+        for n in seen.nodes
+        if (n.instance_state == "impaired" or (n.name in known and n.instance_state in ("running", "unknown")))
+        and not n.quarantined
+    )
     if not sick:
         return None
     hour_ago = seen.now - timedelta(hours=1)

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightkube import Client
 from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import Pod
 
 from infra.store import CampaignStore
 
@@ -65,7 +66,9 @@ class LogShipper:
                     if number >= seen:
                         seen = number + 1
                         self._take(pod, line)
-                return
+                if self._ended(pod):
+                    return
+                self._stop.wait(0.5)
             except ApiError as error:
                 if error.status.code == 404:
                     return
@@ -73,6 +76,11 @@ class LogShipper:
             except Exception:
                 # The node, its log endpoint or the connection is gone: whoever replaced it prints anew elsewhere.
                 self._stop.wait(1.0)
+
+    def _ended(self, pod: str) -> bool:
+        """Whether the end of the log was the end of the pod, and not of the connection."""
+        status = self.client.get(Pod, pod).status
+        return status is not None and status.phase in ("Succeeded", "Failed")
 
     def _take(self, pod: str, line: str) -> None:
         with self._lock:

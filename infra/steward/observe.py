@@ -26,13 +26,15 @@ _PROBE_TIMEOUT_S = 1.0
 class Observer:
     """Remembers what was seen last, so that silence has a length."""
 
-    def __init__(self, config: StewardConfig, client: Client, nodes: GpuNodes) -> None:
+    def __init__(self, config: StewardConfig, client: Client, nodes: GpuNodes, spent_usd: Decimal) -> None:
         self.config, self.client, self.nodes = config, client, nodes
-        self.spent_usd = Decimal(0)
+        self.spent_usd = spent_usd
+        """Since the campaign's begin, over all stewards."""
         self.statuses: dict[str, Status] = {}
         self.agents: dict[str, str] = {}
         """Pod name -> pod IP, as far as known."""
         self._answered: dict[str, float] = {}
+        self._seen: dict[int, PodView] = {}
         self._running_since: dict[str, float] = {}
         self._launched, self._stepped, self._step = time.monotonic(), time.monotonic(), 0
         self._short_since: float | None = None
@@ -46,6 +48,7 @@ class Observer:
         self.statuses.clear()
         self._answered.clear()
         self._running_since.clear()
+        self._seen.clear()
 
     def observe(self, attempt: int, in_flight: bool, committed_step: int, stop_requested: bool) -> Observation:
         facts = self.nodes.facts()
@@ -84,7 +87,12 @@ class Observer:
             if status is not None:
                 self.statuses[_name(pod)] = status
                 self._answered[_name(pod)] = time.monotonic()
-        return tuple(sorted((self._view(pod) for pod in pods), key=lambda view: view.index))
+        views = {view.index: view for view in map(self._view, pods)}
+        for index, view in self._seen.items():
+            # A pod that was there and is no more (evicted, deleted) has not ended well.
+            views.setdefault(index, view.model_copy(update={"phase": "Missing", "detail": "the pod is gone"}))
+        self._seen = views
+        return tuple(views[index] for index in sorted(views))
 
     def _view(self, pod: Pod) -> PodView:
         name, now = _name(pod), time.monotonic()

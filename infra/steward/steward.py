@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from infra.actions.archive import ArchiveConfig
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
 from infra.actions.nodes import GpuNodes
 from infra.actions.steward_config import StewardConfig
+from infra.errors import PermanentError
 from infra.events import Kind
 from infra.names import Names
 from infra.steward.decide import (
@@ -41,6 +44,7 @@ LIVE = "live.json"
 STOP_REQUEST = "stop.json"
 _SHIP_REST_S = 3.0
 _BROKEN_GANG_GRACE_S = 1
+_STOP_MARGIN_S = 15.0
 _EVENTS = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
 """Trainer events that belong into the campaign's record."""
 
@@ -52,12 +56,14 @@ class Steward:
         self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
         self.names = Names(config.spec)
         self.nodes = GpuNodes(account, client, self.names, lease.check)
-        self.observer = Observer(config, client, self.nodes)
+        self.observer = Observer(config, client, self.nodes, _spent(store, config))
         self.logs = LogShipper(client, store, self._heard)
         self.history, self.attempt, self.in_flight = _history(store)
         self.loss: float | None = None
         self._said = ""
-        self._running_recorded = self.in_flight
+        self._running_recorded = any(
+            event.kind is Kind.ATTEMPT_RUNNING and event.data["attempt"] == self.attempt for event in store.events()
+        )
         self._ending = threading.Event()
 
     def run(self) -> None:
@@ -71,7 +77,7 @@ class Steward:
         # The archive carries the logs as they lie in the bucket.
         self.logs.flush()
         if self.store.state().archive is None and self.committed_step() >= 0:
-            self.store.append(Kind.ARCHIVE_VERIFIED, **self._archive())
+            self._record_archive()
         self.logs.close()
         self.nodes.set_desired(0)
         self.store.append(Kind.NODES_AT_ZERO, group=self.names.gpu_group)
@@ -130,6 +136,8 @@ class Steward:
 
     def _end(self, action: EndAttempt, seen: Observation) -> None:
         """Record the end first: whoever takes over after a kill right here knows that it has ended."""
+        if action.failure is Failure.INTERRUPTED:
+            self._let_commit()
         self.logs.wait_for([pod.name for pod in seen.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
         launched = next((a for a in self.store.state().attempts if a["attempt"] == self.attempt), {})
         committed = self.committed_step()
@@ -138,12 +146,14 @@ class Steward:
             failure=action.failure,
             committed_at_launch=int(launched.get("committed_step", -1)),
             committed_at_end=committed,
+            dead_nodes=action.dead_nodes,
         )
         self.store.append(
             Kind.ATTEMPT_ENDED,
             attempt=self.attempt,
             failure=action.failure,
             detail=action.why,
+            dead_nodes=list(action.dead_nodes),
             step=max((pod.step for pod in seen.pods), default=0),
             committed_at_end=committed,
         )
@@ -152,8 +162,14 @@ class Steward:
         attempts.remove(self.client, self._job(self.attempt))
         if action.failure is not Failure.INTERRUPTED:
             attempts.end_now(self.client, self._labels(self.attempt), _BROKEN_GANG_GRACE_S)
-        if action.dead_nodes:
-            self._replace(action.dead_nodes, action.why, seen)
+
+    def _let_commit(self) -> None:
+        """Ask the gang to stop and wait until it has: what it commits now is what the stop is for."""
+        attempts.remove(self.client, self._job(self.attempt))
+        until = time.monotonic() + self.config.grace_seconds + _STOP_MARGIN_S
+        while attempts.pods(self.client, self._labels(self.attempt)) and time.monotonic() < until:
+            self.lease.check()
+            self._pause()
 
     def _replace(self, nodes: tuple[str, ...], why: str, seen: Observation) -> None:
         instances = {node.name: node.instance for node in seen.nodes}
@@ -222,6 +238,13 @@ class Steward:
             self._said = said
             self.store.put_json(LIVE, figures)
 
+    def _record_archive(self) -> None:
+        """A failed archive is said, and costs no more GPU time: what is on the shared tier stays there."""
+        try:
+            self.store.append(Kind.ARCHIVE_VERIFIED, **self._archive())
+        except PermanentError as error:
+            self.store.append(Kind.ARCHIVE_FAILED, error=str(error))
+
     def _archive(self) -> dict[str, Any]:
         config = ArchiveConfig(
             campaign=self.config.spec.campaign,
@@ -260,6 +283,16 @@ class Steward:
         self._ending.wait(self.config.poll.total_seconds())
 
 
+def _spent(store: CampaignStore, config: StewardConfig) -> Decimal:
+    """What was spent before this steward: its predecessor's figure, or the time since the begin without GPU nodes."""
+    now, live = datetime.now(UTC), store.get_json(LIVE)
+    if live is not None:
+        hours = (now - datetime.fromisoformat(live["at"])).total_seconds() / 3600
+        return Decimal(str(live["spent_usd"])) + Decimal(str(live["usd_per_hour"])) * Decimal(hours)
+    begun = store.state().started_at or now
+    return config.base_usd_per_hour * Decimal((now - begun).total_seconds()) / 3600
+
+
 def _history(store: CampaignStore) -> tuple[History, int, bool]:
     """(history, newest attempt, whether it is in flight), as the record has it."""
     state = store.state()
@@ -269,6 +302,7 @@ def _history(store: CampaignStore) -> tuple[History, int, bool]:
             failure=Failure(a["failure"]),
             committed_at_launch=a["committed_step"],
             committed_at_end=a["committed_at_end"],
+            dead_nodes=tuple(a.get("dead_nodes", ())),
         )
         for a in state.attempts
         if a.get("failure")

@@ -187,6 +187,7 @@ def test_the_loss_after_the_node_loss_equals_an_undisturbed_twins_bit_for_bit(
     assert {step: loss for step, (loss, _) in (first | second).items()} == twin
     repeated = set(first) & set(second)
     assert repeated, "steps were repeated"
+    assert all(first[step][0] == second[step][0] for step in repeated)
 
 
 def test_the_golden_checkpoint_evaluates_as_recorded(story: Story, struck: Any) -> None:

@@ -72,10 +72,16 @@ def test_what_carries_only_the_name_is_found_too(
     aws.iam.delete_role(RoleName=NAMES.node_role)
 
 
-def test_another_campaign_whose_name_begins_alike_is_not_ours(world: World, aws: Account, account: Any) -> None:
-    aws.logs.create_log_group(logGroupName=Names("leaky2").log_group)
+@pytest.mark.parametrize("other", ["leaky2", "leaky-2"])
+def test_another_campaign_whose_name_begins_alike_is_not_ours(
+    world: World, aws: Account, account: Any, other: str
+) -> None:
+    theirs = Names(other)
+    aws.logs.create_log_group(logGroupName=theirs.log_group)
+    aws.iam.create_role(RoleName=theirs.node_role, AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}')
     assert certificate(account(*world.operator_key)).clean
-    aws.logs.delete_log_group(logGroupName=Names("leaky2").log_group)
+    aws.logs.delete_log_group(logGroupName=theirs.log_group)
+    aws.iam.delete_role(RoleName=theirs.node_role)
 
 
 def test_a_denied_listing_is_could_not_look_and_never_clean(world: World, account: Any) -> None:

@@ -22,8 +22,10 @@ def strike_all(say: Callable[[str], None]) -> int:
     failed = 0
     for name in names:
         site = handle.find(name)
-        if site is not None:
-            failed |= _export_all(site, say)
+        if site is not None and _export_all(site, say):
+            failed = 1
+            say(f"site {name} stays: its archive is the only one; free space or mend the cause, then again")
+            continue
         handle.strike(name)
         say(f"site {name} is struck")
     if not names:
@@ -38,9 +40,15 @@ def _export_all(site: handle.Site, say: Callable[[str], None]) -> int:
         out = results_folder(campaign)
         bucket = buckets(str(held["account"]), str(held["region"])).archive
         command = site.entry([sys.executable, "-m", "infra.rehearsal.site.export", bucket, campaign, str(out)])
-        done = subprocess.run(
-            command, env={**os.environ, **site.environment}, capture_output=True, text=True, timeout=_EXPORT_S
-        )
+        say(f"{campaign}: exporting what is kept to {out}")
+        try:
+            done = subprocess.run(
+                command, env={**os.environ, **site.environment}, capture_output=True, text=True, timeout=_EXPORT_S
+            )
+        except subprocess.TimeoutExpired:
+            failed = 1
+            say(f"{campaign}: the export took longer than {_EXPORT_S:.0f} s")
+            continue
         if done.returncode != 0:
             failed = 1
             say(f"{campaign}: nothing exported: {done.stderr.strip().splitlines()[-1:]}")

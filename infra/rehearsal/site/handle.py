@@ -55,7 +55,6 @@ class Site:
 def ensure(name: str, progress: Progress) -> Site:
     """The running site of this name; pitched if there is none. Two callers at once get the same one."""
     folder = site_dir(name)
-    folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         site = find(name)
         if site is not None:
@@ -205,6 +204,12 @@ def _wait(done: Callable[[], bool], seconds: float, otherwise: str) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    with (folder / "lock").open("w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except PermissionError as error:
+        cure = "give the cache folder back to yourself (chown -R), or set BIVOUAC_CACHE to a folder of yours"
+        raise PermanentError("the site's folder is another user's", seen=str(error.filename), cure=cure) from error
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
