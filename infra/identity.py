@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from pathlib import Path
@@ -37,7 +38,7 @@ class Holder(BaseModel):
     def this_process(cls) -> Holder:
         pid = os.getpid()
         return cls(
-            user=os.environ.get("USER") or str(os.getuid()),
+            user=getpass.getuser(),
             host=socket.gethostname(),
             boot_id=_boot_id(),
             pid_namespace=_pid_namespace(),

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infra.errors import PermanentError
-from infra.events import Event, Kind
+from infra.events import Kind
 from infra.lifecycle.context import Context
+from infra.reporting.sentences import sentence
 
 LIVE = "live.json"
-_STEWARD_SILENT_S = 120.0
 _TOLD = (
     Kind.DECISION,
     Kind.ATTEMPT_LAUNCHED,
@@ -86,7 +86,7 @@ class _Teller:
             if (event.writer, event.sequence) not in self._known:
                 self._known.add((event.writer, event.sequence))
                 if event.kind in _TOLD:
-                    self.context.progress.note(describe(event))
+                    self.context.progress.note(sentence(event))
         live = self.context.store.get_json(LIVE)
         if live is not None:
             loss = f", loss {live['loss']:.3f}" if live["loss"] is not None else ""
@@ -94,23 +94,3 @@ class _Teller:
                 f"attempt {live['attempt']}: step {live['step']} of {live['steps']}{loss}, committed "
                 f"{live['committed_step']}, {live['spent_usd']:.2f} USD ({live['why']})"
             )
-
-
-def describe(event: Event) -> str:
-    """An event as a sentence."""
-    data = event.data
-    match event.kind:
-        case Kind.ATTEMPT_LAUNCHED:
-            return f"attempt {data['attempt']} launched from step {max(data['committed_step'], 0)}"
-        case Kind.ATTEMPT_ENDED:
-            why = f"{data['failure']} failure: " if data["failure"] else ""
-            return f"attempt {data['attempt']} ended at step {data['step']}: {why}{data['detail']}"
-        case Kind.NODE_QUARANTINED:
-            return f"{data['node']} quarantined, {data['instance']} given back: {data['reason']}"
-        case Kind.CHECKPOINT_REFUSED:
-            return f"checkpoint of step {data.get('step')} refused: {data.get('file')} on {data.get('tier')}"
-        case Kind.CHECKPOINT_RESTORED:
-            return f"rank {data.get('rank')} restored step {data.get('step')}"
-        case Kind.DECISION:
-            return f"decided: {data['action']}, since {data['why']}"
-    return f"{event.kind}: {data}"

@@ -66,7 +66,8 @@ def sentence(event: Event) -> str:
         case Kind.NODE_QUARANTINED:
             return f"{short(data['node'])} ({data.get('instance')}) quarantined: {data.get('reason')}"
         case Kind.ATTEMPT_LAUNCHED:
-            return f"attempt {data['attempt']} launched as {data.get('jobset')}"
+            begin = max(int(data.get("committed_step", -1)), 0)
+            return f"attempt {data['attempt']} launched as {data.get('jobset')} from step {begin}"
         case Kind.ATTEMPT_RUNNING:
             nodes = ", ".join(short(node) for node in data.get("nodes", ()))
             return f"attempt {data['attempt']} trains on {nodes}"

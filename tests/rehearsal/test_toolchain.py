@@ -19,8 +19,8 @@ import pytest
 
 from infra.doctor import Finding, diagnose
 from infra.errors import PermanentError, UserError
-from infra.rehearsal.paths import cache_root, tools_dir
-from infra.rehearsal.toolchain.ensure import ensure, locate, select
+from infra.rehearsal.paths import cache_root
+from infra.rehearsal.toolchain.ensure import ensure, select
 from infra.rehearsal.toolchain.table import DL_K8S, ETCD, ETCD_RELEASES, GET_PULUMI, KUBERNETES, MODULES, TOOLS, Tool
 
 ROOT = Path(__file__).parents[2]
@@ -240,11 +240,10 @@ def eventually(probe: Callable[[], bool], within_s: float = 10) -> None:
 
 
 def test_etcd_is_built_from_its_pinned_module_where_go_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where an earlier build left Go's cache warm: from nothing it takes a minute and the module proxy."""
     monkeypatch.setenv(ETCD_RELEASES.variable, "")
-    present, go = locate(select(["etcd"])[0], tools_dir()), shutil.which("go")
-    if go is None or present is None or present.origin not in ("built", "cache"):
-        pytest.skip("no warm Go build cache")
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no Go here: this machine's tools are downloaded")
     monkeypatch.setenv("PATH", str(Path(go).parent))
     (found,) = ensure(["etcd"], tools=tmp_path / "bin")
     assert (found.origin, found.version) == ("built", ETCD)
