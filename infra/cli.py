@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from pathlib import Path
@@ -149,7 +148,9 @@ def data_prepare(
         f"--seed={seed}",
     ]
     arguments += [f"--max-files={max_files}"] if max_files is not None else []
-    os.execv(sys.executable, [sys.executable, "-m", "trainer.data", *arguments])
+    from infra.commands.data import prepare_command
+
+    raise typer.Exit(prepare_command(arguments, str(out), console))
 
 
 _REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")

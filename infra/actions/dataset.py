@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -69,29 +70,31 @@ def upload(account: Account, bucket: str, data: DataSet, progress: Callable[[str
 
 
 def _run(spec: Spec, source: Path, out: Path, progress: Callable[[str], None]) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "trainer.data",
-        str(source),
-        str(out),
-        f"--pattern={spec.data.pattern}",
-        f"--held-out={spec.data.held_out}",
-        f"--seed={spec.data.seed}",
-        f"--vocabulary={spec.training.model.vocabulary}",
-    ]
+    arguments = [str(source), str(out), f"--pattern={spec.data.pattern}", f"--held-out={spec.data.held_out}"]
+    arguments += [f"--seed={spec.data.seed}", f"--vocabulary={spec.training.model.vocabulary}"]
     if spec.data.max_files is not None:
-        command.append(f"--max-files={spec.data.max_files}")
+        arguments.append(f"--max-files={spec.data.max_files}")
+    run_tool(arguments, progress)
+
+
+def run_tool(arguments: list[str], progress: Callable[[str], None]) -> dict[str, Any]:
+    """`python -m trainer.data` in a process of its own; returns its last event: digest, tokens, unigram loss.
+
+    Raises `UserError` for a source that cannot be used.
+    """
+    command = [sys.executable, "-m", "trainer.data", *arguments]
+    last: dict[str, Any] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
-            event = json.loads(line) if line.startswith("{") else {}
-            if event.get("event") == "progress":
-                progress(f"data: {event['stage']} {100 * event['part']:.0f} %")
+            last = json.loads(line) if line.startswith("{") else last
+            if last.get("event") == "progress":
+                progress(f"data: {last['stage']} {100 * last['part']:.0f} %")
         refusal = (process.stderr.read() if process.stderr else "").strip()
     if process.returncode in (ExitCode.DATA, ExitCode.USER):
-        raise UserError("the data cannot be prepared", seen=refusal, cure="mend section `data` of the spec")
+        raise UserError("the data cannot be prepared", seen=refusal, cure="mend the source or the parameters")
     if process.returncode != 0:
         raise BivouacError("preparing the data failed", seen=refusal[-500:], cure="see above")
+    return last
 
 
 def _input_digest(spec: Spec, source: Path) -> str:
