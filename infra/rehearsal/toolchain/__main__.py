@@ -20,7 +20,9 @@ def main() -> int:
     getting.add_argument("names", nargs="*", metavar="NAME", help=", ".join(tool.name for tool in TOOLS))
     commands.add_parser("list", help="where they are now")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    # SIGINT too: a shell that runs us in the background has it ignored, and Python then leaves it so.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _as_interrupt)
     try:
         if arguments.command == "list":
             return _list()
