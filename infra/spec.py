@@ -38,8 +38,9 @@ class Capacity(StrEnum):
 
 
 class Launcher(StrEnum):
+    """How the gang is launched. The MPI operator is not built yet."""
+
     JOBSET = "jobset"
-    MPIJOB = "mpijob"
 
 
 class Egress(StrEnum):
