@@ -48,6 +48,11 @@ def _have_engine() -> None:
     os.environ["PATH"] = os.pathsep.join([str(tools_dir()), str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
+def spends(spec: Spec) -> bool:
+    """Whether this target bills: what a rehearsal costs is only what the same clock would have cost."""
+    return spec.target == "aws"
+
+
 def about() -> dict[str, Any] | None:
     """On a rehearsal: what is emulated and what is not rehearsed. None on AWS."""
     if _INSIDE not in os.environ:

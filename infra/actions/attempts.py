@@ -37,16 +37,6 @@ def launch(client: Client, gang: Gang) -> None:
             raise
 
 
-def exists(client: Client, name: str) -> bool:
-    try:
-        client.get(JobSet, name)
-    except ApiError as error:
-        if is_gone(error):
-            return False
-        raise
-    return True
-
-
 def remove(client: Client, name: str) -> None:
     """Delete a JobSet and, in the background, its jobs and pods."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -70,15 +69,6 @@ def jobset(gang: Gang) -> dict[str, Any]:
 def rendezvous(name: str) -> str:
     """Pod 0 by its headless-service name; torch's own default port."""
     return f"{name}-{REPLICATED_JOB}-0-0.{name}:29500"
-
-
-def config_map(name: str, campaign: str, files: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {CAMPAIGN_LABEL: campaign}},
-        "data": dict(files),
-    }
 
 
 def volumes(config: str, *, data_read_only: bool = True) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

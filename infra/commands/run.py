@@ -36,7 +36,7 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
         f"{'plan':<10} {plan.layout.nodes} x {spec.nodes.instance_type}, {plan.layout.world_size} ranks, "
         f"{spec.training.steps} steps, checkpoint every {plan.checkpoint.every_steps}; on AWS {total} USD"
     )
-    if spec.target == "aws" and not yes and not _asked(console):
+    if target.spends(spec) and not yes and not _asked(console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -137,7 +136,3 @@ def _look(account: Account, names: Names, look: Look) -> Looked:
         reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
         return Looked(service=look.service, kind=look.kind, listed=listed, could_not_look=f"{reason}: {error}"[:300])
     return Looked(service=look.service, kind=look.kind, listed=listed, found=tuple(found))
-
-
-def read(body: bytes) -> Certificate:
-    return Certificate.model_validate(json.loads(body))
