@@ -88,6 +88,16 @@ def _session(world: World, access_key: str, token: str) -> tuple[str, Principal]
     return session.secret_access_key, principal
 
 
+def arn_of_key(world: World, access_key: str) -> str:
+    """ARN of whom an access key belongs to, "" for nobody's."""
+    if session := world.backend("sts").get_assumed_role_from_access_key(access_key):
+        return str(session.arn)
+    try:
+        return _user(world, access_key)[1].arn
+    except AwsError:
+        return ""
+
+
 def authorise(world: World, principal: Principal, action: str, resources: list[str] | None, context: Context) -> None:
     """Every resource must be allowed; AwsError AccessDenied names principal, action and resource."""
     if action == "sts:GetCallerIdentity" or principal.is_agent:

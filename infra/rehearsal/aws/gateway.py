@@ -6,9 +6,12 @@ import hashlib
 import io
 import json
 import logging
+import socket
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 from moto.core.model import OperationModel, ServiceModel
 from moto.core.parse import PROTOCOL_PARSERS
@@ -71,7 +74,7 @@ class Gateway:
         return response(environ, start_response)
 
     def _aws(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        signature, operation, model = None, None, None
+        signature, operation, model, fault = None, None, None, None
         try:
             message = message_of(environ)
             signature = read_signature(message)
@@ -82,21 +85,40 @@ class Gateway:
                 message = message_of(environ, hashlib.sha256(body).hexdigest())
             model = service_model(signature.service)
             operation, params = identify(environ, model)
+            fault = self._fault(signature, operation, environ)
             self._admit(message, signature, operation, params)
         except AwsError as error:
             return refusal(environ, signature, model, operation, error)(environ, start_response)
+        except ConnectionResetError:
+            raise
         except Exception:
             log.exception("%s %s could not be judged", environ["REQUEST_METHOD"], environ["PATH_INFO"])
             return Response(BROKEN, 500)(environ, start_response)
         finally:
             rewind(environ)
-        return self._serve(signature.service, environ, start_response)
+        if fault is None:
+            return self._serve(signature.service, environ, start_response)
+        answer = Answer.of(self._serve, signature.service, environ)
+        if fault.effect == "drop-after":
+            return hang_up(environ)
+        if fault.effect == "refuse-after":
+            return refusal(environ, signature, model, operation, Refused(fault))(environ, start_response)
+        start_response(answer.status, answer.headers)
+        return [answer.body[: fault.keep_bytes] if fault.effect == "truncate" else answer.body]
+
+    def _fault(self, signature: Signature, operation: str, environ: Environ) -> Fault | None:
+        """The fault of this call, once its delay is over; `refuse` raises, `drop` closes the line."""
+        call = Call(signature.service, operation, signature.access_key, environ["PATH_INFO"])
+        fault = next((fault for hook in self.world.faults if (fault := hook(call))), None)
+        if fault is not None:
+            time.sleep(fault.delay_s)
+            if fault.effect == "refuse":
+                raise Refused(fault)
+            if fault.effect == "drop":
+                hang_up(environ)
+        return fault
 
     def _admit(self, message: Message, signature: Signature, operation: str, params: dict[str, Any]) -> None:
-        call = Call(signature.service, operation, signature.access_key)
-        for hook in self.world.faults:
-            if fault := hook(call):
-                raise Refused(fault)
         principal = authenticate(self.world, message, signature)
         caller.set(principal)
         for need in needs(self.world, signature.service, operation, params):
@@ -126,6 +148,28 @@ class Refused(AwsError):
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.code, fault.message)
         self.status = fault.status
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A service's whole answer, held back."""
+
+    status: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    @classmethod
+    def of(cls, serve: Callable[..., Iterable[bytes]], service: str, environ: Environ) -> Answer:
+        given: list[Any] = []
+        body = b"".join(serve(service, environ, lambda status, headers, *_: given.extend((status, headers))))
+        status, headers = given
+        return cls(status, headers, body)
+
+
+def hang_up(environ: Environ) -> NoReturn:
+    """Close the line without an answer."""
+    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+    raise ConnectionResetError("a fault that was asked for")
 
 
 def read_body(environ: Environ) -> bytes:

@@ -44,6 +44,7 @@ MODULES = (
     "quotas",
     "residual",
     "tagging",
+    "faults",
 )
 """In this order; each has `install(world: World) -> None`."""
 CREDENTIALS = "credentials.json"

@@ -51,6 +51,9 @@ A route whose path ends with `/` gets the next part of the path instead of the q
 """
 
 
+Effect = Literal["refuse", "refuse-after", "drop", "drop-after", "truncate", "delay"]
+
+
 @dataclass(frozen=True)
 class Call:
     """One signed request, before it is answered."""
@@ -58,6 +61,7 @@ class Call:
     service: str
     action: str
     access_key: str
+    path: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,9 @@ class Fault:
     code: str
     message: str
     status: int = 400
+    effect: Effect = "refuse"
+    delay_s: float = 0.0
+    keep_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,120 @@
+"""Faults of the emulated AWS on demand: rules, set and read at `/_site/faults`, each for some calls and some times.
+
+POST an empty body to read the rules with how often each was hit; `{"add": [RULE, ...]}` adds and answers their ids;
+`{"clear": [ID, ...]}` removes some, `{"clear": true}` all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from infra.rehearsal.aws.access import arn_of_key
+from infra.rehearsal.aws.world import Call, Effect, Fault, World
+
+
+class Rule(BaseModel):
+    """Which calls are hit, and how. Patterns are those of `fnmatch`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    service: str = "*"
+    """Signing name, for instance ec2, s3, elasticloadbalancing."""
+    action: str = "*"
+    path: str = "*"
+    """Path of the URL: bucket and key for S3."""
+    caller: str = "*"
+    """ARN of the principal; the emulator's own agent is hit only by a pattern that says so."""
+    effect: Effect = "refuse"
+    """`refuse` answers with the error and does nothing; `-after` does it, then answers so; `drop` closes the line."""
+    code: str = "InternalFailure"
+    message: str = "a fault that was asked for"
+    status: int = 500
+    delay_s: float = 0.0
+    """Before anything else."""
+    keep_bytes: int = 0
+    """`truncate`: so much of the answer's body comes through."""
+    skip: int = 0
+    """So many matching calls pass first."""
+    times: int | None = 1
+    """So many calls are hit, None: all."""
+    share: float = 1.0
+    """Of the calls that would be hit, this part is; drawn by `seed`."""
+    seed: int = 0
+
+
+class Faults:
+    """Rules in the order in which they were added; the first that hits a call gives its fault."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._rules: dict[int, Rule] = {}
+        self._seen: dict[int, int] = {}
+        self._hits: dict[int, int] = {}
+        self._draws: dict[int, random.Random] = {}
+
+    def add(self, rule: Rule) -> int:
+        with self._lock:
+            number = next(self._ids)
+            self._rules[number], self._seen[number], self._hits[number] = rule, 0, 0
+            self._draws[number] = random.Random(rule.seed)
+            return number
+
+    def clear(self, numbers: list[int] | None = None) -> None:
+        with self._lock:
+            for number in list(self._rules) if numbers is None else numbers:
+                self._rules.pop(number, None)
+
+    def hook(self, call: Call) -> Fault | None:
+        with self._lock:
+            for number, rule in self._rules.items():
+                if self._hits_rule(number, rule, call):
+                    return Fault(rule.code, rule.message, rule.status, rule.effect, rule.delay_s, rule.keep_bytes)
+        return None
+
+    def _hits_rule(self, number: int, rule: Rule, call: Call) -> bool:
+        patterns = ((call.service, rule.service), (call.action, rule.action), (call.path, rule.path))
+        if not all(fnmatchcase(value, pattern) for value, pattern in patterns):
+            return False
+        if rule.caller == "*":
+            if call.access_key == self._world.agent_key[0]:
+                return False
+        elif not fnmatchcase(arn_of_key(self._world, call.access_key), rule.caller):
+            return False
+        if rule.times is not None and self._hits[number] >= rule.times:
+            return False
+        self._seen[number] += 1
+        if self._seen[number] <= rule.skip or self._draws[number].random() >= rule.share:
+            return False
+        self._hits[number] += 1
+        return True
+
+    def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        asked = json.loads(body) if body else {}
+        try:
+            rules = [Rule.model_validate(rule) for rule in asked.get("add", ())]
+        except ValidationError as error:
+            return 400, {"message": str(error)}
+        if clear := asked.get("clear"):
+            self.clear(None if clear is True else clear)
+        added = [self.add(rule) for rule in rules]
+        with self._lock:
+            shown = [
+                {"id": n, "seen": self._seen[n], "hits": self._hits[n], **rule.model_dump()}
+                for n, rule in self._rules.items()
+            ]
+        return 200, {"added": added, "rules": shown}
+
+
+def install(world: World) -> None:
+    faults = Faults(world)
+    world.faults.append(faults.hook)
+    world.routes["/_site/faults"] = faults.route
