@@ -86,6 +86,10 @@ class Policy(_Frozen):
     startup_timeout: timedelta
     capacity_timeout: timedelta
     budget_usd: Decimal
+    on_stop: Literal["hold", "teardown"] = "teardown"
+    hold_for: timedelta = timedelta(minutes=60)
+    archive: timedelta = timedelta()
+    """The archive alone: what deadline and budget must still cover at a hold's end."""
     interval_and_archive: timedelta
     """One checkpoint interval plus the archive: with less time or money left there is nothing to gain."""
 
@@ -135,6 +139,8 @@ class Observation(_Frozen):
     committed_step: int = -1
     """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
     stop_requested: bool = False
+    held_since: datetime | None = None
+    """When the hold in force began; None while none is."""
 
 
 class Attempt(_Frozen):
@@ -196,15 +202,25 @@ class Replace(_Frozen):
     why: str
 
 
+class Hold(_Frozen):
+    """Keep the warm cluster for a person to judge; its end is bounded by time, deadline and budget."""
+
+    kind: Literal["hold"] = "hold"
+    attempt: int
+    until: datetime
+    why: str
+
+
 class Finish(_Frozen):
-    """End of training. `done` archives the golden checkpoint; `stopped` archives what is sound; `held` waits."""
+    """End of training. `done` archives the golden checkpoint; the others what is sound. `held`: ended by an error
+    that a retry would repeat, at once or after its hold."""
 
     kind: Literal["finish"] = "finish"
     outcome: Literal["done", "stopped", "held"]
     why: str
 
 
-Action = Wait | Launch | EndAttempt | Replace | Finish
+Action = Wait | Launch | EndAttempt | Replace | Hold | Finish
 
 
 def decide(seen: Observation, policy: Policy, history: History) -> Action:
@@ -274,15 +290,14 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
     last = history.attempts[-1] if history.attempts else None
     if seen.stop_requested:
         return Finish(outcome="stopped", why="a stop was asked for")
-    if stop := _out_of_means(seen, policy):
+    holding = last is not None and CONSEQUENCE[last.failure] is Consequence.HOLD
+    if not holding and (stop := _out_of_means(seen, policy)):
         return Finish(outcome="stopped", why=stop)
     if history.without_progress() >= policy.attempts_without_progress:
         why = f"{history.without_progress()} attempts in a row committed no newer checkpoint"
         return Finish(outcome="stopped", why=why)
-    if last is not None and CONSEQUENCE[last.failure] is Consequence.HOLD:
-        return Finish(
-            outcome="held", why=f"attempt {last.number} ended with a {last.failure} error: a retry would repeat it"
-        )
+    if last is not None and holding:
+        return _hold(seen, policy, last)
     if last is not None and (stop := _class_exhausted(last, policy, history)):
         return Finish(outcome="stopped", why=stop)
     if sick := _to_replace(seen, policy, history, last):
@@ -293,6 +308,40 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
         fit = sum(node.ready is True and not node.quarantined for node in seen.nodes)
         return Wait(why=f"{fit} of {seen.nodes_wanted} nodes are fit")
     return Launch(attempt=seen.attempt + 1, why="enough fit nodes")
+
+
+def _hold(seen: Observation, policy: Policy, last: Attempt) -> Action:
+    """A hold ends with its time, or as soon as money or time left no longer cover the archive."""
+    why = f"attempt {last.number} ended with a {last.failure} error: a retry would repeat it"
+    if policy.on_stop == "teardown":
+        return Finish(outcome="held", why=why)
+    if stop := _archive_uncovered(seen, policy):
+        return Finish(outcome="held", why=f"{why}; no longer held: {stop}")
+    if seen.held_since is None:
+        return Hold(attempt=last.number, until=hold_until(seen, policy, seen.now), why=why)
+    if seen.now >= seen.held_since + policy.hold_for:
+        return Finish(outcome="held", why=f"{why}; not relaunched within {policy.hold_for}")
+    until = hold_until(seen, policy, seen.held_since)
+    return Wait(why=f"held until {until.isoformat(timespec='seconds')}: {why}")
+
+
+def hold_until(seen: Observation, policy: Policy, since: datetime) -> datetime:
+    """The earliest of the hold's own end, the deadline and the budget, both less the archive."""
+    ends = [since + policy.hold_for, seen.deadline - policy.archive]
+    if seen.usd_per_hour > 0:
+        hours = float((policy.budget_usd - seen.spent_usd) / seen.usd_per_hour)
+        if hours < 24 * 365:
+            ends.append(seen.now + timedelta(hours=hours) - policy.archive)
+    return min(ends)
+
+
+def _archive_uncovered(seen: Observation, policy: Policy) -> str | None:
+    if seen.now + policy.archive >= seen.deadline:
+        return f"the deadline {seen.deadline.isoformat()} leaves time for the archive only"
+    needed = seen.usd_per_hour * Decimal(policy.archive.total_seconds()) / 3600
+    if seen.spent_usd + needed >= policy.budget_usd:
+        return f"{seen.spent_usd:.2f} of {policy.budget_usd} USD are spent: the rest is for the archive"
+    return None
 
 
 def _to_replace(seen: Observation, policy: Policy, history: History, last: Attempt | None) -> Action | None:
