@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from infra.events import Event, Kind
@@ -28,6 +28,15 @@ def stamp(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
+def moment(at: datetime) -> str:
+    """A time of day that a reader elsewhere understands."""
+    return at.astimezone(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def size(count: int) -> str:
     """Bytes with a decimal prefix."""
     value, unit = float(count), "B"
@@ -44,6 +53,12 @@ def usd(amount: Decimal | float) -> str:
     if 0 < value < Decimal("0.005"):
         return "< $0.01"
     return f"${value:,.2f}"
+
+
+def fine(amount: Decimal, *, sign: bool = False) -> str:
+    """To its own last digit: for parts that have to add up as printed."""
+    mark = "\u2212" if amount < 0 else "+" if sign and amount else ""
+    return f"{mark}${abs(amount):,f}"
 
 
 def share(part: float) -> str:

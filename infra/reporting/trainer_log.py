@@ -92,7 +92,11 @@ def read(record: Record) -> TrainerLog:
 
 def losses(log: TrainerLog) -> tuple[Losses, ...]:
     return tuple(
-        Losses(attempt=attempt, points=tuple(LossPoint(step=x.step, loss=x.loss, repeated=x.repeated) for x in lines))
+        Losses(
+            attempt=attempt,
+            points=tuple(LossPoint(step=x.step, loss=x.loss, repeated=x.repeated) for x in lines),
+            steps=len(lines),
+        )
         for attempt, lines in log.steps.items()
     )
 
