@@ -108,7 +108,8 @@ def _data(record: Record, state: CampaignState) -> Iterator[Fact]:
         yield Fact(
             name="contents",
             value=f"{data['documents']:,} documents, {size(int(data['source_bytes']))} of text, "
-            f"{data['skipped_documents']} skipped; {data['train_tokens']:,} training and {data['validation_tokens']:,} held-out tokens",
+            f"{data['skipped_documents']} skipped; "
+            f"{data['train_tokens']:,} training and {data['validation_tokens']:,} held-out tokens",
         )
     elif "train_tokens" in provision:
         yield Fact(name="contents", value=f"{provision['train_tokens']:,} training tokens")
