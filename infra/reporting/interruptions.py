@@ -9,7 +9,7 @@ from infra.events import Event, Kind
 from infra.reporting.causes import Cause
 from infra.reporting.ledger import Ledger
 from infra.reporting.model import AttemptTime, Interruption, Loss
-from infra.reporting.money import allot
+from infra.reporting.money import allot, resolution
 from infra.reporting.record import Record
 from infra.reporting.sentences import clock
 from infra.reporting.timeline import ordered, short
@@ -45,7 +45,7 @@ def _failure(
         for cause in COST
         if book.micros(cause, row.attempt)
     ]
-    amounts = allot([item.usd for item in costs], Decimal("0.0001"))
+    amounts = allot([item.usd for item in costs], resolution(record, book))
     resumed = following.from_step if following is not None and following.first_step_s is not None else None
     return Interruption(
         at_s=at_s,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 from infra.estimates.cost import CostLine
 from infra.events import Kind, Stage
@@ -28,8 +29,7 @@ _STAGE_CAUSE = {
 """Supervise has no cause of its own: what the attempts leave of it is idle. Certify comes after the bill."""
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     begun_s: float
     ended_s: float
     cause: Cause
@@ -113,14 +113,15 @@ def _tally(spans: Sequence[Span], windows: Sequence[Window]) -> dict[Key, int]:
     found: dict[Key, int] = {}
     first = 0
     edges = [(micro(begin), micro(end)) for begin, end in windows]
-    for span in spans:
-        begun, ended = micro(span.begun_s), micro(span.ended_s)
+    for begun_s, ended_s, cause, interruption in spans:
+        begun, ended = round(begun_s * 1_000_000), round(ended_s * 1_000_000)
         while first < len(edges) and edges[first][1] <= begun:
             first += 1
         index = first
         while index < len(edges) and edges[index][0] < ended:
-            within = min(ended, edges[index][1]) - max(begun, edges[index][0])
-            key = (span.cause, span.interruption)
+            opened, shut = edges[index]
+            within = (ended if ended < shut else shut) - (begun if begun > opened else opened)
+            key = (cause, interruption)
             found[key] = found.get(key, 0) + within
             index += 1
     return found

@@ -35,7 +35,7 @@ def shares(record: Record, book: Ledger) -> tuple[Share, ...]:
     exact = [book.usd(cause) for cause in causes]
     whole = sum(exact, Decimal(0))
     seconds = allot([Decimal(book.micros(cause)) / 1_000_000 for cause in causes], _MILLISECOND)
-    amounts = allot(exact, _resolution(record, book))
+    amounts = allot(exact, resolution(record, book))
     return tuple(
         Share(
             cause=cause,
@@ -51,7 +51,7 @@ def shares(record: Record, book: Ledger) -> tuple[Share, ...]:
 
 
 def money(record: Record, book: Ledger, state: CampaignState) -> Money:
-    unit = _resolution(record, book)
+    unit = resolution(record, book)
     sized = _sized(record) if book.paid else []
     by_time = sum((book.usd(cause) for cause in Cause), Decimal(0)).quantize(unit)
     by_size = sum((line.usd for line in sized), Decimal(0)).quantize(unit)
@@ -79,7 +79,7 @@ def _sized(record: Record) -> list[CostLine]:
     return [line for line in record.plan.cost if not line.usd_per_hour and line.usd]
 
 
-def _resolution(record: Record, book: Ledger) -> Decimal:
+def resolution(record: Record, book: Ledger) -> Decimal:
     """Cents, or a hundredth of one where the whole is a few dollars."""
     whole = sum((book.usd(cause) for cause in Cause), Decimal(0)) + sum((x.usd for x in _sized(record)), Decimal(0))
     return _FINE if whole < _FINE_BELOW else _CENT

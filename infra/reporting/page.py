@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from infra.reporting import sentences
 from infra.reporting.causes import Cause
 from infra.reporting.charts import bars, loss_curve, restarts, timeline
+from infra.reporting.charts.losses import MOST_SENTENCES
 from infra.reporting.model import Report
 
 MOST_EVENTS = 300
@@ -39,6 +40,10 @@ def render(report: Report) -> str:
         bars=bars(report),
         evaluations=sorted(report.training.evaluations, key=lambda row: row.step)[-MOST_EVALUATIONS:],
         interruptions_shown=report.interruptions[-MOST_INTERRUPTIONS:],
+        begun_at=report.begun_at,
+        lost_s=sum(row.seconds or 0.0 for row in report.interruptions),
+        lost_usd=sum((row.usd or Decimal(0) for row in report.interruptions), Decimal(0)),
+        restart_words=len(losses) <= MOST_SENTENCES,
         refused=any(mark.kind == "refused" for mark in report.marks),
         useful_s=next((row.seconds for row in report.shares if row.cause is Cause.USEFUL), 0.0),
         kept_usd=sum((row.usd_per_month or Decimal(0) for row in report.money.kept), Decimal(0)),

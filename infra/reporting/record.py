@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from infra.events import Event
@@ -35,7 +36,7 @@ class Record:
     unread: tuple[str, ...] = ()
     """What should be on record and could not be read, each with its reason."""
 
-    @property
+    @cached_property
     def begun_at(self) -> datetime | None:
         return min((event.at for event in self.events), default=None)
 
@@ -43,7 +44,7 @@ class Record:
         """Since the campaign's first event."""
         return (moment - (self.begun_at or self.at)).total_seconds()
 
-    @property
+    @cached_property
     def now_s(self) -> float:
         return self.seconds(max((self.at, *(event.at for event in self.events))))
 

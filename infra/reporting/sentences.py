@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from infra.events import Event, Kind
@@ -24,8 +24,10 @@ def clock(seconds: float) -> str:
 
 
 def stamp(seconds: float) -> str:
-    """Time since the beginning as 0:03:07."""
-    return str(timedelta(seconds=round(seconds)))
+    """Time since the beginning as 0:03:07, or 2 d 04:03:07."""
+    days, rest = divmod(round(seconds), 86400)
+    hours, minutes = divmod(rest // 60, 60)
+    return f"{days} d {hours:02d}:{minutes:02d}:{rest % 60:02d}" if days else f"{hours}:{minutes:02d}:{rest % 60:02d}"
 
 
 def moment(at: datetime) -> str:

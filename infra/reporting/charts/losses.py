@@ -12,8 +12,9 @@ from infra.reporting.model import AttemptTime, Evaluated, Losses, LossPoint, Rep
 LEFT, RIGHT, TOP = 46.0, 20.0, 16.0
 MOST_RESTARTS = 4
 MOST_LANES = 9
+MOST_CIRCLES = 24
 MOST_SENTENCES = 6
-"""Of more attempts only the number is written; the sentence is in the title."""
+"""More restarts are ticks on the axis; the sentence is in the title."""
 AROUND = 5
 """Steps shown before and after the repeated ones."""
 
@@ -142,27 +143,29 @@ def _restart_lines(losses: Sequence[Losses], across: Scale, bottom: float) -> It
         x = across(series.points[0].step - 1)
         label = f"attempt {series.attempt} resumes from step {series.points[0].step - 1:,}"
         title = tag("title", label)
+        if many:
+            yield tag("line", title, x1=x, y1=bottom - 12, x2=x, y2=bottom, class_="tickmark")
+            continue
         yield tag("line", title, x1=x, y1=TOP, x2=x, y2=bottom, class_=f"restart {colour(series.attempt)}")
-        label = str(series.attempt) if many else label
         lane = lane + 1 if x < last_end + 8 else 0
         right = x + 8 + text_width(label) < WIDTH - RIGHT
         last_end = x + 8 + text_width(label) if right else x
         if lane < MOST_LANES:
-            place, anchor = (x + (3 if many else 8), "start") if right else (x - 8, "end")
-            yield text(
-                place, TOP + (10 if many else 66) + 17 * lane, label, f"restarttext {colour(series.attempt)}", anchor
-            )
+            place, anchor = (x + 8, "start") if right else (x - 8, "end")
+            yield text(place, TOP + 66 + 17 * lane, label, f"restarttext {colour(series.attempt)}", anchor)
 
 
 def _evaluations(rows: Sequence[Evaluated], across: Scale, down: Scale) -> Iterator[Markup]:
     """Labelled from the last to the first where there is room; every value stands in its title."""
-    free = WIDTH
+    free, few = WIDTH, len(rows) <= MOST_CIRCLES
     for row in sorted(rows, key=lambda item: item.step, reverse=True):
         x, y = across(row.step), down(row.loss)
         title = tag("title", f"held-out loss at step {row.step}, attempt {row.attempt}: {row.loss!r}")
-        yield tag("circle", title, cx=x, cy=y, r=5.0, class_="evaluation")
+        yield tag(
+            "circle", title, cx=x, cy=y, r=5.0 if few else 2.2, class_="evaluation" if few else "evaluation small"
+        )
         label = f"{row.loss:.3f}"
-        width = text_width(label) + 8
+        width = text_width(label) + (8 if few else 60)
         middle = min(x, WIDTH - width / 2)
         if middle + width / 2 <= free:
             yield text(middle, y - 11, label, "evaluationtext", "middle")
