@@ -78,7 +78,7 @@ def long_record() -> Record:
     changes = {
         "nodes": spec.nodes.model_copy(update={"count": NODES}),
         "training": spec.training.model_copy(update={"steps": 90_000, "step_seconds_estimate": STEP_S}),
-        "money": spec.money.model_copy(update={"budget_usd": Decimal(2_000_000), "deadline": timedelta(weeks=WEEKS + 1)}),
+        "money": spec.money.model_copy(update={"budget_usd": Decimal(2_000_000), "deadline": timedelta(weeks=4)}),
     }
     spec = spec.model_copy(update=changes)
     return three_weeks().record(spec, make_plan(spec, survey(spec)), (WEEKS * 7 * 86400.0) + 2000)
