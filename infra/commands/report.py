@@ -21,14 +21,15 @@ def report_command(campaign: str, region: str, show: bool, console: Console) -> 
     except UserError as error:
         if not (results / report.PACKED).exists():
             raise
-        console.print(f"its world is out of reach ({error.what}): made again from {results / report.PACKED}")
+        console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
+        console.print(f"made again from {results / report.PACKED}", markup=False, soft_wrap=True)
         made, written = report.write_again(results)
     else:
         made, written = report.write(store, results)
-    console.print(made.verdict)
+    console.print(made.verdict, markup=False)
     for notice in made.notices:
         console.print(f"{notice.level}: {notice.text}", markup=False)
-    console.print(f"report: {written['html']}", soft_wrap=True)
+    console.print(f"report: {written['html']}", markup=False, soft_wrap=True)
     if show and not webbrowser.open(Path(written["html"]).as_uri()):
         console.print("no browser was found: open that file")
     return 0

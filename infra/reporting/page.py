@@ -74,7 +74,7 @@ def _page() -> tuple[Environment, Template]:
         "signed": lambda amount: sentences.fine(amount, sign=True),
         "share": lambda part: _unbroken(sentences.share(part)),
         "perplexity": lambda loss: f"{math.exp(min(loss, 50)):,.1f}",
-        "code": _code,
+        "code": code_marked,
     }
     return environment, environment.get_template("report.html.j2")
 
@@ -88,6 +88,6 @@ def _unbroken(figure: str) -> str:
     return figure.replace(" ", "\u00a0")
 
 
-def _code(sentence: str) -> Markup:
+def code_marked(sentence: str) -> Markup:
     """What stands between backticks, in fixed width."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(sentence))))

@@ -12,6 +12,7 @@ import pytest
 from infra.events import Kind, Stage
 from infra.plan import make_plan
 from infra.reporting import Record, Report, build, render
+from infra.reporting.page import code_marked
 from infra.spec import SpecFile
 from infra.survey import survey
 from tests.unit.campaign_story import (
@@ -157,6 +158,10 @@ def test_whatever_people_and_machines_write_is_shown_and_never_run(spec_file: Ca
         page = render(build(ending.record(spec, make_plan(spec, survey(spec)), 200.0, site=site)))
         tags = well_formed(page)
         assert not {"script", "img", "b"} & set(tags) and "&lt;script&gt;alert(1)" in page
+
+
+def test_backticks_mark_code_in_text_that_stays_escaped() -> None:
+    assert code_marked("a `b` <i> `<u>`") == "a <code>b</code> &lt;i&gt; <code>&lt;u&gt;</code>"
 
 
 def test_pictures_can_be_read_out_and_reached_by_keyboard(report: Make) -> None:
