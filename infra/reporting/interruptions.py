@@ -101,8 +101,8 @@ def _answer(record: Record, events: list[Event], row: AttemptTime, following: At
             continue
         if event.kind is Kind.NODE_QUARANTINED:
             found.append(f"{short(event.data['node'])} ({event.data.get('instance')}) quarantined and given back")
-        if event.kind is Kind.DECISION and event.data.get("action") in ("finish", "hold"):
-            found.append(f"{event.data['action']}: {event.data.get('why')}")
+        if event.kind is Kind.TRAINING_FINISHED:
+            found.append(f"training {event.data.get('outcome')}: {event.data.get('why')}")
     if following is not None:
         new = [node for node in following.nodes if node not in row.nodes]
         where = f" with {', '.join(new[:4])} instead" if new and row.nodes else ""

@@ -86,16 +86,22 @@ def _broken(broken: tuple[Interruption, ...]) -> Iterator[str]:
     replaced = sum(row.action == "replaced" for row in failures)
     restarted = sum(row.action == "restarted" for row in failures)
     rest = len(failures) - replaced - restarted
-    answers = []
-    if replaced:
-        answers.append(f"{replaced:,} answered by a new node" if len(failures) > 1 else "a node died and was replaced")
-    if restarted:
-        answers.append(f"{restarted:,} by a restart")
-    if rest:
-        answers.append(f"{rest:,} that training did not go on after")
-    yield (
-        answers[0] if len(failures) == 1 and replaced else f"{plural(len(failures), 'failure')} ({', '.join(answers)})"
+    if len(failures) == 1:
+        yield (
+            "a node died and was replaced"
+            if replaced
+            else "1 failure, answered by a restart"
+            if restarted
+            else "1 failure, after which training did not go on"
+        )
+        return
+    answers = (
+        (replaced, "answered by a new node"),
+        (restarted, "by a restart"),
+        (rest, "after which training did not go on"),
     )
+    told = ", ".join(f"{count:,} {what}" for count, what in answers if count)
+    yield f"{plural(len(failures), 'failure')} ({told})"
 
 
 def _cost(money: Money) -> str:
@@ -120,7 +126,7 @@ def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[Stag
     """All that is not well, the worst first."""
     training, broken, money, golden, certificate = parts
     found = [
-        *_of_certificate(certificate, state),
+        *_of_certificate(certificate, state, record),
         *_of_archive(record, golden, state),
         *_of_training(training, broken, state),
         *_of_stages(rows),
@@ -140,14 +146,14 @@ def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[Stag
     return tuple(sorted(found, key=lambda row: ("bad", "warning", "open").index(row.level)))
 
 
-def _of_certificate(certificate: CertificateSummary | None, state: CampaignState) -> Iterator[Notice]:
+def _of_certificate(certificate: CertificateSummary | None, state: CampaignState, record: Record) -> Iterator[Notice]:
     if certificate is None:
         if Stage.TEARDOWN in state.finished_stages:
             yield Notice(
                 level="warning", text="Torn down, but nothing certifies yet that nothing was left: run certify."
             )
         elif state.started_at is not None:
-            yield Notice(level="open", text="The campaign is not torn down: it bills until it is.")
+            yield Notice(level="open", text=f"The campaign is not torn down: until it is, {_rate(record)}.")
         return
     if certificate.found:
         yield Notice(level="bad", text=f"Left behind and billing, perhaps: {', '.join(certificate.found[:5])}.")
@@ -157,6 +163,17 @@ def _of_certificate(certificate: CertificateSummary | None, state: CampaignState
         yield Notice(level="warning", text=f"For a person to judge: {', '.join(certificate.suspects[:5])}.")
 
 
+def _rate(record: Record) -> str:
+    """What the hour costs as things stand, by the plan's rates."""
+    up = [e.at for e in record.events if e.kind is Kind.ATTEMPT_LAUNCHED or e.data.get("stage") == Stage.PREFLIGHT]
+    down = [e.at for e in record.events if e.kind is Kind.NODES_AT_ZERO]
+    gpu = bool(up) and (not down or max(up) > max(down))
+    totals = record.plan.totals
+    rate = (totals.usd_per_hour if gpu else totals.usd_per_hour_idle).value
+    nodes = "with its GPU nodes" if gpu else "without GPU nodes"
+    return f"{'AWS would bill' if record.site is not None else 'it bills'} {usd(rate)} an hour {nodes}"
+
+
 def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> Iterator[Notice]:
     failed = [event for event in record.events if event.kind is Kind.ARCHIVE_FAILED]
     if golden is None:
@@ -164,7 +181,7 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
             yield Notice(level="bad", text=f"The archive failed: {failed[-1].data.get('error')}")
         if _abandoned(state):
             yield Notice(level="warning", text="Torn down with --abandon: no archive was made of what was trained.")
-        elif state.attempts and state.outcome is not None and not failed:
+        elif state.attempts and state.outcome in ("done", "stopped") and not failed:
             yield Notice(level="warning", text="Training is over and nothing is archived yet.")
         return
     if golden.restored_loss is None:

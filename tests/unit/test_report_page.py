@@ -108,6 +108,17 @@ def test_an_unfinished_campaign_has_as_good_a_page_and_says_why_parts_are_empty(
         assert f"<h2>{title}" in page
 
 
+def test_what_still_bills_is_said_with_its_rate(report: Make) -> None:
+    def said(story: Story) -> str:
+        return next(row.text for row in report(story, at_s=170.0, certificate=None).notices if row.level == "open")
+
+    assert "$14.36 an hour" in said(held())
+    at_zero = held()
+    at_zero.event(160, Kind.NODES_AT_ZERO, "steward", group="g")
+    assert "$0.60 an hour" in said(at_zero)
+    assert "training held: the trainer exited with 64" in report(held(), certificate=None).interruptions[0].answer
+
+
 def test_a_gap_without_a_driver_is_named(report: Make) -> None:
     (gap,) = report(failed(), at_s=60.0, certificate=None).gaps
     assert (gap.begun_s, gap.ended_s) == (31, 60) and "provision had failed" in gap.why
