@@ -38,6 +38,7 @@ def build(record: Record) -> Report:
     goodput = useful / book.paid_s if book.paid_s else None
     gpu_goodput = useful / book.gpu_s if book.gpu_s else None
     clock_s = round(max((row.ended_s for row in stage_rows), default=0.0), 3)
+    shared = shares(record, book) if book.paid_s else ()
     words, level = verdict.status(state, stage_rows, certificate)
     site = record.site or {}
     return Report(
@@ -54,7 +55,7 @@ def build(record: Record) -> Report:
         figures=verdict.figures(parts, goodput, gpu_goodput, book.paid_s),
         goodput=goodput,
         gpu_goodput=gpu_goodput,
-        paid_s=round(book.paid_s, 3),
+        paid_s=round(sum(row.seconds for row in shared), 3),
         gpu_s=round(book.gpu_s, 3),
         clock_s=clock_s,
         facts=facts(record, state, log),
@@ -66,7 +67,7 @@ def build(record: Record) -> Report:
         gaps=gaps(stage_rows, record.now_s, over=state.ended or certificate is not None),
         training=parts[0],
         interruptions=broken,
-        shares=shares(record, book) if book.paid_s else (),
+        shares=shared,
         money=cost,
         plan=_plan(record, stage_rows),
         golden=parts[3],
