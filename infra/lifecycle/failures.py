@@ -101,6 +101,10 @@ def cause_of(message: str) -> Cause:
     return next((cause for cause, signs in _SIGNS if re.search(signs, message, re.IGNORECASE)), Cause.OTHER)
 
 
+def cure_for(cause: Cause) -> str:
+    return _CURES[cause]
+
+
 def cure_of(failures: Iterable[Failure]) -> str:
     """Each cause's cure once, then how to go on."""
     cures = dict.fromkeys(_CURES[failure.cause] for failure in failures)

@@ -9,7 +9,6 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,12 @@ class Plane(FakeControlPlane):
         self.api = FakeKubernetes(lambda: [node_of(m) for m in machines if m.alive() and m.joined])
         pem = Authority(folder / f"pki-{id(self)}", settings["name"]).pem
         super().__init__(settings, ca_pem=pem, endpoint=self.api.endpoint)
+
+    def freeze(self) -> None:
+        self.api.silent.set()
+
+    def thaw(self) -> None:
+        self.api.silent.clear()
 
     def stop(self) -> None:
         if not self.stopped:
