@@ -16,7 +16,7 @@ from pulumi import automation as auto
 
 from infra.lifecycle.context import Context
 
-_PATIENCE_S = 60.0
+PATIENCE_S = 60.0
 _ANSWER_S = 5.0
 KUBERNETES = "kubernetes:"
 
@@ -31,7 +31,7 @@ def forget_kubernetes(context: Context, stack: auto.Stack) -> None:
     seen = _cluster(context)
     if seen == "answers":
         return
-    what = "is gone" if seen == "gone" else f"has not answered for {_PATIENCE_S:.0f} s"
+    what = "is gone" if seen == "gone" else f"has not answered for {PATIENCE_S:.0f} s"
     context.progress.note(
         f"the cluster {what}: {len(orphans)} Kubernetes objects leave the state without being deleted, they die with it"
     )
@@ -70,10 +70,10 @@ def _cluster(context: Context) -> Literal["answers", "gone", "silent"]:
         return "gone"
     if cluster["status"] in ("DELETING", "FAILED") or not cluster.get("endpoint"):
         return "gone"
-    for _ in context.turns(_PATIENCE_S):
+    for _ in context.turns(PATIENCE_S):
         if _answers(str(cluster["endpoint"])):
             return "answers"
-        context.progress.step(f"the API server of {name} does not answer; it is given {_PATIENCE_S:.0f} s")
+        context.progress.step(f"the API server of {name} does not answer; it is given {PATIENCE_S:.0f} s")
     return "silent"
 
 

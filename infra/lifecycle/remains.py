@@ -39,6 +39,8 @@ class Remain:
     do: str
     ours: bool = False
     """Provably the campaign's."""
+    waits: bool = False
+    """It only waits for something else to go."""
 
     def __str__(self) -> str:
         return f"{self.what} is left: {self.why}; {self.do}"
@@ -51,6 +53,18 @@ def remains(account: Account, names: Names) -> tuple[Remain, ...]:
     for look in looks:
         found += _bounded(account, names, look)
     return tuple(found)
+
+
+_NETWORK = ("Subnet", "SecurityGroup", "Vpc", "InternetGateway", "InternetGatewayAttachment")
+_TELLING = {"NodeGroup": ("node group", "instance"), "LustreFileSystem": ("file system",), "Cluster": ("node group",)}
+
+
+def holding(kind: str, rows: tuple[Remain, ...]) -> Remain | None:
+    """What most likely keeps a resource of this type (`NodeGroup`, `Subnet`) from going."""
+    if kind in _NETWORK:
+        held = [row for row in rows if row.what.startswith(("network interface", "security group", "VPC endpoint"))]
+        return next((row for row in held if not row.waits), next(iter(held), None))
+    return next((row for row in rows if row.what.startswith(_TELLING.get(kind, ("?",)))), None)
 
 
 def _bounded(account: Account, names: Names, look: Callable[[Account, Names], Iterator[Remain]]) -> list[Remain]:
@@ -134,12 +148,12 @@ def _interfaces(account: Account, names: Names) -> Iterator[Remain]:
             why = f"left by the cluster's network plugin ({text}), {item['Status']}"
             yield Remain(what, why, f"`bivouac sweep {names.campaign}` removes it", ours=True)
         elif service in _OWN:
-            yield Remain(what, f"of the {service} ({text})", "it goes with that", ours=True)
+            yield Remain(what, f"of the {service} ({text})", "it goes with that", ours=True, waits=True)
         elif service is not None:
             named = text.removeprefix("ELB ")
             yield Remain(what, f"of the {service} {named}", f"the owner of that {service} removes it, then it goes")
         elif holder:
-            yield Remain(what, f"of instance {holder}", "it goes with the instance", ours=True)
+            yield Remain(what, f"of instance {holder}", "it goes with the instance", ours=True, waits=True)
         else:
             made = f"made by {item.get('RequesterId') or item.get('OwnerId')}: {text or 'no description'}"
             yield Remain(what, f"{made}, {item['Status']}", f"`aws ec2 delete-network-interface --network-interface-id "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +69,8 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
         with context.progress.stage(step.stage, step.purpose):
             outputs = step.run(context)
     except BivouacError as error:
-        context.store.append(Kind.STAGE_FAILED, stage=step.stage, error=str(error))
+        with suppress(*_OF_AWS):  # the very reason may be that AWS takes no more calls from us
+            context.store.append(Kind.STAGE_FAILED, stage=step.stage, error=str(error))
         _say_what_bills(context, step.stage)
         raise
     except _OF_AWS:

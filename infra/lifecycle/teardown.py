@@ -16,11 +16,11 @@ from infra.events import CampaignState, Stage
 from infra.lifecycle import certify
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
-from infra.lifecycle.failures import RETRIED, Cause, EngineFailed
+from infra.lifecycle.failures import RETRIED, Cause, EngineFailed, cure_for
 from infra.lifecycle.nodegroups import end_instances
 from infra.lifecycle.orphans import forget_kubernetes
 from infra.lifecycle.provision import campaign_settings
-from infra.lifecycle.remains import remains
+from infra.lifecycle.remains import holding, remains
 
 PATIENCE_S = 900.0
 """How long failures that may pass by themselves are met by another try."""
@@ -103,15 +103,15 @@ def _left(context: Context, failed: EngineFailed) -> UserError | PermanentError:
         )
     rows = remains(context.account, context.names)
     # What only waits for something else to go is not worth a line beside what holds it.
-    telling = [row for row in rows if not row.ours] or list(rows)
+    telling = [row for row in rows if not row.waits]
     for row in telling:
         context.progress.note(str(row))
     seen = [*(str(failure) for failure in failed.failures), *(f"{row.what}: {row.why}" for row in telling)]
-    dos = dict.fromkeys(row.do for row in telling if not row.ours) or dict.fromkeys(row.do for row in telling)
+    cures = [*(row.do for row in telling), *(cure_for(failure.cause) for failure in failed.failures)]
     return PermanentError(
         f"campaign {campaign} is not torn down",
         seen=" | ".join(seen) or failed.words,
-        cure="; ".join([*dos, failed.cure or "", f"`bivouac down {campaign}` continues"]),
+        cure="; ".join([*dict.fromkeys(cures), f"then `bivouac down {campaign}` continues"]),
     )
 
 
@@ -140,11 +140,11 @@ def _watched(context: Context, engine: Engine) -> Iterator[None]:
     def look() -> None:
         while not ended.wait(_LOOK_EVERY_S):
             slow = [(kind, since) for kind, since in engine.watch.open.values() if _held(since)]
-            if slow:
-                kind, since = slow[0]
-                rows = remains(context.account, context.names)
-                why = next((str(row) for row in rows if not row.ours), str(rows[0]) if rows else "no reason is seen")
-                context.progress.step(f"{kind.rpartition(':')[2]} since {time.monotonic() - since:.0f} s: {why}")
+            rows = remains(context.account, context.names) if slow else ()
+            for kind, since in slow[:2]:
+                bare = kind.rpartition(":")[2]
+                held = holding(bare, rows)
+                context.progress.step(f"{bare} since {time.monotonic() - since:.0f} s{f': {held}' if held else ''}")
 
     thread = threading.Thread(target=look, name="teardown-watch", daemon=True)
     thread.start()
