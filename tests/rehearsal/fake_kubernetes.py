@@ -34,6 +34,10 @@ class FakeKubernetes:
     def __init__(self, nodes: Callable[[], list[dict[str, Any]]]) -> None:
         self.objects: dict[tuple[str, str, str, str], dict[str, Any]] = {}
         self.nodes = nodes
+        self.patches: dict[str, dict[str, Any]] = {}
+        """Node -> what was patched into it."""
+        self.created: Callable[[dict[str, Any]], None] = lambda document: None
+        """Called with each new object, as a controller would see it."""
         self.silent = threading.Event()
         self._ended = threading.Event()
         outer = self
@@ -85,6 +89,9 @@ class FakeKubernetes:
     def _one(
         self, verb: str, key: tuple[str, str, str, str], body: dict[str, Any], dry: bool
     ) -> tuple[int, dict[str, Any]]:
+        if verb == "PATCH" and key[1] == "nodes":
+            self.patches[key[3]] = body
+            return 200, {"metadata": {"name": key[3]}}
         if verb in ("POST", "PATCH", "PUT"):
             key = (*key[:3], key[3] or body["metadata"]["name"])
             known = self.objects.get(key, {})
@@ -93,6 +100,7 @@ class FakeKubernetes:
             document = _finished({**known, **body, "metadata": {**known.get("metadata", {}), **body["metadata"]}})
             if not dry:
                 self.objects[key] = document
+                self.created(document)
             return 200, document
         if key not in self.objects:
             return 404, {"message": f"{key[1]} {key[3]} not found", "reason": "NotFound", "code": 404}
@@ -101,10 +109,15 @@ class FakeKubernetes:
     def _listed(self, key: tuple[str, str, str, str], selector: str) -> Iterator[dict[str, Any]]:
         wanted = dict(pair.split("=", 1) for pair in selector.split(",") if "=" in pair)
         own = [one for at, one in self.objects.items() if at[:2] == key[:2] and key[2] in ("", at[2])]
-        for one in [*own, *(self.nodes() if key[1] == "nodes" else [])]:
+        for one in [*own, *(self._patched(node) for node in (self.nodes() if key[1] == "nodes" else []))]:
             labels = one["metadata"].get("labels") or {}
             if wanted.items() <= labels.items():
                 yield one
+
+    def _patched(self, node: dict[str, Any]) -> dict[str, Any]:
+        change = self.patches.get(node["metadata"]["name"], {})
+        labels = {**node["metadata"]["labels"], **change.get("metadata", {}).get("labels", {})}
+        return {**node, "metadata": {**node["metadata"], "labels": labels}}
 
 
 def _resource(kind: str) -> dict[str, Any]:
