@@ -79,6 +79,27 @@ class Engine:
         except auto.CommandError as error:
             raise _refusal("pulumi destroy", stack.name, error, watch) from error
 
+    def clear_broken(self, stack: auto.Stack) -> tuple[str, ...]:
+        """Destroy what an earlier `up` made but could not bring to life, and what hangs on it; their types and names.
+
+        The engine holds such a resource as made and would only update it: with nothing to change, a failed add-on or
+        node group would pass for a good one. Only for stacks that carry no training yet.
+        """
+        resources = (stack.export_stack().deployment or {}).get("resources", [])
+        broken = {one["urn"]: f"{one['type'].rpartition(':')[2]} {one['urn'].rpartition('::')[2]}"
+                  for one in resources if one.get("initErrors")}  # fmt: skip
+        if not broken:
+            return ()
+        self._unlock(stack)
+        self.context.guard()
+        watch = self.watch = Watch()
+        try:
+            clearing = self._announce("clearing", watch)
+            stack.destroy(on_event=clearing, on_output=_quiet, target=list(broken), target_dependents=True)
+        except auto.CommandError as error:
+            raise _refusal("clearing what failed", stack.name, error, watch) from error
+        return tuple(broken.values())
+
     def resources(self, stack: auto.Stack) -> int:
         return len((stack.export_stack().deployment or {}).get("resources", []))
 

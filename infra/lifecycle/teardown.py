@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.errors import NotProven, PermanentError, UserError
 from infra.events import CampaignState, Stage
@@ -73,9 +75,11 @@ def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
             with _watched(context, engine):
                 engine.destroy(stack)
             return most
-        except EngineFailed as failed:
+        except (EngineFailed, ClientError, BotoCoreError) as error:
+            failed = _as_failure(context, error)
             last = futile >= FUTILE_ROUNDS and not failed.causes <= _PASSING
-            if last or time.monotonic() > until or not failed.causes & RETRIED:
+            hopeless = Cause.CREDENTIALS in failed.causes or not failed.causes & RETRIED
+            if last or hopeless or time.monotonic() > until:
                 raise _left(context, failed) from failed
             _prepare_another(context, failed)
             reason = f"another try in a moment: {failed.seen}"[:200]
@@ -84,12 +88,20 @@ def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
         pause = min(pause * 2, 60.0)
 
 
+def _as_failure(context: Context, error: Exception) -> EngineFailed:
+    """Our own calls to AWS fail as the engine's do, and may pass as theirs."""
+    if isinstance(error, EngineFailed):
+        return error
+    return EngineFailed("a look at AWS", context.names.stack, (), str(error))
+
+
 def _prepare_another(context: Context, failed: EngineFailed) -> None:
     """Say what failed; instances of a node group that hangs are ended directly, since they bill most."""
     for failure in failed.failures:
         context.progress.note(f"{failure.title}: {failure.cause}: {failure.message[:300]}")
     if any(failure.kind.endswith(":NodeGroup") for failure in failed.failures):
-        end_instances(context)
+        with suppress(ClientError, BotoCoreError):  # what these meet, the next try meets too, and says
+            end_instances(context)
 
 
 def _left(context: Context, failed: EngineFailed) -> UserError | PermanentError:

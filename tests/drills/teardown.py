@@ -20,9 +20,11 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal"), str(Path(__file__).parent)]
 os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.01")
 
+from botocore.exceptions import BotoCoreError, ClientError  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402
 from teardown_cases import Fault, at_provision, at_teardown  # noqa: E402
 
+from infra.account import explained  # noqa: E402
 from infra.errors import BivouacError  # noqa: E402
 from infra.events import Stage  # noqa: E402
 from infra.lifecycle import certify, orphans, provision, teardown  # noqa: E402
@@ -31,6 +33,7 @@ from infra.lifecycle.stages import Step, run_step  # noqa: E402
 
 RESULTS = ROOT / "results/drills/teardown.json"
 PATIENCE_S = 25.0
+OF_SERVICES = ("ENI for FSx", "Interface for NAT Gateway", "VPC Endpoint Interface")
 SILENCE_S = 6.0
 
 
@@ -41,7 +44,9 @@ def inventory(camp: Camp) -> set[str]:
     found |= {vpc.id for vpc in ec2.vpcs.values() if vpc.is_default != "true"}
     found |= {subnet for zone in ec2.subnets.values() for subnet in zone}
     found |= {group.id for vpc in ec2.groups.values() for group in vpc.values() if group.name != "default"}
-    found |= {*ec2.enis, *ec2.volumes, *ec2.launch_templates, *camp.world.backend("fsx").file_systems}
+    # A service's own interface goes with the service, which is counted by itself.
+    found |= {eni.id for eni in ec2.enis.values() if not str(eni.description).startswith(OF_SERVICES)}
+    found |= {*ec2.volumes, *ec2.launch_templates, *camp.world.backend("fsx").file_systems}
     found |= {one.id for one in ec2.nat_gateways.values() if one.state != "deleted"}
     found |= {address.allocation_id for address in ec2.addresses if address.allocation_id}
     found |= {one.name for one in iam.roles.values()} | {*camp.world.clusters}
@@ -54,6 +59,8 @@ def attempt(context: Context, stage: Stage) -> str | None:
     try:
         context.guard()
         run_step(context, Step(stage, "drill", run))
+    except (ClientError, BotoCoreError) as error:
+        return str(explained(error))  # as the command line does
     except BivouacError as error:
         if not error.cure:
             raise

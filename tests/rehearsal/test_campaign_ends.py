@@ -35,9 +35,10 @@ def context(camped: Camp) -> Iterator[Context]:
         with pytest.raises(PermanentError) as failed:
             provision.run(one)
         assert "Addon coredns" in str(failed.value) and "a trouble that was asked for" in str(failed.value)
-        eks = camped.client("eks")
-        eks.delete_addon(clusterName=camped.names.cluster, addonName="coredns")
+        eks, key = camped.client("eks"), {"clusterName": camped.names.cluster, "addonName": "coredns"}
+        assert eks.describe_addon(**key)["addon"]["status"] == "CREATE_FAILED"
         one.outputs[Stage.PROVISION] = provision.run(one)
+        assert eks.describe_addon(**key)["addon"]["status"] == "ACTIVE", "made anew, not taken for good"
         one.outputs[Stage.BAKE] = {"image": "base@sha256:0", "code": "c", "manifest": "none"}
         yield one
 
