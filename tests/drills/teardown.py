@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -111,6 +112,9 @@ def one_case(camp: Camp, before: Fault, after: Fault, known: set[str]) -> dict[s
 
 
 def main() -> int:
+    # Ended politely, it still clears up; in the background of a shell, SIGINT would be ignored.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options = _parse()
     chance, begun, rows, failed = random.Random(options.seed), time.monotonic(), [], 0
     teardown.PATIENCE_S, orphans.PATIENCE_S = PATIENCE_S, SILENCE_S

@@ -28,6 +28,13 @@ def plural_of(kind: str) -> str:
     return kind.lower() + ("es" if kind.endswith("s") else "s")
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up on a silent server is no news."""
+
+
 class FakeKubernetes:
     """Serves on the loopback interface; `nodes` gives the Node objects there are now."""
 
@@ -38,6 +45,8 @@ class FakeKubernetes:
         """Node -> what was patched into it."""
         self.created: Callable[[dict[str, Any]], None] = lambda document: None
         """Called with each new object, as a controller would see it."""
+        self.tokens: list[str] = []
+        """The Authorization header of each request."""
         self.silent = threading.Event()
         self._ended = threading.Event()
         outer = self
@@ -46,6 +55,7 @@ class FakeKubernetes:
             protocol_version = "HTTP/1.1"
 
             def answer(self) -> None:
+                outer.tokens.append(self.headers.get("Authorization") or "")
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length) or b"{}") if length else {}
                 while outer.silent.is_set() and not outer._ended.wait(0.05):
@@ -62,8 +72,7 @@ class FakeKubernetes:
 
             def log_message(self, *_: Any) -> None: ...
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
+        self.http = _Server(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self.http.server_port}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
