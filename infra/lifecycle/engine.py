@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pulumi import automation as auto
 
 from infra.errors import PermanentError
+from infra.lifecycle.command import LeashedCommand
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import EngineFailed, Watch
+from infra.lifecycle.locks import unlock
 from infra.names import PROJECT
 from infra.program import program
+from infra.store import Lease
 
-_LOCK_WAIT_S = 60.0
 PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
 
 
@@ -28,20 +29,23 @@ class Engine:
         self.context = context
         self.backend = f"s3://{context.buckets.state}?region={context.account.region}&awssdk=v2"
         self.work = work
+        self.leases = [context.lease]
+        """Every operation is covered by all of them."""
         self.watch = Watch()
         """Of the operation that runs, or of the last one."""
 
     def stack(self, name: str, config: Mapping[str, str]) -> auto.Stack:
         self.work.mkdir(parents=True, exist_ok=True)
-        options = auto.LocalWorkspaceOptions(
-            work_dir=str(self.work),
-            project_settings=auto.ProjectSettings(
-                name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=self.backend)
-            ),
-            # Nothing secret is in the state; who wants encryption sets a passphrase of their own.
-            env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
-        )
         try:
+            options = auto.LocalWorkspaceOptions(
+                work_dir=str(self.work),
+                pulumi_command=LeashedCommand(self.leases, self.context.spec.campaign, self.context.progress.note),
+                project_settings=auto.ProjectSettings(
+                    name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=self.backend)
+                ),
+                # Nothing secret is in the state; who wants encryption sets a passphrase of their own.
+                env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
+            )
             stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
             stack.set_all_config({key: auto.ConfigValue(value) for key, value in config.items()})
         except FileNotFoundError as error:
@@ -52,8 +56,7 @@ class Engine:
 
     def up(self, stack: auto.Stack) -> dict[str, Any]:
         """Bring the stack up; what a killed run left pending is resolved first. Returns the outputs."""
-        self._unlock(stack)
-        self.context.guard()
+        self._begin(stack)
         watch = Watch()
         try:
             refresh = self._has_pending(stack)
@@ -64,8 +67,7 @@ class Engine:
 
     def destroy(self, stack: auto.Stack) -> None:
         """Destroy the stack and forget it. Raises `EngineFailed`; all that does not depend on what failed is gone."""
-        self._unlock(stack)
-        self.context.guard()
+        self._begin(stack)
         watch = self.watch = Watch()
         try:
             if self._has_pending(stack):
@@ -90,8 +92,7 @@ class Engine:
                   for one in resources if one.get("initErrors")}  # fmt: skip
         if not broken:
             return ()
-        self._unlock(stack)
-        self.context.guard()
+        self._begin(stack)
         watch = self.watch = Watch()
         try:
             clearing = self._announce("clearing", watch)
@@ -106,32 +107,20 @@ class Engine:
     def _has_pending(self, stack: auto.Stack) -> bool:
         return bool((stack.export_stack().deployment or {}).get("pending_operations"))
 
-    def _unlock(self, stack: auto.Stack) -> None:
-        """Cancel a lock that a dead driver left: we hold the driver's lease, so no living driver owns it.
+    @contextmanager
+    def holding(self, lease: Lease) -> Iterator[None]:
+        """Operations in this block are covered by one more lease."""
+        self.leases.append(lease)
+        try:
+            yield
+        finally:
+            self.leases.remove(lease)
 
-        Its engine may outlive a killed driver for a moment: as long as that process lives here, it is waited for.
-        """
-        s3 = self.context.account.client("s3")
-        prefix = f".pulumi/locks/organization/{PROJECT}/{stack.name}/"
-        until = time.monotonic() + _LOCK_WAIT_S
-        while True:
-            found = s3.list_objects_v2(Bucket=self.context.buckets.state, Prefix=prefix).get("Contents", [])
-            if not found:
-                return
-            locks = [self.context.store.get(item["Key"]) for item in found]
-            living = [lock for lock in locks if lock and _lives_here(json.loads(lock))]
-            if not living:
-                break
-            if time.monotonic() > until:
-                raise PermanentError(
-                    f"stack {stack.name} is locked by a living engine",
-                    seen=living[0].decode()[:200],
-                    cure="wait for it, or end that process",
-                )
-            self.context.progress.step("waiting for the engine of a killed driver to end")
-            time.sleep(0.5)
-        self.context.guard()
-        stack.cancel()
+    def _begin(self, stack: auto.Stack) -> None:
+        """Before each operation: no lock of a dead engine, and every lease is ours."""
+        unlock(self.context, stack, self.leases)
+        for lease in self.leases:
+            lease.check()
 
     def _announce(self, verb: str, watch: Watch) -> Callable[[auto.EngineEvent], None]:
         def on_event(event: auto.EngineEvent) -> None:
@@ -143,13 +132,6 @@ class Engine:
 
 def _quiet(_: str) -> None:
     return None
-
-
-def _lives_here(lock: Mapping[str, Any]) -> bool:
-    """Whether the process that took this lock still runs on this machine."""
-    if lock.get("hostname") != os.uname().nodename:
-        return False
-    return Path(f"/proc/{lock.get('pid')}").exists()
 
 
 def _refusal(what: str, stack: str, error: auto.CommandError, watch: Watch | None = None) -> EngineFailed:

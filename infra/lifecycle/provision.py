@@ -10,6 +10,7 @@ from infra.components.settings import CampaignSettings, FoundationSettings
 from infra.errors import UserError
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
+from infra.lifecycle.opening import foundation_lease
 from infra.names import FOUNDATION_STACK
 
 
@@ -25,7 +26,8 @@ def run(context: Context) -> dict[str, Any]:
     engine = Engine(context, context.results / "pulumi")
     context.progress.step("foundation: buckets and registry")
     settings = FoundationSettings(account=context.spec.account, region=context.spec.region)
-    engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
+    with foundation_lease(context) as lease, engine.holding(lease):
+        engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
     context.guard()
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
     context.progress.step("campaign stack")
