@@ -57,7 +57,8 @@ _CURES = {
     Cause.SERVER: "wait some minutes: AWS or the network is disturbed",
     Cause.QUOTA: "raise the quota (Service Quotas) or free some of it",
     Cause.CAPACITY: "try another zone, purchase option or time",
-    Cause.TAKEN: "remove or rename what has the name, or give the campaign another one",
+    Cause.TAKEN: "remove what has the name (if it is this campaign's, its answer was lost: `bivouac sweep` removes "
+    "it after `bivouac down`), or give the campaign another name",
     Cause.INVALID: "mend the value in the spec",
     Cause.TIMED_OUT: "look at the resource in the console; AWS may still be at it",
     Cause.CLUSTER: "check the cluster's endpoint and the credentials",

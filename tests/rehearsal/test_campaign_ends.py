@@ -171,6 +171,7 @@ def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_
 
 
 def test_an_empty_state_while_resources_exist_is_an_error_that_names_them(camped: Camp, context: Context) -> None:
+    teardown.run(context)
     ec2 = camped.client("ec2")
     tags = [{"ResourceType": "volume", "Tags": [{"Key": "bivouac:campaign", "Value": camped.names.campaign}]}]
     volume = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)["VolumeId"]
