@@ -11,6 +11,7 @@ from typing import Any
 from pulumi import automation as auto
 
 from infra.errors import PermanentError
+from infra.lifecycle.adoption import FINDERS, adoptable, pending_creates, remove_rules, resolved, still_creating
 from infra.lifecycle.command import LeashedCommand
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import EngineFailed, Watch
@@ -20,6 +21,9 @@ from infra.program import program
 from infra.store import Lease
 
 PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
+LATE_S = 10.0
+"""A request that was under way when its engine died may be carried out, and listed, so much later."""
+_READY_S = 1800.0
 
 
 class Engine:
@@ -59,8 +63,8 @@ class Engine:
         self._begin(stack)
         watch = Watch()
         try:
-            refresh = self._has_pending(stack)
-            result = stack.up(on_event=self._announce("creating", watch), on_output=_quiet, refresh=refresh)
+            self._resolve(stack)
+            result = stack.up(on_event=self._announce("creating", watch), on_output=_quiet)
         except auto.CommandError as error:
             raise _refusal("pulumi up", stack.name, error, watch) from error
         return {name: output.value for name, output in result.outputs.items()}
@@ -70,10 +74,7 @@ class Engine:
         self._begin(stack)
         watch = self.watch = Watch()
         try:
-            if self._has_pending(stack):
-                looking = self._announce("looking at", watch)
-                stack.refresh(on_event=looking, on_output=_quiet, clear_pending_creates=True)
-                watch = self.watch = Watch()
+            self._resolve(stack)
             # What can go goes, though something else stays: each hour of it bills.
             destroying = self._announce("destroying", watch)
             stack.destroy(on_event=destroying, on_output=_quiet, continue_on_error=True)
@@ -104,8 +105,42 @@ class Engine:
     def resources(self, stack: auto.Stack) -> int:
         return len((stack.export_stack().deployment or {}).get("resources", []))
 
-    def _has_pending(self, stack: auto.Stack) -> bool:
-        return bool((stack.export_stack().deployment or {}).get("pending_operations"))
+    def _resolve(self, stack: auto.Stack) -> None:
+        """What a killed engine left pending: creations that AWS carried out are adopted; all is looked at anew."""
+        exported = stack.export_stack()
+        deployment = exported.deployment or {}
+        pending = deployment.get("pending_operations")
+        if not pending:
+            return
+        account, say = self.context.account, self.context.progress
+        found = self._adopted(deployment)
+        removed = remove_rules(account, deployment, self.context.guard)
+        adopted = ", ".join(f"{urn.split('::')[2].rpartition(':')[2]} {id}" for urn, id in found.items())
+        say.note(
+            f"{len(pending)} operations were cut short; adopted: {adopted or 'none'}"
+            + (f"; removed to be made anew: {', '.join(removed)}" if removed else "")
+        )
+        exported.deployment, look = resolved(deployment, found)
+        self.context.guard()
+        stack.import_stack(exported)
+        if look:
+            stack.refresh(on_event=self._announce("looking at", Watch()), on_output=_quiet, target=look)
+
+    def _adopted(self, deployment: Mapping[str, Any]) -> dict[str, str]:
+        """Urn -> id of creations that were carried out, once they are ready."""
+        account, cluster, say = self.context.account, self.context.names.cluster, self.context.progress
+        found: dict[str, str] = {}
+        wanted = sum(one.type in FINDERS for one in pending_creates(deployment))
+        for _ in self.context.turns(LATE_S):
+            say.step(f"looking for {wanted} creations that a killed engine left pending")
+            found = adoptable(account, cluster, deployment)
+            if len(found) >= wanted:
+                break
+        for _ in self.context.turns(_READY_S):
+            if not (creating := still_creating(account, deployment, found)):
+                break
+            say.step(f"still being created: {', '.join(creating)}")
+        return found
 
     @contextmanager
     def holding(self, lease: Lease) -> Iterator[None]:
