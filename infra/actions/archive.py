@@ -45,6 +45,8 @@ MANIFEST_NAME = "archive-manifest.json"
 _MIB = 2**20
 Evaluate = Callable[[Path], float]
 """Held-out loss of a checkpoint folder."""
+FAILURES = (BivouacError, OSError, ValueError, ClientError, BotoCoreError, S3UploadFailedError, Unsound)
+"""How an archive fails; the Job tries again, or a person reads it."""
 
 
 class ArchiveConfig(BaseModel):
@@ -278,7 +280,7 @@ def main() -> int:
         # The node's NVMe: a root volume need not hold a checkpoint.
         with workspace(Path(LOCAL_CHECKPOINTS)) as work:
             manifest = Archiver(config, bucket, work, Places(), evaluate).run()
-    except (BivouacError, OSError, ValueError, ClientError, BotoCoreError, S3UploadFailedError, Unsound) as error:
+    except FAILURES as error:
         _last_word(f"{error}"[:4000])
         say("failed", error=str(error))
         return int(ExitCode.STORAGE)

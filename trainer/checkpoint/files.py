@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from io import BufferedReader
@@ -45,33 +46,38 @@ class DigestingFile:
 
 
 @contextlib.contextmanager
-def durable(path: Path, appear: Callable[[Path, Path], None] = os.replace) -> Iterator[DigestingFile]:
+def durable(path: Path, appear: Callable[[Path, Path], None] | None = None) -> Iterator[DigestingFile]:
     """Write `path` under a temporary name; it appears, on disk, only when the block ends without an error.
 
-    With `os.link` for `appear` it never replaces a file: `FileExistsError`. The temporary name is of this write
+    `appear` is `os.replace`; with `os.link` it never replaces a file: `FileExistsError`. The temporary name is of this write
     alone: a process id is not enough, since pods of two attempts may have the same.
     """
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
-        # Unbuffered, so that no byte is written, or refused by a full disk, after the block has ended.
-        with temporary.open("xb", buffering=0) as raw:
-            writing = DigestingFile(_Whole(raw))  # type: ignore[arg-type]
+        with temporary.open("xb") as file:
+            writing = DigestingFile(file)
             try:
                 yield writing
             except Exception as error:
                 if writing.error is not None and writing.error is not error:
                     raise writing.error from error
                 raise
-            os.fsync(raw.fileno())
-        appear(temporary, path)
+            file.flush()
+            os.fsync(file.fileno())
+        (appear or os.replace)(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
 def copy_durably(source: Path, target: Path, accept: Callable[[str], None]) -> None:
-    """Copy a file; `accept` gets the digest of what was read and raises to refuse it before it appears."""
+    """Copy a file; `accept` gets the digest of what was read and raises to refuse it before it appears.
+
+    A folder that stands where the file belongs makes way.
+    """
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
     with open_regular(source) as reading, durable(target) as writing:
         while chunk := reading.read(_CHUNK_BYTES):
             writing.write(chunk)
@@ -121,20 +127,3 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class _Whole:
-    """A raw file whose `write` writes all; a raw write may be short, on a disk that is almost full for one."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-
-    def write(self, content: bytes) -> int:
-        view = memoryview(content).cast("B")
-        written = 0
-        while written < len(view):
-            written += self._raw.write(view[written:])
-        return written
-
-    def flush(self) -> None:
-        """Nothing is held back."""

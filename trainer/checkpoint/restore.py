@@ -7,7 +7,6 @@ refused by all, and the next older one is tried. Every refusal is an event.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
@@ -144,18 +143,11 @@ def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, att
         if item.tier is not tiers.local and mine:
             source, target = (tier.folder(manifest.step) / item.shard.file for tier in (item.tier, tiers.local))
             copy = partial(copy_durably, source, target, partial(_insist, item.shard, item.tier.name))
-            with_room(tiers.local, item.shard.size_bytes, reclaim, partial(_replace, copy, target))
+            with_room(tiers.local, item.shard.size_bytes, reclaim, copy)
     gang.barrier()
     if gang.first_on_node:
         size = len(manifest.serialize())
         with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
-
-
-def _replace(copy: partial[None], target: Path) -> None:
-    """What stands where a shard belongs, a folder for one, makes way."""
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    copy()
 
 
 def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers) -> None:
