@@ -13,7 +13,7 @@ import torch
 
 from trainer.checkpoint.commit import Committer, Identity
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
-from trainer.checkpoint.fence import raise_fence
+from trainer.checkpoint.fence import claim
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.config import config_digest, load_config
@@ -37,7 +37,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     tiers = campaign_tiers(paths.local, paths.shared, config.campaign)
     attempt = int(os.environ[Env.ATTEMPT])
     if gang.first:
-        raise_fence(tiers.shared.root, attempt)
+        claim(tiers.shared, attempt)
     gang.barrier()
     reader = open_data(
         paths.data,

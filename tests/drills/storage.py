@@ -170,10 +170,10 @@ class Drill:
             tier, _, step, *rest = path.relative_to(camp.root).parts
             number, file = step_of_folder(step), "/".join(rest)
             looked_at = (number == wanted and tier.startswith("local")) or file == COMMITTED_NAME
-            if looked_at and not (kind == "remove" and file == COMMITTED_NAME):
-                if file.split("/")[-1].startswith(("zero", "rng")) or file == COMMITTED_NAME:
-                    seen = ("shared" if tier == "shared" else "local", number, file)
-                    _insist(seen in named, f"{kind} of {seen} was refused without a word: {named}")
+            alone = file.split("/")[-1].startswith(("zero", "rng")) or file == COMMITTED_NAME
+            if looked_at and alone and (kind, file) != ("remove", COMMITTED_NAME):
+                seen = ("shared" if tier == "shared" else "local", number, file)
+                _insist(seen in named, f"{kind} of {seen} was refused without a word: {named}")
         for event in refused:
             _insist({"tier", "file", "seen", "wanted"} <= set(event), f"a refusal that does not say all: {event}")
 

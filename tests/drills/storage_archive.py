@@ -235,7 +235,7 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    sys.stdout = open(1, "w", closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
     s3 = _account().client("s3")
     if kill is not None:
         _kill_at(s3, *kill)

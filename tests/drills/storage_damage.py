@@ -1,4 +1,4 @@
-"""Damage to checkpoints at rest, by seed, and what a restore must make of it, told without the product's own reading."""
+"""Damage to checkpoints at rest, by seed, and what a restore must make of it, told without the product's reading."""
 
 from __future__ import annotations
 

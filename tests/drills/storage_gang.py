@@ -22,7 +22,7 @@ import torch
 
 from trainer.checkpoint import commit
 from trainer.checkpoint.commit import Committer, Identity, Progress
-from trainer.checkpoint.fence import raise_fence
+from trainer.checkpoint.fence import claim
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.contract import CheckpointConfig
@@ -30,7 +30,7 @@ from trainer.errors import classify
 from trainer.gang import Gang
 
 CAMPAIGN = "tiny"
-KEEP = 2
+CONFIG = CheckpointConfig(every_steps=10, keep_local=2, keep_shared=2)
 NOBODY = 65534
 _HUNG_S = 60.0
 commit._DRAIN_POLL_S = 0.002  # a drill waits often
@@ -134,7 +134,7 @@ class Orders:
     """Steps that are saved, as far as they lie after the restored one."""
     drained: bool = True
     """Wait for each commit before the next save; else saves and replication overlap as in the loop."""
-    config: CheckpointConfig = CheckpointConfig(every_steps=10, keep_local=KEEP, keep_shared=KEEP)
+    config: CheckpointConfig = CONFIG
     weights: dict[str, torch.Tensor] | None = None
     evaluation_loss: float | None = None
     padding_bytes: int = 0
@@ -183,7 +183,7 @@ def _be_a_rank(camp: Camp, orders: Orders, rank: int, pipes: tuple[Connection, .
         log = os.open(camp.log(rank, orders.attempt), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        sys.stdout = open(1, "w", closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
         if orders.user is not None:
             os.setresuid(orders.user, orders.user, orders.user)
         orders.sabotage(rank)
@@ -202,7 +202,7 @@ def _be_a_rank(camp: Camp, orders: Orders, rank: int, pipes: tuple[Connection, .
 def _train(camp: Camp, orders: Orders, gang: PipeGang) -> None:
     tiers = camp.tiers(gang.rank)
     if gang.first:
-        raise_fence(tiers.shared.root, orders.attempt)
+        claim(tiers.shared, orders.attempt)
     gang.barrier()
     engine = TinyEngine(gang, orders.weights, orders.padding_bytes)
     begun = restore(engine, gang, tiers, 1, orders.attempt)

@@ -11,10 +11,21 @@ import os
 from pathlib import Path
 
 from trainer.checkpoint.files import make_folder, sync_folder
+from trainer.checkpoint.room import with_room
+from trainer.checkpoint.tiers import Tier
 from trainer.contract import attempt_folder
 from trainer.errors import Fenced, StorageError
 
 FENCE_NAME = "fence"
+
+
+def claim(tier: Tier, attempt: int) -> None:
+    """`raise_fence` on the shared tier; when that is full, what earlier attempts left half done makes way first."""
+
+    def reclaim() -> list[str]:
+        return tier.clean({(manifest.step, manifest.attempt) for manifest in tier.committed()}, attempt)
+
+    with_room(tier, 0, reclaim, lambda: raise_fence(tier.root, attempt))
 
 
 def raise_fence(root: Path, attempt: int) -> None:

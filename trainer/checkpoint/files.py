@@ -49,8 +49,8 @@ class DigestingFile:
 def durable(path: Path, appear: Callable[[Path, Path], None] | None = None) -> Iterator[DigestingFile]:
     """Write `path` under a temporary name; it appears, on disk, only when the block ends without an error.
 
-    `appear` is `os.replace`; with `os.link` it never replaces a file: `FileExistsError`. The temporary name is of this write
-    alone: a process id is not enough, since pods of two attempts may have the same.
+    `appear` is `os.replace`; with `os.link` it never replaces a file: `FileExistsError`. The temporary name is of
+    this write alone: a process id is not enough, since pods of two attempts may have the same.
     """
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")

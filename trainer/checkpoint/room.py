@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MIB = 2**20
 
 
-def with_room(tier: Tier, needed_bytes: int, reclaim: Callable[[], list[int]], write: Callable[[], None]) -> None:
-    """Run `write`, which is repeatable; when the tier is full, `reclaim` (which returns the steps that it dropped)
+def with_room(
+    tier: Tier, needed_bytes: int, reclaim: Callable[[], Sequence[int | str]], write: Callable[[], None]
+) -> None:
+    """Run `write`, which is repeatable; when the tier is full, `reclaim` (which returns what it dropped)
     and run it once more. Raises `StorageError` with the free space seen when that was not enough."""
     try:
         write()
@@ -27,7 +29,7 @@ def with_room(tier: Tier, needed_bytes: int, reclaim: Callable[[], list[int]], w
         if error.errno not in NO_ROOM:
             raise
         dropped = reclaim()
-        emit("reclaimed", tier=tier.name, dropped=dropped, needed_bytes=needed_bytes, why=str(error.strerror))
+        emit("reclaimed", tier=tier.name, dropped=list(dropped), needed_bytes=needed_bytes, why=str(error.strerror))
         try:
             write()
         except OSError as again:
@@ -35,7 +37,7 @@ def with_room(tier: Tier, needed_bytes: int, reclaim: Callable[[], list[int]], w
                 raise
             raise StorageError(
                 f"the {tier.name} tier is full",
-                f"{tier.root}: {needed_bytes / _MIB:.1f} MiB needed, {free(tier.root)}, steps dropped: {dropped}",
+                f"{tier.root}: {needed_bytes / _MIB:.1f} MiB needed, {free(tier.root)}, dropped: {list(dropped)}",
                 f"enlarge the tier, or lower checkpoint.keep_{tier.name}; what was committed before is untouched",
             ) from again
 
