@@ -57,8 +57,8 @@ class Case:
 class Drill:
     """Templates are made once; each case works on a copy."""
 
-    def __init__(self, work: Path, seed: int) -> None:
-        self.work, self.seed = work, seed
+    def __init__(self, work: Path, seed: int, only_kind: str | None) -> None:
+        self.work, self.seed, self.only_kind = work, seed, only_kind
         self._templates: dict[tuple[int, int], Camp] = {}
         self._operations: dict[tuple[Any, ...], dict[str, list[int]]] = {}
         self._records: dict[bool, list[tuple[str, str, str, bytes]]] = {}
@@ -73,6 +73,7 @@ class Drill:
     def run(self, number: int) -> dict[str, Any]:
         chance = random.Random(f"{self.seed}/{number}")
         kind = chance.choices(list(self.kinds), (35, 30, 20, 15))[0]
+        kind = self.only_kind or kind
         case = Case(number, kind, self.work / f"case-{number}", chance)
         case.folder.mkdir()
         started, error = time.monotonic(), ""
@@ -255,7 +256,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--only", type=int)
+    parser.add_argument("--only", type=int, help="the number of one case, whose folder is kept")
+    parser.add_argument("--kind", choices=("kill", "damage", "power", "archive"))
     parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -263,7 +265,7 @@ def main() -> int:
     memory = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
     work, started, rows = Path(tempfile.mkdtemp(prefix="bivouac-drill-storage-", dir=memory)), time.monotonic(), []
     work.chmod(0o755)
-    drill = Drill(work, options.seed)
+    drill = Drill(work, options.seed, options.kind)
     try:
         for number in range(options.count) if options.only is None else [options.only]:
             row = drill.run(number)

@@ -22,10 +22,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from boto3.s3.transfer import TransferConfig
 from storage_damage import flip
 from storage_gang import CAMPAIGN, Camp, Orders, run_attempt
 
+from infra.account import Account
+from infra.actions import archive
+from infra.actions.archive_bucket import ArchiveBucket
+from infra.actions.archive_files import workspace
 from trainer.contract import DataConfig, ModelConfig, TrainConfig
+from trainer.evaluate import evaluate
 
 STATE = "state"
 PART = 5 * 2**20
@@ -225,13 +231,6 @@ class Archives:
 
 def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path, kill: tuple[int, bool] | None) -> int:
     """The Job's own main, but for the places and for an evaluation in this warm process."""
-    from boto3.s3.transfer import TransferConfig
-
-    from infra.actions import archive
-    from infra.actions.archive_bucket import ArchiveBucket
-    from infra.actions.archive_files import workspace
-    from trainer.evaluate import evaluate
-
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -290,8 +289,6 @@ def _vocabulary(data: Path) -> int:
 
 
 def _account() -> Any:
-    from infra.account import Account
-
     return Account("us-east-1")
 
 

@@ -28,15 +28,15 @@ def test_fifty_seeded_storage_kills_and_corruptions_load_nothing_unsound_and_los
 
 
 BROKEN = {
-    "a shard that is not fsynced": "import os; from trainer.checkpoint import files; "
+    "power: a shard that is not fsynced": "import os; from trainer.checkpoint import files; "
     "real = os.fsync; files.os = type('o', (), {**vars(os), 'fsync': staticmethod(lambda fd: None)})",
-    "a digest that is not compared": "import trainer.checkpoint.restore as r; r._look = "
+    "damage: a digest that is not compared": "import trainer.checkpoint.restore as r; r._look = "
     "lambda path, shard: '' if path.is_file() else 'missing'; r._insist = lambda *rest: None",
 }
 
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_the_drill_fails_on(broken: str, tmp_path: Path) -> None:
-    done = drill(tmp_path, "--seed", "2", "--count", "12", code=BROKEN[broken])
+    done = drill(tmp_path, "--seed", "2", "--count", "6", "--kind", broken.split(":")[0], code=BROKEN[broken])
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-2000:]
     assert "FAILED" in done.stdout
