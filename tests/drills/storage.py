@@ -13,6 +13,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -261,6 +262,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # In memory where that can be: no case needs a disk, and fsync would be most of its time.
     memory = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
     work, started, rows = Path(tempfile.mkdtemp(prefix="bivouac-drill-storage-", dir=memory)), time.monotonic(), []

@@ -6,6 +6,7 @@ client of our own; nothing half sent; nothing sent twice that was proven there.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -34,6 +35,7 @@ from trainer.contract import DataConfig, ModelConfig, TrainConfig
 from trainer.evaluate import evaluate
 
 STATE = "state"
+_PR_SET_PDEATHSIG = 1
 PART = 5 * 2**20
 """S3's smallest part: the padding of a case makes one file of two parts."""
 FAULTS: tuple[dict[str, Any], ...] = (
@@ -297,6 +299,8 @@ def _start_aws(work: Path) -> tuple[int, str, str, str]:
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
+        # It must not outlive a drill that is killed.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.dup2(os.open(work / "aws.log", os.O_CREAT | os.O_WRONLY), 2)
         try:
             _serve_aws(work, theirs)
