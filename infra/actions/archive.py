@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ from trainer.contract import (
 CONFIG_PATH = "/config/archive.json"
 MANIFEST_NAME = "archive-manifest.json"
 _MIB = 2**20
+_AT_ONCE = 8
 Evaluate = Callable[[Path], float]
 """Held-out loss of a checkpoint folder."""
 FAILURES = (BivouacError, OSError, ValueError, ClientError, BotoCoreError, S3UploadFailedError, Unsound)
@@ -123,7 +125,10 @@ class Archiver:
         say("golden", step=golden.step, shards=len(golden.shards))
         files = {name: content for name, content in self._files(folder, golden)}
         self._check_room(golden)
-        placed = [self._place(name, content, folder) for name, content in {**files, **self._records()}.items()]
+        placed = [self._place(name, content, folder) for name, content in files.items()]
+        # Small and many: most of their time is waiting for answers.
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            placed += pool.map(lambda item: self._place(item[0], item[1], folder), self._records().items())
         say("read-back", objects=len(placed), bytes=sum(item.size_bytes for item in placed))
         loss = self.evaluate(self.work / "golden" / folder.name)
         if golden.evaluation_loss is not None and loss != golden.evaluation_loss:
@@ -269,7 +274,8 @@ def evaluate(checkpoint: Path) -> float:
 
 
 def say(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields, "time": round(time.time(), 3)}), flush=True)
+    sys.stdout.write(json.dumps({"event": event, **fields, "time": round(time.time(), 3)}) + "\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
