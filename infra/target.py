@@ -48,6 +48,15 @@ def _have_engine() -> None:
     os.environ["PATH"] = os.pathsep.join([str(tools_dir()), str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
+def hands() -> list[str]:
+    """Folders of the PATH on which `pulumi` typed by hand finds engine, language host and Python."""
+    from infra.rehearsal.paths import tools_dir
+    from infra.rehearsal.toolchain.ensure import ensure
+
+    ensure(["pulumi", "pulumi-language-python"])
+    return [str(tools_dir()), str(Path(sys.executable).parent)]
+
+
 def spends(spec: Spec) -> bool:
     """Whether this target bills: what a rehearsal costs is only what the same clock would have cost."""
     return spec.target == "aws"

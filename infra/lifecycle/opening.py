@@ -25,6 +25,8 @@ from infra.survey import survey
 DRIVER_LEASE = "driver"
 LEASE_TTL = timedelta(seconds=30)
 SPEC, PLAN, CLOCK, SITE = "spec.json", "plan.json", "clock.json", "site.json"
+STACK_CONFIG = "stack-config.json"
+"""Configuration of the campaign's stack as the driver last used it: for `pulumi` typed by hand."""
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from infra.components.settings import CampaignSettings, FoundationSettings
 from infra.errors import UserError
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
+from infra.lifecycle.opening import STACK_CONFIG
 from infra.names import FOUNDATION_STACK
 
 
@@ -29,7 +30,9 @@ def run(context: Context) -> dict[str, Any]:
     context.guard()
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
     context.progress.step("campaign stack")
-    stack = engine.stack(context.names.stack, campaign_settings(context, data.digest).to_config())
+    config = campaign_settings(context, data.digest).to_config()
+    context.store.put_json(STACK_CONFIG, config)
+    stack = engine.stack(context.names.stack, config)
     outputs = CampaignOutputs.model_validate(engine.up(stack))
     count = engine.resources(stack)
     context.progress.note(f"{count} resources; cluster {outputs.cluster_name} at {outputs.cluster_endpoint}")

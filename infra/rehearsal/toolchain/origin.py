@@ -106,6 +106,8 @@ def _share_is_whole(tool: Tool, tools: Path) -> bool:
         return True
     share = share_dir(tool.module, tools)
     version = share / "VERSION"
+    if tool.beside and not all((tools / relative).exists() for relative in tool.share):
+        return False
     return version.is_file() and version.read_text().strip() == tool.version
 
 
