@@ -11,6 +11,6 @@ from infra.lifecycle.opening import record_of
 
 def report_command(campaign: str, region: str, console: Console) -> int:
     store = record_of(campaign, region)
-    written = report.write(store, results_folder(campaign))
+    written = report.write(store, results_folder(campaign), console.print)
     console.print(f"report: {written['html']}")
     return 0

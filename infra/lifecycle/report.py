@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from infra.folders import keep
 from infra.lifecycle.certify import CERTIFICATE
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import SITE, stored_plan, stored_spec
@@ -20,7 +22,7 @@ _LOGS = "logs/"
 
 def run(context: Context) -> dict[str, Any]:
     report = _of(context.store)
-    written = _write(report, context.store, context.results)
+    written = _write(report, context.store, context.results, context.progress.note)
     goodput = report.goodput
     if goodput is not None:
         context.progress.note(
@@ -30,9 +32,12 @@ def run(context: Context) -> dict[str, Any]:
     return {"goodput": round(goodput, 4) if goodput is not None else None, **written}
 
 
-def write(store: CampaignStore, results: Path) -> dict[str, str]:
-    """Write the report of a campaign as it stands, here and beside its record; returns the two paths here."""
-    return _write(_of(store), store, results)
+def write(store: CampaignStore, results: Path, note: Callable[[str], None]) -> dict[str, str]:
+    """Write the report of a campaign as it stands, here and beside its record; returns the two paths here.
+
+    `note` is told of a copy here that the disk refused.
+    """
+    return _write(_of(store), store, results, note)
 
 
 def read(store: CampaignStore) -> Record:
@@ -57,10 +62,9 @@ def _of(store: CampaignStore) -> Report:
     return build(read(store))
 
 
-def _write(report: Report, store: CampaignStore, results: Path) -> dict[str, str]:
-    results.mkdir(parents=True, exist_ok=True)
+def _write(report: Report, store: CampaignStore, results: Path, note: Callable[[str], None]) -> dict[str, str]:
     texts = {HTML: render(report), JSON: report.model_dump_json(indent=1)}
     for name, text in texts.items():
-        (results / name).write_text(text, encoding="utf-8")
         store.put(f"{store.prefix}/{name}", text.encode())
+        keep(results / name, text, note)
     return {"html": str(results / HTML), "json": str(results / JSON)}
