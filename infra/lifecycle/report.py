@@ -32,7 +32,7 @@ def run(context: Context) -> dict[str, Any]:
     return {"goodput": round(goodput, 4) if goodput is not None else None, **written}
 
 
-def write(store: CampaignStore, results: Path, note: Callable[[str], None]) -> dict[str, str]:
+def write(store: CampaignStore, results: Path, note: Callable[[str], None] = print) -> dict[str, str]:
     """Write the report of a campaign as it stands, here and beside its record; returns the two paths here.
 
     `note` is told of a copy here that the disk refused.
