@@ -1,5 +1,6 @@
 """Specs as people, editors and generators break them: seeded, from the campaigns that come with the kit."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import random

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from infra import doctor
 from infra.errors import PermanentError
 from infra.rehearsal import providers
 from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
@@ -68,6 +69,7 @@ def ensure(name: str, progress: Progress) -> Site:
         if strike(name):
             progress("site: what a killed command had begun to pitch is ended")
         folder.mkdir(parents=True, exist_ok=True)
+        doctor.refuse_unfit()
         progress("site: tools")
         ensure_tools()
         providers.install(folder / "bin")
