@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -24,6 +25,8 @@ from infra.spec import Spec
 from infra.store import is_missing
 from infra.survey import source_folder
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ExitCode
+
+_PR_SET_PDEATHSIG = 1
 
 
 class DataSet(BaseModel):
@@ -101,7 +104,9 @@ def run_tool(arguments: list[str], progress: Callable[[str], None]) -> dict[str,
     # Its words go to a file: a pipe that nobody reads yet would hold it up.
     with (
         tempfile.TemporaryFile("w+") as words,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words, text=True, errors="replace") as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=words, text=True, errors="replace", preexec_fn=_end_with_parent
+        ) as process,
     ):
         try:
             for line in process.stdout or ():
@@ -124,6 +129,11 @@ def run_tool(arguments: list[str], progress: Callable[[str], None]) -> dict[str,
         what, seen, cure = _parts(refusal[-1000:])
         raise BivouacError(f"preparing the data failed: {what}", seen=seen, cure=cure)
     return last
+
+
+def _end_with_parent() -> None:
+    """Also where we are killed hard: two preparations must not write into one folder."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _event(line: str) -> dict[str, Any] | None:

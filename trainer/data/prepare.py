@@ -169,9 +169,10 @@ def _content(path: Path, room: int) -> tuple[bytes, tuple[int, ...]]:
             before = _state(os.fstat(file.fileno()))
             size = before[0]
             if size * (HELD_BYTES + ENCODED_BYTES) > room:
+                more = max(0, room) / (HELD_BYTES + ENCODED_BYTES) / 1e6
                 raise DataError(
                     "the text does not fit into memory",
-                    f"{path} with {size / 1e6:,.0f} MB, room for {max(0, room) / (HELD_BYTES + ENCODED_BYTES) / 1e6:,.0f} MB more",
+                    f"{path} with {size / 1e6:,.0f} MB, room for {more:,.0f} MB more",
                     "set data.max_files, leave the large files out by data.pattern, or split them",
                 )
             content = file.read(size + 1)  # one more shows growth, and no more than that is ever held
