@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from pydantic import BaseModel, ConfigDict
 
 from infra.errors import LeaseHeld, LeaseLost, UserError
-from infra.events import CampaignState, Event, Kind, fold
+from infra.events import CampaignState, Event, Kind, fold, ordered
 from infra.identity import Holder
 
 
@@ -62,7 +62,7 @@ class CampaignStore:
                     if body is not None:
                         self._cache[key] = Event.model_validate_json(body)
         found = [self._cache[key] for key in keys if key in self._cache]
-        return tuple(sorted(found, key=lambda e: (e.at, e.writer, e.sequence)))
+        return ordered(found)
 
     def state(self) -> CampaignState:
         return fold(self.events())

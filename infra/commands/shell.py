@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from infra import names, target
 from infra.account import Account
 from infra.actions.cluster import kubeconfig
 from infra.components.settings import FoundationSettings
+from infra.errors import UserError
 from infra.lifecycle.engine import PASSPHRASE
 from infra.lifecycle.opening import DRIVER_LEASE, STACK_CONFIG, holder_of, record_of, stored_spec
 from infra.spec import Spec
@@ -51,7 +54,26 @@ def shell_command(campaign: str, command: list[str], console: Console) -> int:
         if not command:
             _greet(console, store, spec, cluster=config is not None)
         arguments = command or [os.environ.get("SHELL", "/bin/sh")]
-        return subprocess.call(arguments, env=environment, cwd=work)
+        # Ctrl-C and Ctrl-\ are the shell's inside: it gets them from the terminal as we do.
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+        try:
+            return _exit_code(arguments, environment, work, handlers)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _exit_code(arguments: list[str], environment: dict[str, str], work: Path, handlers: Iterable[int]) -> int:
+    def defaults() -> None:
+        for number in handlers:
+            signal.signal(number, signal.SIG_DFL)
+
+    try:
+        code = subprocess.call(arguments, env=environment, cwd=work, preexec_fn=defaults)
+    except OSError as error:
+        cure = "name a program that is on PATH, or set SHELL"
+        raise UserError("the command cannot be run", seen=f"{arguments[0]}: {error.strerror}", cure=cure) from error
+    return code if code >= 0 else 128 - code
 
 
 def _write_project(work: Path, store: CampaignStore, spec: Spec) -> None:

@@ -8,6 +8,7 @@ from infra.actions import dataset
 from infra.components.outputs import CampaignOutputs
 from infra.components.settings import CampaignSettings, FoundationSettings
 from infra.errors import UserError
+from infra.folders import writable
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.opening import STACK_CONFIG
@@ -23,7 +24,7 @@ def run(context: Context) -> dict[str, Any]:
             seen=data.manifest.vocabulary,
             cure="mend training.model.vocabulary",
         )
-    engine = Engine(context, context.results / "pulumi")
+    engine = Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets and registry")
     settings = FoundationSettings(account=context.spec.account, region=context.spec.region)
     engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))

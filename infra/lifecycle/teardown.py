@@ -6,6 +6,7 @@ from typing import Any
 
 from infra.errors import NotProven
 from infra.events import CampaignState, Stage
+from infra.folders import writable
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.provision import campaign_settings
@@ -16,7 +17,7 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     state = context.state()
     refuse_unproven(state, context.spec.campaign, abandon)
     _terminate_builders(context)
-    engine = Engine(context, context.results / "pulumi")
+    engine = Engine(context, writable(context.results / "pulumi"))
     provision = state.finished_stages.get(Stage.PROVISION, {})
     settings = campaign_settings(context, provision.get("data_digest", "0" * 64))
     stack = engine.stack(context.names.stack, settings.to_config())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from infra.errors import PermanentError, UserError
 from infra.rehearsal.paths import share_dir, tools_dir
@@ -46,6 +48,15 @@ def ensure(
 
 
 def _ensure(tool: Tool, tools: Path, progress: Progress, downloads: Downloads) -> Found:
+    try:
+        return _had(tool, tools, progress, downloads)
+    except OSError as error:
+        cure = f"make room, give {tools.parent} back to yourself (chown -R), or set BIVOUAC_CACHE to a folder of yours"
+        seen = f"{error.filename or tools}: {error.strerror}"
+        raise PermanentError(f"{tool.name} cannot be kept in the cache", seen=seen, cure=cure) from error
+
+
+def _had(tool: Tool, tools: Path, progress: Progress, downloads: Downloads) -> Found:
     if found := _at_hand(tool, tools):
         return found
     with _only_one(tool, tools, progress) as folder:
@@ -127,6 +138,15 @@ def _install_share(tool: Tool, tools: Path, folder: Path) -> None:
         _link(tools / relative, target / relative)
 
 
+def _wait(file: TextIO, progress: Progress) -> None:
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.tick("not done yet")
+            time.sleep(0.2)
+
+
 @contextmanager
 def _only_one(tool: Tool, tools: Path, progress: Progress) -> Iterator[Path]:
     """An empty folder to work in, while no other process makes the same tool; the folder goes whatever happens."""
@@ -138,8 +158,8 @@ def _only_one(tool: Tool, tools: Path, progress: Progress) -> Iterator[Path]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.say(f"{tool.name} {tool.version}: another process is making it, waiting")
-            fcntl.flock(file, fcntl.LOCK_EX)
+            progress.begin(f"{tool.name} {tool.version}: another process is making it, waiting", tool.usual_build)
+            _wait(file, progress)
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed hard
         folder.mkdir()
         try:
