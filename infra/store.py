@@ -18,8 +18,11 @@ from botocore.exceptions import ClientError
 from pydantic import BaseModel, ConfigDict
 
 from infra.errors import LeaseHeld, LeaseLost, UserError
-from infra.events import CampaignState, Event, Kind, fold
+from infra.events import CampaignState, Event, Kind, fold, ordered
 from infra.identity import Holder
+
+_RACES = 5
+_RACE_PAUSE_S = 0.2
 
 
 def is_precondition_failure(error: ClientError) -> bool:
@@ -63,24 +66,29 @@ class CampaignStore:
                     if body is not None:
                         self._cache[key] = Event.model_validate_json(body)
         found = [self._cache[key] for key in keys if key in self._cache]
-        return tuple(sorted(found, key=lambda e: (e.at, e.writer, e.sequence)))
+        return ordered(found)
 
     def state(self) -> CampaignState:
         return fold(self.events())
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Whether what lies there now is ours: written first by us, also where only the answer was lost."""
-        while True:
+        for attempt in range(_RACES):
             try:
                 self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
             except ClientError as error:
                 if not is_precondition_failure(error):
                     raise
                 found = self.get(key)
-                if found is None:  # 409: two wrote at the same moment, and S3 took neither
-                    continue
-                return found == body
-            return True
+                if found is not None:
+                    return found == body
+                if attempt == _RACES - 1:
+                    raise
+                # 409: another write of this key was under way and may yet fail, so nobody has won.
+                time.sleep(_RACE_PAUSE_S)
+            else:
+                return True
+        raise AssertionError("unreachable")
 
     def put(self, key: str, body: bytes) -> None:
         self.s3.put_object(Bucket=self.bucket, Key=key, Body=body)
@@ -129,7 +137,7 @@ class CampaignStore:
             raise UserError(
                 f"campaign {self.campaign} exists with another spec",
                 seen=f"differing sections: {', '.join(differing)}",
-                cure="give the new campaign another name: a name is used once, its record and archive stay",
+                cure="give the new campaign another name: a name is never freed, since its record and archive stay",
             )
 
 
@@ -283,7 +291,8 @@ def _age_s(answer: dict[str, Any], record: LeaseRecord) -> float:
     asked = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     written = answer.get("LastModified")
     if asked and isinstance(written, datetime):
-        return max(0.0, (parsedate_to_datetime(asked) - written).total_seconds())
+        # Both are whole seconds: less one, so that a lease is never thought older than it is.
+        return max(0.0, (parsedate_to_datetime(asked) - written).total_seconds() - 1.0)
     return (datetime.now(UTC) - record.renewed_at).total_seconds()
 
 

@@ -283,7 +283,7 @@ def still_creating(account: Account, deployment: Mapping[str, Any], adopted: Map
 def _eks_creating(operation: str, *parameters: str) -> Callable[[Account, str], bool]:
     def creating(account: Account, id: str) -> bool:
         answer = getattr(account.client("eks"), operation)(**dict(zip(parameters, id.split(":"), strict=True)))
-        return bool(next(iter(answer.values()))["status"] == "CREATING")
+        return any(one.get("status") == "CREATING" for one in answer.values())
 
     return creating
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.account import Account
 from infra.errors import NotProven
 from infra.events import Kind, Stage
+from infra.folders import keep
 from infra.lifecycle.context import Context
 from infra.lifecycle.looks import LOOKS, Look
 from infra.names import Names
@@ -71,8 +72,7 @@ def run(context: Context) -> dict[str, Any]:
         certificate = look_through(context.account, names, context.operator_arn, context.spec.account, kept(context))
     body = certificate.model_dump_json(indent=1)
     context.store.put(f"{context.store.prefix}/{CERTIFICATE}", body.encode())
-    context.results.mkdir(parents=True, exist_ok=True)
-    (context.results / CERTIFICATE).write_text(body)
+    keep(context.results / CERTIFICATE, body, context.progress.note)
     summary = {"clean": certificate.clean, "found": list(certificate.found), "could_not_look": list(certificate.blind)}
     context.store.append(Kind.CERTIFIED, **summary, looks=len(certificate.looks), kept=list(certificate.kept))
     refuse_unclean(certificate)

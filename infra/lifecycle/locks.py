@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -80,11 +79,16 @@ def _alive(lock: dict[str, Any], leases: Sequence[Lease]) -> str | None:
 
 
 def _same_process(pid: int, locked_at: str) -> bool:
-    """Whether the process that took the lock still lives: one that began later only has its number."""
-    if not Path(f"/proc/{pid}").exists():
-        return False
+    """Whether the process that took the lock still lives.
+
+    One that began later only has its number; one that has ended stays a zombie while its driver is stopped.
+    """
     try:
-        began, locked = psutil.Process(pid).create_time(), datetime.fromisoformat(locked_at).timestamp()
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return process.create_time() <= datetime.fromisoformat(locked_at).timestamp() + 2.0
+    except psutil.NoSuchProcess:
+        return False
     except (psutil.Error, ValueError):
         return True
-    return began <= locked + 2.0

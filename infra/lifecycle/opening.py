@@ -30,6 +30,8 @@ LEASE_TTL = timedelta(seconds=float(os.environ.get("BIVOUAC_LEASE_SECONDS", "30"
 FOUNDATION = "foundation"
 _FOUNDATION_WAIT_S = 1800.0
 SPEC, PLAN, CLOCK, SITE = "spec.json", "plan.json", "clock.json", "site.json"
+STACK_CONFIG = "stack-config.json"
+"""Configuration of the campaign's stack as the driver last used it: for `pulumi` typed by hand."""
 
 
 @contextmanager

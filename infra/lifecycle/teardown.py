@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.errors import NotProven, PermanentError, UserError
 from infra.events import CampaignState, Stage
+from infra.folders import writable
 from infra.lifecycle import certify
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
@@ -39,7 +40,7 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     state = context.state()
     refuse_unproven(state, context.spec.campaign, abandon)
     _terminate_builders(context)
-    engine = Engine(context, context.results / "pulumi")
+    engine = Engine(context, writable(context.results / "pulumi"))
     count = _destroy(context, engine, state)
     if count == 0:
         _refuse_forgotten(context)

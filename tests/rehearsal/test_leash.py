@@ -23,6 +23,7 @@ from infra.names import PROJECT
 from infra.rehearsal.aws.world import Call
 
 LEASE_S = 6.0
+drivers: list[subprocess.Popen[str]] = []
 READS = ("Get", "List", "Describe", "Head", "AssumeRole")
 
 
@@ -34,6 +35,10 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Camp]:
         monkeypatch.setenv("BIVOUAC_SITE", "in-process")
         made.ask("faults", add=[{"service": "eks", "action": "CreateCluster", "effect": "delay", "delay_s": 5}])
         yield made
+        for driver in drivers:
+            driver.kill()
+            driver.wait()
+        drivers.clear()
 
 
 def drive(held: Camp) -> subprocess.Popen[str]:
@@ -45,6 +50,8 @@ def drive(held: Camp) -> subprocess.Popen[str]:
         [sys.executable, "-m", "infra.cli", "run", str(path)], cwd=ROOT, env=os.environ, stdout=log, stderr=log,
         text=True, start_new_session=True,
     )  # fmt: skip
+
+    drivers.append(driver)
 
     def creating() -> bool:
         assert driver.poll() is None, (held.folder / "driver.log").read_text()
