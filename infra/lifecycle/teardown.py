@@ -132,12 +132,13 @@ def _refuse_forgotten(context: Context) -> None:
     """An empty stack proves nothing: its state may have been lost while the resources live on."""
     names, spec = context.names, context.spec
     context.progress.step("the stack is empty: looking whether its resources are gone too")
-    found = certify.look_through(context.account, names, context.operator_arn, spec.account, ()).found
+    known = certify.knowledge(context.store, names)
+    found = certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).found
     for _ in context.turns(certify.SETTLE_S, 1.0):
         if not found:
             return
         context.progress.step(f"still seen: {', '.join(found[:3])}; listings may lag")
-        found = certify.look_through(context.account, names, context.operator_arn, spec.account, ()).found
+        found = certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).found
     raise PermanentError(
         f"the state of stack {names.stack} is empty, but resources of {spec.campaign} exist",
         seen=", ".join(found),
