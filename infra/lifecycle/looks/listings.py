@@ -5,8 +5,9 @@ A listing knows neither Pulumi's state nor what we think we made; what of it is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -89,7 +90,7 @@ def _with_tags(
                         continue
                     raise
                 known = {}
-            yield Thing(one.id, one.name, known, one.created, one.mentions)
+            yield replace(one, tags=known)
 
     return tagged
 
@@ -133,6 +134,14 @@ def _clusters(account: Account) -> Iterator[Thing]:
         yield thing(eks.describe_cluster(name=name)["cluster"], name, name)
 
 
+def _schedules(account: Account) -> Iterator[Thing]:
+    """The listing does not tell which role a schedule uses, and schedules carry no tags."""
+    client = account.client("scheduler")
+    for item in _items(client, "list_schedules", "Schedules"):
+        whole = client.get_schedule(Name=item["Name"], GroupName=item.get("GroupName", "default"))
+        yield thing({**item, **whole}, item["Name"], item["Name"], {})
+
+
 def _uploads(account: Account) -> Iterator[Thing]:
     """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into."""
     s3 = account.client("s3")
@@ -144,16 +153,21 @@ def _uploads(account: Account) -> Iterator[Thing]:
                 yield thing(item, f"{bucket['Name']}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
 
 
-_LINGERING = (":instance/", ":natgateway/", ":network-interface/", ":vpc-endpoint/")
-"""The tagging service goes on showing these long after their end; their own looks see their state."""
+_OWN_LOOK = re.compile(
+    r":ec2:[^:]*:\d*:(?:instance|volume|snapshot|image|network-interface|elastic-ip|natgateway|vpc-endpoint|subnet|vpc"
+    r"|vpc-peering-connection|internet-gateway|route-table|security-group|launch-template|placement-group|key-pair"
+    r"|spot-instances-request|vpc-flow-log|capacity-reservation)/"
+    r"|:autoscaling:|:elasticloadbalancing:|:eks:[^:]*:\d*:cluster/|:fsx:[^:]*:\d*:file-system/|:logs:|:s3:::"
+    r"|:iam::\d*:(?:role|policy|instance-profile)/|:scheduler:|:events:[^:]*:\d*:rule/|:ssm:[^:]*:\d*:parameter/"
+)
+"""Kinds with a look of their own, which tells their state: the tagging service goes on showing what is no more."""
 
 
 def _tagged(account: Account) -> Iterator[Thing]:
-    """Whatever the tagging service knows, of any kind."""
+    """Whatever else the tagging service knows, of any kind."""
     for item in _items(account.client("resourcegroupstaggingapi"), "get_resources", "ResourceTagMappingList"):
-        arn = item["ResourceARN"]
-        if not any(kind in arn for kind in _LINGERING):
-            yield Thing(arn, tags=tags_of(item["Tags"]))
+        if not _OWN_LOOK.search(item["ResourceARN"]):
+            yield Thing(item["ResourceARN"], tags=tags_of(item["Tags"]))
 
 
 def _ec2(kind: str, operation: str, result: str, id_key: str, name: str | None = None, **arguments: Any) -> Look:
@@ -245,7 +259,7 @@ LOOKS: tuple[Look, ...] = (
             _iam_tags("list_policy_tags", "PolicyArn"),
         ),
     ),
-    Look("scheduler", "schedule", _listed("scheduler", "list_schedules", "Schedules", *["Name"] * 2)),
+    Look("scheduler", "schedule", _schedules),
     Look("events", "rule", _listed("events", "list_rules", "Rules", *["Name"] * 2)),
     Look(
         "ssm",

@@ -50,6 +50,8 @@ class Thing:
     created: datetime | None = None
     mentions: frozenset[str] = frozenset()
     """Ids and role ARNs that stand in its description: its VPC, its volume, the role that it uses."""
+    leaving: bool = False
+    """On its way out already."""
 
     @property
     def label(self) -> str:
@@ -63,7 +65,14 @@ def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, s
         tags = dict(raw) if isinstance(raw, Mapping) else tags_of(raw)
     shown = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
     mentions = frozenset([*_ID.findall(shown), *_ROLE.findall(shown)]) - {id}
-    return Thing(id, name, tags, _born(item), mentions)
+    return Thing(id, name, tags, _born(item), mentions, _leaving(item))
+
+
+def _leaving(item: Mapping[str, Any]) -> bool:
+    state = item.get("State") or item.get("Status") or item.get("status") or item.get("Lifecycle") or ""
+    if isinstance(state, Mapping):
+        state = state.get("Name") or state.get("Code") or ""
+    return str(state).lower() in ("deleting", "shutting-down", "stopping-delete", "releasing")
 
 
 def _born(item: Mapping[str, Any]) -> datetime | None:
