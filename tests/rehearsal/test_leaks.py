@@ -86,8 +86,6 @@ def test_what_appears_only_at_the_second_look_is_found(
 ) -> None:
     ground, context = planted
     seen, _ = certify.survey_all(context.account)
-    own = ground.own
-    place = {own.vpc, own.subnet, own.group, own.volume}
     known = certify.knowledge(context.store, context.names)
     monkeypatch.setattr(certify, "CONFIRM_S", 1.0)
     made: list[str] = []
