@@ -15,6 +15,8 @@ CONFIG_NAME = "steward.json"
 CONFIG_PATH = f"/config/{CONFIG_NAME}"
 STEWARD_LEASE = "steward"
 LEASE_TTL = timedelta(seconds=15)
+
+
 def config_map(version: int) -> str:
     """Each configuration has a map of its own: a pod never sees another's."""
     return "steward" if version == 0 else f"steward-{version}"
@@ -23,9 +25,6 @@ def config_map(version: int) -> str:
 def config_key(version: int) -> str:
     """Name in the campaign's record, from which a lost deployment is made again."""
     return f"steward/{version}.json"
-
-
-
 
 
 class Changed(BaseModel):

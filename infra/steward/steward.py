@@ -46,6 +46,8 @@ STOP_REQUEST = "stop.json"
 _SHIP_REST_S = 3.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
+_PUBLISH_EVERY_S = 5.0
+"""The meter goes on while nothing happens."""
 _EVENTS = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
 """Trainer events that belong into the campaign's record."""
 
@@ -61,7 +63,7 @@ class Steward:
         self.logs = LogShipper(client, store, self._heard)
         self._take_over()
         self.loss: float | None = None
-        self._said = ""
+        self._said, self._published = "", 0.0
         self._ending = threading.Event()
 
     def run(self) -> None:
@@ -295,8 +297,9 @@ class Steward:
             "nodes": [node.model_dump(mode="json") for node in seen.nodes],
         }
         said = json.dumps({key: value for key, value in figures.items() if key not in ("at", "spent_usd")})
-        if said != self._said:
-            self._said = said
+        now = time.monotonic()
+        if said != self._said or now - self._published > _PUBLISH_EVERY_S:
+            self._said, self._published = said, now
             self.store.put_json(LIVE, figures)
 
     def _record_archive(self) -> None:
