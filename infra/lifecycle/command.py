@@ -98,6 +98,9 @@ class LeashedCommand(auto.PulumiCommand):
             if not readers[0].is_alive():
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_BEAT_S)
+        # An engine that its leash ended has not failed: we have lost the lease.
+        for lease in self.leases:
+            lease.check()
 
 
 class _Leash:
