@@ -11,7 +11,7 @@ from infra.errors import UserError
 from infra.folders import writable
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
-from infra.lifecycle.opening import STACK_CONFIG
+from infra.lifecycle.opening import STACK_CONFIG, foundation_lease
 from infra.names import FOUNDATION_STACK
 
 
@@ -27,13 +27,16 @@ def run(context: Context) -> dict[str, Any]:
     engine = Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets and registry")
     settings = FoundationSettings(account=context.spec.account, region=context.spec.region)
-    engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
+    with foundation_lease(context) as lease, engine.holding(lease):
+        engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
     context.guard()
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
     context.progress.step("campaign stack")
     config = campaign_settings(context, data.digest).to_config()
     context.store.put_json(STACK_CONFIG, config)
     stack = engine.stack(context.names.stack, config)
+    if not context.state().attempts and (cleared := engine.clear_broken(stack)):
+        context.progress.note(f"made anew, since they failed before: {', '.join(cleared)}")
     outputs = CampaignOutputs.model_validate(engine.up(stack))
     count = engine.resources(stack)
     context.progress.note(f"{count} resources; cluster {outputs.cluster_name} at {outputs.cluster_endpoint}")
