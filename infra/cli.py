@@ -108,6 +108,22 @@ def report(
 
 
 @app.command()
+def sweep(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    region: Region = "us-east-1",
+    json: Json = False,
+) -> None:
+    """What a torn down campaign left; removes what is provably its own, after a yes, and certifies again."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.commands.sweep import sweep_command
+
+    raise typer.Exit(sweep_command(name, region, yes, json, console))
+
+
+@app.command()
 def shell(
     name: Name, command: Annotated[list[str] | None, typer.Argument(help="Run this instead of a shell.")] = None
 ) -> None:

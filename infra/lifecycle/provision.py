@@ -9,6 +9,7 @@ from infra.components.outputs import CampaignOutputs
 from infra.components.settings import CampaignSettings, FoundationSettings
 from infra.errors import UserError
 from infra.folders import writable
+from infra.lifecycle import certify
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.opening import STACK_CONFIG, foundation_lease
@@ -24,6 +25,8 @@ def run(context: Context) -> dict[str, Any]:
             seen=data.manifest.vocabulary,
             cure="mend training.model.vocabulary",
         )
+    context.progress.step("noting what is there before anything is made")
+    certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets and registry")
     settings = FoundationSettings(account=context.spec.account, region=context.spec.region)
