@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json as json_text
 from typing import Any
 
@@ -15,35 +16,43 @@ from infra.lifecycle import sweep
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
 from infra.lifecycle.stages import STEPS, run_step
-from infra.lifecycle.sweep import Left, Sight
+from infra.lifecycle.sweep import Left, Sight, Swept
 
 
 def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Console) -> int:
     """Exit code 0 when nothing is left, 74 while something is. Raises `UserError` while the campaign is alive."""
     store = record_of(campaign, region)
     spec = stored_spec(store)
+    quiet = Console(file=io.StringIO()) if json else console
     # The lease: a living driver still owns all of it.
-    with opened(spec, stored_plan(store, spec), console, target.about()) as context:
+    with opened(spec, stored_plan(store, spec), quiet, target.about()) as context:
         _refuse_alive(context)
         with context.progress.stage("sweep", f"what is left of {campaign}"):
             seen = sweep.look(context)
-        if json:
-            console.print_json(json_text.dumps(_rows(seen)))
-        else:
-            _show(seen, console)
+        _show(seen, quiet)
         wanted = [one for one in seen.left if one.removable]
+        swept = Swept((), ())
         if wanted and (yes or (not json and _asked(console, len(wanted)))):
             with context.progress.stage("sweep", f"removing {len(wanted)}"):
                 swept = sweep.remove(context, wanted)
             for one, why in swept.stuck:
-                console.print(f"left: {one}: {why}", markup=False)
+                quiet.print(f"left: {one}: {why}", markup=False)
         certify = next(step for step in STEPS if step.stage is Stage.CERTIFY)
+        refused: NotProven | None = None
         try:
             run_step(context, certify)
         except NotProven as error:
-            if json:
-                return error.exit_code
-            raise
+            refused = error
+        if json:
+            rows = _rows(seen) | {
+                "removed": [str(one) for one in swept.removed],
+                "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
+                "certificate": context.state().certificate,
+            }
+            console.print_json(json_text.dumps(rows, default=str))
+            return 0 if refused is None else refused.exit_code
+        if refused is not None:
+            raise refused
         return 0
 
 
@@ -79,7 +88,7 @@ def _born(one: Left) -> str:
 
 
 def _fate(one: Left) -> str:
-    return "removes it" if one.removable else "leaves it: only its name speaks for it, or it is removed by hand"
+    return "removes it" if one.removable else "leaves it: not provably the campaign's, or removed by hand"
 
 
 def _rows(seen: Sight) -> dict[str, Any]:

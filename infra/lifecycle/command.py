@@ -41,11 +41,10 @@ class LeashedCommand(auto.PulumiCommand):
         on_output: Callable[[str], Any] | None = None,
         on_error: Callable[[str], Any] | None = None,
     ) -> auto.CommandResult:
-        if not args or args[0] not in _LEASHED:
-            return super().run(args, cwd, additional_env, on_output, on_error)
         mark = f"{self.campaign}/{uuid.uuid4().hex}"
-        environment = {**os.environ, **additional_env, "PULUMI_AUTOMATION_API": "true", leash.MARK: mark}
-        watcher = _Leash(mark, self.leases)
+        leashed = bool(args) and args[0] in _LEASHED
+        environment = {**os.environ, **additional_env, "PULUMI_AUTOMATION_API": "true"}
+        watcher = _Leash(mark, self.leases) if leashed else None
         try:
             # A session of its own: the terminal's Ctrl-C comes to the driver, which passes it on when it is right.
             process = subprocess.Popen(
@@ -54,14 +53,23 @@ class LeashedCommand(auto.PulumiCommand):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=cwd,
-                env=environment,
+                env=environment | ({leash.MARK: mark} if leashed else {}),
                 encoding="utf-8",
                 start_new_session=True,
             )
             readers = [_Reader(process.stdout, on_output), _Reader(process.stderr, on_error)]
-            self._attend(process, readers, watcher, mark)
+            if watcher is None:
+                # Over in a moment, and of no use half done: what interrupts us waits for it.
+                try:
+                    _finish(process, readers)
+                except BaseException:
+                    _finish(process, readers)
+                    raise
+            else:
+                self._attend(process, readers, watcher, mark)
         finally:
-            watcher.let_go()
+            if watcher is not None:
+                watcher.let_go()
         result = auto.CommandResult(stdout=readers[0].text(), stderr=readers[1].text(), code=process.returncode)
         if process.returncode != 0:
             raise create_command_error(result)
@@ -85,9 +93,7 @@ class LeashedCommand(auto.PulumiCommand):
                 raise
             raise
         finally:
-            process.wait()
-            for reader in readers:
-                reader.join(5.0)
+            _finish(process, readers)
 
     def _wait(self, process: subprocess.Popen[str], readers: list[_Reader], watcher: _Leash) -> None:
         while process.poll() is None:
@@ -98,6 +104,15 @@ class LeashedCommand(auto.PulumiCommand):
             if not readers[0].is_alive():
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_BEAT_S)
+        # An engine that its leash ended has not failed: we have lost the lease.
+        for lease in self.leases:
+            lease.check()
+
+
+def _finish(process: subprocess.Popen[str], readers: Sequence[_Reader]) -> None:
+    process.wait()
+    for reader in readers:
+        reader.join(5.0)
 
 
 class _Leash:

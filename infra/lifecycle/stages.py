@@ -71,6 +71,7 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
     except LeaseLost:
         raise  # another driver may be at it: not even the record is ours any more
     except BivouacError as error:
+        context.guard()
         with suppress(*_OF_AWS):  # the very reason may be that AWS takes no more calls from us
             context.store.append(Kind.STAGE_FAILED, stage=step.stage, error=str(error))
         _say_what_bills(context, step.stage)

@@ -1,11 +1,12 @@
 """Sweep: what is left of a torn down campaign, shown, and what is provably its own, removed.
 
-A tag of the campaign or of its cluster, or a place in its own network, proves it; a name alone does not, and what is
-only suspect is a human's to judge. The foundation and what is kept on purpose are never touched.
+A tag of the campaign or of its cluster, or a place in its own network, proves it; kinship or a name does not, and what
+is only suspect is a human's to judge. The foundation and what is kept on purpose are never touched.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ from infra.lifecycle.looks.removal import REMOVERS, is_gone
 
 PATIENCE_S = 300.0
 """For what is held by something that is on its way out."""
+_PASSES = re.compile(
+    r"DependencyViolation|InUse|Conflict|Throttl|LimitExceeded|SlowDown|Internal|Unavailable|IncorrectS"
+)
+"""Refusals that may pass when what holds a thing has gone; all others are final."""
 _ORDER = {kind: position for position, kind in enumerate(REMOVERS)}
 OWN_TAG = frozenset({Evidence.TAG, Evidence.CLUSTER})
 
@@ -78,7 +83,7 @@ def look(context: Context) -> Sight:
 
 def remove(context: Context, wanted: Iterable[Left]) -> Swept:
     """Remove these, in order, again while something on its way out still holds them; each under the driver's lease."""
-    open_ones, removed = list(wanted), list[Left]()
+    open_ones, removed, refused = list(wanted), list[Left](), list[tuple[Left, str]]()
     until, words = time.monotonic() + PATIENCE_S, dict[str, str]()
     total = len(open_ones)
     while open_ones and time.monotonic() < until:
@@ -89,14 +94,16 @@ def remove(context: Context, wanted: Iterable[Left]) -> Swept:
             why = _remove(context, one)
             if why is None:
                 removed.append(one)
-            else:
+            elif _PASSES.search(why):
                 words[one.thing.id] = why
                 held.append(one)
-        if len(held) == len(open_ones):
+            else:
+                refused.append((one, why))
+        if held and len(held) == len(open_ones):
             for _ in context.turns(2.0):
                 context.progress.step(f"{held[0]} is held: {words[held[0].thing.id]}")
         open_ones = held
-    return Swept(tuple(removed), tuple((one, words[one.thing.id]) for one in open_ones))
+    return Swept(tuple(removed), (*refused, *((one, words[one.thing.id]) for one in open_ones)))
 
 
 def _remove(context: Context, one: Left) -> str | None:
@@ -114,11 +121,14 @@ def remove_left(context: Context) -> tuple[str, ...]:
     """After `pulumi destroy`: what carries the campaign's own tag or its cluster's, and the log group that EKS makes
     again when its cluster ends. Without asking: these are the campaign's beyond doubt."""
     log_group = context.names.log_group
+    sight = look(context)
     mine = [
         one
-        for one in look(context).left
+        for one in sight.left
         if one.removable and not one.thing.leaving and (one.evidence in OWN_TAG or one.thing.id == log_group)
     ]
+    for kind, why in sight.blind.items():
+        context.progress.note(f"could not look for anything left: {kind}: {why}")
     swept = remove(context, mine)
     for one, why in swept.stuck:
         context.progress.note(f"{one} would not go: {why}")

@@ -1,7 +1,8 @@
 """What makes a thing the campaign's: its tag, its name, its place; or what makes it suspect: only its time.
 
-A tag or a place proves it. A name that only we would give speaks for it. What is new, untagged and lies elsewhere may
-be anybody's: a human is told, and nothing is removed.
+A tag, or a place in the campaign's own network, proves it. Kinship (made from, attached to, using something of the
+campaign's) and a name that only we would give speak for it. What is new, untagged and lies elsewhere may be anybody's:
+a human is told, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ class Evidence(StrEnum):
 
     TAG = "campaign tag"
     CLUSTER = "cluster tag"
+    PLACE = "in its network"
+    KIN = "made from or tied to what is its own"
     NAME = "name"
-    PLACE = "place"
 
 
 PROVES = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE})
-"""Enough to remove a thing after a yes; a name alone is not."""
+"""Enough to remove a thing after a yes; kinship or a name alone is not."""
+_NETWORK = ("vpc-", "subnet-")
 _SKEW = timedelta(minutes=1)
 
 
@@ -52,7 +55,7 @@ class Knowledge:
     before: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Kind -> ids that were there before the campaign began; a kind without entry was not looked at then."""
 
-    def evidence(self, thing: Thing, places: frozenset[str]) -> Evidence | None:
+    def evidence(self, kind: str, thing: Thing, places: frozenset[str]) -> Evidence | None:
         """The weightiest evidence that it is the campaign's; `places` are the known ones and what was found so far."""
         names, tags = self.names, thing.tags
         if CAMPAIGN_TAG in tags:
@@ -61,8 +64,12 @@ class Knowledge:
             return None
         if f"kubernetes.io/cluster/{names.cluster}" in tags or tags.get("eks:cluster-name") == names.cluster:
             return Evidence.CLUSTER
-        if thing.id in places or thing.mentions & places:
-            return Evidence.PLACE
+        # What was there before the campaign began may point at it, and is somebody else's all the same.
+        if thing.id not in self.before.get(kind, frozenset()):
+            if thing.id in self.places or any(id.startswith(_NETWORK) for id in thing.mentions & self.places):
+                return Evidence.PLACE
+            if thing.mentions & places:
+                return Evidence.KIN
         if any(is_ours(text, names) for text in (thing.name, tags.get("Name", ""))):
             return Evidence.NAME
         return None
@@ -72,10 +79,10 @@ class Knowledge:
         places = self.places
         while True:
             found = {
-                kind: [(one, why) for one in things if (why := self.evidence(one, places)) is not None]
+                kind: [(one, why) for one in things if (why := self.evidence(kind, one, places)) is not None]
                 for kind, things in seen.items()
             }
-            strong = {one.id for rows in found.values() for one, why in rows if why in PROVES}
+            strong = {one.id for rows in found.values() for one, why in rows if why is not Evidence.NAME}
             if strong <= places:
                 return found
             places = places | strong
