@@ -13,6 +13,7 @@ from infra.errors import UserError
 from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
 from infra.lifecycle.relaunch import difference, refuse_unfit, relaunch
 from infra.lifecycle.stages import run_campaign
+from infra.lifecycle.supervise import LIVE
 from infra.plan import Plan, make_plan
 from infra.spec import Spec
 
@@ -24,7 +25,9 @@ def relaunch_command(campaign: str, region: str, path: Path | None, now: bool, y
     new, plan = (old, stored_plan(store, old)) if path is None else _mended(path, old, console)
     diff = difference(old, new)
     state = store.state()
-    committed = max((int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts), default=-1)
+    live = store.get_json(LIVE) or {}
+    ends = [int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts]
+    committed = max([*ends, int(live.get("committed_step", -1))])
     refuse_unfit(state, diff, committed, now)
     for one in diff:
         console.print(f"{one.field}: {one.old} -> {one.new}", markup=False)

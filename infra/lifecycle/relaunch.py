@@ -21,8 +21,13 @@ from infra.lifecycle.opening import plan_key, spec_key
 from infra.plan import Plan
 from infra.spec import Spec
 
-MAY_CHANGE = ("training", "checkpoint", "recovery", "preflight", "on_stop", "hold_for", "purpose")
-"""Sections that steward and trainer read; all else is built into the stack, the deadline's schedule or the data."""
+MAY_CHANGE = ("training", "checkpoint", "recovery", "preflight", "on_stop", "hold_for", "money.budget_usd", "purpose")
+"""What steward and trainer read; all else is built into the stack, the deadline's schedule or the data.
+
+The steward stops at the new budget; the alarms of the AWS budget stay where the stack has put them.
+"""
+BOUND = ("training.model.vocabulary",)
+"""Of the sections above, what the prepared data fixes."""
 SHAPES = ("training.model", "training.zero_stage", "training.precision")
 """What a checkpoint is shaped by: it may change only while there is none to resume from."""
 _TAKE_UP_S = 180.0
@@ -54,14 +59,14 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
         raise UserError(
             "the campaign is not held", seen="it trains", cure="--now stops it at its next commit and relaunches"
         )
-    fixed = [one.field for one in diff if not any(_within(one.field, section) for section in MAY_CHANGE)]
+    fixed = [one.field for one in diff if not _any(one.field, MAY_CHANGE) or _any(one.field, BOUND)]
     if fixed:
         raise UserError(
             "these fields cannot change on a warm cluster",
             seen=", ".join(fixed),
             cure=f"change only {', '.join(MAY_CHANGE)}; for the others start a campaign under a new name",
         )
-    shaped = [one.field for one in diff if any(_within(one.field, section) for section in SHAPES)]
+    shaped = [one.field for one in diff if _any(one.field, SHAPES)]
     if shaped and committed >= 0:
         raise UserError(
             f"the checkpoint of step {committed} has another shape",
@@ -70,13 +75,19 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
         )
 
 
-def _within(field: str, section: str) -> bool:
-    return field == section or field.startswith(f"{section}.")
+def _any(field: str, sections: tuple[str, ...]) -> bool:
+    return any(field == section or field.startswith(f"{section}.") for section in sections)
+
+
+def _next_version(context: Context) -> int:
+    """One that was never used, not even by a relaunch that was killed halfway."""
+    used = [int(key.rpartition("/")[2].removesuffix(".json")) for key in context.store.keys("specs/")]
+    return max([context.state().version, *used]) + 1
 
 
 def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]) -> None:
     """Bake what changed, bring the steward to the newer configuration, and wait until it has taken it up."""
-    version = context.state().version + 1
+    version = _next_version(context)
     context.spec, context.plan = spec, plan
     context.outputs |= context.state().finished_stages
     with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):

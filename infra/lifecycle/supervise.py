@@ -55,9 +55,9 @@ def archive(context: Context) -> dict[str, Any]:
     for _ in context.turns(_seconds_left(context)):
         context.progress.step("the golden checkpoint goes to the archive and is read back")
         told.tell()
-        kinds = {event.kind for event in context.store.events()}
-        if Kind.NODES_AT_ZERO in kinds:
-            found = context.state().archive
+        state = context.state()
+        if state.closed:
+            found = state.archive
             if found is None:
                 failed = [event for event in context.store.events() if event.kind is Kind.ARCHIVE_FAILED]
                 if failed:
@@ -66,11 +66,15 @@ def archive(context: Context) -> dict[str, Any]:
                         seen=failed[-1].data["error"],
                         cure="mend the cause, then `kubectl rollout restart deployment/steward` tries again",
                     )
-                raise PermanentError(
-                    "there is nothing to archive",
-                    seen="no committed checkpoint",
-                    cure=f"`bivouac down {context.spec.campaign} --abandon` tears down without an archive",
-                )
+                if (state.committed_at_finish or -1) >= 0:
+                    raise PermanentError(
+                        "the steward is over, and archived nothing",
+                        seen=f"newest checkpoint: step {state.committed_at_finish}",
+                        cure="`kubectl rollout restart deployment/steward` tries again; or `bivouac down "
+                        f"{context.spec.campaign} --abandon` loses it",
+                    )
+                context.progress.note("no checkpoint was ever committed: nothing to archive, and nothing to lose")
+                return {"nothing_committed": True}
             context.progress.note(
                 f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back; evaluation loss "
                 f"{found['restored_evaluation_loss']} restored, {found['recorded_evaluation_loss']} recorded"
@@ -103,10 +107,10 @@ class StewardWatch:
             return self._said
         self._next = now + _LOOK_EVERY_S
         found = self._lease.current()
-        if found is None or (found.age_s <= found.record.ttl_s and not found.record.released):
+        if found is not None and found.age_s <= found.record.ttl_s and not found.record.released:
             self._said, self._since = None, now
             return None
-        silent = now - self._since + found.record.ttl_s
+        silent = now - self._since
         self._said = f"the steward has been silent for {silent:.0f} s; Kubernetes starts it again"
         if silent > _SILENT_S:
             self._since = now

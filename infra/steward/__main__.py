@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ log = logging.getLogger("steward")
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
+    # Process 1 of its pod has no default: a polite end gives the lease back, so that a successor need not wait.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     client = from_pod()
     config = StewardConfig.model_validate_json(Path(CONFIG_PATH).read_text())
     account = Account(config.spec.region)
