@@ -108,6 +108,23 @@ def report(
 
 
 @app.command()
+def relaunch(
+    name: Name,
+    spec: Annotated[Path | None, typer.Option(help="The mended spec; without it only changed code counts.")] = None,
+    now: Annotated[bool, typer.Option("--now", help="While it trains: stop at the next commit first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")] = False,
+    region: Region = "us-east-1",
+) -> None:
+    """A new attempt on a held, warm cluster, with a mended spec or code; then on to the end."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.commands.relaunch import relaunch_command
+
+    raise typer.Exit(relaunch_command(name, region, spec, now, yes, console))
+
+
+@app.command()
 def sweep(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,

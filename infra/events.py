@@ -43,6 +43,8 @@ class Kind(StrEnum):
     CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
     CHECKPOINT_RESTORED = "checkpoint.restored"  # attempt, step, tier
     DECISION = "decision"  # action, why
+    HELD = "held"  # attempt, failure, cause, log, until, usd_per_hour
+    RELAUNCHED = "relaunched"  # version, diff, digest, who, committed_step, bake
     TRAINING_FINISHED = "training.finished"  # outcome, why, step, committed_step
     ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes
     ARCHIVE_FAILED = "archive.failed"  # error
@@ -72,7 +74,19 @@ class CampaignState(BaseModel):
     attempts: tuple[dict[str, Any], ...] = ()
     """One per launch: attempt, committed_step at launch, and after its end failure, detail, step."""
     repairs: tuple[datetime, ...] = ()
+    hold: dict[str, Any] | None = None
+    """While the warm cluster waits for a relaunch: the data of HELD, and `since`."""
+    version: int = 0
+    """Of spec and steward configuration in force; 0 is `spec.json`, later ones are `specs/<n>.json`."""
+    judged: int = 0
+    """Newest attempt when a person last relaunched: failures up to it count no more."""
+    gpu_nodes_up: bool = False
+    """As far as the record tells: asked for by preflight, not yet at zero."""
     outcome: str | None = None
+    committed_at_finish: int | None = None
+    """Newest checkpoint on the shared tier when training ended; -1: there is nothing to archive."""
+    closed: bool = False
+    """The steward has done all: training over, archived or said why not, GPU nodes at zero."""
     archive: dict[str, Any] | None = None
     certificate: dict[str, Any] | None = None
 
@@ -109,11 +123,15 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             stage = Stage(data["stage"])
             kept = {k: v for k, v in state.finished_stages.items() if k != stage}
             change = {"running_stage": stage, "finished_stages": kept, "started_at": state.started_at or event.at}
+            if stage is Stage.PREFLIGHT:
+                change["gpu_nodes_up"] = True
         case Kind.STAGE_FINISHED:
             done = state.finished_stages | {Stage(data["stage"]): data.get("outputs", {})}
             change = {"running_stage": None, "finished_stages": done}
         case Kind.STAGE_FAILED:
             change = {"running_stage": None}
+            if data["stage"] == Stage.PREFLIGHT:
+                change["gpu_nodes_up"] = False
         case Kind.ATTEMPT_LAUNCHED:
             change = {"attempts": (*state.attempts, {**data, "launched_at": event.at})}
         case Kind.ATTEMPT_ENDED:
@@ -124,9 +142,24 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.NODE_QUARANTINED:
             change = {"repairs": (*state.repairs, event.at)}
         case Kind.TRAINING_FINISHED:
-            change = {"outcome": data["outcome"]}
+            change = {"outcome": data["outcome"], "hold": None, "committed_at_finish": data.get("committed_step")}
+        case Kind.HELD:
+            change = {"hold": {**data, "since": event.at}}
+        case Kind.RELAUNCHED:
+            change = _relaunched(state, data)
+        case Kind.NODES_AT_ZERO:
+            change = {"gpu_nodes_up": False, "closed": state.outcome is not None}
         case Kind.ARCHIVE_VERIFIED:
             change = {"archive": data}
         case Kind.CERTIFIED:
             change = {"certificate": data}
     return state.model_copy(update=change)
+
+
+def _relaunched(state: CampaignState, data: dict[str, Any]) -> dict[str, Any]:
+    """A person has judged: the hold ends, failures so far count no more, spec and image are the newer ones."""
+    newest = max((int(attempt["attempt"]) for attempt in state.attempts), default=0)
+    change: dict[str, Any] = {"hold": None, "version": data["version"], "judged": newest}
+    if "bake" in data:
+        change["finished_stages"] = state.finished_stages | {Stage.BAKE: data["bake"]}
+    return change

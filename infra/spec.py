@@ -51,8 +51,9 @@ class Egress(StrEnum):
 
 
 class OnStop(StrEnum):
-    """What follows a stop. Keeping the cluster warm for a relaunch is not built yet."""
+    """What follows an error that a retry would repeat: the warm cluster waits for a relaunch, or falls at once."""
 
+    HOLD = "hold"
     TEARDOWN = "teardown"
 
 
@@ -145,7 +146,6 @@ class Recovery(_Section):
     """No finished step for so long, outside of starting and saving, is a hang."""
     startup_timeout: Duration = timedelta(minutes=20)
     capacity_timeout: Duration = timedelta(minutes=30)
-    hold: Duration = timedelta(minutes=60)
     node_mtbf_hours: float = Field(default=2000.0, gt=0)
     """Estimate of one node's mean time between failures; the cadence is derived from it."""
 
@@ -195,7 +195,10 @@ class Spec(_Section):
     """None: derived by plan (Daly's interval)."""
     recovery: Recovery = Recovery()
     preflight: Preflight = Preflight()
-    on_stop: OnStop = OnStop.TEARDOWN
+    on_stop: OnStop = OnStop.HOLD
+    """After a user, data or numeric error. Done, budget, deadline and a hopeless campaign always tear down."""
+    hold_for: Duration = timedelta(minutes=60)
+    """How long the warm cluster waits for `bivouac relaunch`, billing all the while."""
     rehearsal: Rehearsal | None = None
 
     @model_validator(mode="after")

@@ -123,12 +123,12 @@ class CampaignStore:
     def lease(self, role: str, ttl: timedelta, holder: Holder | None = None) -> Lease:
         return Lease(self, role, ttl, holder or Holder.this_process())
 
-    def claim_spec(self, spec_json: str) -> None:
-        """Store the spec of a new campaign; refuse another spec under a name in use.
+    def claim_spec(self, spec_json: str, name: str = "spec.json") -> None:
+        """Store the spec of a new campaign; refuse another spec under a name in use. `name`: of the one in force.
 
         Raises `UserError` naming the fields that differ.
         """
-        key = f"{self.prefix}/spec.json"
+        key = f"{self.prefix}/{name}"
         if self.put_if_absent(key, spec_json.encode()):
             return
         stored, ours = json.loads(self.get(key) or b"{}"), json.loads(spec_json)

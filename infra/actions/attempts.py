@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.types import CascadeType
 
 from infra.actions.cluster import JobSet, is_gone, is_there_already
-from infra.actions.gang import Gang, jobset
+from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang, jobset
 from infra.names import NAMESPACE
 
 
@@ -35,6 +35,17 @@ def launch(client: Client, gang: Gang) -> None:
     except ApiError as error:
         if not is_there_already(error):
             raise
+
+
+def jobsets(client: Client, campaign: str) -> dict[int, str]:
+    """Attempt -> name of its JobSet, for every attempt (no preflight) that Kubernetes has and is not deleting."""
+    found = {}
+    for item in client.list(JobSet, labels={CAMPAIGN_LABEL: campaign}):
+        metadata = item.metadata
+        number = int((metadata.labels or {}).get(ATTEMPT_LABEL, "0")) if metadata else 0
+        if metadata and number > 0 and metadata.deletionTimestamp is None:
+            found[number] = str(metadata.name)
+    return found
 
 
 def remove(client: Client, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,9 +17,45 @@ STEWARD_LEASE = "steward"
 LEASE_TTL = timedelta(seconds=15)
 
 
+def config_map(version: int) -> str:
+    """Each configuration has a map of its own: a pod never sees another's."""
+    return "steward" if version == 0 else f"steward-{version}"
+
+
+def config_key(version: int) -> str:
+    """Name in the campaign's record, from which a lost deployment is made again."""
+    return f"steward/{version}.json"
+
+
+class Changed(BaseModel):
+    """One field of the spec that a relaunch changes; values as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    field: str
+    old: str
+    new: str
+
+
+class Relaunch(BaseModel):
+    """Why this configuration follows another: the steward records it when it takes the configuration up."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    diff: tuple[Changed, ...]
+    digest: str
+    """Of the spec."""
+    who: str
+    bake: dict[str, Any]
+    """What the bake stage put out: manifest, image, code."""
+
+
 class StewardConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    version: int = 0
+    relaunch: Relaunch | None = None
+    """None for the first configuration."""
     spec: Spec
     train: TrainConfig
     image: str
@@ -35,6 +72,7 @@ class StewardConfig(BaseModel):
     """What bills without any GPU node."""
     node_usd_per_hour: Decimal
     interval_and_archive: timedelta
+    archive: timedelta
     state_bucket: str
     archive_bucket: str
     poll: timedelta = timedelta(seconds=0.5)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
 
-from infra.events import Stage
+from infra import meter
+from infra.events import Stage, fold
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, record_of, stored_plan, stored_spec
 
 
 def status_command(campaign: str, region: str, as_json: bool, console: Console) -> int:
     store = record_of(campaign, region)
     spec = stored_spec(store)
-    state, live, plan = store.state(), store.get_json("live.json") or {}, stored_plan(store, spec)
+    events = store.events()
+    state, live, plan = fold(events), store.get_json("live.json") or {}, stored_plan(store, spec)
+    base = Decimal(str(plan.totals.usd_per_hour_idle.value))
+    nodes = Decimal(str(plan.totals.usd_per_hour.value)) - base
     facts: dict[str, Any] = {
         "campaign": campaign,
         "target": spec.target,
@@ -27,7 +33,9 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console) 
         "live": live,
         "archive": state.archive,
         "certificate": state.certificate,
-        "bills_usd_per_hour": _bills(state, live, float(plan.totals.usd_per_hour_idle.value)),
+        "hold": state.hold,
+        "spent_usd": round(float(meter.spent(events, live or None, base, nodes, datetime.now(UTC))), 4),
+        "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
     }
     if as_json:
         console.print_json(json.dumps(facts, default=str))
@@ -40,9 +48,11 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console) 
             f"  training attempt {live['attempt']}, step {live['step']} of {live['steps']}, loss {live['loss']}, "
             f"committed {live['committed_step']}; {live['why']}"
         )
-    console.print(
-        f"  money    {live.get('spent_usd', 0):.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h"
-    )
+    console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
+    if state.hold:
+        _print_hold(campaign, state.hold, console)
+    elif state.closed and Stage.TEARDOWN not in state.finished_stages:
+        console.print(f"  over     GPU nodes at zero, the rest still bills: `bivouac down {campaign}` ends it")
     if state.archive:
         console.print(f"  archive  {state.archive['manifest']} (step {state.archive['step']})")
     if state.certificate:
@@ -62,8 +72,10 @@ def _stage(running: Stage | None, finished: dict[Stage, Any], ended: bool) -> st
     return f"after {list(finished)[-1]}" if finished else "not begun"
 
 
-def _bills(state: Any, live: dict[str, Any], idle: float) -> float:
-    """What bills at this moment: nothing after teardown; without GPU nodes the rest still does."""
-    if Stage.TEARDOWN in state.finished_stages or not state.finished_stages:
-        return 0.0
-    return float(live.get("usd_per_hour", idle)) if state.outcome is None else idle
+def _print_hold(campaign: str, hold: dict[str, Any], console: Console) -> None:
+    console.print(f"  held     since {hold['since']:%H:%M:%S} UTC until {hold['until']}: {hold['cause']}", markup=False)
+    for line in hold.get("log", ())[-5:]:
+        console.print(f"           {line}", markup=False)
+    console.print(
+        f"           cure: mend it, then `bivouac relaunch {campaign} --spec FILE`; or `bivouac down {campaign}`"
+    )

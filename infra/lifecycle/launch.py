@@ -15,7 +15,7 @@ from infra.actions import attempts
 from infra.actions.cluster import from_outside
 from infra.actions.gang import CAMPAIGN_LABEL
 from infra.actions.nodes import GpuNodes
-from infra.actions.steward_config import CONFIG_NAME, StewardConfig
+from infra.actions.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
@@ -23,22 +23,37 @@ from infra.lifecycle.bake import ImageManifest
 from infra.lifecycle.context import Context
 from infra.names import NAMESPACE, POOL_LABEL, SHARED_CLAIM, STEWARD_ACCOUNT, SYSTEM_POOL
 from infra.plan import train_config
+from infra.store import CampaignStore
 
 STEWARD = "steward"
 
 
 def run(context: Context) -> dict[str, Any]:
     """Idempotent: a steward that is there stays, with the configuration it has."""
-    config = steward_config(context)
+    config = recorded_config(context.store, context.state().version) or steward_config(context)
     client = from_outside(context.account, context.names.cluster)
     context.guard()
-    labels = {CAMPAIGN_LABEL: context.spec.campaign}
-    attempts.create_config(client, STEWARD, labels, {CONFIG_NAME: config.model_dump_json(indent=1)})
-    client.apply(from_dict(_deployment(config)), force=True)
+    deploy(client, context.store, config)
     return _first_attempt(context, client)
 
 
-def steward_config(context: Context) -> StewardConfig:
+def deploy(client: Client, store: CampaignStore, config: StewardConfig) -> None:
+    """Bring the steward to this configuration: the one write of the Deployment switches image and configuration at
+    once, and Kubernetes ends the old steward before it starts the new one. The record's copy comes first: from it a
+    lost deployment is made again."""
+    text = config.model_dump_json(indent=1)
+    store.put(f"{store.prefix}/{config_key(config.version)}", text.encode())
+    labels = {CAMPAIGN_LABEL: config.spec.campaign}
+    attempts.create_config(client, config_map(config.version), labels, {CONFIG_NAME: text})
+    client.apply(from_dict(_deployment(config)), force=True)
+
+
+def recorded_config(store: CampaignStore, version: int) -> StewardConfig | None:
+    stored = store.get_json(config_key(version))
+    return None if stored is None else StewardConfig.model_validate(stored)
+
+
+def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None = None) -> StewardConfig:
     """Everything the steward needs, so that it never asks the driver."""
     spec, plan, bake = context.spec, context.plan, context.outputs[Stage.BAKE]
     body = context.store.get(bake["manifest"])
@@ -49,6 +64,8 @@ def steward_config(context: Context) -> StewardConfig:
     usd_gpu = plan.totals.usd_per_hour.value - plan.totals.usd_per_hour_idle.value
     grace = max(60, int(2 * spec.training.collective_timeout_s))
     return StewardConfig(
+        version=version,
+        relaunch=relaunch,
         spec=spec,
         train=train_config(spec, plan, provision["data_digest"], spec.training.model.vocabulary),
         image=bake["image"],
@@ -61,16 +78,19 @@ def steward_config(context: Context) -> StewardConfig:
         deadline=context.deadline,
         base_usd_per_hour=Decimal(str(plan.totals.usd_per_hour_idle.value)),
         node_usd_per_hour=Decimal(str(usd_gpu)) / spec.nodes.count,
-        interval_and_archive=_interval_and_archive(context),
+        interval_and_archive=_interval(context) + _archive(context),
+        archive=_archive(context),
         state_bucket=context.buckets.state,
         archive_bucket=context.buckets.archive,
     )
 
 
-def _interval_and_archive(context: Context) -> timedelta:
-    archive = sum(stage.seconds for stage in context.plan.clock if stage.stage == Stage.ARCHIVE)
-    interval = context.plan.checkpoint.every_steps * context.spec.training.step_seconds_estimate
-    return timedelta(seconds=float(archive) + interval)
+def _archive(context: Context) -> timedelta:
+    return timedelta(seconds=float(sum(s.seconds for s in context.plan.clock if s.stage == Stage.ARCHIVE)))
+
+
+def _interval(context: Context) -> timedelta:
+    return timedelta(seconds=context.plan.checkpoint.every_steps * context.spec.training.step_seconds_estimate)
 
 
 def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
@@ -86,6 +106,7 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
         if state.attempts:
             said = f"attempt {state.attempts[-1]['attempt']} is starting"
     GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
+    context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
     deployment = client.get(Deployment, STEWARD)
     seen = f"{(deployment.status.readyReplicas if deployment.status else 0) or 0} of 1 steward pods ready; {said}"
     raise PermanentError(
@@ -110,7 +131,7 @@ def _deployment(config: StewardConfig) -> dict[str, Any]:
         "nodeSelector": {POOL_LABEL: SYSTEM_POOL},
         "terminationGracePeriodSeconds": 5,
         "volumes": [
-            {"name": "config", "configMap": {"name": STEWARD}},
+            {"name": "config", "configMap": {"name": config_map(config.version)}},
             {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
         ],
         "containers": [container],

@@ -48,7 +48,7 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
     lease = store.lease(DRIVER_LEASE, LEASE_TTL)
     previous = lease.acquire()
     try:
-        store.claim_spec(spec.model_dump_json())
+        store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
         store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
         if about is not None:
             store.put_json(SITE, about)
@@ -117,12 +117,22 @@ def campaigns(account: Account, bucket: str) -> list[str]:
     return [item["Prefix"].split("/")[1] for item in answer.get("CommonPrefixes", ())]
 
 
+def spec_key(version: int) -> str:
+    """Name of a spec in the record: the first, or that of a relaunch."""
+    return SPEC if version == 0 else f"specs/{version}.json"
+
+
+def plan_key(version: int) -> str:
+    return PLAN if version == 0 else f"plans/{version}.json"
+
+
 def stored_spec(store: CampaignStore) -> Spec:
-    return Spec.model_validate(store.get_json(SPEC))
+    """The spec in force."""
+    return Spec.model_validate(store.get_json(spec_key(store.state().version)))
 
 
 def stored_plan(store: CampaignStore, spec: Spec) -> Plan:
-    stored = store.get_json(PLAN)
+    stored = store.get_json(plan_key(store.state().version))
     return Plan.model_validate(stored) if stored is not None else make_plan(spec, survey(spec))
 
 

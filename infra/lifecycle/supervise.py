@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
+from botocore.exceptions import BotoCoreError, ClientError
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.apps_v1 import Deployment
+
+from infra.actions.cluster import from_outside
+from infra.actions.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError
 from infra.events import Kind
 from infra.lifecycle.context import Context
+from infra.lifecycle.launch import STEWARD, deploy, recorded_config
 from infra.reporting.sentences import sentence
 
 LIVE = "live.json"
+_LOOK_EVERY_S = 5.0
+_SILENT_S = 60.0
+"""Kubernetes restarts a failed pod within seconds, at first; longer silence is worth a look of our own."""
 _TOLD = (
     Kind.DECISION,
     Kind.ATTEMPT_LAUNCHED,
@@ -18,14 +29,16 @@ _TOLD = (
     Kind.NODE_QUARANTINED,
     Kind.CHECKPOINT_REFUSED,
     Kind.CHECKPOINT_RESTORED,
+    Kind.HELD,
+    Kind.RELAUNCHED,
 )
 
 
 def run(context: Context) -> dict[str, Any]:
     """Until training is over: done, stopped or held. Says what happens as it happens."""
-    told = _Teller(context)
+    told, watch = _Teller(context), StewardWatch(context)
     for _ in context.turns(_seconds_left(context), 1.0):
-        context.progress.step(told.line)
+        context.progress.step(watch.look() or told.line)
         told.tell()
         if (outcome := context.state().outcome) is not None:
             return {"outcome": outcome, "attempts": len(context.state().attempts)}
@@ -42,9 +55,9 @@ def archive(context: Context) -> dict[str, Any]:
     for _ in context.turns(_seconds_left(context)):
         context.progress.step("the golden checkpoint goes to the archive and is read back")
         told.tell()
-        kinds = {event.kind for event in context.store.events()}
-        if Kind.NODES_AT_ZERO in kinds:
-            found = context.state().archive
+        state = context.state()
+        if state.closed:
+            found = state.archive
             if found is None:
                 failed = [event for event in context.store.events() if event.kind is Kind.ARCHIVE_FAILED]
                 if failed:
@@ -53,11 +66,15 @@ def archive(context: Context) -> dict[str, Any]:
                         seen=failed[-1].data["error"],
                         cure="mend the cause, then `kubectl rollout restart deployment/steward` tries again",
                     )
-                raise PermanentError(
-                    "there is nothing to archive",
-                    seen="no committed checkpoint",
-                    cure=f"`bivouac down {context.spec.campaign} --abandon` tears down without an archive",
-                )
+                if (state.committed_at_finish or -1) >= 0:
+                    raise PermanentError(
+                        "the steward is over, and archived nothing",
+                        seen=f"newest checkpoint: step {state.committed_at_finish}",
+                        cure="`kubectl rollout restart deployment/steward` tries again; or `bivouac down "
+                        f"{context.spec.campaign} --abandon` loses it",
+                    )
+                context.progress.note("no checkpoint was ever committed: nothing to archive, and nothing to lose")
+                return {"nothing_committed": True}
             context.progress.note(
                 f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back; evaluation loss "
                 f"{found['restored_evaluation_loss']} restored, {found['recorded_evaluation_loss']} recorded"
@@ -72,6 +89,47 @@ def archive(context: Context) -> dict[str, Any]:
 
 def _seconds_left(context: Context) -> float:
     return max(60.0, (context.deadline - datetime.now(UTC)).total_seconds())
+
+
+class StewardWatch:
+    """Whether the steward still stewards. One that is silent is said; one whose Deployment is gone is made again."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._lease = context.store.lease(STEWARD_LEASE, LEASE_TTL)
+        self._said: str | None = None
+        self._next, self._since = 0.0, time.monotonic()
+
+    def look(self) -> str | None:
+        """What is wrong, for the line that moves; None while it renews its lease."""
+        now = time.monotonic()
+        if now < self._next:
+            return self._said
+        self._next = now + _LOOK_EVERY_S
+        found = self._lease.current()
+        if found is not None and found.age_s <= found.record.ttl_s and not found.record.released:
+            self._said, self._since = None, now
+            return None
+        silent = now - self._since
+        self._said = f"the steward has been silent for {silent:.0f} s; Kubernetes starts it again"
+        if silent > _SILENT_S:
+            self._since = now
+            self._said = self._repair()
+        return self._said
+
+    def _repair(self) -> str:
+        config = recorded_config(self.context.store, self.context.state().version)
+        try:
+            client = from_outside(self.context.account, self.context.names.cluster)
+            deployment = next(iter(client.list(Deployment, labels={"app": STEWARD})), None)
+            if deployment is None and config is not None:
+                self.context.guard()
+                deploy(client, self.context.store, config)
+                self.context.progress.note("the steward's deployment was gone: it is made again")
+                return "the steward starts again"
+        except (ApiError, ClientError, BotoCoreError, OSError) as error:
+            return f"the steward is silent, and the cluster does not answer: {error}"[:200]
+        return "the steward is silent though its deployment is there: see `kubectl describe deployment/steward`"
 
 
 class _Teller:
@@ -90,6 +148,13 @@ class _Teller:
         live = self.context.store.get_json(LIVE)
         if live is not None:
             loss = f", loss {live['loss']:.3f}" if live["loss"] is not None else ""
+            held = self.context.state().hold
+            if held is not None:
+                self.line = (
+                    f"held until {held['until']}, bills {live['usd_per_hour']:.2f} USD/h, {live['spent_usd']:.2f} USD "
+                    f"so far; Ctrl-C, then `bivouac relaunch {self.context.spec.campaign} --spec FILE`"
+                )
+                return
             self.line = (
                 f"attempt {live['attempt']}: step {live['step']} of {live['steps']}{loss}, committed "
                 f"{live['committed_step']}, {live['spent_usd']:.2f} USD ({live['why']})"

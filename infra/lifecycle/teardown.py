@@ -56,6 +56,8 @@ def refuse_unproven(state: CampaignState, campaign: str, abandon: bool) -> None:
     """Raises `NotProven` while there is something to lose: training has begun and no archive is verified."""
     if abandon or state.archive is not None or not state.attempts:
         return
+    if Stage.TEARDOWN in state.finished_stages or (state.closed and state.committed_at_finish == -1):
+        return  # torn down before, or ended without a single checkpoint: nothing is left to lose
     newest = max((int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts), default=-1)
     raise NotProven(
         f"campaign {campaign} is not archived",

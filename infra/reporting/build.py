@@ -87,7 +87,7 @@ def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training
         losses=thinned(trainer_log.losses(log)),
         evaluations=trainer_log.evaluated(log),
         unigram_loss=provision.get("unigram_loss"),
-        repeats=trainer_log.repeats(log),
+        repeats=trainer_log.repeats(log, trainer_log.relaunched_after(record)),
         steps_done=max((line.step for lines in log.steps.values() for line in lines), default=0),
         steps_wanted=record.spec.training.steps,
     )

@@ -98,6 +98,12 @@ def sentence(event: Event) -> str:
             return f"step {data.get('step')} restored"
         case Kind.DECISION:
             return f"decided: {data.get('action')}, since {data.get('why')}"
+        case Kind.HELD:
+            return f"held until {data.get('until')} at {data.get('usd_per_hour')} USD/h: {data.get('cause')}"
+        case Kind.RELAUNCHED:
+            fields = ", ".join(f"{c['field']} {c['old']} -> {c['new']}" for c in data.get("diff", ())) or "code only"
+            begin = max(int(data.get("committed_step", -1)), 0)
+            return f"relaunched by {data.get('who')} from step {begin}, spec {data.get('version')}: {fields}"
         case Kind.TRAINING_FINISHED:
             return f"training {data.get('outcome')}: {data.get('why')}"
         case Kind.ARCHIVE_VERIFIED:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from infra.events import Kind
 from infra.reporting.model import Evaluated, Losses, LossPoint, Repeats
 from infra.reporting.record import Record
 
@@ -103,12 +104,25 @@ def evaluated(log: TrainerLog) -> tuple[Evaluated, ...]:
     return tuple(Evaluated(attempt=x.attempt, step=x.step, loss=x.loss) for x in log.evaluations)
 
 
-def repeats(log: TrainerLog) -> Repeats:
-    """Every step that ran again, against its first run: equal only when all 64 bits are."""
+def relaunched_after(record: Record) -> frozenset[int]:
+    """The newest attempt at each relaunch: a person changed something there, and what follows is another training."""
+    newest, ends = 0, set[int]()
+    for event in record.events:
+        if event.kind is Kind.ATTEMPT_LAUNCHED:
+            newest = int(event.data["attempt"])
+        elif event.kind is Kind.RELAUNCHED:
+            ends.add(newest)
+    return frozenset(ends)
+
+
+def repeats(log: TrainerLog, relaunched: frozenset[int] = frozenset()) -> Repeats:
+    """Every step that ran again, against its first run since the last relaunch: equal only when all 64 bits are."""
     first: dict[int, float] = {}
     again: list[int] = []
     equal, difference = 0, 0.0
-    for lines in log.steps.values():
+    for attempt, lines in sorted(log.steps.items()):
+        if any(end < attempt for end in relaunched):
+            first, relaunched = {}, frozenset(end for end in relaunched if end >= attempt)
         for line in lines:
             if line.step not in first:
                 first[line.step] = line.loss

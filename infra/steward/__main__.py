@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from infra.actions.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, 
 from infra.errors import LeaseHeld
 from infra.steward.steward import Steward
 from infra.store import CampaignStore
+from trainer.contract import ExitCode
 
 log = logging.getLogger("steward")
 
@@ -21,12 +24,17 @@ log = logging.getLogger("steward")
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
+    # Process 1 of its pod has no default: a polite end gives the lease back, so that a successor need not wait.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     client = from_pod()
     config = StewardConfig.model_validate_json(Path(CONFIG_PATH).read_text())
     account = Account(config.spec.region)
     store = CampaignStore(
         account.client("s3"), config.state_bucket, config.spec.campaign, f"steward-{os.uname().nodename}"
     )
+    if config.version < (newest := store.state().version):
+        log.error("this configuration is %d, the record is at %d: a newer steward is to come", config.version, newest)
+        return int(ExitCode.USER)
     lease = store.lease(STEWARD_LEASE, LEASE_TTL)
     while True:
         try:
@@ -39,9 +47,11 @@ def main() -> int:
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
     try:
         steward.run()
+        log.info("over: GPU nodes at zero; waiting for the teardown")
+        # Kubernetes would start an ended steward again and again: it stays, with its lease, until the cluster falls.
+        threading.Event().wait()
     finally:
         lease.release()
-    log.info("over: archived, GPU nodes at zero")
     return 0
 
 

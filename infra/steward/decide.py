@@ -8,178 +8,42 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from infra.steward.views import (
+    BY_EXIT,
+    CONSEQUENCE,
+    WORST_FIRST,
+    Attempt,
+    Consequence,
+    Failure,
+    Frozen,
+    History,
+    NodeView,
+    Observation,
+    PodView,
+    Policy,
+)
 from trainer.contract import ExitCode, Phase
 
-
-class Failure(StrEnum):
-    """Why an attempt ended; what follows from each stands in `CONSEQUENCE`."""
-
-    USER = "user"
-    DATA = "data"
-    PROCESS = "process"
-    NODE = "node"
-    STORAGE = "storage"
-    HANG = "hang"
-    NUMERIC = "numeric"
-    INTERRUPTED = "interrupted"
-    STARTUP = "startup"
+__all__ = [
+    "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "Failure", "Finish", "History", "Hold", "Launch",
+    "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "dead_nodes", "decide",
+]  # fmt: skip
 
 
-class Consequence(StrEnum):
-    HOLD = "hold"
-    RESTART = "restart"
-    REPLACE = "replace"
-
-
-CONSEQUENCE: dict[Failure, Consequence] = {
-    Failure.USER: Consequence.HOLD,
-    Failure.DATA: Consequence.HOLD,
-    Failure.NUMERIC: Consequence.HOLD,
-    Failure.PROCESS: Consequence.RESTART,
-    Failure.STORAGE: Consequence.RESTART,
-    Failure.HANG: Consequence.RESTART,
-    Failure.STARTUP: Consequence.RESTART,
-    Failure.INTERRUPTED: Consequence.RESTART,
-    Failure.NODE: Consequence.REPLACE,
-}
-"""Numeric failures hold until rolling back with skipped data exists: repeating them would only repeat them."""
-
-_BY_EXIT: dict[int, Failure] = {
-    ExitCode.USER: Failure.USER,
-    ExitCode.DATA: Failure.DATA,
-    ExitCode.INTERNAL: Failure.PROCESS,
-    ExitCode.STORAGE: Failure.STORAGE,
-    ExitCode.INTERRUPTED: Failure.INTERRUPTED,
-    ExitCode.NUMERIC: Failure.NUMERIC,
-}
-_WORST_FIRST = (
-    Failure.USER,
-    Failure.DATA,
-    Failure.NUMERIC,
-    Failure.NODE,
-    Failure.STORAGE,
-    Failure.HANG,
-    Failure.INTERRUPTED,
-    Failure.STARTUP,
-    Failure.PROCESS,
-)
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Policy(_Frozen):
-    """Limits, from the spec's `recovery` and `money` and from the plan."""
-
-    attempts_without_progress: int
-    process_restarts: int
-    node_replacements: int
-    repairs_per_hour: int
-    heartbeat_timeout: timedelta
-    hang_timeout: timedelta
-    startup_timeout: timedelta
-    capacity_timeout: timedelta
-    budget_usd: Decimal
-    interval_and_archive: timedelta
-    """One checkpoint interval plus the archive: with less time or money left there is nothing to gain."""
-
-
-class PodView(_Frozen):
-    """One pod of the gang, as seen from outside."""
-
-    index: int
-    name: str
-    node: str | None
-    phase: Literal["Pending", "Running", "Succeeded", "Failed", "Missing"]
-    exit_code: int | None = None
-    detail: str = ""
-    silent_for: timedelta | None = None
-    """Since the last good answer of `/status`; None before the first."""
-    running_for: timedelta | None = None
-    trainer_phase: Phase | None = None
-    step: int = 0
-    committed_step: int = -1
-
-
-class NodeView(_Frozen):
-    name: str
-    instance: str | None
-    ready: bool | None
-    """The Node's Ready condition; None when it is Unknown."""
-    instance_state: Literal["running", "impaired", "gone", "unknown"] = "unknown"
-    quarantined: bool = False
-
-
-class Observation(_Frozen):
-    now: datetime
-    deadline: datetime
-    spent_usd: Decimal
-    usd_per_hour: Decimal
-    attempt: int
-    """The attempt in flight or the newest ended one; 0 before the first."""
-    in_flight: bool
-    pods: tuple[PodView, ...] = ()
-    nodes: tuple[NodeView, ...] = ()
-    nodes_wanted: int = 0
-    since_launch: timedelta = timedelta()
-    since_step: timedelta = timedelta()
-    """Since the gang's slowest step last rose, or since launch."""
-    since_short: timedelta | None = None
-    """How long there have been fewer fit nodes than wanted; None when there are enough."""
-    committed_step: int = -1
-    """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
-    stop_requested: bool = False
-
-
-class Attempt(_Frozen):
-    """An attempt that has ended."""
-
-    number: int
-    failure: Failure
-    committed_at_launch: int
-    committed_at_end: int
-    dead_nodes: tuple[str, ...] = ()
-
-    @property
-    def progressed(self) -> bool:
-        return self.committed_at_end > self.committed_at_launch
-
-
-class History(_Frozen):
-    attempts: tuple[Attempt, ...] = ()
-    repairs: tuple[datetime, ...] = ()
-
-    def without_progress(self) -> int:
-        """Attempts at the end of the history that committed nothing new."""
-        count = 0
-        for attempt in reversed(self.attempts):
-            if attempt.progressed:
-                break
-            count += 1
-        return count
-
-    def count(self, *failures: Failure) -> int:
-        return sum(attempt.failure in failures for attempt in self.attempts)
-
-
-class Wait(_Frozen):
+class Wait(Frozen):
     kind: Literal["wait"] = "wait"
     why: str
 
 
-class Launch(_Frozen):
+class Launch(Frozen):
     kind: Literal["launch"] = "launch"
     attempt: int
     why: str
 
 
-class EndAttempt(_Frozen):
+class EndAttempt(Frozen):
     """The attempt has failed: record it, remove its job."""
 
     kind: Literal["end-attempt"] = "end-attempt"
@@ -188,7 +52,7 @@ class EndAttempt(_Frozen):
     dead_nodes: tuple[str, ...] = ()
 
 
-class Replace(_Frozen):
+class Replace(Frozen):
     """Quarantine these nodes and have their instances replaced."""
 
     kind: Literal["replace"] = "replace"
@@ -196,15 +60,25 @@ class Replace(_Frozen):
     why: str
 
 
-class Finish(_Frozen):
-    """End of training. `done` archives the golden checkpoint; `stopped` archives what is sound; `held` waits."""
+class Hold(Frozen):
+    """Keep the warm cluster for a person to judge; its end is bounded by time, deadline and budget."""
+
+    kind: Literal["hold"] = "hold"
+    attempt: int
+    until: datetime
+    why: str
+
+
+class Finish(Frozen):
+    """End of training. `done` archives the golden checkpoint; the others what is sound. `held`: ended by an error
+    that a retry would repeat, at once or after its hold."""
 
     kind: Literal["finish"] = "finish"
     outcome: Literal["done", "stopped", "held"]
     why: str
 
 
-Action = Wait | Launch | EndAttempt | Replace | Finish
+Action = Wait | Launch | EndAttempt | Replace | Hold | Finish
 
 
 def decide(seen: Observation, policy: Policy, history: History) -> Action:
@@ -241,8 +115,8 @@ def _running(seen: Observation, policy: Policy) -> Action:
 
 def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
     """A pod has failed while others may be silent: whose fault it is shows within the heartbeat timeout."""
-    classes = {_BY_EXIT.get(pod.exit_code or ExitCode.INTERNAL, Failure.PROCESS) for pod in failed}
-    failure = next(kind for kind in _WORST_FIRST if kind in classes)
+    classes = {BY_EXIT.get(pod.exit_code or ExitCode.INTERNAL, Failure.PROCESS) for pod in failed}
+    failure = next(kind for kind in WORST_FIRST if kind in classes)
     silent = [
         pod for pod in seen.pods if pod.phase == "Running" and (pod.silent_for or timedelta()) > timedelta(seconds=2)
     ]
@@ -274,15 +148,14 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
     last = history.attempts[-1] if history.attempts else None
     if seen.stop_requested:
         return Finish(outcome="stopped", why="a stop was asked for")
-    if stop := _out_of_means(seen, policy):
+    holding = last is not None and CONSEQUENCE[last.failure] is Consequence.HOLD
+    if not holding and (stop := _out_of_means(seen, policy)):
         return Finish(outcome="stopped", why=stop)
     if history.without_progress() >= policy.attempts_without_progress:
         why = f"{history.without_progress()} attempts in a row committed no newer checkpoint"
         return Finish(outcome="stopped", why=why)
-    if last is not None and CONSEQUENCE[last.failure] is Consequence.HOLD:
-        return Finish(
-            outcome="held", why=f"attempt {last.number} ended with a {last.failure} error: a retry would repeat it"
-        )
+    if last is not None and holding:
+        return _hold(seen, policy, last)
     if last is not None and (stop := _class_exhausted(last, policy, history)):
         return Finish(outcome="stopped", why=stop)
     if sick := _to_replace(seen, policy, history, last):
@@ -293,6 +166,40 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
         fit = sum(node.ready is True and not node.quarantined for node in seen.nodes)
         return Wait(why=f"{fit} of {seen.nodes_wanted} nodes are fit")
     return Launch(attempt=seen.attempt + 1, why="enough fit nodes")
+
+
+def _hold(seen: Observation, policy: Policy, last: Attempt) -> Action:
+    """A hold ends with its time, or as soon as money or time left no longer cover the archive."""
+    why = f"attempt {last.number} ended with a {last.failure} error: a retry would repeat it"
+    if policy.on_stop == "teardown":
+        return Finish(outcome="held", why=why)
+    if stop := _archive_uncovered(seen, policy):
+        return Finish(outcome="held", why=f"{why}; no longer held: {stop}")
+    if seen.held_since is None:
+        return Hold(attempt=last.number, until=hold_until(seen, policy, seen.now), why=why)
+    if seen.now >= seen.held_since + policy.hold_for:
+        return Finish(outcome="held", why=f"{why}; not relaunched within {policy.hold_for}")
+    until = hold_until(seen, policy, seen.held_since)
+    return Wait(why=f"held until {until.isoformat(timespec='seconds')}: {why}")
+
+
+def hold_until(seen: Observation, policy: Policy, since: datetime) -> datetime:
+    """The earliest of the hold's own end, the deadline and the budget, both less the archive."""
+    ends = [since + policy.hold_for, seen.deadline - policy.archive]
+    if seen.usd_per_hour > 0:
+        hours = float((policy.budget_usd - seen.spent_usd) / seen.usd_per_hour)
+        if hours < 24 * 365:
+            ends.append(seen.now + timedelta(hours=hours) - policy.archive)
+    return min(ends)
+
+
+def _archive_uncovered(seen: Observation, policy: Policy) -> str | None:
+    if seen.now + policy.archive >= seen.deadline:
+        return f"the deadline {seen.deadline.isoformat()} leaves time for the archive only"
+    needed = seen.usd_per_hour * Decimal(policy.archive.total_seconds()) / 3600
+    if seen.spent_usd + needed >= policy.budget_usd:
+        return f"{seen.spent_usd:.2f} of {policy.budget_usd} USD are spent: the rest is for the archive"
+    return None
 
 
 def _to_replace(seen: Observation, policy: Policy, history: History, last: Attempt | None) -> Action | None:

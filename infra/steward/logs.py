@@ -46,6 +46,13 @@ class LogShipper:
             if pod in self._followers:
                 self._followers[pod].join(timeout=seconds)
 
+    def tail(self, pod: str, lines: int = 8) -> list[str]:
+        """The last lines that a person would read: tracebacks and messages before the events in JSON."""
+        with self._lock:
+            texts = "".join(self._texts.get(pod, ())).splitlines()
+        plain = [line for line in texts if line.strip() and not line.startswith("{")]
+        return [line[:300] for line in (plain or texts)[-lines:]]
+
     def close(self) -> None:
         self._stop.set()
         self._flusher.join(timeout=5)

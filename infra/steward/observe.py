@@ -50,7 +50,14 @@ class Observer:
         self._running_since.clear()
         self._seen.clear()
 
-    def observe(self, attempt: int, in_flight: bool, committed_step: int, stop_requested: bool) -> Observation:
+    def observe(
+        self,
+        attempt: int,
+        in_flight: bool,
+        committed_step: int,
+        stop_requested: bool,
+        held_since: datetime | None = None,
+    ) -> Observation:
         facts = self.nodes.facts()
         self._meter(facts)
         pods = self._pods(attempt) if in_flight else ()
@@ -75,6 +82,7 @@ class Observer:
             since_short=None if self._short_since is None else timedelta(seconds=now - self._short_since),
             committed_step=committed_step,
             stop_requested=stop_requested,
+            held_since=held_since,
         )
 
     def _pods(self, attempt: int) -> tuple[PodView, ...]:

@@ -18,5 +18,8 @@ def policy_of(config: StewardConfig) -> Policy:
         startup_timeout=recovery.startup_timeout,
         capacity_timeout=recovery.capacity_timeout,
         budget_usd=config.spec.money.budget_usd,
+        on_stop=config.spec.on_stop.value,
+        hold_for=config.spec.hold_for,
+        archive=config.archive,
         interval_and_archive=config.interval_and_archive,
     )

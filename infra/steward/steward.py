@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,18 @@ from infra.actions import archive_job, attempts
 from infra.actions.archive import ArchiveConfig
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
 from infra.actions.nodes import GpuNodes
-from infra.actions.steward_config import StewardConfig
+from infra.actions.steward_config import Relaunch, StewardConfig
 from infra.errors import PermanentError
 from infra.events import Kind
 from infra.names import Names
+from infra.steward import past
 from infra.steward.decide import (
     Action,
     Attempt,
     EndAttempt,
     Failure,
     Finish,
-    History,
+    Hold,
     Launch,
     Observation,
     Replace,
@@ -36,15 +36,18 @@ from infra.steward.decide import (
 )
 from infra.steward.logs import LogShipper
 from infra.steward.observe import Observer
+from infra.steward.past import LIVE
 from infra.steward.policy import policy_of
+from infra.steward.reconcile import reconcile
 from infra.store import CampaignStore, Lease
 from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
 
-LIVE = "live.json"
 STOP_REQUEST = "stop.json"
 _SHIP_REST_S = 3.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
+_PUBLISH_EVERY_S = 5.0
+"""The meter goes on while nothing happens."""
 _EVENTS = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
 """Trainer events that belong into the campaign's record."""
 
@@ -56,19 +59,18 @@ class Steward:
         self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
         self.names = Names(config.spec)
         self.nodes = GpuNodes(account, client, self.names, lease.check)
-        self.observer = Observer(config, client, self.nodes, _spent(store, config))
+        self.observer = Observer(config, client, self.nodes, past.spent(store, config))
         self.logs = LogShipper(client, store, self._heard)
-        self.history, self.attempt, self.in_flight = _history(store)
+        self._take_over()
         self.loss: float | None = None
-        self._said = ""
-        self._running_recorded = any(
-            event.kind is Kind.ATTEMPT_RUNNING and event.data["attempt"] == self.attempt for event in store.events()
-        )
+        self._said, self._published = "", 0.0
         self._ending = threading.Event()
 
     def run(self) -> None:
         """Until training is over, archived, and the GPU nodes are at zero."""
         state = self.store.state()
+        reconcile(self.client, self.store, self.nodes, self.config.spec.campaign, self.committed_step())
+        self._take_over()
         if state.outcome is None:
             finish = self._train()
             self.store.append(
@@ -80,7 +82,45 @@ class Steward:
             self._record_archive()
         self.logs.close()
         self.nodes.set_desired(0)
-        self.store.append(Kind.NODES_AT_ZERO, group=self.names.gpu_group)
+        if not self.store.state().closed:
+            self.store.append(Kind.NODES_AT_ZERO, group=self.names.gpu_group)
+
+    def _take_over(self) -> None:
+        """History, hold and the attempt in flight, as the record has them."""
+        state = self.store.state()
+        self.history = past.history(state)
+        self.attempt, self.in_flight = past.in_flight(state)
+        self.held_since: datetime | None = state.hold["since"] if state.hold is not None else None
+        self._running_recorded = any(
+            event.kind is Kind.ATTEMPT_RUNNING and event.data["attempt"] == self.attempt
+            for event in self.store.events()
+        )
+
+    def _resume(self) -> Finish | None:
+        """Finish what a predecessor left half done; take up a newer configuration."""
+        if past.done(self.store.state()):
+            return Finish(outcome="done", why="every pod of the gang succeeded")
+        if self.in_flight and self.attempt not in attempts.jobsets(self.client, self.config.spec.campaign):
+            self._interrupt("its job is gone: it was being stopped when the steward ended, or was removed by hand")
+        if self.config.relaunch is not None and self.config.version > self.store.state().version:
+            self._relaunch(self.config.relaunch)
+        return None
+
+    def _relaunch(self, relaunch: Relaunch) -> None:
+        """The newer configuration is in force from here; failures so far count no more."""
+        if self.in_flight:
+            self._interrupt(f"a relaunch was asked for by {relaunch.who}")
+        self.store.append(
+            Kind.RELAUNCHED,
+            version=self.config.version,
+            committed_step=self.committed_step(),
+            **relaunch.model_dump(mode="json"),
+        )
+        self._take_over()
+
+    def _interrupt(self, why: str) -> None:
+        seen = self.observer.observe(self.attempt, True, self.committed_step(), False)
+        self._act(EndAttempt(failure=Failure.INTERRUPTED, why=why), seen)
 
     def committed_step(self) -> int:
         """Step of the newest checkpoint committed on the shared tier, -1 when there is none."""
@@ -90,10 +130,12 @@ class Steward:
 
     def _train(self) -> Finish:
         policy = policy_of(self.config)
+        if (finish := self._resume()) is not None:
+            return finish
         while True:
             self.lease.check()
             stop = self.store.get_json(STOP_REQUEST) is not None
-            seen = self.observer.observe(self.attempt, self.in_flight, self.committed_step(), stop)
+            seen = self.observer.observe(self.attempt, self.in_flight, self.committed_step(), stop, self.held_since)
             for pod in seen.pods:
                 if pod.phase != "Pending":
                     self.logs.follow(pod.name)
@@ -116,6 +158,21 @@ class Steward:
                 self._end(action, seen)
             case Replace():
                 self._replace(action.nodes, action.why, seen)
+            case Hold():
+                self._hold(action, seen)
+
+    def _hold(self, action: Hold, seen: Observation) -> None:
+        ended = next(a for a in self.store.state().attempts if a["attempt"] == action.attempt)
+        event = self.store.append(
+            Kind.HELD,
+            attempt=action.attempt,
+            failure=ended["failure"],
+            cause=ended["detail"],
+            log=ended.get("log", []),
+            until=action.until.isoformat(timespec="seconds"),
+            usd_per_hour=float(seen.usd_per_hour),
+        )
+        self.held_since = event.at
 
     def _launch(self, action: Launch) -> None:
         for earlier in range(1, action.attempt):
@@ -156,12 +213,18 @@ class Steward:
             dead_nodes=list(action.dead_nodes),
             step=max((pod.step for pod in seen.pods), default=0),
             committed_at_end=committed,
+            log=self._last_words(action, seen),
         )
         self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
         self.in_flight = False
         attempts.remove(self.client, self._job(self.attempt))
         if action.failure is not Failure.INTERRUPTED:
             attempts.end_now(self.client, self._labels(self.attempt), _BROKEN_GANG_GRACE_S)
+
+    def _last_words(self, action: EndAttempt, seen: Observation) -> list[str]:
+        """Of the pod that failed first with this very error: the cause, as the person who mends it reads it."""
+        failed = [pod.name for pod in seen.pods if pod.phase == "Failed"]
+        return self.logs.tail(failed[0]) if failed and action.failure is not Failure.INTERRUPTED else []
 
     def _let_commit(self) -> None:
         """Ask the gang to stop and wait until it has: what it commits now is what the stop is for."""
@@ -234,8 +297,9 @@ class Steward:
             "nodes": [node.model_dump(mode="json") for node in seen.nodes],
         }
         said = json.dumps({key: value for key, value in figures.items() if key not in ("at", "spent_usd")})
-        if said != self._said:
-            self._said = said
+        now = time.monotonic()
+        if said != self._said or now - self._published > _PUBLISH_EVERY_S:
+            self._said, self._published = said, now
             self.store.put_json(LIVE, figures)
 
     def _record_archive(self) -> None:
@@ -281,32 +345,3 @@ class Steward:
 
     def _pause(self) -> None:
         self._ending.wait(self.config.poll.total_seconds())
-
-
-def _spent(store: CampaignStore, config: StewardConfig) -> Decimal:
-    """What was spent before this steward: its predecessor's figure, or the time since the begin without GPU nodes."""
-    now, live = datetime.now(UTC), store.get_json(LIVE)
-    if live is not None:
-        hours = (now - datetime.fromisoformat(live["at"])).total_seconds() / 3600
-        return Decimal(str(live["spent_usd"])) + Decimal(str(live["usd_per_hour"])) * Decimal(hours)
-    begun = store.state().started_at or now
-    return config.base_usd_per_hour * Decimal((now - begun).total_seconds()) / 3600
-
-
-def _history(store: CampaignStore) -> tuple[History, int, bool]:
-    """(history, newest attempt, whether it is in flight), as the record has it."""
-    state = store.state()
-    ended = tuple(
-        Attempt(
-            number=a["attempt"],
-            failure=Failure(a["failure"]),
-            committed_at_launch=a["committed_step"],
-            committed_at_end=a["committed_at_end"],
-            dead_nodes=tuple(a.get("dead_nodes", ())),
-        )
-        for a in state.attempts
-        if a.get("failure")
-    )
-    newest = state.attempts[-1] if state.attempts else None
-    in_flight = newest is not None and "ended_at" not in newest
-    return History(attempts=ended, repairs=state.repairs), newest["attempt"] if newest else 0, in_flight

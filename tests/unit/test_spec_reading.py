@@ -38,7 +38,6 @@ training:
   steps: none
   global_batch: 8
 recovry:
-  hold: 1h
 """
 
 

@@ -1,0 +1,119 @@
+"""Relaunch: a new attempt on the warm cluster with changed training settings or code; then the campaign goes on.
+
+The steward that holds is replaced by one with the newer configuration, in one write of its Deployment; that one
+records the relaunch, and failures so far count no more, since a person has judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from infra.actions.cluster import from_outside
+from infra.actions.steward_config import Changed, Relaunch
+from infra.errors import PermanentError, UserError
+from infra.events import CampaignState, Stage
+from infra.lifecycle import bake
+from infra.lifecycle.context import Context
+from infra.lifecycle.launch import deploy, steward_config
+from infra.lifecycle.opening import plan_key, spec_key
+from infra.plan import Plan
+from infra.spec import Spec
+
+MAY_CHANGE = ("training", "checkpoint", "recovery", "preflight", "on_stop", "hold_for", "money.budget_usd", "purpose")
+"""What steward and trainer read; all else is built into the stack, the deadline's schedule or the data.
+
+The steward stops at the new budget; the alarms of the AWS budget stay where the stack has put them.
+"""
+BOUND = ("training.model.vocabulary",)
+"""Of the sections above, what the prepared data fixes."""
+SHAPES = ("training.model", "training.zero_stage", "training.precision")
+"""What a checkpoint is shaped by: it may change only while there is none to resume from."""
+_TAKE_UP_S = 180.0
+
+
+def difference(old: Spec, new: Spec) -> tuple[Changed, ...]:
+    """Every field whose value differs, by its dotted name."""
+    return tuple(_changes("", old.model_dump(mode="json"), new.model_dump(mode="json")))
+
+
+def _changes(prefix: str, old: Any, new: Any) -> list[Changed]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        rows = [_changes(f"{prefix}{key}.", old.get(key), new.get(key)) for key in {**old, **new}]
+        return [one for row in rows for one in row]
+    if old == new:
+        return []
+    return [Changed(field=prefix.rstrip("."), old=json.dumps(old), new=json.dumps(new))]
+
+
+def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int, now: bool) -> None:
+    """Raises `UserError` when the campaign waits for no relaunch, or a changed field may not change."""
+    if state.outcome is not None or Stage.LAUNCH not in state.finished_stages:
+        raise UserError(
+            "this campaign cannot be relaunched",
+            seen=f"outcome {state.outcome}" if state.outcome else "it has not been launched",
+            cure="`bivouac run` goes on with it, or starts another under a new name",
+        )
+    if state.hold is None and not now:
+        raise UserError(
+            "the campaign is not held", seen="it trains", cure="--now stops it at its next commit and relaunches"
+        )
+    fixed = [one.field for one in diff if not _any(one.field, MAY_CHANGE) or _any(one.field, BOUND)]
+    if fixed:
+        raise UserError(
+            "these fields cannot change on a warm cluster",
+            seen=", ".join(fixed),
+            cure=f"change only {', '.join(MAY_CHANGE)}; for the others start a campaign under a new name",
+        )
+    shaped = [one.field for one in diff if _any(one.field, SHAPES)]
+    if shaped and committed >= 0:
+        raise UserError(
+            f"the checkpoint of step {committed} has another shape",
+            seen=", ".join(shaped),
+            cure="leave them as they are, or start a campaign under a new name",
+        )
+
+
+def _any(field: str, sections: tuple[str, ...]) -> bool:
+    return any(field == section or field.startswith(f"{section}.") for section in sections)
+
+
+def _next_version(context: Context) -> int:
+    """One that was never used, not even by a relaunch that was killed halfway."""
+    used = [int(key.rpartition("/")[2].removesuffix(".json")) for key in context.store.keys("specs/")]
+    return max([context.state().version, *used]) + 1
+
+
+def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]) -> None:
+    """Bake what changed, bring the steward to the newer configuration, and wait until it has taken it up."""
+    version = _next_version(context)
+    context.spec, context.plan = spec, plan
+    context.outputs |= context.state().finished_stages
+    with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):
+        baked = bake.run(context)
+        if not diff and baked["code"] == context.outputs[Stage.BAKE]["code"]:
+            raise UserError(
+                "nothing has changed",
+                seen="the same spec and the same code: the error would repeat",
+                cure="mend the spec (--spec FILE) or the code in the clone",
+            )
+        context.outputs[Stage.BAKE] = baked
+        body = spec.model_dump_json()
+        context.guard()
+        context.store.put(f"{context.store.prefix}/{spec_key(version)}", body.encode())
+        context.store.put(f"{context.store.prefix}/{plan_key(version)}", plan.model_dump_json(indent=1).encode())
+        why = Relaunch(
+            diff=diff, digest=hashlib.sha256(body.encode()).hexdigest(), who=context.operator_arn, bake=baked
+        )
+        client = from_outside(context.account, context.names.cluster)
+        deploy(client, context.store, steward_config(context, version, why))
+        for _ in context.turns(_TAKE_UP_S):
+            context.progress.step(f"the steward takes up configuration {version}")
+            if context.state().version >= version:
+                return
+        raise PermanentError(
+            "the steward did not take up the new configuration",
+            seen=f"version {context.state().version} after {_TAKE_UP_S:.0f} s",
+            cure="see `kubectl logs deployment/steward`; the hold goes on until its end",
+        )

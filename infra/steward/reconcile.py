@@ -1,0 +1,59 @@
+"""What a steward finishes for a predecessor that was killed between recording and acting, or the other way round.
+
+Record and world are compared once, before the first decision. Each act may be done twice: done twice is done once.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from lightkube import Client
+
+from infra.actions import attempts
+from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
+from infra.actions.nodes import GpuNodes
+from infra.events import Kind
+from infra.store import CampaignStore
+
+log = logging.getLogger("steward")
+_GRACE_S = 1
+
+
+def reconcile(client: Client, store: CampaignStore, nodes: GpuNodes, campaign: str, committed_step: int) -> None:
+    _record_launched(client, store, campaign, committed_step)
+    _remove_ended(client, store, campaign)
+    _give_back(store, nodes)
+
+
+def _record_launched(client: Client, store: CampaignStore, campaign: str, committed_step: int) -> None:
+    """An attempt that Kubernetes has and the record has not was launched by a steward killed right after."""
+    known = {int(attempt["attempt"]) for attempt in store.state().attempts}
+    newest = max(known, default=0)
+    for number, name in sorted(attempts.jobsets(client, campaign).items()):
+        if number > newest:
+            log.info("attempt %d runs unrecorded as %s: it is recorded", number, name)
+            store.append(Kind.ATTEMPT_LAUNCHED, attempt=number, jobset=name, committed_step=committed_step)
+
+
+def _remove_ended(client: Client, store: CampaignStore, campaign: str) -> None:
+    """An attempt that is recorded as ended holds no node."""
+    present = attempts.jobsets(client, campaign)
+    for attempt in store.state().attempts:
+        number = int(attempt["attempt"])
+        if "ended_at" in attempt and number in present:
+            log.info("attempt %d has ended: its job is removed", number)
+            attempts.remove(client, present[number])
+            if attempt.get("failure") is not None:
+                attempts.end_now(client, {CAMPAIGN_LABEL: campaign, ATTEMPT_LABEL: str(number)}, _GRACE_S)
+
+
+def _give_back(store: CampaignStore, nodes: GpuNodes) -> None:
+    """A node that was quarantined, in the record or in Kubernetes, and whose instance still runs, is given back."""
+    recorded = {event.data.get("instance") for event in store.events() if event.kind is Kind.NODE_QUARANTINED}
+    for node in nodes.facts():
+        if node.instance_state == "gone" or not node.instance:
+            continue
+        if node.quarantined or node.instance in recorded:
+            log.info("%s is quarantined and its instance %s still runs: it is given back", node.name, node.instance)
+            nodes.quarantine(node.name, "dead")
+            nodes.replace(node.instance)

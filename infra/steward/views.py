@@ -1,0 +1,170 @@
+"""What the steward decides on: failures and what follows from each, what was seen, what was tried. Pure values."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.contract import ExitCode, Phase
+
+
+class Failure(StrEnum):
+    """Why an attempt ended; what follows from each stands in `CONSEQUENCE`."""
+
+    USER = "user"
+    DATA = "data"
+    PROCESS = "process"
+    NODE = "node"
+    STORAGE = "storage"
+    HANG = "hang"
+    NUMERIC = "numeric"
+    INTERRUPTED = "interrupted"
+    STARTUP = "startup"
+
+
+class Consequence(StrEnum):
+    HOLD = "hold"
+    RESTART = "restart"
+    REPLACE = "replace"
+
+
+CONSEQUENCE: dict[Failure, Consequence] = {
+    Failure.USER: Consequence.HOLD,
+    Failure.DATA: Consequence.HOLD,
+    Failure.NUMERIC: Consequence.HOLD,
+    Failure.PROCESS: Consequence.RESTART,
+    Failure.STORAGE: Consequence.RESTART,
+    Failure.HANG: Consequence.RESTART,
+    Failure.STARTUP: Consequence.RESTART,
+    Failure.INTERRUPTED: Consequence.RESTART,
+    Failure.NODE: Consequence.REPLACE,
+}
+"""Numeric failures hold until rolling back with skipped data exists: repeating them would only repeat them."""
+
+BY_EXIT: dict[int, Failure] = {
+    ExitCode.USER: Failure.USER,
+    ExitCode.DATA: Failure.DATA,
+    ExitCode.INTERNAL: Failure.PROCESS,
+    ExitCode.STORAGE: Failure.STORAGE,
+    ExitCode.INTERRUPTED: Failure.INTERRUPTED,
+    ExitCode.NUMERIC: Failure.NUMERIC,
+}
+WORST_FIRST = (
+    Failure.USER,
+    Failure.DATA,
+    Failure.NUMERIC,
+    Failure.NODE,
+    Failure.STORAGE,
+    Failure.HANG,
+    Failure.INTERRUPTED,
+    Failure.STARTUP,
+    Failure.PROCESS,
+)
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Policy(Frozen):
+    """Limits, from the spec's `recovery` and `money` and from the plan."""
+
+    attempts_without_progress: int
+    process_restarts: int
+    node_replacements: int
+    repairs_per_hour: int
+    heartbeat_timeout: timedelta
+    hang_timeout: timedelta
+    startup_timeout: timedelta
+    capacity_timeout: timedelta
+    budget_usd: Decimal
+    on_stop: Literal["hold", "teardown"] = "teardown"
+    hold_for: timedelta = timedelta(minutes=60)
+    archive: timedelta = timedelta()
+    """The archive alone: what deadline and budget must still cover at a hold's end."""
+    interval_and_archive: timedelta
+    """One checkpoint interval plus the archive: with less time or money left there is nothing to gain."""
+
+
+class PodView(Frozen):
+    """One pod of the gang, as seen from outside."""
+
+    index: int
+    name: str
+    node: str | None
+    phase: Literal["Pending", "Running", "Succeeded", "Failed", "Missing"]
+    exit_code: int | None = None
+    detail: str = ""
+    silent_for: timedelta | None = None
+    """Since the last good answer of `/status`; None before the first."""
+    running_for: timedelta | None = None
+    trainer_phase: Phase | None = None
+    step: int = 0
+    committed_step: int = -1
+
+
+class NodeView(Frozen):
+    name: str
+    instance: str | None
+    ready: bool | None
+    """The Node's Ready condition; None when it is Unknown."""
+    instance_state: Literal["running", "impaired", "gone", "unknown"] = "unknown"
+    quarantined: bool = False
+
+
+class Observation(Frozen):
+    now: datetime
+    deadline: datetime
+    spent_usd: Decimal
+    usd_per_hour: Decimal
+    attempt: int
+    """The attempt in flight or the newest ended one; 0 before the first."""
+    in_flight: bool
+    pods: tuple[PodView, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    nodes_wanted: int = 0
+    since_launch: timedelta = timedelta()
+    since_step: timedelta = timedelta()
+    """Since the gang's slowest step last rose, or since launch."""
+    since_short: timedelta | None = None
+    """How long there have been fewer fit nodes than wanted; None when there are enough."""
+    committed_step: int = -1
+    """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
+    stop_requested: bool = False
+    held_since: datetime | None = None
+    """When the hold in force began; None while none is."""
+
+
+class Attempt(Frozen):
+    """An attempt that has ended."""
+
+    number: int
+    failure: Failure
+    committed_at_launch: int
+    committed_at_end: int
+    dead_nodes: tuple[str, ...] = ()
+
+    @property
+    def progressed(self) -> bool:
+        return self.committed_at_end > self.committed_at_launch
+
+
+class History(Frozen):
+    attempts: tuple[Attempt, ...] = ()
+    repairs: tuple[datetime, ...] = ()
+
+    def without_progress(self) -> int:
+        """Attempts at the end of the history that committed nothing new."""
+        count = 0
+        for attempt in reversed(self.attempts):
+            if attempt.progressed:
+                break
+            count += 1
+        return count
+
+    def count(self, *failures: Failure) -> int:
+        return sum(attempt.failure in failures for attempt in self.attempts)
