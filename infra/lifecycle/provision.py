@@ -11,6 +11,7 @@ from infra.errors import UserError
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.names import FOUNDATION_STACK
+from infra.spec import Spec
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -24,8 +25,7 @@ def run(context: Context) -> dict[str, Any]:
         )
     engine = Engine(context, context.results / "pulumi")
     context.progress.step("foundation: buckets and registry")
-    settings = FoundationSettings(account=context.spec.account, region=context.spec.region)
-    engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
+    engine.up(engine.stack(FOUNDATION_STACK, foundation_settings(context.spec).to_config()))
     context.guard()
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
     context.progress.step("campaign stack")
@@ -40,6 +40,10 @@ def run(context: Context) -> dict[str, Any]:
         "train_tokens": data.manifest.train_tokens,
         "resources": count,
     }
+
+
+def foundation_settings(spec: Spec) -> FoundationSettings:
+    return FoundationSettings(account=spec.account, region=spec.region)
 
 
 def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
