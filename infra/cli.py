@@ -87,14 +87,18 @@ def down(
 
 
 @app.command()
-def report(name: Name, region: Region = "us-east-1") -> None:
-    """Write the report of a campaign as it stands."""
+def report(
+    name: Name,
+    region: Region = "us-east-1",
+    show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+) -> None:
+    """Write the report of a campaign as it stands; of one that is gone, from the record in the results folder."""
     from infra import target
 
     target.enter_where(name)
     from infra.commands.report import report_command
 
-    raise typer.Exit(report_command(name, region, console))
+    raise typer.Exit(report_command(name, region, show, console))
 
 
 @app.command()

@@ -1,16 +1,35 @@
-"""`bivouac report NAME`: the report of a campaign as it stands, at any time."""
+"""`bivouac report NAME`: the report of a campaign as it stands; of one that is gone, from the record kept here."""
 
 from __future__ import annotations
 
+import webbrowser
+from pathlib import Path
+
 from rich.console import Console
 
+from infra.errors import UserError
 from infra.folders import results_folder
 from infra.lifecycle import report
 from infra.lifecycle.opening import record_of
 
 
-def report_command(campaign: str, region: str, console: Console) -> int:
-    store = record_of(campaign, region)
-    written = report.write(store, results_folder(campaign))
-    console.print(f"report: {written['html']}")
+def report_command(campaign: str, region: str, show: bool, console: Console) -> int:
+    """Raises `UserError` where the campaign can be found neither in the account nor in the results folder."""
+    results = results_folder(campaign)
+    try:
+        store = record_of(campaign, region)
+    except UserError as error:
+        if not (results / report.PACKED).exists():
+            raise
+        console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
+        console.print(f"made again from {results / report.PACKED}", markup=False, soft_wrap=True)
+        made, written = report.write_again(results)
+    else:
+        made, written = report.write(store, results)
+    console.print(made.verdict, markup=False)
+    for notice in made.notices:
+        console.print(f"{notice.level}: {notice.text}", markup=False)
+    console.print(f"report: {written['html']}", markup=False, soft_wrap=True)
+    if show and not webbrowser.open(Path(written["html"]).as_uri()):
+        console.print("no browser was found: open that file")
     return 0

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.actions.archive import MANIFEST_NAME
+from infra.errors import UserError
+from infra.events import Stage, fold
 from infra.lifecycle.certify import CERTIFICATE
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import SITE, stored_plan, stored_spec
-from infra.reporting import Record, Report, build, pods_to_read, render
+from infra.names import buckets, data_prefix
+from infra.reporting import Record, Report, build, pods_to_read, render, unpacked
 from infra.reporting.sentences import clock, share
 from infra.store import CampaignStore
+from trainer.contract import DATA_MANIFEST_NAME
 
-HTML, JSON = "report.html", "report.json"
+HTML, JSON, PACKED = "report.html", "report.json", "record.json.gz"
 _LOGS = "logs/"
 
 
 def run(context: Context) -> dict[str, Any]:
-    report = _of(context.store)
-    written = _write(report, context.store, context.results)
+    report, written = write(context.store, context.results)
     goodput = report.goodput
     if goodput is not None:
         context.progress.note(
@@ -30,37 +37,86 @@ def run(context: Context) -> dict[str, Any]:
     return {"goodput": round(goodput, 4) if goodput is not None else None, **written}
 
 
-def write(store: CampaignStore, results: Path) -> dict[str, str]:
-    """Write the report of a campaign as it stands, here and beside its record; returns the two paths here."""
-    return _write(_of(store), store, results)
+def write(store: CampaignStore, results: Path) -> tuple[Report, dict[str, str]]:
+    """Write the report of a campaign as it stands, here and beside its record; returns it and the paths here."""
+    return _write(read(store), store, results)
+
+
+def write_again(results: Path) -> tuple[Report, dict[str, str]]:
+    """The report from the record that an earlier one left beside it: needs neither site nor credentials.
+
+    Raises `UserError` where there is none or it cannot be read.
+    """
+    path = results / PACKED
+    try:
+        record = unpacked(path.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            "no record of this campaign can be read here",
+            seen=f"{path}: {error}",
+            cure="give the name of a campaign that ran, its region, or BIVOUAC_RESULTS for another results folder",
+        ) from error
+    report = build(record)
+    return report, _files(results, {HTML: render(report).encode(), JSON: _json(report)})
 
 
 def read(store: CampaignStore) -> Record:
-    """Everything a report is computed from."""
+    """Everything a report is computed from; what should be there and cannot be read is named in it."""
     spec = stored_spec(store)
+    events = store.events()
     keys = {key.rpartition("/")[2].removesuffix(".log"): key for key in store.keys(_LOGS)}
     pods = pods_to_read(list(keys))
     with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
         bodies = list(pool.map(lambda pod: store.get(keys[pod]), pods))
+    state, unread = fold(events), _Unread()
+    image = state.finished_stages.get(Stage.BAKE, {}).get("manifest")
+    bucket = buckets(spec.account, spec.region)
+    digest = state.finished_stages.get(Stage.PROVISION, {}).get("data_digest")
+    archived = state.archive is not None
     return Record(
         spec=spec,
         plan=stored_plan(store, spec),
-        events=store.events(),
+        events=events,
         at=datetime.now(UTC),
         logs={pod: body.decode(errors="replace") for pod, body in zip(pods, bodies, strict=True) if body is not None},
         certificate=store.get_json(CERTIFICATE),
         site=store.get_json(SITE),
+        image=unread.json(store, store.bucket, image) if image else None,
+        data=unread.json(store, bucket.data, f"{data_prefix(digest)}{DATA_MANIFEST_NAME}") if digest else None,
+        archive=unread.json(store, bucket.archive, f"{store.prefix}/{MANIFEST_NAME}") if archived else None,
+        unread=tuple(unread.reasons),
     )
 
 
-def _of(store: CampaignStore) -> Report:
-    return build(read(store))
+class _Unread:
+    """Reads what the page can do without, and keeps the reasons where it has to."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def json(self, store: CampaignStore, bucket: str, key: str) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads(store.s3.get_object(Bucket=bucket, Key=key)["Body"].read()))
+        except (ClientError, BotoCoreError, ValueError) as error:
+            self.reasons.append(f"s3://{bucket}/{key}: {error}")
+            return None
 
 
-def _write(report: Report, store: CampaignStore, results: Path) -> dict[str, str]:
+def _write(record: Record, store: CampaignStore, results: Path) -> tuple[Report, dict[str, str]]:
+    report = build(record)
+    bodies = {HTML: render(report).encode(), JSON: _json(report)}
+    written = _files(results, bodies | {PACKED: record.packed()})
+    for name, body in bodies.items():
+        store.put(f"{store.prefix}/{name}", body)
+    return report, written
+
+
+def _files(results: Path, bodies: dict[str, bytes]) -> dict[str, str]:
     results.mkdir(parents=True, exist_ok=True)
-    texts = {HTML: render(report), JSON: report.model_dump_json(indent=1)}
-    for name, text in texts.items():
-        (results / name).write_text(text, encoding="utf-8")
-        store.put(f"{store.prefix}/{name}", text.encode())
+    for name, body in bodies.items():
+        (results / name).write_bytes(body)
     return {"html": str(results / HTML), "json": str(results / JSON)}
+
+
+def _json(report: Report) -> bytes:
+    return report.model_dump_json(indent=1).encode()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
-from infra.estimates.figure import cents
 from infra.events import Event, Kind
+from infra.reporting.causes import Cause
 from infra.reporting.ledger import Ledger
-from infra.reporting.model import AttemptTime, Cause, Interruption, Loss
+from infra.reporting.model import AttemptTime, Interruption, Loss
+from infra.reporting.money import allot, resolution
 from infra.reporting.record import Record
+from infra.reporting.sentences import clock
 from infra.reporting.timeline import ordered, short
 
-_COST = (Cause.REPLACE, Cause.STARTUP, Cause.REDO)
+COST = (Cause.REPLACE, Cause.STARTUP, Cause.REDO)
 """Detection and replacement, the new start, the steps run again: what a failure costs, in the order it is paid."""
+MOST_EVIDENCE = 6
 
 
 def interruptions(record: Record, attempts: Sequence[AttemptTime], book: Ledger) -> tuple[Interruption, ...]:
@@ -25,49 +29,118 @@ def interruptions(record: Record, attempts: Sequence[AttemptTime], book: Ledger)
                 found.append(_takeover(record, event, attempts))
             case Kind.NODE_VERDICT if not event.data.get("fit", True):
                 found.append(_unfit(record, event))
-    return tuple(sorted(found, key=lambda row: row.at_s))
+            case Kind.STAGE_FAILED:
+                found.append(_stage(record, event))
+    in_order = sorted(found, key=lambda row: row.at_s)
+    return tuple(row.model_copy(update={"number": number}) for number, row in enumerate(in_order, 1))
 
 
 def _failure(
     record: Record, events: list[Event], attempts: Sequence[AttemptTime], row: AttemptTime, book: Ledger
 ) -> Interruption:
     following = next((later for later in attempts if later.attempt > row.attempt), None)
-    costs = []
-    for cause in _COST:
-        spans = [span for span in book.spans if span.interruption == row.attempt and span.cause is cause]
-        if spans:
-            usd = book.usd(spans)
-            costs.append(Loss(cause=cause, seconds=round(sum(s.seconds for s in spans), 3), usd=cents(usd)))
-    mine = [span for span in book.spans if span.interruption == row.attempt and span.cause in _COST]
+    at_s = row.last_step_s if row.last_step_s is not None else row.launched_s
+    costs = [
+        Loss(cause=cause, seconds=book.micros(cause, row.attempt) / 1e6, usd=book.usd(cause, row.attempt))
+        for cause in COST
+        if book.micros(cause, row.attempt)
+    ]
+    amounts = allot([item.usd for item in costs], resolution(record, book))
+    resumed = following.from_step if following is not None and following.first_step_s is not None else None
     return Interruption(
-        at_s=row.last_step_s if row.last_step_s is not None else row.ended_s,
+        at_s=at_s,
         attempt=row.attempt,
         cause=f"{row.failure} failure",
         what=row.detail or "no detail was recorded",
+        evidence=_evidence(record, events, row),
         answer=_answer(record, events, row, following),
-        resumed_from=following.from_step if following else None,
+        action=_action(record, events, row, following),
+        detected_s=round(max(row.ended_s - at_s, 0.0), 3),
+        again_s=_since(at_s, following.first_step_s if following else None),
+        caught_up_s=_since(at_s, (following.redone_s or following.first_step_s) if following else None),
+        resumed_from=resumed,
+        steps_lost=max(row.last_step - resumed, 0) if resumed is not None else 0,
         steps_repeated=following.repeated if following else 0,
-        losses=tuple(costs),
-        seconds=round(sum(span.seconds for span in mine), 3),
-        usd=cents(book.usd(mine)),
+        losses=tuple(item.model_copy(update={"usd": usd}) for item, usd in zip(costs, amounts, strict=True)),
+        seconds=sum(book.micros(cause, row.attempt) for cause in COST) / 1e6,
+        usd=sum(amounts, Decimal(0)),
     )
 
 
+def _since(at_s: float, then_s: float | None) -> float | None:
+    return None if then_s is None else round(then_s - at_s, 3)
+
+
+def _evidence(record: Record, events: list[Event], row: AttemptTime) -> tuple[str, ...]:
+    """What the record holds besides the verdict: dead nodes, the step seen last, checkpoints refused at the restart."""
+    rows = []
+    for event in events:
+        data = event.data
+        if event.kind is Kind.ATTEMPT_ENDED and data.get("attempt") == row.attempt:
+            dead = [short(node) for node in data.get("dead_nodes", ())]
+            rows += [f"dead: {', '.join(dead)}"] if dead else []
+            rows.append(f"last step seen {data.get('step')}, newest committed {data.get('committed_at_end')}")
+        if event.kind is Kind.NODE_QUARANTINED and _between(record, event, row.ended_s, row.next_launch_s):
+            rows.append(f"{short(data['node'])}: {data.get('reason')}")
+        if event.kind is Kind.CHECKPOINT_REFUSED and data.get("attempt") == row.attempt + 1:
+            where = f"rank {data.get('rank')}, {data.get('file')} on the {data.get('tier')} tier"
+            rows.append(f"checkpoint of step {data.get('step')} refused: {where}")
+    if len(rows) > MOST_EVIDENCE:
+        rows = [*rows[:MOST_EVIDENCE], f"and {len(rows) - MOST_EVIDENCE} more: see the record"]
+    return tuple(rows)
+
+
+def _between(record: Record, event: Event, begin_s: float, end_s: float | None) -> bool:
+    return begin_s <= record.seconds(event.at) <= (record.now_s if end_s is None else end_s)
+
+
 def _answer(record: Record, events: list[Event], row: AttemptTime, following: AttemptTime | None) -> tuple[str, ...]:
-    until = following.launched_s if following is not None else record.now_s
     found = []
     for event in events:
-        if not row.ended_s <= record.seconds(event.at) <= until:
+        if not _between(record, event, row.ended_s, row.next_launch_s):
             continue
         if event.kind is Kind.NODE_QUARANTINED:
             found.append(f"{short(event.data['node'])} ({event.data.get('instance')}) quarantined and given back")
-        if event.kind is Kind.DECISION and event.data.get("action") == "finish":
-            found.append(f"training ended: {event.data.get('why')}")
+        if event.kind is Kind.TRAINING_FINISHED:
+            found.append(f"training {event.data.get('outcome')}: {event.data.get('why')}")
     if following is not None:
-        where = f" on {', '.join(following.nodes)}" if following.nodes else ""
-        start = f"from the checkpoint of step {following.from_step}" if following.from_step else "from the beginning"
+        new = [node for node in following.nodes if node not in row.nodes]
+        where = f" with {', '.join(new[:4])} instead" if new and row.nodes else ""
+        start = f"from the checkpoint of step {following.from_step:,}" if following.from_step else "from the beginning"
         found.append(f"attempt {following.attempt} {start}{where}")
     return tuple(found) or ("none yet",)
+
+
+def _action(record: Record, events: list[Event], row: AttemptTime, following: AttemptTime | None) -> str:
+    mine = [event for event in events if _between(record, event, row.ended_s, row.next_launch_s)]
+    if any(event.kind is Kind.NODE_QUARANTINED for event in mine):
+        return "replaced"
+    if following is not None:
+        return "restarted"
+    ends = [event.data.get("outcome") for event in mine if event.kind is Kind.TRAINING_FINISHED]
+    return str(ends[-1]) if ends else "none yet"
+
+
+def _stage(record: Record, event: Event) -> Interruption:
+    now, stage = record.seconds(event.at), event.data.get("stage")
+    again = next(
+        (
+            record.seconds(later.at)
+            for later in ordered(record)
+            if later.kind is Kind.STAGE_STARTED and later.data.get("stage") == stage and later.at > event.at
+        ),
+        None,
+    )
+    return Interruption(
+        at_s=now,
+        attempt=None,
+        cause=f"{stage} failed",
+        what=str(event.data.get("error")),
+        answer=("none yet",) if again is None else (f"entered again after {clock(again - now)}",),
+        action="none yet" if again is None else "entered again",
+        again_s=_since(now, again),
+        seconds=_since(now, again),
+    )
 
 
 def _takeover(record: Record, event: Event, attempts: Sequence[AttemptTime]) -> Interruption:
@@ -82,6 +155,7 @@ def _takeover(record: Record, event: Event, attempts: Sequence[AttemptTime]) -> 
             f"{event.data.get('holder')} took over",
             "training went on meanwhile: the steward needs no driver" if training else "the stage was entered again",
         ),
+        action="taken over",
         seconds=0.0 if training else None,
     )
 
@@ -95,4 +169,5 @@ def _unfit(record: Record, event: Event) -> Interruption:
         cause="unfit node",
         what=f"{short(event.data['node'])}: {seen or 'unfit'}",
         answer=(f"{event.data.get('instance')} replaced before training; its time is in preflight",),
+        action="replaced",
     )

@@ -1,6 +1,6 @@
 """Every paid second has one cause: the trainer's own lines speak first, then the attempts, then the stages.
 
-Money is the plan's rates x the time in which each line of the bill is up.
+Money is the plan's rates x the time in which each line of the bill is up: `money.py`.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 from infra.estimates.cost import CostLine
-from infra.estimates.figure import cents
 from infra.events import Kind, Stage
-from infra.reporting.model import LABELS, AttemptTime, Cause, Money, Rate, Share, StageTime
+from infra.reporting.causes import Cause
+from infra.reporting.model import AttemptTime, StageTime
 from infra.reporting.record import Record
 from infra.reporting.timeline import ordered, training_finished_s
 from infra.reporting.trainer_log import TrainerLog
@@ -28,8 +29,7 @@ _STAGE_CAUSE = {
 """Supervise has no cause of its own: what the attempts leave of it is idle. Certify comes after the bill."""
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     begun_s: float
     ended_s: float
     cause: Cause
@@ -42,6 +42,8 @@ class Span:
 
 
 Window = tuple[float, float]
+Key = tuple[Cause, int | None]
+"""A cause, and the attempt whose failure made it necessary."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,12 @@ class Ledger:
     windows: dict[str, tuple[Window, ...]]
     """Line of the plan's cost -> when it was up."""
     lines: tuple[CostLine, ...]
+    tallies: dict[tuple[Window, ...], dict[Key, int]]
+    """Microseconds by cause within each set of windows: whole numbers, so that sums of parts equal the whole."""
 
     @property
     def paid_s(self) -> float:
-        return self.paid[1] - self.paid[0] if self.paid else 0.0
+        return micro(self.paid[1]) / 1e6 - micro(self.paid[0]) / 1e6 if self.paid else 0.0
 
     @property
     def gpu_up(self) -> tuple[Window, ...]:
@@ -65,24 +69,69 @@ class Ledger:
     def gpu_s(self) -> float:
         return sum(end - begin for begin, end in self.gpu_up)
 
-    def seconds(self, cause: Cause) -> float:
-        return sum(span.seconds for span in self.spans if span.cause is cause)
+    def micros(self, cause: Cause, interruption: int | None = None) -> int:
+        """Paid time of a cause, or of its part that one attempt's failure made necessary."""
+        return _of(self.tallies.get((self.paid,), {}) if self.paid else {}, cause, interruption)
 
-    def usd(self, spans: Iterable[Span]) -> Decimal:
-        """Not rounded: sums of parts equal the whole."""
-        listed = list(spans)
-        total = Decimal(0)
-        for line in self.lines:
-            seconds = sum(_overlap(span, window) for span in listed for window in self.windows[line.name])
-            total += line.usd_per_hour * Decimal(repr(seconds)) / 3600
-        return total
+    def seconds(self, cause: Cause) -> float:
+        return self.micros(cause) / 1e6
+
+    def usd(self, cause: Cause, interruption: int | None = None) -> Decimal:
+        """Not rounded."""
+        return sum(
+            (
+                price(line, _of(self.tallies[self.windows[line.name]], cause, interruption))
+                for line in self.lines
+                if self.windows[line.name]
+            ),
+            Decimal(0),
+        )
+
+    def line_micros(self, line: CostLine) -> int:
+        """How long a line of the bill was up."""
+        return sum(self.tallies.get(self.windows[line.name], {}).values())
+
+
+def micro(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+def price(line: CostLine, micros: int) -> Decimal:
+    return line.usd_per_hour * micros / 3_600_000_000
+
+
+def _of(tally: dict[Key, int], cause: Cause, interruption: int | None) -> int:
+    return sum(
+        count
+        for (mine, attempt), count in tally.items()
+        if mine is cause and (interruption is None or attempt == interruption)
+    )
+
+
+def _tally(spans: Sequence[Span], windows: Sequence[Window]) -> dict[Key, int]:
+    """Both sorted and without overlaps in themselves."""
+    found: dict[Key, int] = {}
+    first = 0
+    edges = [(micro(begin), micro(end)) for begin, end in windows]
+    for begun_s, ended_s, cause, interruption in spans:
+        begun, ended = round(begun_s * 1_000_000), round(ended_s * 1_000_000)
+        while first < len(edges) and edges[first][1] <= begun:
+            first += 1
+        index = first
+        while index < len(edges) and edges[index][0] < ended:
+            opened, shut = edges[index]
+            within = (ended if ended < shut else shut) - (begun if begun > opened else opened)
+            key = (cause, interruption)
+            found[key] = found.get(key, 0) + within
+            index += 1
+    return found
 
 
 def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[AttemptTime], log: TrainerLog) -> Ledger:
     paid = paid_window(record, stages)
     lines = tuple(line for line in record.plan.cost if line.usd_per_hour)
     if paid is None:
-        return Ledger((), None, {line.name: () for line in lines}, lines)
+        return Ledger((), None, {line.name: () for line in lines}, lines, {})
     claims = [_steps(log), _attempts(record, attempts), _stages(stages), [Span(*paid, Cause.IDLE)]]
     spans: list[Span] = []
     for claim in claims:
@@ -90,8 +139,10 @@ def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[Attem
     clipped = (
         Span(max(span.begun_s, paid[0]), min(span.ended_s, paid[1]), span.cause, span.interruption) for span in spans
     )
+    kept = tuple(span for span in clipped if span.seconds > 0)
     windows = {line.name: _windows(line, record, stages, paid) for line in lines}
-    return Ledger(tuple(span for span in clipped if span.seconds > 0), paid, windows, lines)
+    tallies = {window: _tally(kept, window) for window in {(paid,), *windows.values()}}
+    return Ledger(kept, paid, windows, lines, tallies)
 
 
 def paid_window(record: Record, stages: Sequence[StageTime]) -> Window | None:
@@ -121,72 +172,6 @@ def overlay(top: Sequence[Span], bottom: Sequence[Span]) -> list[Span]:
     return sorted(result, key=lambda span: span.begun_s)
 
 
-def shares(book: Ledger) -> tuple[Share, ...]:
-    """All causes that took time, in the order of `Cause`."""
-    whole = book.usd(book.spans)
-    rows = []
-    for cause in Cause:
-        spans = [span for span in book.spans if span.cause is cause]
-        if not spans:
-            continue
-        seconds, usd = sum(span.seconds for span in spans), book.usd(spans)
-        rows.append(
-            Share(
-                cause=cause,
-                label=LABELS[cause][0],
-                meaning=LABELS[cause][1],
-                seconds=round(seconds, 3),
-                time_share=seconds / book.paid_s,
-                usd=usd.quantize(Decimal("0.0001")),
-                money_share=float(usd / whole) if whole else 0.0,
-            )
-        )
-    return tuple(rows)
-
-
-def money(record: Record, book: Ledger) -> Money:
-    by_time = book.usd(book.spans)
-    sized = [line for line in record.plan.cost if not line.usd_per_hour and line.usd]
-    by_size = sum((line.usd for line in sized), Decimal(0)) if book.paid else Decimal(0)
-    rates = tuple(
-        Rate(
-            name=line.name,
-            usd_per_hour=line.usd_per_hour,
-            seconds=round(sum(end - begin for begin, end in book.windows[line.name]), 3),
-            usd=cents(_line_usd(book, line)),
-            formula=_rate_formula(line),
-        )
-        for line in book.lines
-    )
-    return Money(
-        notional=record.site is not None,
-        by_time_usd=cents(by_time),
-        by_size_usd=cents(by_size),
-        total_usd=cents(by_time + by_size),
-        planned_usd=record.plan.totals.usd.value,
-        budget_usd=record.plan.budget_usd,
-        prices_as_of=record.plan.prices_as_of.isoformat(),
-        rates=rates,
-        unpriced=record.plan.unpriced,
-        assumptions=(
-            "Every line that stays bills from the start of provision to the end of teardown, which is an upper bound.",
-            "GPU nodes bill from the start of preflight until the node group is at zero, as many as the spec asks for.",
-            *(f"{line.name}: the plan's {line.usd} USD by size, {line.formula}." for line in sized),
-        ),
-    )
-
-
-def _rate_formula(line: CostLine) -> str:
-    """How the rate is made, without the plan's own hours."""
-    made, found, _ = line.formula.partition(" USD/h")
-    return f"{made} USD/h" if found else line.formula
-
-
-def _line_usd(book: Ledger, line: CostLine) -> Decimal:
-    seconds = sum(end - begin for begin, end in book.windows[line.name])
-    return line.usd_per_hour * Decimal(repr(seconds)) / 3600
-
-
 def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Window, ...]:
     if line.name == "builder":
         known = any(
@@ -209,10 +194,6 @@ def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> t
             continue
         found.append((up, min((down for down in downs if down > up), default=paid[1])))
     return tuple(found)
-
-
-def _overlap(span: Span, window: Window) -> float:
-    return max(0.0, min(span.ended_s, window[1]) - max(span.begun_s, window[0]))
 
 
 def _steps(log: TrainerLog) -> list[Span]:

@@ -4,46 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
+
+from infra.reporting.causes import Cause
 
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Cause(StrEnum):
-    """Where a paid second went; every one has exactly one cause."""
-
-    USEFUL = "useful"
-    EVALUATION = "evaluation"
-    SAVING = "saving"
-    REDO = "redo"
-    STARTUP = "startup"
-    REPLACE = "replace"
-    PROVISION = "provision"
-    BAKE = "bake"
-    PREFLIGHT = "preflight"
-    ARCHIVE = "archive"
-    TEARDOWN = "teardown"
-    IDLE = "idle"
-
-
-LABELS: dict[Cause, tuple[str, str]] = {
-    Cause.USEFUL: ("useful training", "steps run for the first time"),
-    Cause.EVALUATION: ("evaluation", "held-out loss, by rank 0"),
-    Cause.SAVING: ("between steps", "checkpoint stall, logging, the last save"),
-    Cause.REDO: ("redo", "steps that an earlier attempt had already run"),
-    Cause.STARTUP: ("startup and restore", "steward, pods, ranks, checkpoint read; to the first step"),
-    Cause.REPLACE: ("detect and replace", "from the last step before a failure to the next launch"),
-    Cause.PROVISION: ("provision", "the campaign's stack"),
-    Cause.BAKE: ("bake", "the trainer's image"),
-    Cause.PREFLIGHT: ("preflight", "nodes up and proven"),
-    Cause.ARCHIVE: ("archive", "golden checkpoint out, read back, evaluated"),
-    Cause.TEARDOWN: ("teardown", "everything that bills destroyed"),
-    Cause.IDLE: ("idle", "paid, and nothing of the above: no driver between stages, or a hold"),
-}
 
 
 class Fact(Frozen):
@@ -51,6 +19,35 @@ class Fact(Frozen):
     value: str
     digest: bool = False
     """Set in fixed width."""
+
+
+class FactGroup(Frozen):
+    name: str
+    facts: tuple[Fact, ...]
+
+
+class Notice(Frozen):
+    """Something that is not well, for the head of the page."""
+
+    level: str
+    """bad, warning, open (not well yet, since it is not over)."""
+    text: str
+
+
+class KeyFigure(Frozen):
+    name: str
+    value: str
+    meaning: str
+    level: str = ""
+    """good, warning, bad, or nothing."""
+
+
+class Gap(Frozen):
+    """A time in which no stage ran, in seconds since the campaign began."""
+
+    begun_s: float
+    ended_s: float
+    why: str
 
 
 class StageTime(Frozen):
@@ -111,6 +108,8 @@ class Losses(Frozen):
 
     attempt: int
     points: tuple[LossPoint, ...]
+    steps: int
+    """Steps it ran: more than there are points where the series is thinned."""
 
 
 class Evaluated(Frozen):
@@ -152,12 +151,25 @@ class Loss(Frozen):
 
 
 class Interruption(Frozen):
+    number: int = 0
+    """From 1 in the order of time: how pictures and text refer to it."""
     at_s: float
     attempt: int | None
     cause: str
     what: str
+    evidence: tuple[str, ...] = ()
     answer: tuple[str, ...]
+    action: str = ""
+    """restart, replace, hold, stop, none: in a word."""
+    detected_s: float | None = None
+    """From the last finished step to the decision."""
+    again_s: float | None = None
+    """From the last finished step to the first step of the next attempt."""
+    caught_up_s: float | None = None
+    """From the last finished step until the last repeated step had been run again."""
     resumed_from: int | None = None
+    steps_lost: int = 0
+    """Steps behind the checkpoint that the next attempt resumed from."""
     steps_repeated: int = 0
     losses: tuple[Loss, ...] = ()
     seconds: float | None = None
@@ -175,13 +187,28 @@ class Share(Frozen):
     money_share: float
 
 
-class Rate(Frozen):
-    """One line of the bill."""
+class Item(Frozen):
+    """One line of the bill against the plan's."""
 
     name: str
-    usd_per_hour: Decimal
-    seconds: float
+    planned_usd: Decimal
+    planned: str
+    """The plan's formula."""
     usd: Decimal
+    counted: str
+    """The formula of what was counted."""
+    seconds: float | None = None
+    """How long it was up; None for what bills by size."""
+
+
+class Kept(Frozen):
+    """What stays on purpose and what it costs until someone deletes it."""
+
+    name: str
+    where: str
+    bytes: int | None
+    usd_per_month: Decimal | None
+    """None: its size or price is not on record."""
     formula: str
 
 
@@ -191,10 +218,13 @@ class Money(Frozen):
     by_time_usd: Decimal
     by_size_usd: Decimal
     total_usd: Decimal
+    """To `resolution_usd`, to which causes and items add up exactly."""
+    resolution_usd: Decimal
     planned_usd: Decimal
     budget_usd: Decimal
     prices_as_of: str
-    rates: tuple[Rate, ...]
+    items: tuple[Item, ...]
+    kept: tuple[Kept, ...]
     unpriced: tuple[str, ...]
     assumptions: tuple[str, ...]
 
@@ -206,16 +236,36 @@ class PlannedStage(Frozen):
     formula: str
 
 
+class StoredFile(Frozen):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Recipe(Frozen):
+    """Commands that do one thing."""
+
+    title: str
+    commands: str
+    note: str = ""
+
+
 class Golden(Frozen):
     step: int
+    tokens: int | None
     manifest: str
     folder: str
     objects: int
     bytes: int
+    """Of everything in the archive."""
     recorded_loss: float | None
     restored_loss: float | None
-    commands: tuple[str, ...]
-    """How to fetch it, verify every byte of it, and evaluate it."""
+    files: tuple[StoredFile, ...]
+    """The checkpoint's own, the largest first; empty where the archive's manifest could not be read."""
+    recipes: tuple[Recipe, ...]
+    """How to fetch it, verify every byte of it, evaluate it, and load it."""
+    refused: tuple[str, ...] = ()
+    """Newer checkpoints that were not sound."""
 
     @property
     def proven(self) -> bool:
@@ -237,6 +287,8 @@ class CertificateSummary(Frozen):
     looks: int = 0
     listed: int = 0
     found: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+    """What only a person can judge."""
     could_not_look: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     rows: tuple[LookRow, ...] = ()
@@ -252,7 +304,7 @@ class Happened(Frozen):
 class Report(Frozen):
     """A campaign as its record tells it, whole or in part."""
 
-    format: int = 1
+    format: int = 2
     campaign: str
     purpose: str
     owner: str
@@ -263,19 +315,26 @@ class Report(Frozen):
     """In a few words, for the head of the page."""
     level: str
     """good, warning, bad, open."""
-    summary: tuple[str, ...]
+    verdict: str
+    """One sentence for whoever reads nothing else."""
+    notices: tuple[Notice, ...]
+    figures: tuple[KeyFigure, ...]
     goodput: float | None
     """Useful new training time / paid time."""
     gpu_goodput: float | None
     """Useful new training time / time with GPU nodes up."""
     paid_s: float
     clock_s: float
-    facts: tuple[Fact, ...]
+    gpu_s: float
+    facts: tuple[FactGroup, ...]
+    spec: str
+    """As YAML."""
     stages: tuple[StageTime, ...]
     attempts: tuple[AttemptTime, ...]
     gpu_up: tuple[tuple[float, float], ...]
     """When GPU nodes were paid, in seconds since the campaign began."""
     marks: tuple[Mark, ...]
+    gaps: tuple[Gap, ...]
     training: Training
     interruptions: tuple[Interruption, ...]
     shares: tuple[Share, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from infra.events import Event, Kind
@@ -24,8 +24,19 @@ def clock(seconds: float) -> str:
 
 
 def stamp(seconds: float) -> str:
-    """Time since the beginning as 0:03:07."""
-    return str(timedelta(seconds=round(seconds)))
+    """Time since the beginning as 0:03:07, or 2 d 04:03:07."""
+    days, rest = divmod(round(seconds), 86400)
+    hours, minutes = divmod(rest // 60, 60)
+    return f"{days} d {hours:02d}:{minutes:02d}:{rest % 60:02d}" if days else f"{hours}:{minutes:02d}:{rest % 60:02d}"
+
+
+def moment(at: datetime) -> str:
+    """A time of day that a reader elsewhere understands."""
+    return at.astimezone(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def size(count: int) -> str:
@@ -44,6 +55,12 @@ def usd(amount: Decimal | float) -> str:
     if 0 < value < Decimal("0.005"):
         return "< $0.01"
     return f"${value:,.2f}"
+
+
+def fine(amount: Decimal, *, sign: bool = False) -> str:
+    """To its own last digit: for parts that have to add up as printed."""
+    mark = "\u2212" if amount < 0 else "+" if sign and amount else ""
+    return f"{mark}${abs(amount):,f}"
 
 
 def share(part: float) -> str:

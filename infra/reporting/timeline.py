@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.events import Event, Kind, Stage
-from infra.reporting.model import AttemptTime, Mark, StageTime
+from infra.reporting.model import AttemptTime, Gap, Mark, StageTime
 from infra.reporting.record import Record
 from infra.reporting.trainer_log import TrainerLog
 
@@ -71,6 +71,29 @@ def marks(record: Record) -> tuple[Mark, ...]:
             case Kind.NODE_VERDICT if not data.get("fit", True):
                 found.append(Mark(at_s=now, kind="unfit", label=f"{short(data['node'])} unfit"))
     return tuple(found)
+
+
+def gaps(rows: tuple[StageTime, ...], now_s: float, *, over: bool) -> tuple[Gap, ...]:
+    """Times in which no stage ran, up to now unless it is over; moments are left out."""
+    found: list[Gap] = []
+    least = max(1.0, 0.01 * max((row.ended_s for row in rows), default=0.0))
+    last: StageTime | None = None
+    for row in rows:
+        if last is not None and row.begun_s - last.ended_s >= least:
+            found.append(Gap(begun_s=last.ended_s, ended_s=row.begun_s, why=_why_idle(last)))
+        last = row if last is None or row.ended_s >= last.ended_s else last
+    if last is not None and not over and last.ending != "running" and now_s - last.ended_s >= least:
+        found.append(Gap(begun_s=last.ended_s, ended_s=now_s, why=f"{_why_idle(last)}, up to now"))
+    return tuple(found)
+
+
+def _why_idle(last: StageTime) -> str:
+    match last.ending:
+        case "failed":
+            return f"{last.stage} had failed and nobody had run the campaign on"
+        case "cut off":
+            return f"the driver went away during {last.stage}"
+    return f"no driver ran after {last.stage}"
 
 
 def short(node: object) -> str:

@@ -7,8 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from infra.reporting.model import Evaluated, Losses, LossPoint, Repeats
 from infra.reporting.record import Record
@@ -19,8 +18,7 @@ READ = 2
 pod's log is the same mean over all ranks."""
 
 
-@dataclass(frozen=True)
-class StepLine:
+class StepLine(NamedTuple):
     attempt: int
     step: int
     loss: float
@@ -34,8 +32,7 @@ class StepLine:
         return self.ended_s - self.seconds
 
 
-@dataclass(frozen=True)
-class EvaluationLine:
+class EvaluationLine(NamedTuple):
     attempt: int
     step: int
     loss: float
@@ -68,11 +65,12 @@ def read(record: Record) -> TrainerLog:
     evaluations: dict[tuple[int, int], EvaluationLine] = {}
     restored: dict[int, int] = {}
     parameters = None
+    begun = (record.begun_at or record.at).timestamp()
     for attempt, line in _lines(record):
         step, seconds = line.get("step"), line.get("seconds", 0.0)
         if not isinstance(step, int) or not isinstance(line.get("time"), int | float):
             continue
-        ended = record.seconds(datetime.fromtimestamp(line["time"], UTC))
+        ended = line["time"] - begun
         match line["event"]:
             case "step" if _finite(line.get("loss")):
                 steps.setdefault((attempt, step), StepLine(attempt, step, line["loss"], ended, seconds))
@@ -92,7 +90,11 @@ def read(record: Record) -> TrainerLog:
 
 def losses(log: TrainerLog) -> tuple[Losses, ...]:
     return tuple(
-        Losses(attempt=attempt, points=tuple(LossPoint(step=x.step, loss=x.loss, repeated=x.repeated) for x in lines))
+        Losses(
+            attempt=attempt,
+            points=tuple(LossPoint(step=x.step, loss=x.loss, repeated=x.repeated) for x in lines),
+            steps=len(lines),
+        )
         for attempt, lines in log.steps.items()
     )
 
@@ -144,9 +146,7 @@ def _marked(steps: dict[tuple[int, int], StepLine]) -> dict[int, tuple[StepLine,
     series: dict[int, tuple[StepLine, ...]] = {}
     for attempt in sorted({attempt for attempt, _ in steps}):
         mine = [steps[key] for key in sorted(steps) if key[0] == attempt]
-        series[attempt] = tuple(
-            StepLine(x.attempt, x.step, x.loss, x.ended_s, x.seconds, repeated=x.step in known) for x in mine
-        )
+        series[attempt] = tuple(x._replace(repeated=True) if x.step in known else x for x in mine)
         known |= {x.step for x in mine}
     return series
 

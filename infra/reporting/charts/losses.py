@@ -10,10 +10,11 @@ from infra.reporting.charts.svg import WIDTH, Scale, drawing, line, rect, tag, t
 from infra.reporting.model import AttemptTime, Evaluated, Losses, LossPoint, Report, Training
 
 LEFT, RIGHT, TOP = 46.0, 20.0, 16.0
-MOST_POINTS = 1200
-"""Drawn per attempt: of longer series the lowest and the highest value of each piece."""
 MOST_RESTARTS = 4
 MOST_LANES = 9
+MOST_CIRCLES = 24
+MOST_SENTENCES = 6
+"""More restarts are ticks on the axis; the sentence is in the title."""
 AROUND = 5
 """Steps shown before and after the repeated ones."""
 
@@ -48,8 +49,13 @@ def loss_curve(report: Report) -> Markup:
 
 
 def restarts(report: Report) -> list[Markup]:
-    """A close view of each restart that repeated steps: the earlier run as rings, the later as dots."""
-    pictures = []
+    """A close view of each restart that repeated steps: the earlier run as rings, the later as dots.
+
+    None where the series is thinned: not every point would be there.
+    """
+    pictures: list[Markup] = []
+    if any(len(series.points) < series.steps for series in report.training.losses):
+        return pictures
     for index, series in enumerate(report.training.losses):
         again = [point.step for point in series.points if point.repeated]
         if again and index:
@@ -101,7 +107,7 @@ def _axes(across: Scale, down: Scale, bottom: float, name: str, *, whole: bool =
 
 
 def _path(points: Sequence[LossPoint], across: Scale, down: Scale, class_: str) -> Markup:
-    places = "L".join(f"{across(point.step):.1f} {down(point.loss):.1f}" for point in thinned(points))
+    places = "L".join(f"{across(point.step):.1f} {down(point.loss):.1f}" for point in points)
     return tag("path", d=f"M{places}", class_=class_) if places else Markup("")
 
 
@@ -119,19 +125,6 @@ def _halos(losses: Sequence[Losses], across: Scale, down: Scale) -> Iterator[Mar
         yield _path(run, across, down, f"halo {colour(series.attempt)}")
 
 
-def thinned(points: Sequence[LossPoint], most: int = MOST_POINTS) -> list[LossPoint]:
-    """No spike is lost: of each piece of a long series its lowest and highest point, in their order."""
-    if len(points) <= most:
-        return list(points)
-    size = -(-2 * len(points) // most)
-    kept = []
-    for begin in range(0, len(points), size):
-        piece = points[begin : begin + size]
-        low, high = min(piece, key=lambda p: p.loss), max(piece, key=lambda p: p.loss)
-        kept += sorted({low.step: low, high.step: high}.values(), key=lambda p: p.step)
-    return kept
-
-
 def _repeated_bands(losses: Sequence[Losses], across: Scale, bottom: float) -> Iterator[Markup]:
     for series in losses:
         again = [point.step for point in series.points if point.repeated]
@@ -143,28 +136,36 @@ def _repeated_bands(losses: Sequence[Losses], across: Scale, bottom: float) -> I
 
 def _restart_lines(losses: Sequence[Losses], across: Scale, bottom: float) -> Iterator[Markup]:
     last_end, lane = 0.0, 0
+    many = len(losses) > MOST_SENTENCES
     for series in losses[1:]:
+        if not series.points:
+            continue
         x = across(series.points[0].step - 1)
         label = f"attempt {series.attempt} resumes from step {series.points[0].step - 1:,}"
+        title = tag("title", label)
+        if many:
+            yield tag("line", title, x1=x, y1=bottom - 12, x2=x, y2=bottom, class_="tickmark")
+            continue
+        yield tag("line", title, x1=x, y1=TOP, x2=x, y2=bottom, class_=f"restart {colour(series.attempt)}")
         lane = lane + 1 if x < last_end + 8 else 0
         right = x + 8 + text_width(label) < WIDTH - RIGHT
         last_end = x + 8 + text_width(label) if right else x
-        y = TOP + 66 + 17 * lane
-        yield line(x, TOP, x, bottom, f"restart {colour(series.attempt)}")
         if lane < MOST_LANES:
             place, anchor = (x + 8, "start") if right else (x - 8, "end")
-            yield text(place, y, label, f"restarttext {colour(series.attempt)}", anchor)
+            yield text(place, TOP + 66 + 17 * lane, label, f"restarttext {colour(series.attempt)}", anchor)
 
 
 def _evaluations(rows: Sequence[Evaluated], across: Scale, down: Scale) -> Iterator[Markup]:
     """Labelled from the last to the first where there is room; every value stands in its title."""
-    free = WIDTH
+    free, few = WIDTH, len(rows) <= MOST_CIRCLES
     for row in sorted(rows, key=lambda item: item.step, reverse=True):
         x, y = across(row.step), down(row.loss)
         title = tag("title", f"held-out loss at step {row.step}, attempt {row.attempt}: {row.loss!r}")
-        yield tag("circle", title, cx=x, cy=y, r=5.0, class_="evaluation")
+        yield tag(
+            "circle", title, cx=x, cy=y, r=5.0 if few else 2.2, class_="evaluation" if few else "evaluation small"
+        )
         label = f"{row.loss:.3f}"
-        width = text_width(label) + 8
+        width = text_width(label) + (8 if few else 60)
         middle = min(x, WIDTH - width / 2)
         if middle + width / 2 <= free:
             yield text(middle, y - 11, label, "evaluationtext", "middle")

@@ -11,6 +11,8 @@ from infra.reporting.model import AttemptTime, Mark, Report, StageTime
 from infra.reporting.sentences import clock
 
 LEFT, RIGHT, ROW, BAR, LANE = 124.0, 24.0, 27.0, 15.0, 18.0
+MOST_ROWS, MOST_WORDS, MOST_LANES = 12, 5, 4
+"""Of more attempts all share a row; more interruptions go by their number alone, in so many lanes."""
 _ENDINGS = {"finished": "", "failed": ", failed", "cut off": ", its driver went away", "running": ", still running"}
 
 
@@ -18,11 +20,11 @@ def timeline(report: Report) -> Markup:
     stages = {row.stage: [other for other in report.stages if other.stage == row.stage] for row in report.stages}
     end = max([row.ended_s for row in report.stages] + [row.ended_s for row in report.attempts] + [1.0])
     across = Scale(0, end, LEFT, WIDTH - RIGHT)
-    marks = [mark for mark in report.marks if mark.kind != "refused"]
+    marks = _numbered(report)
     lanes = _lanes(marks, across)
-    top = LANE * (max(lanes, default=-1) + 1) + 8
-    rows = len(stages) + len(report.attempts) + bool(report.gpu_up)
-    bottom = top + ROW * rows
+    top = LANE * (min(max(lanes, default=-1) + 1, MOST_LANES)) + 8
+    packed = len(report.attempts) > MOST_ROWS
+    bottom = top + ROW * (len(stages) + (1 if packed else len(report.attempts)) + bool(report.gpu_up))
     parts = [*_axis(across, end, top, bottom)]
     y = top
     for index, (stage, runs) in enumerate(stages.items()):
@@ -30,8 +32,12 @@ def timeline(report: Report) -> Markup:
         y += ROW
         if stage == "supervise":
             for row in report.attempts:
-                parts += [text(LEFT - 12, y + 18, f"attempt {row.attempt}", "row sub", "end")]
-                parts += _attempt(row, report, across, y)
+                parts += _attempt(row, report, across, y, told=not packed)
+                if not packed:
+                    parts.append(text(LEFT - 12, y + 18, f"attempt {row.attempt}", "row sub", "end"))
+                    y += ROW
+            if packed:
+                parts.append(text(LEFT - 12, y + 18, f"{len(report.attempts)} attempts", "row sub", "end"))
                 y += ROW
     if report.gpu_up:
         parts.append(text(LEFT - 12, y + 18, "GPU nodes paid", "row sub", "end"))
@@ -39,8 +45,20 @@ def timeline(report: Report) -> Markup:
             title = f"GPU nodes paid for {clock(until - begin)}"
             parts.append(rect(across(begin), y + 12, across(until) - across(begin), 5, "gpu", title))
     for mark, lane in zip(marks, lanes, strict=True):
-        parts += _mark(mark, across(mark.at_s), LANE * lane, bottom)
-    return drawing(bottom + 30, "Timeline of stages and attempts", parts)
+        parts += _mark(mark, across(mark.at_s), LANE * min(lane, MOST_LANES), bottom, told=lane < MOST_LANES)
+    label = (
+        f"Timeline: {len(stages)} stages, {len(report.attempts)} attempts, {len(report.interruptions)} interruptions"
+    )
+    return drawing(bottom + 30, f"{label} in {clock(end)}", parts)
+
+
+def _numbered(report: Report) -> list[Mark]:
+    """The interruptions by their numbers, in words where they are few."""
+    few = len(report.interruptions) <= MOST_WORDS
+    return [
+        Mark(at_s=row.at_s, kind=row.cause.split()[0], label=f"{row.number} {row.cause}" if few else str(row.number))
+        for row in report.interruptions
+    ]
 
 
 def _band(index: int, y: float) -> Markup:
@@ -62,7 +80,7 @@ def _stage(runs: list[StageTime], across: Scale, y: float) -> Iterator[Markup]:
     yield _label(clock(sum(run.seconds for run in runs)), across(runs[0].begun_s), across(runs[-1].ended_s), y)
 
 
-def _attempt(row: AttemptTime, report: Report, across: Scale, y: float) -> Iterator[Markup]:
+def _attempt(row: AttemptTime, report: Report, across: Scale, y: float, *, told: bool) -> Iterator[Markup]:
     """Startup, repeated steps, new steps, and after a failure what it took to the next launch."""
     first = row.first_step_s if row.first_step_s is not None else row.ended_s
     again = row.redone_s if row.redone_s is not None else first
@@ -82,8 +100,9 @@ def _attempt(row: AttemptTime, report: Report, across: Scale, y: float) -> Itera
             x, middle = across(mark.at_s), y + 6 + BAR / 2
             diamond = f"M{x:.1f} {middle - 6:.1f}l6 6l-6 6l-6 -6z"
             yield tag("path", tag("title", mark.label), d=diamond, class_="diamond")
-    told = f"steps {row.from_step + 1:,} to {row.last_step:,}" if row.steps else "no step"
-    yield _label(told, across(row.launched_s), across(over), y)
+    if told:
+        reached = f"steps {row.from_step + 1:,} to {row.last_step:,}" if row.steps else "no step"
+        yield _label(reached, across(row.launched_s), across(over), y)
 
 
 def _label(content: str, begin: float, end: float, y: float) -> Markup:
@@ -101,7 +120,7 @@ def _lanes(marks: list[Mark], across: Scale) -> list[int]:
     found = []
     for mark in marks:
         begin = _label_begin(mark, across(mark.at_s))
-        lane = next((index for index, until in enumerate(taken) if until + 10 < begin), len(taken))
+        lane = next((index for index, until in enumerate(taken) if until + 4 < begin), len(taken))
         until = begin + text_width(mark.label) + 8
         taken[lane:] = [until, *taken[lane + 1 :]]
         found.append(lane)
@@ -109,10 +128,12 @@ def _lanes(marks: list[Mark], across: Scale) -> list[int]:
 
 
 def _label_begin(mark: Mark, x: float) -> float:
-    return min(x + 7, WIDTH - text_width(mark.label) - 4)
+    return min(x + 4, WIDTH - text_width(mark.label) - 4)
 
 
-def _mark(mark: Mark, x: float, y: float, bottom: float) -> Iterator[Markup]:
+def _mark(mark: Mark, x: float, y: float, bottom: float, *, told: bool) -> Iterator[Markup]:
     begin = _label_begin(mark, x)
-    yield line(x, y + 8 if begin > x else y + 17, x, bottom, f"mark {mark.kind}")
-    yield text(begin, y + 13, mark.label, f"marktext {mark.kind}")
+    kind = "quiet" if mark.kind in ("driver",) else "loud"
+    yield line(x, y + 8 if begin > x else y + 17, x, bottom, f"mark {kind}")
+    if told:
+        yield text(begin, y + 13, mark.label, f"marktext {kind}")
