@@ -46,6 +46,12 @@ def remove(client: Client, name: str) -> None:
             raise
 
 
+def gangs(client: Client, labels: Mapping[str, str]) -> list[str]:
+    """Names of the JobSets with these labels."""
+    found = client.list(JobSet, namespace=NAMESPACE, labels=dict(labels))
+    return [str(one.metadata.name) for one in found if one.metadata]
+
+
 def end_now(client: Client, labels: Mapping[str, str], grace_seconds: int) -> None:
     """End the pods of a broken gang: its survivors hold their GPUs and can commit nothing without their peers."""
     for pod in pods(client, labels):

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import base64
+import os
+import ssl
+import threading
+import time
 
+import httpx2
 from lightkube import Client, KubeConfig
+from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.models import Cluster, User
 from lightkube.core.exceptions import ApiError
 from lightkube.generic_resource import create_namespaced_resource
@@ -15,15 +21,45 @@ from infra.names import NAMESPACE
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 
 
+TOKEN_RENEWAL_S = 600.0
+"""EKS lets a token live 15 minutes."""
+
+
+class TokenTransport(httpx2.HTTPTransport):
+    """Puts a token that still lives on every request: a client made once outlives many tokens."""
+
+    def __init__(self, account: Account, cluster: str, verify: ssl.SSLContext | bool) -> None:
+        super().__init__(verify=verify, trust_env=False)
+        self._account, self._cluster = account, cluster
+        self._token, self._made = "", 0.0
+        self._lock = threading.Lock()
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.headers["Authorization"] = f"Bearer {self._current()}"
+        return super().handle_request(request)
+
+    def _current(self) -> str:
+        # This clock goes on while the machine sleeps, as the token's life does.
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        with self._lock:
+            if not self._token or now - self._made > TOKEN_RENEWAL_S:
+                self._token, self._made = self._account.cluster_token(self._cluster), now
+            return self._token
+
+
 def from_outside(account: Account, cluster: str) -> Client:
-    """A client with a fresh token (good for 15 minutes)."""
+    """A client that renews its EKS token by itself, for as long as the AWS credentials are valid."""
     found = account.client("eks").describe_cluster(name=cluster)["cluster"]
-    config = KubeConfig.from_one(
-        cluster=Cluster(server=found["endpoint"], certificate_auth_data=found["certificateAuthority"]["data"]),
-        user=User(token=account.cluster_token(cluster)),
-        context_name=cluster,
-    )
-    return Client(config=config, namespace=NAMESPACE, field_manager="bivouac", trust_env=False)
+    server = Cluster(server=found["endpoint"], certificate_auth_data=found["certificateAuthority"]["data"])
+    user = User()
+    config = KubeConfig.from_one(cluster=server, user=user, context_name=cluster)
+    transport = TokenTransport(account, cluster, verify_cluster(server, user, _as_given, trust_env=False))
+    return Client(config=config, namespace=NAMESPACE, field_manager="bivouac", trust_env=False, transport=transport)
+
+
+def _as_given(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """No file is named in this configuration."""
+    return path
 
 
 def from_pod() -> Client:

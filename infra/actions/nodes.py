@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from lightkube import Client
@@ -37,6 +39,15 @@ class NodeFacts(BaseModel):
         return self.ready is True and not self.quarantined and self.instance_state in ("running", "unknown")
 
 
+@dataclass(frozen=True)
+class Launched:
+    """An instance that EC2 bills, or is about to end."""
+
+    instance: str
+    state: str
+    at: datetime
+
+
 class GpuNodes:
     """The GPU node group of one campaign."""
 
@@ -64,6 +75,39 @@ class GpuNodes:
         states = self._instance_states([name for name in instances if name])
         return tuple(_facts(node, instance, states.get(instance, "unknown")) for instance, node in instances.items())
 
+    def launched(self) -> tuple[Launched, ...]:
+        """Instances of the group that are not terminated, whether or not they have joined."""
+        filters = [
+            {"Name": "tag:eks:nodegroup-name", "Values": [self.names.gpu_group]},
+            {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
+        ]
+        pages = self.account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+        found = [item for page in pages for r in page["Reservations"] for item in r["Instances"]]
+        return tuple(Launched(i["InstanceId"], i["State"]["Name"], i["LaunchTime"]) for i in found)
+
+    def refusals(self, since: datetime) -> tuple[str, ...]:
+        """AWS's own words on why nodes are missing: the group's health, then its last launch that failed `since`."""
+        group = self._group()
+        said = [f"{issue['code']}: {issue['message']}" for issue in group.get("health", {}).get("issues", ())]
+        for scaling in (group.get("resources") or {}).get("autoScalingGroups", ()):
+            ask = self.account.client("autoscaling").describe_scaling_activities
+            activities = ask(AutoScalingGroupName=scaling["name"], MaxRecords=20)["Activities"]
+            failed = [one for one in activities if one["StatusCode"] == "Failed" and one["StartTime"] >= since]
+            said += [
+                one["StatusMessage"] for one in failed[:1] if not any(one["StatusMessage"] in known for known in said)
+            ]
+        return tuple(said)
+
+    def console(self, instance: str, lines: int = 4) -> str:
+        """The last words on an instance's console, or why there are none; on AWS they come minutes late."""
+        client = self.account.client("ec2")
+        try:
+            text = client.get_console_output(InstanceId=instance).get("Output", "")
+        except client.exceptions.ClientError as error:
+            return f"no console: {error.response['Error']['Code']}"
+        words = [line.strip() for line in str(text).splitlines() if line.strip()][-lines:]
+        return " | ".join(words)[-500:] or "nothing on its console yet"
+
     def quarantine(self, node: str, reason: str) -> None:
         """No new pod comes to this node; it stays visible as quarantined until its instance is gone."""
         self.guard()
@@ -74,8 +118,11 @@ class GpuNodes:
             if not is_gone(error):
                 raise
 
-    def replace(self, instance: str) -> None:
-        """Give the instance back; the group starts another since its desired size stays. Done twice is done once."""
+    def replace(self, instance: str) -> bool:
+        """Give the instance back; the group starts another since its desired size stays. Done twice is done once.
+
+        False when the group does not hold this instance (any more): then nobody comes in its place by this call.
+        """
         self.guard()
         client = self.account.client("autoscaling")
         try:
@@ -83,6 +130,8 @@ class GpuNodes:
         except client.exceptions.ClientError as error:
             if "not found" not in str(error).lower() and "terminat" not in str(error).lower():
                 raise
+            return False
+        return True
 
     def _group(self) -> dict[str, Any]:
         answer = self.account.client("eks").describe_nodegroup(

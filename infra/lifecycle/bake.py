@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from botocore.exceptions import ClientError
 from pydantic import BaseModel, ConfigDict
 
+from infra.account import EXPIRED
 from infra.actions.registry import Registry, split_reference
 from infra.components.outputs import CampaignOutputs
 from infra.components.tags import tags
 from infra.errors import PermanentError, UserError
 from infra.events import Stage
 from infra.lifecycle.context import Context
+from infra.lifecycle.failures import cause_of, cure_for
 from infra.names import REPOSITORY, repository_url
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,7 +165,8 @@ def _start_builder(context: Context, outputs: CampaignOutputs) -> str:
         {"ResourceType": kind, "Tags": [{"Key": k, "Value": v} for k, v in wanted.items()]}
         for kind in ("instance", "volume")
     ]
-    launched = ec2.run_instances(
+    launched = _launch(
+        context,
         ImageId=ssm.get_parameter(Name=BUILDER_IMAGE)["Parameter"]["Value"],
         InstanceType=BUILDER_TYPE,
         MinCount=1,
@@ -187,6 +191,21 @@ def _start_builder(context: Context, outputs: CampaignOutputs) -> str:
         seen=f"{builder} after {_ONLINE_S:.0f} s",
         cure="check the builder's role and the subnet's way out",
     )
+
+
+def _launch(context: Context, **request: Any) -> dict[str, Any]:
+    """RunInstances; a refusal in AWS's own words with the cure of its cause."""
+    try:
+        return dict(context.account.client("ec2").run_instances(**request))
+    except ClientError as error:
+        said = error.response["Error"]
+        if said["Code"] in EXPIRED:
+            raise
+        raise PermanentError(
+            f"the builder ({request['InstanceType']}) could not be started",
+            seen=f"{said['Code']}: {said['Message']}",
+            cure=f"{cure_for(cause_of(said['Code']))}; then `bivouac run` continues",
+        ) from error
 
 
 def _play(context: Context, builder: str, wheel: Path, inputs: str, work: Path) -> dict[str, Any]:

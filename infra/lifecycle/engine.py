@@ -13,6 +13,7 @@ from pulumi import automation as auto
 
 from infra.errors import PermanentError
 from infra.lifecycle.context import Context
+from infra.lifecycle.failures import EngineFailed, Watch
 from infra.names import PROJECT
 from infra.program import program
 
@@ -27,6 +28,8 @@ class Engine:
         self.context = context
         self.backend = f"s3://{context.buckets.state}?region={context.account.region}&awssdk=v2"
         self.work = work
+        self.watch = Watch()
+        """Of the operation that runs, or of the last one."""
 
     def stack(self, name: str, config: Mapping[str, str]) -> auto.Stack:
         self.work.mkdir(parents=True, exist_ok=True)
@@ -51,24 +54,51 @@ class Engine:
         """Bring the stack up; what a killed run left pending is resolved first. Returns the outputs."""
         self._unlock(stack)
         self.context.guard()
+        watch = Watch()
         try:
             refresh = self._has_pending(stack)
-            result = stack.up(on_event=self._announce("creating"), on_output=_quiet, refresh=refresh)
+            result = stack.up(on_event=self._announce("creating", watch), on_output=_quiet, refresh=refresh)
         except auto.CommandError as error:
-            raise _refusal("pulumi up", stack.name, error) from error
+            raise _refusal("pulumi up", stack.name, error, watch) from error
         return {name: output.value for name, output in result.outputs.items()}
 
     def destroy(self, stack: auto.Stack) -> None:
-        """Destroy the stack and forget it. Raises `PermanentError` with the engine's own words."""
+        """Destroy the stack and forget it. Raises `EngineFailed`; all that does not depend on what failed is gone."""
         self._unlock(stack)
         self.context.guard()
+        watch = self.watch = Watch()
         try:
             if self._has_pending(stack):
-                stack.refresh(on_output=_quiet, clear_pending_creates=True)
-            stack.destroy(on_event=self._announce("destroying"), on_output=_quiet)
+                looking = self._announce("looking at", watch)
+                stack.refresh(on_event=looking, on_output=_quiet, clear_pending_creates=True)
+                watch = self.watch = Watch()
+            # What can go goes, though something else stays: each hour of it bills.
+            destroying = self._announce("destroying", watch)
+            stack.destroy(on_event=destroying, on_output=_quiet, continue_on_error=True)
             stack.workspace.remove_stack(stack.name)
         except auto.CommandError as error:
-            raise _refusal("pulumi destroy", stack.name, error) from error
+            raise _refusal("pulumi destroy", stack.name, error, watch) from error
+
+    def clear_broken(self, stack: auto.Stack) -> tuple[str, ...]:
+        """Destroy what an earlier `up` made but could not bring to life, and what hangs on it; their types and names.
+
+        The engine holds such a resource as made and would only update it: with nothing to change, a failed add-on or
+        node group would pass for a good one. Only for stacks that carry no training yet.
+        """
+        resources = (stack.export_stack().deployment or {}).get("resources", [])
+        broken = {one["urn"]: f"{one['type'].rpartition(':')[2]} {one['urn'].rpartition('::')[2]}"
+                  for one in resources if one.get("initErrors")}  # fmt: skip
+        if not broken:
+            return ()
+        self._unlock(stack)
+        self.context.guard()
+        watch = self.watch = Watch()
+        try:
+            clearing = self._announce("clearing", watch)
+            stack.destroy(on_event=clearing, on_output=_quiet, target=list(broken), target_dependents=True)
+        except auto.CommandError as error:
+            raise _refusal("clearing what failed", stack.name, error, watch) from error
+        return tuple(broken.values())
 
     def resources(self, stack: auto.Stack) -> int:
         return len((stack.export_stack().deployment or {}).get("resources", []))
@@ -103,23 +133,10 @@ class Engine:
         self.context.guard()
         stack.cancel()
 
-    def _announce(self, verb: str) -> Callable[[auto.EngineEvent], None]:
-        seen: dict[str, str] = {}
-        done: set[str] = set()
-
+    def _announce(self, verb: str, watch: Watch) -> Callable[[auto.EngineEvent], None]:
         def on_event(event: auto.EngineEvent) -> None:
-            if event.resource_pre_event is not None:
-                metadata = event.resource_pre_event.metadata
-                if str(getattr(metadata.op, "value", metadata.op)) != "same":
-                    seen[metadata.urn] = metadata.type
-            elif event.res_outputs_event is not None:
-                done.add(event.res_outputs_event.metadata.urn)
-            else:
-                return
-            open_types = [kind for urn, kind in seen.items() if urn not in done and not kind.startswith("bivouac:")]
-            if open_types:
-                newest = ", ".join(kind.rpartition(":")[2] for kind in open_types[-3:])
-                self.context.progress.step(f"{verb} {len(seen.keys() & done)} of {len(seen)}: {newest}")
+            if watch.hear(event) and (said := watch.sentence(verb)):
+                self.context.progress.step(said)
 
         return on_event
 
@@ -135,10 +152,8 @@ def _lives_here(lock: Mapping[str, Any]) -> bool:
     return Path(f"/proc/{lock.get('pid')}").exists()
 
 
-def _refusal(what: str, stack: str, error: auto.CommandError) -> PermanentError:
+def _refusal(what: str, stack: str, error: auto.CommandError, watch: Watch | None = None) -> EngineFailed:
     lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if line.startswith("* ") or ("error:" in line and not line.endswith("occurred:"))]
-    seen = " | ".join(dict.fromkeys(telling))[:1500] or str(error)[-800:]
-    return PermanentError(
-        f"{what} of stack {stack} failed", seen=seen, cure="mend the cause and run the same command again"
-    )
+    words = " | ".join(dict.fromkeys(telling))[:1500] or str(error)[-800:]
+    return EngineFailed(what, stack, watch.failures if watch else (), words)

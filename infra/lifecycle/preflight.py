@@ -19,11 +19,17 @@ from infra.actions.nodes import GpuNodes, NodeFacts
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
+from infra.lifecycle.capacity import retreat, wait_for_nodes
 from infra.lifecycle.context import Context
 from trainer.contract import Expectation, HealthReport
 
 CONFIG = "preflight"
+JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+COLLECTIVE = frozenset({"fabric", "all_reduce", "bus_bandwidth_gb_s"})
+"""Probes that all nodes pass or fail together."""
 _RUN_S = 600.0
+_LONGEST = 45
+"""Of a JobSet's name: the pods' names add 18 characters and are names of hosts."""
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -41,58 +47,90 @@ def run(context: Context) -> dict[str, Any]:
             cure=f"`bivouac down {spec.campaign}`; a longer `money.deadline` needs a new campaign",
         )
     nodes.set_desired(spec.nodes.count)
-    for turn in range(1, spec.preflight.rounds + 1):
+    _finish_replacements(context, nodes)
+    verdicts: list[dict[str, Any]] = []
+    fabric_failures = 0
+    for _ in range(spec.preflight.rounds):
         fit = wait_for_nodes(context, nodes)
-        reports = _prove(context, client, turn)
+        reports = _prove(context, client)
         verdicts = _judge(reports, fit)
         for verdict in verdicts:
             context.store.append(Kind.NODE_VERDICT, **verdict)
         unfit = [v for v in verdicts if not v["fit"]]
-        if not unfit and len(verdicts) == spec.nodes.count:
+        if not unfit and len(verdicts) == spec.nodes.count and all(v["fabric"] for v in verdicts):
             bandwidth = min((r.bus_bandwidth_gb_s or 0.0) for r in reports.values())
             context.progress.note(f"{len(verdicts)} nodes fit; all-reduce {bandwidth:.3f} GB/s bus bandwidth")
             return {"verdicts": verdicts, "profile": expectation.profile, "bus_bandwidth_gb_s": bandwidth}
         for verdict in unfit:
             context.progress.note(f"{verdict['node']} is unfit: {_why(verdict, expectation)}; it is replaced")
-            nodes.quarantine(verdict["node"], "unfit")
-            nodes.replace(verdict["instance"])
-    nodes.set_desired(0)
+            _replace(context, nodes, verdict["node"], verdict["instance"])
+        if len(verdicts) < spec.nodes.count:
+            context.progress.note(f"{spec.nodes.count - len(verdicts)} nodes never ran the health check")
+        elif not unfit:
+            fabric_failures += 1
+            context.progress.note(
+                "every node is fit by itself, but together they are not: tried once more, none replaced"
+            )
+            if fabric_failures > 1:
+                raise _no_fabric(context, nodes, verdicts, expectation)
+    given = retreat(context, nodes)
     raise PermanentError(
         f"the gang was not fit after {spec.preflight.rounds} rounds",
-        seen=[_why(v, expectation) for v in unfit],
-        cure="the nodes were given back; see the verdicts; raise preflight.rounds only if the nodes differ each time",
+        seen="; ".join([*(f"{v['node']}: {_why(v, expectation)}" for v in verdicts if not v["fit"]), given]),
+        cure="see the verdicts; raise preflight.rounds only if the nodes differ each time; `bivouac run` continues, "
+        f"`bivouac down {spec.campaign}` removes what still bills",
     )
 
 
-def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
-    """As many fit nodes as the spec wants, each with its accelerators; partial capacity is given back in time."""
-    spec, wanted = context.spec, context.spec.nodes.count
-    devices = catalogue.instance_type(spec.nodes.instance_type).accelerators
-    fit: list[NodeFacts] = []
-    for _ in context.turns(spec.recovery.capacity_timeout.total_seconds()):
-        context.progress.step(f"{len(fit)} of {wanted} nodes ready")
-        fit = [node for node in nodes.facts() if node.fit and node.accelerators >= devices]
-        if len(fit) >= wanted:
-            return fit
-    nodes.set_desired(0)
-    raise PermanentError(
-        "the nodes did not come",
-        seen=f"{len(fit)} of {wanted} within {spec.recovery.capacity_timeout}; given back",
-        cure="try another zone, purchase option or time; `bivouac down` removes what still bills",
+def _no_fabric(
+    context: Context, nodes: GpuNodes, verdicts: list[dict[str, Any]], expectation: Expectation
+) -> PermanentError:
+    """No single node can be blamed, so none is replaced: the way between them is at fault."""
+    given = retreat(context, nodes)
+    return PermanentError(
+        "the fabric fails twice though every node is fit by itself",
+        seen="; ".join([*(f"{v['node']}: {_why(v, expectation)}" for v in verdicts), given]),
+        cure="look at what lies between the nodes: their security group (it must name itself, both ways, for EFA), "
+        "one placement group, EFA plugin; a floor of bus bandwidth that this type does not reach is in "
+        f"infra/catalogue/expectations.yaml; then `bivouac run` continues, or `bivouac down {context.spec.campaign}`",
     )
 
 
-def _prove(context: Context, client: Client, turn: int) -> dict[str, HealthReport]:
-    """Run the health check as a gang over all nodes; node -> its report."""
-    name = f"{context.spec.campaign}-preflight-{turn}"
-    attempts.remove(client, name)
+def _finish_replacements(context: Context, nodes: GpuNodes) -> None:
+    """A driver killed between quarantine and replacement left nodes that nobody will use, but that count."""
+    for node in nodes.facts():
+        if node.quarantined and node.instance_state != "gone":
+            context.progress.note(f"{node.name} was quarantined before and is replaced now")
+            _replace(context, nodes, node.name, node.instance)
+
+
+def _replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None:
+    """Quarantine, then give back; an instance that its group does not hold is ended directly."""
+    nodes.quarantine(name, "unfit")
+    instance = instance or next((node.instance for node in nodes.facts() if node.name == name), "")
+    if not instance:
+        context.progress.note(f"{name} has left the cluster already; its group replaces it")
+    elif not nodes.replace(instance) and instance in {one.instance for one in nodes.launched()}:
+        context.progress.note(f"{instance} does not belong to its group any more: it is terminated directly")
+        context.guard()
+        context.account.client("ec2").terminate_instances(InstanceIds=[instance])
+
+
+def _prove(context: Context, client: Client) -> dict[str, HealthReport]:
+    """Run the health check as a gang over all nodes; node -> its report.
+
+    Each gang has a name of its own, so that a pod of a killed driver's gang is never taken for one of this.
+    """
+    labels = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
+    for old in attempts.gangs(client, labels):
+        attempts.remove(client, old)
+    name = f"{context.spec.campaign}-preflight-{int(time.time()):x}"[-_LONGEST:]
     gang = gang_of(context, name, ("python", "-m", "trainer.health", "--expectation", "/config/expectation.json"))
     context.guard()
     attempts.launch(client, gang)
-    labels = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
     until, done, pods = time.monotonic() + _RUN_S, 0, list[Pod]()
     while time.monotonic() < until:
-        pods = [p for p in attempts.pods(client, labels) if p.metadata and str(p.metadata.name).startswith(name)]
+        pods = attempts.pods(client, labels | {JOBSET_LABEL: name})
         done = sum(p.status is not None and p.status.phase in ("Succeeded", "Failed") for p in pods)
         if done == context.spec.nodes.count:
             break
@@ -148,12 +186,14 @@ def _last_words(client: Client, pod: Pod) -> str:
 
 
 def _judge(reports: dict[str, HealthReport], nodes: list[NodeFacts]) -> list[dict[str, Any]]:
+    """A node is judged by its own probes; what only shows between nodes is nobody's fault yet."""
     instances = {node.name: node.instance for node in nodes}
     return [
         {
             "node": node,
             "instance": instances.get(node, ""),
-            "fit": report.fit,
+            "fit": all(probe.ok for probe in report.probes if probe.name not in COLLECTIVE),
+            "fabric": all(probe.ok for probe in report.probes if probe.name in COLLECTIVE),
             "probes": json.loads(report.model_dump_json())["probes"],
             "bus_bandwidth_gb_s": report.bus_bandwidth_gb_s,
         }

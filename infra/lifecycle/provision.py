@@ -30,6 +30,8 @@ def run(context: Context) -> dict[str, Any]:
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
     context.progress.step("campaign stack")
     stack = engine.stack(context.names.stack, campaign_settings(context, data.digest).to_config())
+    if not context.state().attempts and (cleared := engine.clear_broken(stack)):
+        context.progress.note(f"made anew, since they failed before: {', '.join(cleared)}")
     outputs = CampaignOutputs.model_validate(engine.up(stack))
     count = engine.resources(stack)
     context.progress.note(f"{count} resources; cluster {outputs.cluster_name} at {outputs.cluster_endpoint}")

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from botocore.exceptions import BotoCoreError, ClientError
+from lightkube.core.exceptions import ApiError
+
 from infra.errors import BivouacError
 from infra.events import Kind, Stage
-from infra.lifecycle import bake, certify, launch, preflight, provision, report, supervise, teardown
+from infra.lifecycle import bake, billing, certify, launch, preflight, provision, report, supervise, teardown
 from infra.lifecycle.context import Context
 
 
@@ -37,6 +41,8 @@ STEPS: tuple[Step, ...] = (
 )
 """`check` and `plan` come before them, offline: see `infra.commands.run`."""
 
+_OF_AWS = (ClientError, BotoCoreError, ApiError)
+
 
 def run_campaign(context: Context) -> None:
     """All stages that have not finished, in order. Raises the first stage's error; the record keeps where it stood."""
@@ -45,6 +51,13 @@ def run_campaign(context: Context) -> None:
         if step.stage in context.outputs:
             continue
         run_step(context, step)
+
+
+def _say_what_bills(context: Context, stage: Stage) -> None:
+    """No stage fails silently about money; where even this cannot be seen, that is said."""
+    if stage in (Stage.CERTIFY, Stage.REPORT):
+        return
+    context.progress.note(billing.bill(context).sentence(context.spec.campaign))
 
 
 def run_step(context: Context, step: Step) -> dict[str, Any]:
@@ -56,7 +69,12 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
         with context.progress.stage(step.stage, step.purpose):
             outputs = step.run(context)
     except BivouacError as error:
-        context.store.append(Kind.STAGE_FAILED, stage=step.stage, error=str(error))
+        with suppress(*_OF_AWS):  # the very reason may be that AWS takes no more calls from us
+            context.store.append(Kind.STAGE_FAILED, stage=step.stage, error=str(error))
+        _say_what_bills(context, step.stage)
+        raise
+    except _OF_AWS:
+        _say_what_bills(context, step.stage)
         raise
     seconds = round(time.monotonic() - begun, 2)
     context.store.append(Kind.STAGE_FINISHED, stage=step.stage, seconds=seconds, outputs=outputs)

@@ -27,7 +27,12 @@ class FakeMachine:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings, self.pid, self.started = settings, next(numbers), time.monotonic()
-        self.running, self.joined = True, FakeMachine.joins
+        self.running = True
+        self.joined = FakeMachine.joins and "-of-yesterday" not in settings["user_data"]
+        if not self.joined:
+            console = Path(settings["work"]) / "logs" / "console.log"
+            console.parent.mkdir(parents=True, exist_ok=True)
+            console.write_text("nodeadm: run\nkubelet: cannot join the cluster: Unauthorized\n")
 
     @property
     def provider_id(self) -> str:
@@ -58,6 +63,10 @@ class FakeControlPlane:
     deleted_nodes: list[str] = field(default_factory=list)
 
     def client(self) -> Any: ...
+
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
 
     def stop(self) -> None:
         self.stopped = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,10 +13,11 @@ from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import InstanceBackend
+from moto.ec2.responses import EC2Response
 
 from infra.rehearsal.aws import instances, interfaces
 from infra.rehearsal.aws.instances import CLUSTER_TAG, NODE_GROUP_TAG, needs_machine, set_state, tags_of
-from infra.rehearsal.aws.operations import wrap
+from infra.rehearsal.aws.operations import Parameters, add_operations, wrap
 from infra.rehearsal.aws.world import World
 
 log = logging.getLogger(__name__)
@@ -24,6 +27,7 @@ PERIOD_S = 0.2
 SETTLE_S = 0.15
 """RunInstances attaches the instance profile after moto made the instance: a builder waits for that."""
 KEPT_FOLDERS = {"logs"}
+CONSOLE_BYTES = 64 * 1024
 
 
 class Machines:
@@ -91,12 +95,27 @@ class Machines:
             endpoint_url=world.endpoint_url,
             role_arn=role_of(world, instance.id),
             agent_key=world.agent_key,
-            user_data=data.decode() if data is not None else "",
+            user_data=self._user_data(instance.id, data.decode() if data is not None else "", tags),
             capacity=capacity(instance),
             tags=tags,
             fsx_root=str(world.fsx_root),
             work=str(world.work / "machines" / instance.id),
         )
+
+    def _user_data(self, instance_id: str, text: str, tags: dict[str, str]) -> str:
+        """With the trouble `node`: as if the NodeConfig named another cluster."""
+        cluster = tags.get(CLUSTER_TAG)
+        if cluster is None or not self.world.troubles.of("node", tags.get(NODE_GROUP_TAG, instance_id), "create"):
+            return text
+        return re.sub(rf'(\bname"?: *"?){re.escape(cluster)}\b(?!-)', rf"\g<1>{cluster}-of-yesterday", text)
+
+    def get_console_output(self, params: Parameters) -> dict[str, Any]:
+        """What the machine wrote on its console; nothing is cut off and nothing comes late, unlike there."""
+        instance = self.world.backend("ec2").get_instance(params["InstanceId"])
+        console = self.world.work / "machines" / instance.id / "logs" / "console.log"
+        said = console.read_bytes()[-CONSOLE_BYTES:] if console.exists() else b""
+        output = base64.b64encode(said).decode()
+        return {"InstanceId": instance.id, "Timestamp": datetime.now(UTC), "Output": output}
 
     def start(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> Any:
         """StartInstances: a fresh machine on the old disk."""
@@ -151,4 +170,5 @@ def install(world: World) -> None:
     machines = Machines(world)
     wrap(InstanceBackend, "start_instances", machines.start)
     wrap(InstanceBackend, "reboot_instances", machines.reboot)
+    add_operations(world, EC2Response, {"get_console_output": machines.get_console_output})
     world.every(PERIOD_S, machines.reconcile)

@@ -6,6 +6,7 @@ import base64
 import itertools
 import logging
 import re
+import time
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -197,6 +198,8 @@ class Clusters:
             service_cidr=document["kubernetesNetworkConfig"]["serviceIpv4Cidr"],
         )
         try:
+            if trouble := world.troubles.of("cluster", cluster.name, "create"):
+                raise AwsError("InternalFailure", trouble.message)
             plane = world.control_plane_factory(settings)
         except Exception as error:
             log.exception("the control plane of %s did not start", cluster.name)
@@ -233,6 +236,8 @@ class Clusters:
 
     def _stop(self, cluster: Cluster) -> None:
         world = self.world
+        while world.troubles.of("cluster", cluster.name, "delete"):
+            time.sleep(0.2)
         plane = world.control_planes.get(cluster.name)
         try:
             if plane is not None:

@@ -107,8 +107,14 @@ class Addons:
         addon["status"] = "DELETING"
 
         def gone() -> None:
+            trouble = self.world.troubles.of("add-on", addon["addonName"], "delete")
+            if trouble is not None and trouble.outcome == "hang":
+                self.world.later(DELETION_S, gone)
+                return
             with self.world.lock:
-                if cluster.addons.get(addon["addonName"]) is addon:
+                if trouble is not None:
+                    addon["status"] = "DELETE_FAILED"
+                elif cluster.addons.get(addon["addonName"]) is addon:
                     del cluster.addons[addon["addonName"]]
 
         self.world.later(DELETION_S, gone)
@@ -156,6 +162,11 @@ class Addons:
     def _settle(self, addon: dict[str, Any], has_node: bool) -> None:
         kind, age = KINDS[addon["addonName"]], time.monotonic() - self._since[addon["addonArn"]]
         if addon["status"] not in PENDING or age < (DEPLOYMENT_STARTS_S if kind.needs_node else DAEMON_STARTS_S):
+            return
+        if trouble := self.world.troubles.of("add-on", addon["addonName"], "create"):
+            issue = {"code": "ConfigurationConflict", "message": trouble.message, "resourceIds": []}
+            status = "CREATE_FAILED" if trouble.outcome == "fail" else "DEGRADED"
+            addon |= {"status": status, "health": {"issues": [issue]}}
             return
         if has_node or not kind.needs_node:
             addon |= {"status": "ACTIVE", "health": {"issues": []}, "modifiedAt": datetime.now(UTC)}

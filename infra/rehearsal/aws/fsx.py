@@ -62,6 +62,7 @@ class FileSystem:
     creation_time: float = field(default_factory=time.time)
     actions: list[dict[str, Any]] = field(default_factory=list)
     file_system_type: str = "LUSTRE"
+    failure: str | None = None
 
     def describe(self, tags: dict[str, str]) -> dict[str, Any]:
         return {
@@ -81,7 +82,7 @@ class FileSystem:
             "Tags": tag_list(tags),
             "LustreConfiguration": self.lustre,
             "AdministrativeActions": self.actions,
-        }
+        } | ({"FailureDetails": {"Message": self.failure}} if self.failure else {})
 
 
 class Lustre:
@@ -179,8 +180,15 @@ class Lustre:
 
     def _become_available(self, file_system: FileSystem) -> None:
         with self.world.lock:
-            if file_system.lifecycle == "CREATING":
+            if file_system.lifecycle != "CREATING":
+                return
+            trouble = self.world.troubles.of("file-system", file_system.file_system_id, "create")
+            if trouble is None:
                 file_system.lifecycle = "AVAILABLE"
+            elif trouble.outcome == "fail":
+                file_system.lifecycle, file_system.failure = "FAILED", trouble.message
+            else:
+                self.world.later(CREATION_S, lambda: self._become_available(file_system))
 
     def describe_file_systems(self, params: Parameters) -> dict[str, Any]:
         ids = params.get("FileSystemIds") or list(self.file_systems)
@@ -220,7 +228,7 @@ class Lustre:
         if file_system.lifecycle != "DELETING":
             file_system.lifecycle = "DELETING"
             self.repositories.forget(file_system.file_system_id)
-            self.world.later(DELETION_S, lambda: self._vanish(file_system))
+            self.world.later(DELETION_S, lambda: self._go(file_system))
         return {"FileSystemId": file_system.file_system_id, "Lifecycle": file_system.lifecycle}
 
     def _back_up(self, file_system: FileSystem) -> None:
@@ -229,6 +237,15 @@ class Lustre:
             raise fsx_rules.bad_request("A scratch or S3-linked file system cannot be backed up: SkipFinalBackup=true")
         backup = self.backend.create_backup(file_system.file_system_id, None, None, None)
         backup.lifecycle = "AVAILABLE"
+
+    def _go(self, file_system: FileSystem) -> None:
+        trouble = self.world.troubles.of("file-system", file_system.file_system_id, "delete")
+        if trouble is None:
+            self._vanish(file_system)
+        elif trouble.outcome == "hang":
+            self.world.later(DELETION_S, lambda: self._go(file_system))
+        else:
+            file_system.lifecycle, file_system.failure = "FAILED", trouble.message
 
     def _vanish(self, file_system: FileSystem) -> None:
         with self.world.lock:

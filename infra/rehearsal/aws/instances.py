@@ -126,8 +126,12 @@ class Instances:
     def _end(self, original: Callable[..., Any], ec2: Any, instance_id: str) -> None:
         with self.world.lock:
             instance = ec2.get_instance_by_id(instance_id)
-            if instance is not None and instance.state == "shutting-down":
-                original(ec2, [instance_id])
+            if instance is None or instance.state != "shutting-down":
+                return
+            if self.world.troubles.of("instance", instance_id, "delete"):
+                self.world.later(SHUTDOWN_S, functools.partial(self._end, original, ec2, instance_id))
+                return
+            original(ec2, [instance_id])
 
     def status(self, instance: Any) -> dict[str, Any]:
         if instance.state != "running":

@@ -265,10 +265,15 @@ class NodeGroups:
         found, status = self._scaling_group(group), group.document["status"]
         if status == "DELETING":
             if found is None or not found.instance_states:
-                self._remove(cluster, group)
+                self._leave(cluster, group)
             return
         group.document["health"] = {"issues": self._issues(group, found)}
         if status not in ("CREATING", "UPDATING") or time.monotonic() - group.since < SETTLE_S:
+            return
+        if status == "CREATING" and (trouble := self.world.troubles.of("node-group", group.name, "create")):
+            if trouble.outcome == "fail":
+                group.document["status"] = "CREATE_FAILED"
+                group.document["health"]["issues"].append(_issue("InternalFailure", trouble.message, group))
             return
         working = [state.instance for state in found.instance_states if state.lifecycle_state in CAPACITY]
         joined = [one for one in working if f"aws:///{one.placement.zone}/{one.id}" in ready]
@@ -281,6 +286,14 @@ class NodeGroups:
                 message = "Instances failed to join the kubernetes cluster"
                 issue = {"code": "NodeCreationFailure", "message": message, "resourceIds": lost}
                 group.document["health"]["issues"].append(issue)
+
+    def _leave(self, cluster: Cluster, group: NodeGroup) -> None:
+        trouble = self.world.troubles.of("node-group", group.name, "delete")
+        if trouble is None:
+            self._remove(cluster, group)
+        elif trouble.outcome == "fail":
+            group.document["status"] = "DELETE_FAILED"
+            group.document["health"] = {"issues": [_issue("InternalFailure", trouble.message, group)]}
 
     def _issues(self, group: NodeGroup, found: Any) -> list[dict[str, Any]]:
         issues = [one for one in group.document["health"]["issues"] if one["code"] == "NodeCreationFailure"]

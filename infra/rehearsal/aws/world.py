@@ -36,6 +36,8 @@ class ControlPlane(Protocol):
     admin_kubeconfig: Path
 
     def client(self) -> Any: ...
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
     def stop(self) -> None: ...
     def delete_node(self, provider_id: str) -> None: ...
 
@@ -182,6 +184,8 @@ class World:
     """By cluster name."""
     clusters: dict[str, Any] = field(default_factory=dict)
     """EKS clusters (`eks.Cluster`) by name."""
+    troubles: Any = None
+    """`troubles.Troubles`, once installed."""
     auto_scaling: Any = None
     """`autoscaling.AutoScaling`, once installed."""
     launch_hooks: list[LaunchHook] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,10 @@ class Component:
 
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL and reap: a deleted cluster has nothing to save, and a polite API server lingers for a minute."""

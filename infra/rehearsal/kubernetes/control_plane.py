@@ -6,6 +6,7 @@ import http.client
 import json
 import logging
 import shutil
+import signal
 import socket
 import ssl
 import time
@@ -96,6 +97,15 @@ class ControlPlane:
         for node in client.list(Node):
             if node.spec and node.spec.providerID == provider_id and node.metadata and node.metadata.name:
                 client.delete(Node, node.metadata.name)
+
+    def freeze(self) -> None:
+        """It stands still: connections open and nothing answers."""
+        for component in self._components():
+            component.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for component in self._components():
+            component.signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """Kill everything; may be called twice. The folder stays for its logs."""

@@ -91,7 +91,15 @@ def delete_system(call: Call) -> None:
     skip = {"SkipFinalBackup": bool(call.state.get("skipFinalBackup", True))}
     body = {} if scratch else {"LustreConfiguration": skip}
     call.destroy(lambda: client.delete_file_system(FileSystemId=call.id, **body), "ServiceLimitExceeded")
-    call.wait_gone(lambda: _describe(call), f"file system {call.id} to go")
+    call.wait(lambda: _is_gone(call), f"file system {call.id} to go")
+
+
+def _is_gone(call: Call) -> bool:
+    found = _describe(call)
+    if found and found.get("Lifecycle") == "FAILED":
+        reason = (found.get("FailureDetails") or {}).get("Message")
+        raise NotReady(f"file system {call.id} FAILED while it was deleted: {reason}")
+    return not found
 
 
 def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:

@@ -1,0 +1,121 @@
+"""What bills at this moment, by looking: which of the plan's lines have their resource, and what ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.account import Account
+from infra.estimates.cost import ENDPOINTS, CostLine
+from infra.lifecycle.context import Context
+from infra.lifecycle.looks import tags_of
+from infra.names import CAMPAIGN_TAG, Names
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Lines that bill now; `unseen` are those that could not be looked at."""
+
+    lines: tuple[tuple[str, Decimal], ...]
+    """(what, USD per hour)."""
+    unseen: tuple[str, ...]
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        return sum((usd for _, usd in self.lines), Decimal(0))
+
+    def sentence(self, campaign: str) -> str:
+        """For people: what bills, how much, and what ends it."""
+        if not self.lines and not self.unseen:
+            return "nothing of this campaign bills by the hour now"
+        named = ", ".join(f"{what} {usd.quantize(Decimal('0.01'))}" for what, usd in self.lines)
+        blind = f"; could not look for {', '.join(self.unseen)}" if self.unseen else ""
+        total = self.usd_per_hour.quantize(Decimal("0.01"))
+        return (
+            f"bills now: {total} USD/h ({named or 'nothing that was seen'}{blind}); `bivouac down {campaign}` ends it"
+        )
+
+
+def bill(context: Context) -> Bill:
+    """One look per line of the plan that bills by the hour."""
+    lines: list[tuple[str, Decimal]] = []
+    unseen: list[str] = []
+    for line in context.plan.cost:
+        look = _LOOKS.get(line.name)
+        if look is None or not line.usd_per_hour:
+            continue
+        try:
+            present, whole = look(context.account, context.names)
+        except (ClientError, BotoCoreError):
+            unseen.append(line.name)
+            continue
+        if present:
+            lines.append((_title(line, present), line.usd_per_hour * present / (whole or _planned(context, line))))
+    return Bill(tuple(lines), tuple(unseen))
+
+
+def _title(line: CostLine, present: int) -> str:
+    return f"{present} x {line.name}" if line.gpu else line.name
+
+
+def _planned(context: Context, line: CostLine) -> int:
+    """How many the plan's rate stands for."""
+    return context.spec.nodes.count if line.gpu else 1
+
+
+def _with_name(name: Callable[[Names], str]) -> Callable[[Account, Names], tuple[int, int]]:
+    """Instances that bill, by their Name tag."""
+
+    def look(account: Account, names: Names) -> tuple[int, int]:
+        filters = [
+            {"Name": "tag:Name", "Values": [name(names)]},
+            {"Name": "instance-state-name", "Values": ["pending", "running"]},
+        ]
+        pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+        return sum(len(r["Instances"]) for page in pages for r in page["Reservations"]), 0
+
+    return look
+
+
+def _cluster(account: Account, names: Names) -> tuple[int, int]:
+    pages = account.client("eks").get_paginator("list_clusters").paginate()
+    return int(any(names.cluster in page["clusters"] for page in pages)), 1
+
+
+def _gateways(account: Account, names: Names) -> tuple[int, int]:
+    filters = [
+        {"Name": f"tag:{CAMPAIGN_TAG}", "Values": [names.campaign]},
+        {"Name": "state", "Values": ["pending", "available", "deleting"]},
+    ]
+    pages = account.client("ec2").get_paginator("describe_nat_gateways").paginate(Filters=filters)
+    return min(1, sum(len(page["NatGateways"]) for page in pages)), 1
+
+
+def _file_systems(account: Account, names: Names) -> tuple[int, int]:
+    pages = account.client("fsx").get_paginator("describe_file_systems").paginate()
+    found = [item for page in pages for item in page["FileSystems"]]
+    return min(1, sum(tags_of(item.get("Tags")).get(CAMPAIGN_TAG) == names.campaign for item in found)), 1
+
+
+def _endpoints(account: Account, names: Names) -> tuple[int, int]:
+    filters = [
+        {"Name": f"tag:{CAMPAIGN_TAG}", "Values": [names.campaign]},
+        {"Name": "vpc-endpoint-type", "Values": ["Interface"]},
+    ]
+    pages = account.client("ec2").get_paginator("describe_vpc_endpoints").paginate(Filters=filters)
+    return sum(len(page["VpcEndpoints"]) for page in pages), ENDPOINTS
+
+
+_LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
+    "GPU nodes": _with_name(lambda names: names.gpu_group),
+    "system node": _with_name(lambda names: names.system_group),
+    "builder": _with_name(lambda names: f"{names.prefix}-builder"),
+    "EKS control plane": _cluster,
+    "NAT gateway": _gateways,
+    "interface endpoints": _endpoints,
+    "FSx for Lustre": _file_systems,
+}
+"""Name of the plan's line -> (how many are there, for how many the line's rate stands; 0: as planned)."""

@@ -1,0 +1,156 @@
+"""Troubles of AWS on demand: no capacity, a deletion that hangs or fails, an add-on that never gets well, a frozen API.
+
+Three routes of the site, to be asked like `/_site/faults` (empty body: read; `add`, `clear`):
+`/_site/troubles` holds rules on the lives of resources, `/_site/capacity` those on launches, and
+`/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill` lays hands on a cluster's control plane.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import parse_qs
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from infra.rehearsal.aws.instances import LIVE
+from infra.rehearsal.aws.world import ControlPlane, Launch, LaunchRefused, World
+
+Kind = Literal["cluster", "node-group", "add-on", "file-system", "instance", "node"]
+Phase = Literal["create", "delete"]
+
+
+class Trouble(BaseModel):
+    """What happens to a resource while it comes or goes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    """`node` with `create` is an instance whose NodeConfig names another cluster: it runs and never joins."""
+    name: str = "*"
+    """Pattern of `fnmatch` for its name or id."""
+    phase: Phase = "delete"
+    outcome: Literal["hang", "fail"] = "hang"
+    """`hang`: it stays as it is while the rule stands; `fail`: it gets its kind's FAILED status with `message`."""
+    seconds: float | None = None
+    """A hang ends after so long by itself."""
+    times: int = 1
+    """So many failures in all."""
+    message: str = "a trouble that was asked for"
+
+
+class Shortage(BaseModel):
+    """Launches that EC2 refuses: for want of capacity, by a quota, for a bad image."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instance_type: str = "*"
+    node_group: str = "*"
+    """Pattern; launches that belong to none match `*` only."""
+    places: int = 0
+    """So many instances of the type may live at a time."""
+    seconds: float | None = None
+    """Then there is capacity again."""
+    code: str = "InsufficientInstanceCapacity"
+    message: str = (
+        "We currently do not have sufficient capacity in the Availability Zone you requested. Our system will be "
+        "working on provisioning additional capacity."
+    )
+
+
+Rule = TypeVar("Rule", bound=BaseModel)
+
+
+class Rules(Generic[Rule]):
+    """Rules by number, each with the time at which it was added."""
+
+    def __init__(self, model: type[Rule]) -> None:
+        self._model, self._numbers, self._lock = model, itertools.count(1), threading.Lock()
+        self.standing: dict[int, tuple[Rule, float]] = {}
+
+    def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        asked = json.loads(body) if body else {}
+        try:
+            rules = [self._model.model_validate(rule) for rule in asked.get("add", ())]
+        except ValidationError as error:
+            return 400, {"message": str(error)}
+        with self._lock:
+            if clear := asked.get("clear"):
+                for number in list(self.standing) if clear is True else clear:
+                    self.standing.pop(number, None)
+            added = [next(self._numbers) for _ in rules]
+            self.standing |= {n: (rule, time.monotonic()) for n, rule in zip(added, rules, strict=True)}
+            shown = [{"id": number, **rule.model_dump()} for number, (rule, _) in self.standing.items()]
+        return 200, {"added": added, "rules": shown}
+
+
+class Troubles:
+    """`world.troubles`: services ask it whenever one of their resources would go on to its next state."""
+
+    def __init__(self) -> None:
+        self.rules = Rules(Trouble)
+        self._begun: dict[tuple[int, str], float] = {}
+        self._failed: dict[int, int] = {}
+
+    def of(self, kind: Kind, name: str, phase: Phase) -> Trouble | None:
+        """The trouble that this resource has now; a failure counts once per answer."""
+        for number, (rule, _) in list(self.rules.standing.items()):
+            if (rule.kind, rule.phase) != (kind, phase) or not fnmatchcase(name, rule.name):
+                continue
+            if rule.outcome == "fail":
+                if self._failed.get(number, 0) < rule.times:
+                    self._failed[number] = self._failed.get(number, 0) + 1
+                    return rule
+                continue
+            begun = self._begun.setdefault((number, name), time.monotonic())
+            if rule.seconds is None or time.monotonic() - begun < rule.seconds:
+                return rule
+        return None
+
+
+class Capacity:
+    """A launch hook: refuses what the shortages leave no place for."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.rules = world, Rules(Shortage)
+
+    def hook(self, launch: Launch) -> None:
+        for rule, since in list(self.rules.standing.values()):
+            over = rule.seconds is not None and time.monotonic() - since > rule.seconds
+            hit = fnmatchcase(launch.instance_type, rule.instance_type)
+            if over or not hit or not fnmatchcase(launch.node_group or "", rule.node_group):
+                continue
+            instances = self.world.backend("ec2").all_instances()
+            living = sum(fnmatchcase(i.instance_type, rule.instance_type) and i.state in LIVE for i in instances)
+            if living >= rule.places:
+                raise LaunchRefused(rule.code, rule.message)
+
+
+_HANDS: dict[str, Callable[[ControlPlane], None]] = {
+    "freeze": lambda plane: plane.freeze(),
+    "thaw": lambda plane: plane.thaw(),
+    "kill": lambda plane: plane.stop(),
+}
+
+
+def _lay_hands(world: World, query: str) -> tuple[int, dict[str, Any]]:
+    asked = {key: values[0] for key, values in parse_qs(query).items()}
+    plane, hand = world.control_planes.get(asked.get("cluster", "")), _HANDS.get(asked.get("hand", ""))
+    if plane is None or hand is None:
+        return 404, {"clusters": sorted(world.control_planes), "hands": sorted(_HANDS)}
+    hand(plane)
+    return 200, asked
+
+
+def install(world: World) -> None:
+    world.troubles = Troubles()
+    capacity = Capacity(world)
+    world.launch_hooks.append(capacity.hook)
+    world.routes["/_site/troubles"] = world.troubles.rules.route
+    world.routes["/_site/capacity"] = capacity.rules.route
+    world.routes["/_site/control-plane"] = lambda query, body: _lay_hands(world, query)

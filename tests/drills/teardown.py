@@ -1,0 +1,169 @@
+"""Drill: provision, fault, destroy, seeded. Whatever happens, nothing is left that the certificate does not name.
+
+Each case provisions a campaign with a fault, tears it down with another, mends both, and tears it down again. The
+engine, the plugins and the program are real, AWS is emulated in this process, machines and API server are fakes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal"), str(Path(__file__).parent)]
+os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.01")
+
+from botocore.exceptions import BotoCoreError, ClientError  # noqa: E402
+from campaign_world import Camp, camp  # noqa: E402
+from teardown_cases import Fault, at_provision, at_teardown  # noqa: E402
+
+from infra.account import explained  # noqa: E402
+from infra.errors import BivouacError  # noqa: E402
+from infra.events import Stage  # noqa: E402
+from infra.lifecycle import certify, orphans, provision, teardown  # noqa: E402
+from infra.lifecycle.context import Context  # noqa: E402
+from infra.lifecycle.stages import Step, run_step  # noqa: E402
+
+RESULTS = ROOT / "results/drills/teardown.json"
+PATIENCE_S = 25.0
+OF_SERVICES = ("ENI for FSx", "Interface for NAT Gateway", "VPC Endpoint Interface")
+SILENCE_S = 6.0
+
+
+def inventory(camp: Camp) -> set[str]:
+    """What really is in the account, read from the emulator itself; ids and names as AWS shows them."""
+    ec2, iam = camp.world.backend("ec2"), camp.world.backend("iam")
+    found = {one.id for one in ec2.all_instances() if one.state != "terminated"}
+    found |= {vpc.id for vpc in ec2.vpcs.values() if vpc.is_default != "true"}
+    found |= {subnet for zone in ec2.subnets.values() for subnet in zone}
+    found |= {group.id for vpc in ec2.groups.values() for group in vpc.values() if group.name != "default"}
+    # A service's own interface goes with the service, which is counted by itself.
+    found |= {eni.id for eni in ec2.enis.values() if not str(eni.description).startswith(OF_SERVICES)}
+    found |= {*ec2.volumes, *ec2.launch_templates, *camp.world.backend("fsx").file_systems}
+    found |= {one.id for one in ec2.nat_gateways.values() if one.state != "deleted"}
+    found |= {address.allocation_id for address in ec2.addresses if address.allocation_id}
+    found |= {one.name for one in iam.roles.values()} | {*camp.world.clusters}
+    return found | {*camp.world.backend("logs").groups, *camp.world.auto_scaling.groups}
+
+
+def attempt(context: Context, stage: Stage) -> str | None:
+    """One stage as the driver runs it; the error's text where it ended in a clear one."""
+    run = provision.run if stage is Stage.PROVISION else teardown.run
+    try:
+        context.guard()
+        run_step(context, Step(stage, "drill", run))
+    except (ClientError, BotoCoreError) as error:
+        return str(explained(error))  # as the command line does
+    except BivouacError as error:
+        if not error.cure:
+            raise
+        return str(error)
+    return None
+
+
+def certificate(context: Context) -> set[str]:
+    found = certify.look_through(context.account, context.names, "", context.spec.account, ())
+    assert not found.blind, found.blind
+    return set(found.found)
+
+
+def unnamed(left: set[str], named: set[str]) -> list[str]:
+    return sorted(one for one in left if not any(one in text for text in named))
+
+
+def one_case(camp: Camp, before: Fault, after: Fault, known: set[str]) -> dict[str, Any]:
+    """Raises AssertionError where the promise is broken."""
+    row: dict[str, Any] = {"campaign": camp.names.campaign, "provision": before.name, "teardown": after.name}
+    mend = before.lay(camp)
+    with camp.opened() as context:
+        row["provision_error"] = attempt(context, Stage.PROVISION)
+        if mend is not None and not before.foreign:
+            mend()
+        heal = after.lay(camp)
+        row["teardown_error"] = attempt(context, Stage.TEARDOWN)
+    if heal is not None and not after.foreign:
+        heal()
+    with camp.opened() as context:
+        left = inventory(camp) - known
+        row["left"] = sorted(left)
+        theirs = unnamed(left, certificate(context)) if not (before.foreign or after.foreign) else []
+        assert not theirs, f"left and not named by the certificate: {theirs}"
+        if row["teardown_error"] is None and not (before.foreign or before.leaks or after.foreign):
+            assert not left, f"teardown said that it was done, and this was left: {sorted(left)}"
+        for fault, undo in ((before, mend), (after, heal)):
+            if fault.foreign and undo is not None:
+                undo()
+        row["again_error"] = attempt(context, Stage.TEARDOWN)
+        left, named = inventory(camp) - known, certificate(context)
+    assert not unnamed(left, named), f"left at the end and not named: {unnamed(left, named)}"
+    assert before.leaks or row["again_error"] is None, f"after mending: {row['again_error']}"
+    assert before.leaks or not left, f"left at the end: {sorted(left)}"
+    row["leaked"] = sorted(left)
+    return row
+
+
+def main() -> int:
+    # Ended politely, it still clears up; in the background of a shell, SIGINT would be ignored.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    options = _parse()
+    chance, begun, rows, failed = random.Random(options.seed), time.monotonic(), [], 0
+    teardown.PATIENCE_S, orphans.PATIENCE_S = PATIENCE_S, SILENCE_S
+    cases = _cases(chance, options)
+    with tempfile.TemporaryDirectory(prefix="drill-teardown-") as folder:
+        for number, (before, after) in enumerate(cases, 1):
+            started = time.monotonic()
+            with camp(Path(folder) / str(number), campaign=f"drill{number}") as one:
+                with one.opened() as context:
+                    context.account.identity()
+                known = inventory(one)
+                try:
+                    row = one_case(one, before, after, known) | {"ok": True}
+                except Exception as error:
+                    failed += 1
+                    row = {"provision": before.name, "teardown": after.name, "ok": False, "error": repr(error)[:3000]}
+                    row["said"] = one.said.getvalue()[-3000:]
+            row["seconds"] = round(time.monotonic() - started, 1)
+            rows.append(row)
+            how = "ok" if row["ok"] else f"FAILED {row['error'][:600]}"
+            print(f"{number:>3} {before.name:<32} {after.name:<34} {row['seconds']:>6} s  {how}", flush=True)
+            RESULTS.parent.mkdir(parents=True, exist_ok=True)
+            RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
+    seconds = time.monotonic() - begun
+    print(f"drill teardown: {len(rows)} cases, {failed} failed, {seconds:.0f} s")
+    return 1 if failed else 0
+
+
+def _cases(chance: random.Random, options: argparse.Namespace) -> list[tuple[Fault, Fault]]:
+    """Each teardown fault in turn; a fault of provision in every third case."""
+    ends = at_teardown()
+    chance.shuffle(ends)
+    cases = []
+    for number in range(options.count):
+        begin = chance.choice(at_provision()) if number % 3 == 2 else at_provision()[0]
+        cases.append((begin, ends[number % len(ends)]))
+    if options.only:
+        begins, ends = at_provision(), at_teardown()
+        cases = [(begins[0], one) for one in ends if options.only in one.name]
+        cases += [(one, ends[0]) for one in begins if options.only in one.name]
+    return cases
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=12)
+    parser.add_argument("--only", default="", help="cases whose fault has this in its name, each once")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

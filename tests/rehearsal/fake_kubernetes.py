@@ -1,0 +1,144 @@
+"""A stand-in for an API server: keeps what is applied and says that it is ready. Can fall silent, or be gone."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from infra.rehearsal.kubernetes.releases import STATE_ANNOTATION
+
+KINDS = {
+    "v1": "Namespace ServiceAccount* PersistentVolume PersistentVolumeClaim* Secret* ConfigMap* Node Pod*",
+    "scheduling.k8s.io/v1": "PriorityClass",
+    "rbac.authorization.k8s.io/v1": "Role* RoleBinding* ClusterRole ClusterRoleBinding",
+    "jobset.x-k8s.io/v1alpha2": "JobSet*",
+}
+PHASES = {"Namespace": "Active", "PersistentVolume": "Bound", "PersistentVolumeClaim": "Bound"}
+PATH = re.compile(
+    r"^/(?:api|apis)/(?P<api>v1|[^/]+/[^/]+)(?:/namespaces/(?P<space>[^/]+)(?=/.))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?$"
+)
+
+
+def plural_of(kind: str) -> str:
+    return kind.lower() + ("es" if kind.endswith("s") else "s")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up on a silent server is no news."""
+
+
+class FakeKubernetes:
+    """Serves on the loopback interface; `nodes` gives the Node objects there are now."""
+
+    def __init__(self, nodes: Callable[[], list[dict[str, Any]]]) -> None:
+        self.objects: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+        self.nodes = nodes
+        self.patches: dict[str, dict[str, Any]] = {}
+        """Node -> what was patched into it."""
+        self.created: Callable[[dict[str, Any]], None] = lambda document: None
+        """Called with each new object, as a controller would see it."""
+        self.tokens: list[str] = []
+        """The Authorization header of each request."""
+        self.silent = threading.Event()
+        self._ended = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                outer.tokens.append(self.headers.get("Authorization") or "")
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length) or b"{}") if length else {}
+                while outer.silent.is_set() and not outer._ended.wait(0.05):
+                    pass
+                status, document = outer.handle(self.command, self.path, body)
+                text = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.http = _Server(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.http.shutdown()
+        self.http.server_close()
+
+    def handle(self, verb: str, url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        where = urlsplit(url)
+        for api, kinds in KINDS.items():
+            if where.path == (f"/apis/{api}" if "/" in api else f"/api/{api}"):
+                return 200, {"resources": [_resource(kind) for kind in kinds.split()]}
+        found = PATH.match(where.path)
+        if found is None:
+            return (200, {}) if where.path == "/readyz" else (404, {"message": f"no {where.path}", "code": 404})
+        key = (found["api"], found["plural"], found["space"] or "", found["name"] or "")
+        if verb == "GET" and not key[3]:
+            selector = parse_qs(where.query).get("labelSelector", [""])[0]
+            return 200, {"items": list(self._listed(key, selector)), "metadata": {}}
+        return self._one(verb, key, body, "dryRun" in where.query)
+
+    def _one(
+        self, verb: str, key: tuple[str, str, str, str], body: dict[str, Any], dry: bool
+    ) -> tuple[int, dict[str, Any]]:
+        if verb == "PATCH" and key[1] == "nodes":
+            self.patches[key[3]] = body
+            return 200, {"metadata": {"name": key[3]}}
+        if verb in ("POST", "PATCH", "PUT"):
+            key = (*key[:3], key[3] or body["metadata"]["name"])
+            known = self.objects.get(key, {})
+            if verb == "POST" and known:
+                return 409, {"message": f"{key[3]} already exists", "reason": "AlreadyExists", "code": 409}
+            document = _finished({**known, **body, "metadata": {**known.get("metadata", {}), **body["metadata"]}})
+            if not dry:
+                self.objects[key] = document
+                self.created(document)
+            return 200, document
+        if key not in self.objects:
+            return 404, {"message": f"{key[1]} {key[3]} not found", "reason": "NotFound", "code": 404}
+        return 200, self.objects.pop(key) if verb == "DELETE" else self.objects[key]
+
+    def _listed(self, key: tuple[str, str, str, str], selector: str) -> Iterator[dict[str, Any]]:
+        wanted = dict(pair.split("=", 1) for pair in selector.split(",") if "=" in pair)
+        own = [one for at, one in self.objects.items() if at[:2] == key[:2] and key[2] in ("", at[2])]
+        for one in [*own, *(self._patched(node) for node in (self.nodes() if key[1] == "nodes" else []))]:
+            labels = one["metadata"].get("labels") or {}
+            if wanted.items() <= labels.items():
+                yield one
+
+    def _patched(self, node: dict[str, Any]) -> dict[str, Any]:
+        change = self.patches.get(node["metadata"]["name"], {})
+        labels = {**node["metadata"]["labels"], **change.get("metadata", {}).get("labels", {})}
+        return {**node, "metadata": {**node["metadata"], "labels": labels}}
+
+
+def _resource(kind: str) -> dict[str, Any]:
+    name = kind.rstrip("*")
+    return {"kind": name, "name": plural_of(name), "namespaced": kind.endswith("*")}
+
+
+def _finished(document: dict[str, Any]) -> dict[str, Any]:
+    """As controllers would have left it."""
+    if phase := PHASES.get(document.get("kind", "")):
+        document["status"] = {"phase": phase}
+    metadata = document["metadata"]
+    if (metadata.get("labels") or {}).get("owner") == "helm":
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), STATE_ANNOTATION: "recorded"}
+    return document
