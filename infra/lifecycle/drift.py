@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,11 @@ from infra.program import program
 PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """How the engine writes a value that only AWS will give."""
+SHORT = 90
+"""Characters of a value that are shown."""
 _PLANNED = ("create", "update", "delete", "replace")
 _NO_RESOURCE = ("pulumi:pulumi:Stack", "bivouac:")
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
 _QUIET_TAGS = ("aws:", "eks:", "kubernetes.io/", "k8s.io/")
 _QUIET = {
     # The size belongs to preflight, steward and the schedule at the deadline; the program ignores it too.
@@ -122,9 +125,7 @@ def resources_of(stored: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     return {one["urn"]: one for one in deployment.get("resources") or () if not one.get("delete")}
 
 
-def drift_between(
-    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Row]:
+def drift_between(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     """What was deleted or changed by hand. Only inputs count: outputs change with AWS's own bookkeeping."""
     for urn, old in before.items():
         if not old.get("custom") or old["type"].startswith("pulumi:"):
@@ -146,8 +147,16 @@ def _changes(kind: str, old: Any, new: Any, path: str = "") -> Iterator[Change]:
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (one, other) in enumerate(zip(old, new, strict=True)):
             yield from _changes(kind, one, other, f"{path}[{number}]")
-    elif old != new and not (old in (None, "", [], {}) and new in (None, "", [], {})):
+    elif parsed(old) != parsed(new) and not (old in _NOTHING and new in _NOTHING):
         yield Change(path, old, new)
+
+
+def parsed(value: Any) -> Any:
+    """A text that is a JSON document as that document: order and spaces mean nothing."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
 
 
 def silent(kind: str, path: str, key: str = "") -> bool:
@@ -240,6 +249,16 @@ def _planned(metadata: Any) -> Row | None:
         named = [*(metadata.diffs or ())] or sorted(keys)
         changes = [Change(one, old.get(one), new.get(one), one in keys) for one in named]
     return Row(metadata.urn, operation, tuple(changes))
+
+
+def short(value: Any) -> str:
+    """A value on one line."""
+    if value is None:
+        return "nothing"
+    if value == UNKNOWN:
+        return "known once made"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
 
 
 def at_path(value: Any, path: str) -> Any:
