@@ -14,6 +14,7 @@ from pulumi import automation as auto
 from infra.errors import PermanentError
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import EngineFailed, Watch
+from infra.lifecycle.refusal import refuse_loss
 from infra.names import PROJECT
 from infra.program import program
 
@@ -54,6 +55,7 @@ class Engine:
         """Bring the stack up; what a killed run left pending is resolved first. Returns the outputs."""
         self._unlock(stack)
         self.context.guard()
+        refuse_loss(self.context, stack)
         watch = Watch()
         try:
             refresh = self._has_pending(stack)
@@ -99,6 +101,16 @@ class Engine:
         except auto.CommandError as error:
             raise _refusal("clearing what failed", stack.name, error, watch) from error
         return tuple(broken.values())
+
+    def refresh(self, stack: auto.Stack) -> None:
+        """Take AWS's word for what the stack holds. Raises `EngineFailed`."""
+        self._unlock(stack)
+        self.context.guard()
+        watch = self.watch = Watch()
+        try:
+            stack.refresh(on_event=self._announce("looking at", watch), on_output=_quiet)
+        except auto.CommandError as error:
+            raise _refusal("pulumi refresh", stack.name, error, watch) from error
 
     def resources(self, stack: auto.Stack) -> int:
         return len((stack.export_stack().deployment or {}).get("resources", []))
