@@ -52,7 +52,7 @@ def _repair(context: Context, yes: bool, console: Console) -> int:
     with context.progress.stage("repair", "what AWS says is taken into the state, then the spec is applied"):
         _apply(context, [each.stack for each in wrong])
     with context.progress.stage("look", "whether it holds"):
-        again = look_at_stacks(context)
+        again = look_at_stacks(context, {each.stack for each in wrong})
     explain.print_drift(console, again, campaign)
     return 0 if not any(each.drifted or each.planned for each in again) else 1
 

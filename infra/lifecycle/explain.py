@@ -51,8 +51,10 @@ def difference(change: Change) -> list[str]:
     lines = [
         line for line in difflib.unified_diff(before, after, n=0, lineterm="") if line[:2] not in ("--", "++", "@@")
     ]
-    more = [f"… and {len(lines) - _LINES} lines more"] if len(lines) > _LINES else []
-    return [f"{change.path}:{forces}", *(f"  {line}" for line in lines[:_LINES]), *more]
+    sides = [[line for line in lines if line.startswith(sign)] for sign in "-+"]
+    shown = [line for side in sides for line in side[: _LINES // 2]]
+    more = [f"… and {len(lines) - len(shown)} lines more"] if len(lines) > len(shown) else []
+    return [f"{change.path}:{forces}", *(f"  {line}" for line in shown), *more]
 
 
 def print_drift(console: Console, looks: Iterable[Look], campaign: str) -> None:

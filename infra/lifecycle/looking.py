@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,9 +66,10 @@ def refuse_other_spec(context: Context) -> None:
         )
 
 
-def look_at_stacks(context: Context) -> tuple[Look, ...]:
-    """Foundation and campaign, each against AWS and against the program."""
-    return tuple(look(context, stack, settings()) for stack, settings in stacks(context).items())
+def look_at_stacks(context: Context, only: Container[str] | None = None) -> tuple[Look, ...]:
+    """Foundation and campaign, or only the named of them, each against AWS and against the program."""
+    wanted = {stack: settings for stack, settings in stacks(context).items() if only is None or stack in only}
+    return tuple(look(context, stack, settings()) for stack, settings in wanted.items())
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from infra.lifecycle.engine import Engine
 from infra.lifecycle.looking import data_digest, looking
 from infra.lifecycle.provision import campaign_settings
 from infra.lifecycle.stages import Step, run_step
+from infra.store import LeaseRecord
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +79,6 @@ def test_every_change_by_hand_is_seen_and_explained_while_a_driver_lives_and_not
             code, text = said(status_command, "drilled", camped.spec.region, False, refresh=True)
         # The living driver itself only renews its lease.
         assert [one for one in heard if "leases/driver" not in one[2]] == []
-        with pytest.raises(LeaseHeld, match="end that driver with Ctrl-C"):
-            said(repair_command, "drilled", camped.spec.region, True)
     assert code == 2 and objects == json.dumps(list(map(str, camped.plane().api.objects)))
     for hand in taken:
         rows = [part for part in text.split("\n    ") if hand.title in part.split(":")[0]]
@@ -88,10 +88,21 @@ def test_every_change_by_hand_is_seen_and_explained_while_a_driver_lives_and_not
     assert "desiredSize" not in text
 
 
+def test_repair_waits_for_no_living_driver_but_says_how_to_go_on(provisioned: Camp) -> None:
+    with provisioned.opened() as context:
+        other = context.lease.holder.model_copy(update={"host": "elsewhere", "boot_id": "another"})
+        record = LeaseRecord(holder=other, renewed_at=datetime.now(UTC), ttl_s=60)
+    key = context.lease.key
+    provisioned.client("s3").put_object(Bucket=context.store.bucket, Key=key, Body=record.model_dump_json().encode())
+    with pytest.raises(LeaseHeld) as held:
+        said(repair_command, "drilled", provisioned.spec.region, True)
+    assert "Ctrl-C" in (held.value.cure or "")
+    provisioned.client("s3").delete_object(Bucket=context.store.bucket, Key=key)
+
+
 def test_repair_sets_everything_right_and_says_so(provisioned: Camp) -> None:
     code, text = said(repair_command, "drilled", provisioned.spec.region, True)
-    assert code == 0 and "drilled: 8" not in text
-    assert text.splitlines()[-1].endswith("no drift") and text.count("no drift") == 2, text
+    assert code == 0 and text.splitlines()[-1] == "campaign-drilled: 100 resources, no drift", text
     assert provisioned.client("scheduler").get_schedule(Name=provisioned.names.schedule)["State"] == "ENABLED"
     key = {"clusterName": provisioned.names.cluster, "nodegroupName": provisioned.names.gpu_group}
     assert provisioned.client("eks").describe_nodegroup(**key)["nodegroup"]["scalingConfig"]["maxSize"] == 3
