@@ -14,6 +14,19 @@ _BUILDER = "no image can be baked; a campaign past its bake does not need it"
 _NODE = "a node that is replaced cannot join, pull its image or get an address"
 
 _MEANING: tuple[tuple[str, str, str], ...] = (
+    # What is kept
+    ("LustreFileSystem", "*", "it holds the newest checkpoints that are not yet in S3"),
+    ("DataRepositoryAssociation", "*", "the file system shows no training data that it has not read yet"),
+    ("Bucket", "archive", "the archives of all campaigns of this account and region are gone with what was in it"),
+    ("Bucket", "data", "the prepared data sets are gone; the repair carries this campaign's in again"),
+    ("BucketPublicAccessBlock", "*", "the bucket may be opened to the world"),
+    ("BucketVersioning", "*", "what is overwritten or deleted in the bucket is gone for good"),
+    ("BucketPolicy", "*", "the bucket takes calls that are not encrypted"),
+    ("BucketServerSideEncryption*", "*", "objects are not encrypted as the bucket promises"),
+    ("BucketLifecycle*", "*", "old versions and broken uploads are never removed, and bill"),
+    ("BucketOwnershipControls", "*", "objects of the bucket may belong to others"),
+    ("Repository", "*", "the baked images are gone: a node that is replaced cannot pull"),
+    ("LifecyclePolicy", "*", "old images are never removed, and bill"),
     # Money
     ("Schedule", "deadline", "nothing stops the GPU nodes at the deadline if all our processes die"),
     ("Role*", "guard", "the schedule may not stop the GPU nodes at the deadline if all our processes die"),
@@ -60,19 +73,6 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("Namespace", "jobset*", "no attempt can be launched or ended: its controller is missing"),
     ("PriorityClass", "*", "no new attempt is admitted: its pods name this class"),
     ("PersistentVolume*", "*", "new pods cannot mount the shared file system"),
-    # What is kept
-    ("LustreFileSystem", "*", "it holds the newest checkpoints that are not yet in S3"),
-    ("DataRepositoryAssociation", "*", "the file system shows no training data that it has not read yet"),
-    ("Bucket", "archive", "the archives of all campaigns of this account and region are gone with what was in it"),
-    ("Bucket", "data", "the prepared data sets are gone; the repair carries this campaign's in again"),
-    ("BucketPublicAccessBlock", "*", "the bucket may be opened to the world"),
-    ("BucketVersioning", "*", "what is overwritten or deleted in the bucket is gone for good"),
-    ("BucketPolicy", "*", "the bucket takes calls that are not encrypted"),
-    ("BucketServerSideEncryption*", "*", "objects are not encrypted as the bucket promises"),
-    ("BucketLifecycle*", "*", "old versions and broken uploads are never removed, and bill"),
-    ("BucketOwnershipControls", "*", "objects of the bucket may belong to others"),
-    ("Repository", "*", "the baked images are gone: a node that is replaced cannot pull"),
-    ("LifecyclePolicy", "*", "old images are never removed, and bill"),
 )  # fmt: skip
 """(type, name, what follows); the first that matches."""
 
