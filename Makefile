@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SPEC   ?= infra/campaigns/rehearsal.yaml
 
-.PHONY: help setup venv tools rehearsal test test-unit lint doctor down clean
+.PHONY: help setup venv tools rehearsal test test-unit drills lint doctor down clean
 
 help:  ## What there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ test: setup lint  ## All tests that need neither AWS nor a GPU
 
 test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph
+
+drills: setup  ## Seeded drills of kills, leaks, storage and more, the long form; DRILLS="leaks --seed 2" for some
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/drills/all.py $(DRILLS)
 
 lint: venv  ## Style, types, layers
 	@$(BIN)/ruff check .

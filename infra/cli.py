@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json as json_text
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
-import typer
-from rich.console import Console
+try:
+    import typer
+    from rich.console import Console
+except ModuleNotFoundError as missing:
+    sys.exit(f"a Python package is missing; seen: {missing.name}; cure: make setup")
 
-from infra.errors import BivouacError
+from infra.errors import BivouacError, UserError
+from infra.refusals import of_file, refusal
+from infra.terminal import endure
 
 app = typer.Typer(
     name="bivouac",
@@ -130,6 +136,22 @@ def report(
 
 
 @app.command()
+def sweep(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    region: Region = "us-east-1",
+    json: Json = False,
+) -> None:
+    """What a torn down campaign left; removes what is provably its own, after a yes, and certifies again."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.commands.sweep import sweep_command
+
+    raise typer.Exit(sweep_command(name, region, yes, json, console))
+
+
+@app.command()
 def shell(
     name: Name, command: Annotated[list[str] | None, typer.Argument(help="Run this instead of a shell.")] = None
 ) -> None:
@@ -185,10 +207,6 @@ def data_prepare(
     raise typer.Exit(prepare_command(arguments, str(out), console))
 
 
-_REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")
-"""Libraries whose errors speak of the world outside, not of a fault of ours."""
-
-
 class Interrupted(BaseException):
     """Ended by hand. No KeyboardInterrupt, since click would end the program without our word."""
 
@@ -198,32 +216,43 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 
 def main() -> None:
-    """Errors of ours and of AWS are shown without a traceback, as what, seen, cure; the exit code follows sysexits."""
+    """Errors are shown without a traceback, as what, seen, cure (with --json as JSON); exit codes follow sysexits."""
+    out = endure()
     # A polite end is an end by hand: the lease is given back.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
-        app()
-    except BivouacError as error:
-        _refuse(error)
-    except Exception as error:
-        # botocore's classes are not imported here: half of the commands never need them.
-        if not type(error).__module__.startswith(_REMOTE):
-            raise
-        from infra.account import explained
-
-        _refuse(explained(error))
-    except (Interrupted, KeyboardInterrupt):
+        code = app(standalone_mode=False)
+    except (Interrupted, KeyboardInterrupt, typer.Abort):
         Console(stderr=True, highlight=False).print(
             "interrupted: run the same command again to continue, or `bivouac down NAME`"
         )
         sys.exit(130)
+    except Exception as error:
+        code = _refuse_usage(error) if hasattr(error, "show") else _refuse(refusal(error))
+    out.flush()
+    if out.lost is not None:
+        code = _refuse(of_file(out.lost)) or code
+    sys.exit(code)
 
 
-def _refuse(error: BivouacError) -> NoReturn:
+def _refuse_usage(error: Any) -> int:
+    """A command line that does not exist: click's own words, which name what does."""
+    if "--json" in sys.argv:
+        return _refuse(UserError(error.format_message(), seen=" ".join(sys.argv[1:]), cure="see bivouac --help"))
+    error.show()
+    return UserError.exit_code
+
+
+def _refuse(error: BivouacError) -> int:
+    if "--json" in sys.argv:
+        seen = None if error.seen is None else str(error.seen)
+        body = {"kind": type(error).__name__, "what": error.what, "seen": seen, "cure": error.cure}
+        print(json_text.dumps({"ok": False, "error": body}, indent=2), flush=True)
+        return error.exit_code
     Console(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
     Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
-    sys.exit(error.exit_code)
+    return error.exit_code
 
 
 if __name__ == "__main__":

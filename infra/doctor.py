@@ -8,9 +8,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import Requirement
+
+from infra.errors import PermanentError
 from infra.rehearsal.paths import cache_root
 from infra.rehearsal.toolchain.ensure import locate
 from infra.rehearsal.toolchain.table import TOOLS
@@ -59,7 +63,7 @@ def diagnose() -> tuple[Finding, ...]:
     """All findings, good and bad. Takes about a second; changes nothing on the host."""
     tools = _tools()
     building = any(not finding.ok for finding in tools)
-    return (_python(), *tools, _go(needed=building), *_programs(), _namespaces(), *_machine(building))
+    return (_python(), *_packages(), *tools, _go(needed=building), *_programs(), _namespaces(), *_machine(building))
 
 
 def render(findings: tuple[Finding, ...]) -> Table:
@@ -81,6 +85,31 @@ def _python() -> Finding:
     )
 
 
+def _packages() -> list[Finding]:
+    """The packages that this one declares, each in a version that it allows; one row when all are there."""
+    bad = []
+    for line in metadata.requires("bivouac") or ():
+        wanted = Requirement(line)
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": "rehearsal"}):
+            continue
+        try:
+            seen = metadata.version(wanted.name)
+        except metadata.PackageNotFoundError:
+            seen = "none"
+        if seen == "none" or not wanted.specifier.contains(seen, prereleases=True):
+            bad.append(Finding(wanted.name, seen, False, f"{wanted.name}{wanted.specifier} is needed: make setup"))
+    return bad or [Finding("packages", "all that bivouac declares", True)]
+
+
+def refuse_unfit() -> None:
+    """What no tool build can mend, before anything is started. Raises `PermanentError` with every cure."""
+    bad = [finding for finding in (*_packages(), *_programs(), _namespaces()) if not finding.ok]
+    if bad:
+        seen = "; ".join(f"{finding.subject}: {finding.seen}" for finding in bad)
+        cure = "; ".join(finding.cure for finding in bad)
+        raise PermanentError("this machine cannot rehearse", seen=seen, cure=cure)
+
+
 def _tools() -> list[Finding]:
     findings = []
     for tool in TOOLS:
@@ -99,7 +128,10 @@ def _go(needed: bool) -> Finding:
     if go is None:
         cure = "only where releases cannot be downloaded: install Go 1.26" if needed else ""
         return Finding("go", "none" if needed else "none, and not needed", not needed, cure)
-    answer = subprocess.run([go, "version"], capture_output=True, text=True)
+    try:
+        answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("go", f"{go}: {error}", not needed, "install Go 1.26 anew" if needed else "")
     return Finding("go", answer.stdout.removeprefix("go version ").strip() or answer.stderr.strip(), True)
 
 
@@ -126,10 +158,12 @@ def _namespaces() -> Finding:
     if missing is None:
         return Finding("namespaces", f"user, mount, network and process namespaces, bridge and veth work {who}", True)
     words = answer.stderr.strip().splitlines()[-1:] or ["no word"]
-    return Finding("namespaces", f"{missing} fails {who}: {words[0]}", False, _namespace_cure(missing, bool(user)))
+    return Finding(
+        "namespaces", f"{missing} fails {who}: {words[0]}", False, _namespace_cure(missing, bool(user), words[0])
+    )
 
 
-def _namespace_cure(step: str, unprivileged: bool) -> str:
+def _namespace_cure(step: str, unprivileged: bool, words: str = "") -> str:
     if step in ("bridge", "veth"):
         return f"load the kernel module: sudo modprobe {step}"
     if unprivileged and _sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
@@ -140,6 +174,10 @@ def _namespace_cure(step: str, unprivileged: bool) -> str:
         return "the kernel forbids it (Debian): sudo sysctl kernel.unprivileged_userns_clone=1"
     if unprivileged and _sysctl("user/max_user_namespaces") == "0":
         return "the kernel forbids it: sudo sysctl user.max_user_namespaces=15000"
+    if unprivileged and (limit := _sysctl("user/max_user_namespaces")) is not None and "No space left" in words:
+        return f"the limit of {limit} user namespaces is reached: sudo sysctl user.max_user_namespaces={int(limit) * 4}"
+    if "No space left" in words:
+        return "a limit of namespaces is reached: raise user.max_net_namespaces and its like (sysctl user)"
     return "in a container: run it privileged, or with --security-opt seccomp=unconfined --cap-add SYS_ADMIN"
 
 

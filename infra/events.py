@@ -81,10 +81,23 @@ class CampaignState(BaseModel):
         return Stage.REPORT in self.finished_stages
 
 
+def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
+    """By time over all writers (ties: writer, sequence), but never against a writer's own sequence.
+
+    A clock that is set back makes later events of its writer look older: they count as of its latest time until then.
+    """
+    latest: dict[str, datetime] = {}
+    keyed = []
+    for event in sorted(events, key=lambda e: (e.writer, e.sequence)):
+        latest[event.writer] = max(event.at, latest.get(event.writer, event.at))
+        keyed.append(((latest[event.writer], event.writer, event.sequence), event))
+    return tuple(event for _, event in sorted(keyed, key=lambda pair: pair[0]))
+
+
 def fold(events: Iterable[Event]) -> CampaignState:
-    """The state after all events, in the order of their time (ties: writer, sequence)."""
+    """The state after all events, in their order."""
     state = CampaignState()
-    for event in sorted(events, key=lambda e: (e.at, e.writer, e.sequence)):
+    for event in ordered(events):
         state = _apply(state, event)
     return state
 

@@ -3,16 +3,68 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+from infra.errors import UserError
 
 
 def cache_root() -> Path:
-    """`$BIVOUAC_CACHE`, else `bivouac` in the user's cache folder."""
+    """`$BIVOUAC_CACHE`, else `bivouac` in the user's cache folder. Raises `UserError` where nothing names one."""
     if own := os.environ.get("BIVOUAC_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bivouac"
+        return Path(own).absolute()
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache).absolute() / "bivouac"
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise UserError(
+            "there is no home folder", seen="HOME is not set", cure="set BIVOUAC_CACHE to a folder"
+        ) from error
+    return home.absolute() / ".cache" / "bivouac"
 
 
 def results_folder(campaign: str) -> Path:
     """Report, certificate and what else is kept of a campaign: `$BIVOUAC_RESULTS` or `results` here."""
     return Path(os.environ.get("BIVOUAC_RESULTS") or "results").resolve() / campaign
+
+
+def keep(path: Path, content: str | bytes, note: Callable[[str], None]) -> bool:
+    """Write a file whole or not at all. A copy of what the record holds: where the disk refuses, `note` says so."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+        return True
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        note(f"{path} cannot be written ({error.strerror}): the campaign's record in the state bucket keeps it")
+        return False
+
+
+def refuse_unwritable(folder: Path, variable: str) -> None:
+    """Raises `UserError` where nothing can be written below `folder`: before anything is started."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"." * 4096)
+            file.flush()
+    except OSError as error:
+        raise UserError(
+            "a folder that is needed cannot be written",
+            seen=f"{folder}: {error.strerror}",
+            cure=f"make room or make it yours, or set {variable} to another folder",
+        ) from error
+
+
+def writable(folder: Path) -> Path:
+    """`folder`, or a temporary one where its disk refuses: a teardown must not wait for someone to make room."""
+    try:
+        refuse_unwritable(folder, "")
+        return folder
+    except UserError:
+        return Path(tempfile.mkdtemp(prefix="bivouac-"))

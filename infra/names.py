@@ -7,6 +7,8 @@ from typing import Any
 
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
+FOUNDATION_PREFIX = "bivouac-"
+"""With which the names of the foundation's buckets begin."""
 REPOSITORY = "bivouac/trainer"
 
 NAMESPACE = "campaign"

@@ -83,7 +83,15 @@ class Change(_Frozen):
 
 
 def make_plan(spec: Spec, facts: Facts) -> Plan:
-    """Pure: equal inputs give an equal plan. Raises `UserError` where no layout exists; `check` tells more."""
+    """Pure: equal inputs give an equal plan. Raises `UserError` where there is none; `check` tells more."""
+    try:
+        return _plan(spec, facts)
+    except ArithmeticError as error:
+        cure = "look for a number with some zeros too many or too few"
+        raise UserError("the campaign is too large to be planned", seen=type(error).__name__, cure=cure) from error
+
+
+def _plan(spec: Spec, facts: Facts) -> Plan:
     shape = layout(spec)
     guess = estimate(spec, facts, shape.world_size)
     return Plan(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+LEAST, MOST = 1e-12, 1e12
+"""Numbers of a spec: from a learning rate to a seed or a budget, with room on both sides."""
 
 
 class Problem(BaseModel):
@@ -50,11 +55,7 @@ CURES = {
 
 def lines_of(node: yaml.Node | None, prefix: str = "") -> dict[str, int]:
     """1-based line of each dotted field path of a composed document."""
-    found: dict[str, int] = {}
-    for path, line, child in _children(node, prefix):
-        found[path] = line
-        found |= lines_of(child, f"{path}.")
-    return found
+    return {path: line for path, line, _ in _all(node, prefix)} if node is not None else {}
 
 
 def nearest_line(lines: dict[str, int], field: str) -> int | None:
@@ -86,33 +87,96 @@ def duplicates(node: yaml.Node | None, prefix: str = "") -> tuple[Problem, ...]:
     return tuple(found)
 
 
-def problems_of(error: ValidationError, lines: dict[str, int], model: type[BaseModel]) -> tuple[Problem, ...]:
+def problems_of(error: ValidationError, root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ...]:
     """Every problem of a failed validation, in the order of the file."""
-    found = [_problem(item, lines, model) for item in error.errors()]
+    lines, texts = lines_of(root), _texts(root)
+    found = [_problem(item, lines, texts, model) for item in error.errors(include_url=False)]
     return tuple(sorted(found, key=lambda problem: problem.line or 0))
+
+
+def misread(root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ...]:
+    """`true` where a number is wanted: pydantic would take it for 1."""
+    found: list[Problem] = []
+    for path, line, node in _all(root, ""):
+        if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:bool":
+            continue
+        loc = tuple(path.split("."))
+        field = _section_at(model, loc[:-1]).model_fields.get(loc[-1])
+        if field is not None and bool not in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            cure = "write a value of this field; in quotes if you mean the text"
+            message = "is true or false, which this field cannot be"
+            found.append(Problem(field=path, line=line, message=message, seen=node.value, cure=cure))
+    return tuple(found)
+
+
+def out_of_range(value: BaseModel, root: yaml.Node | None) -> tuple[Problem, ...]:
+    """Numbers that nobody can mean, whatever their field: arithmetic with them would overflow."""
+    lines = lines_of(root)
+    return tuple(
+        Problem(
+            field=field,
+            line=nearest_line(lines, field),
+            message="is a number that nobody can mean",
+            seen=_short(str(number)),
+            cure=f"write one between {LEAST:g} and {MOST:g}"
+            if isinstance(number, float | Decimal)
+            else f"at most {MOST:g}",
+        )
+        for field, number in _numbers(value.model_dump(), "")
+        if not (number == 0 or LEAST <= abs(number) <= MOST)
+    )
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _numbers(inner, f"{path}.{index}")
+    elif isinstance(value, timedelta):
+        yield path, value.total_seconds()
+    elif isinstance(value, int | float | Decimal):
+        yield path, value
+
+
+def _all(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
+    if node is not None:
+        for path, line, child in _children(node, prefix):
+            yield path, line, child
+            yield from _all(child, f"{path}.")
+
+
+def _texts(root: yaml.Node | None) -> dict[str, str]:
+    """Each scalar as it stands in the file: `1.30`, not 1.3."""
+    return {path: node.value for path, _, node in _all(root, "") if isinstance(node, yaml.ScalarNode)}
 
 
 def _children(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield f"{prefix}{key.value}", key.start_mark.line + 1, value
+            yield f"{prefix}{_key(key)}", key.start_mark.line + 1, value
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             yield f"{prefix}{index}", value.start_mark.line + 1, value
 
 
-def _problem(item: Any, lines: dict[str, int], model: type[BaseModel]) -> Problem:
+def _key(node: yaml.Node) -> str:
+    return _short(str(node.value)) if isinstance(node, yaml.ScalarNode) else "(no text)"
+
+
+def _problem(item: Any, lines: dict[str, int], texts: dict[str, str], model: type[BaseModel]) -> Problem:
     loc, kind, given = item["loc"], item["type"], item.get("input")
     field = ".".join(str(part) for part in loc) or "(spec)"
     message, seen = (
         item["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String "),
-        repr(given),
+        texts.get(field) or _shown(given),
     )
     cure = CURES.get(kind, "see README, section 'The spec by example'").format_map(_Lenient(item.get("ctx", {})))
     if kind == "extra_forbidden":
         names = _fields_at(model, loc[:-1])
         near = difflib.get_close_matches(str(loc[-1]), names, n=1)
-        message, seen = "unknown field", f"{loc[-1]}: {given!r}"
+        message, seen = "unknown field", _short(str(loc[-1])) + f": {_shown(given)}"
         cure = f"did you mean `{near[0]}`?" if near else f"fields here: {', '.join(names)}"
     elif kind == "missing":
         message, seen = "required field is missing", "nothing"
@@ -132,6 +196,13 @@ def _problem(item: Any, lines: dict[str, int], model: type[BaseModel]) -> Proble
 class _Lenient(dict[str, Any]):
     def __missing__(self, key: str) -> str:
         return f"({key})"
+
+
+def _shown(value: object) -> str:
+    """Without writing out what is large: it is shortened anyway."""
+    if isinstance(value, dict | list | tuple):
+        return f"a section of {len(value)} fields" if isinstance(value, dict) else f"a list of {len(value)}"
+    return repr(value)
 
 
 def _short(text: str, longest: int = 100) -> str:

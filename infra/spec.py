@@ -12,12 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from infra.document import Unreadable, read
 from infra.duration import Duration
 from infra.errors import UserError
-from infra.problems import Problem, duplicates, lines_of, nearest_line, problems_of
+from infra.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from trainer.contract import CheckpointConfig, ModelConfig, OptimizerConfig
 
 MAX_NAME = 20
@@ -178,7 +178,7 @@ class Spec(_Section):
     owner: str = Field(min_length=3)
     purpose: str = Field(min_length=3)
     target: Literal["aws", "rehearsal"]
-    account: Annotated[str, Field(pattern=r"^\d{12}$", description="the 12 digits, in quotes")]
+    account: Annotated[str, Field(pattern=r"^[0-9]{12}$", description="the 12 digits, in quotes")]
     region: str
     zone: str
     second_zone: str | None = None
@@ -239,19 +239,11 @@ class SpecFile(BaseModel):
 
 def load(path: Path) -> SpecFile:
     """Read and validate a spec; raises `SpecError` with every problem, or `UserError` when there is no such file."""
-    if not path.is_file():
-        raise UserError("there is no such spec file", seen=path, cure="give the path of a YAML file")
     try:
-        text = path.read_text(encoding="utf-8")
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        raw = yaml.safe_load(text)
-        lines, twice = lines_of(tree), duplicates(tree)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
-        problem = Problem(
-            field="(file)", line=line, message="not YAML", seen=str(error).splitlines()[0], cure="mend the syntax"
-        )
-        raise SpecError(path, (problem,)) from error
+        document = read(path)
+    except Unreadable as error:
+        raise SpecError(path, (error.problem,)) from error
+    raw, root = document.content, document.root
     if not isinstance(raw, dict):
         problem = Problem(
             field="(file)",
@@ -261,10 +253,14 @@ def load(path: Path) -> SpecFile:
             cure="start from infra/campaigns/rehearsal.yaml",
         )
         raise SpecError(path, (problem,))
+    lines, odd = lines_of(root), duplicates(root) + misread(root, Spec)
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
-        raise SpecError(path, twice + problems_of(error, lines, Spec)) from error
-    if twice:
-        raise SpecError(path, twice)
+        told = {problem.field for problem in odd}
+        shape = tuple(p for p in problems_of(error, root, Spec) if p.field not in told)
+        raise SpecError(path, odd + shape) from error
+    odd += out_of_range(spec, root)
+    if odd:
+        raise SpecError(path, odd)
     return SpecFile(path=path, spec=spec, lines=lines)

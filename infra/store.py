@@ -11,14 +11,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
 
 from botocore.exceptions import ClientError
 from pydantic import BaseModel, ConfigDict
 
 from infra.errors import LeaseHeld, LeaseLost, UserError
-from infra.events import CampaignState, Event, Kind, fold
+from infra.events import CampaignState, Event, Kind, fold, ordered
 from infra.identity import Holder
+
+_RACES = 5
+_RACE_PAUSE_S = 0.2
 
 
 def is_precondition_failure(error: ClientError) -> bool:
@@ -33,9 +37,9 @@ def is_missing(error: ClientError) -> bool:
 class CampaignStore:
     """One campaign's folder in the state bucket; safe for several threads of one writer."""
 
-    def __init__(self, s3: Any, bucket: str, campaign: str, writer: str) -> None:
+    def __init__(self, s3: Any, bucket: str, campaign: str, writer: str, folder: str | None = None) -> None:
         self.s3, self.bucket, self.campaign, self.writer = s3, bucket, campaign, writer
-        self.prefix = f"campaigns/{campaign}"
+        self.prefix = folder or f"campaigns/{campaign}"
         self._lock = threading.Lock()
         self._sequence: int | None = None
         self._cache: dict[str, Event] = {}
@@ -62,20 +66,29 @@ class CampaignStore:
                     if body is not None:
                         self._cache[key] = Event.model_validate_json(body)
         found = [self._cache[key] for key in keys if key in self._cache]
-        return tuple(sorted(found, key=lambda e: (e.at, e.writer, e.sequence)))
+        return ordered(found)
 
     def state(self) -> CampaignState:
         return fold(self.events())
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Whether we were the first to write this key."""
-        try:
-            self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
-        except ClientError as error:
-            if is_precondition_failure(error):
-                return False
-            raise
-        return True
+        """Whether what lies there now is ours: written first by us, also where only the answer was lost."""
+        for attempt in range(_RACES):
+            try:
+                self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
+            except ClientError as error:
+                if not is_precondition_failure(error):
+                    raise
+                found = self.get(key)
+                if found is not None:
+                    return found == body
+                if attempt == _RACES - 1:
+                    raise
+                # 409: another write of this key was under way and may yet fail, so nobody has won.
+                time.sleep(_RACE_PAUSE_S)
+            else:
+                return True
+        raise AssertionError("unreachable")
 
     def put(self, key: str, body: bytes) -> None:
         self.s3.put_object(Bucket=self.bucket, Key=key, Body=body)
@@ -124,7 +137,7 @@ class CampaignStore:
             raise UserError(
                 f"campaign {self.campaign} exists with another spec",
                 seen=f"differing sections: {', '.join(differing)}",
-                cure=f"give the new campaign another name, or first end it: bivouac down {self.campaign}",
+                cure="give the new campaign another name: a name is never freed, since its record and archive stay",
             )
 
 
@@ -135,6 +148,19 @@ class LeaseRecord(BaseModel):
     renewed_at: datetime
     ttl_s: float
     released: bool = False
+    lapsed: tuple[Holder, ...] = ()
+    """Earlier holders that never gave it back, newest first: what they began may still lie about."""
+
+
+class Found(NamedTuple):
+    """A stored lease, its entity tag, and its age in seconds by S3's own clock."""
+
+    record: LeaseRecord
+    etag: str
+    age_s: float
+
+
+_LAPSED_KEPT = 8
 
 
 class Lease:
@@ -152,16 +178,25 @@ class Lease:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost: str | None = None
+        self.lapsed: tuple[Holder, ...] = ()
+        """Earlier holders that never gave it back, as far as the lease remembers."""
+        self.acquired = 0.0
+        """When we took it, in seconds of CLOCK_BOOTTIME."""
 
-    def current(self) -> tuple[LeaseRecord, str] | None:
-        """The stored record and its entity tag."""
+    @property
+    def covers_until(self) -> float:
+        """Until when it is ours unless renewed, in seconds of CLOCK_BOOTTIME; the past when it is lost."""
+        return 0.0 if self._lost is not None else self._renewed + self.ttl.total_seconds()
+
+    def current(self) -> Found | None:
         try:
             answer = self.store.s3.get_object(Bucket=self.store.bucket, Key=self.key)
         except ClientError as error:
             if is_missing(error):
                 return None
             raise
-        return LeaseRecord.model_validate_json(answer["Body"].read()), answer["ETag"]
+        record = LeaseRecord.model_validate_json(answer["Body"].read())
+        return Found(record, answer["ETag"], _age_s(answer, record))
 
     def acquire(self) -> Holder | None:
         """Take the lease; returns the previous holder when it was taken over from one that is gone.
@@ -171,9 +206,9 @@ class Lease:
         found = self.current()
         previous = None
         if found is not None:
-            record, self._etag = found
+            record, self._etag, age = found
+            self.lapsed = record.lapsed
             if not record.released and record.holder != self.holder:
-                age = (datetime.now(UTC) - record.renewed_at).total_seconds()
                 if age < record.ttl_s and not record.holder.provably_gone():
                     raise LeaseHeld(
                         f"campaign {self.store.campaign} already has a {self.role}",
@@ -182,7 +217,9 @@ class Lease:
                         f"(its lease runs out after {record.ttl_s:.0f} s)",
                     )
                 previous = record.holder
+                self.lapsed = (previous, *record.lapsed)[:_LAPSED_KEPT]
         self._write(released=False)
+        self.acquired = _monotonic()
         self._thread = threading.Thread(target=self._renew, name=f"lease-{self.role}", daemon=True)
         self._thread.start()
         return previous
@@ -209,7 +246,11 @@ class Lease:
 
     def _write(self, *, released: bool) -> None:
         record = LeaseRecord(
-            holder=self.holder, renewed_at=datetime.now(UTC), ttl_s=self.ttl.total_seconds(), released=released
+            holder=self.holder,
+            renewed_at=datetime.now(UTC),
+            ttl_s=self.ttl.total_seconds(),
+            released=released,
+            lapsed=self.lapsed,
         )
         condition: dict[str, str] = {"IfMatch": self._etag} if self._etag else {"IfNoneMatch": "*"}
         begun = _monotonic()
@@ -220,13 +261,13 @@ class Lease:
         except ClientError as error:
             if is_precondition_failure(error):
                 found = self.current()
-                if found is not None and found[0] == record:
+                if found is not None and found.record == record:
                     # Our own write landed, only its answer was lost, and the client tried again.
-                    self._etag, self._renewed = found[1], begun
+                    self._etag, self._renewed = found.etag, begun
                     return
                 raise LeaseHeld(
                     f"another {self.role} of {self.store.campaign} was quicker",
-                    seen=found[0].holder if found else "nobody",
+                    seen=found.record.holder if found else "nobody",
                     cure="watch it with `bivouac status`",
                 ) from error
             raise
@@ -243,6 +284,16 @@ class Lease:
             except Exception:
                 # S3 out of reach: `check` judges by age; the next round tries again.
                 continue
+
+
+def _age_s(answer: dict[str, Any], record: LeaseRecord) -> float:
+    """Since the lease was written: both moments by S3's clock, so that no machine's own clock can steal a lease."""
+    asked = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    written = answer.get("LastModified")
+    if asked and isinstance(written, datetime):
+        # Both are whole seconds: less one, so that a lease is never thought older than it is.
+        return max(0.0, (parsedate_to_datetime(asked) - written).total_seconds() - 1.0)
+    return (datetime.now(UTC) - record.renewed_at).total_seconds()
 
 
 def _monotonic() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
+import threading
 from pathlib import Path
 
 from infra import catalogue
@@ -12,6 +13,7 @@ from infra.offers import OfferSource, catalogue_offers
 from infra.spec import Data, Spec
 
 STANDARD_LIBRARY = "python:stdlib"
+_LOOK_S = 5.0
 
 
 def survey(spec: Spec, account: str | None = None, offers: OfferSource = catalogue_offers) -> Facts:
@@ -30,17 +32,36 @@ def survey(spec: Spec, account: str | None = None, offers: OfferSource = catalog
 
 
 def data_source(data: Data) -> DataSource:
-    """Looks until the first file that fits: a large folder costs no more than a small one."""
+    """Looks until the first file that fits, and not longer than a person waits: then it is taken to be there."""
     folder = source_folder(data)
-    try:
-        matches = folder.is_dir() and any(path.is_file() for path in folder.glob(data.pattern))
-    except (ValueError, NotImplementedError):  # an empty or an absolute pattern fits no file
-        matches = False
-    return DataSource(location=str(folder), folder=folder.is_dir(), matches=matches)
+    answer: list[tuple[bool, bool]] = []
+
+    def look() -> None:
+        try:
+            answer.append((folder.is_dir(), any(path.is_file() for path in folder.glob(data.pattern))))
+        except (ValueError, NotImplementedError, OSError, RuntimeError):  # no pattern, no path, no permission
+            answer.append((_is_folder(folder), False))
+
+    # On a thread: no walk through a dead network mount can be ended otherwise.
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(_LOOK_S)
+    there, matches = answer[0] if answer else (True, True)
+    return DataSource(location=str(folder), folder=there, matches=matches)
 
 
 def source_folder(data: Data) -> Path:
     """The folder that `data.source` names."""
     if str(data.source) == STANDARD_LIBRARY:
         return Path(sysconfig.get_path("stdlib"))
-    return data.source.expanduser()
+    try:
+        return data.source.expanduser()
+    except RuntimeError:  # `~nobody`: there is no such user, hence no such folder
+        return data.source
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False

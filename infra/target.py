@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from infra.errors import UserError
 from infra.folders import cache_root
 from infra.spec import Spec
 
@@ -18,6 +19,7 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     """Be where the spec's target is. For a rehearsal that replaces this process by itself inside the site."""
     if _INSIDE in os.environ:
         return
+    _refuse_name_in_use(spec)
     if spec.target == "aws":
         _have_engine()
         return
@@ -26,6 +28,21 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     site = handle.ensure(campaigns.SITE, progress)
     campaigns.remember(spec, Path(site.folder))
     handle.enter(site, again())
+
+
+def _refuse_name_in_use(spec: Spec) -> None:
+    """A name stands for one campaign on this machine: `bivouac down NAME` must not have to guess which."""
+    if not (cache_root() / "sites").is_dir():
+        return
+    from infra.rehearsal.site import campaigns
+
+    site = campaigns.site_of(spec.campaign)
+    if site is not None and (spec.target == "aws" or site.name != campaigns.SITE):
+        raise UserError(
+            "the campaign's name is in use by a rehearsal",
+            seen=f"{spec.campaign} in site {site.name}",
+            cure="give this campaign another name, or strike the rehearsals: bivouac down --all",
+        )
 
 
 def enter_where(campaign: str) -> None:
@@ -46,6 +63,15 @@ def _have_engine() -> None:
 
     ensure(["pulumi"])
     os.environ["PATH"] = os.pathsep.join([str(tools_dir()), str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
+def hands() -> list[str]:
+    """Folders of the PATH on which `pulumi` typed by hand finds engine, language host and Python."""
+    from infra.rehearsal.paths import tools_dir
+    from infra.rehearsal.toolchain.ensure import ensure
+
+    ensure(["pulumi", "pulumi-language-python"])
+    return [str(tools_dir()), str(Path(sys.executable).parent)]
 
 
 def spends(spec: Spec) -> bool:

@@ -91,7 +91,7 @@ def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float)
 
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
-    logs = _logs(paths.local, place)
+    logs = _rank_logs(paths, place)
     failures = run_ranks(
         place, (host, port), join_timeout_s, logs, rank_main, paths, start_method="spawn" if accelerated else "fork"
     )
@@ -180,6 +180,15 @@ def _logs(tier: Path, place: Place) -> Path:
     folder = tier / place.campaign / "logs" / f"attempt-{place.attempt:04d}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _rank_logs(paths: Paths, place: Place) -> Path:
+    """Where the ranks' logs are written; a full local tier costs the logs their place, not the pod its start."""
+    try:
+        return _logs(paths.local, place)
+    except OSError as error:
+        emit("logs_moved", why=f"{paths.local}: {error.strerror}", to=str(paths.run))
+        return paths.run
 
 
 def _leave(place: Place | None, paths: Paths, termination: Termination) -> None:

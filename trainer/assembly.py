@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from datetime import timedelta
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from trainer.checkpoint.commit import Committer, Identity
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
-from trainer.checkpoint.fence import raise_fence
+from trainer.checkpoint.fence import claim
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.config import config_digest, load_config
@@ -34,8 +35,9 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     initialize_distributed(config)
     gang = Gang.join(timedelta(seconds=config.collective_timeout_s))
     tiers = campaign_tiers(paths.local, paths.shared, config.campaign)
+    attempt = int(os.environ[Env.ATTEMPT])
     if gang.first:
-        raise_fence(tiers.shared.root, int(os.environ[Env.ATTEMPT]))
+        claim(tiers.shared, attempt)
     gang.barrier()
     reader = open_data(
         paths.data,
@@ -47,13 +49,13 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     )
     engine = build_engine(config, gang.world_size)
     heartbeat.beat(phase=Phase.RESTORING)
-    restored = restore(engine, gang, tiers, config.campaign)
+    begun = restore(engine, gang, tiers, config.zero_stage, attempt)
+    restored = begun.manifest
     engine.checkpoint_engine = HostCopyEngine(_refuse)
-    committed = restored.step if restored else -1
     if gang.first:
         _say_where_it_starts(restored, engine)
-    heartbeat.beat(committed_step=committed)
-    committer = Committer(gang, tiers, config.checkpoint, _identity(config, paths), committed)
+    heartbeat.beat(committed_step=begun.step)
+    committer = Committer(gang, tiers, config.checkpoint, _identity(config, paths), begun)
     loop = Loop(config, gang, engine, reader, committer, heartbeat, paths.run)
     if restored:
         loop.step, loop.position, loop.tokens = restored.step, restored.position, restored.tokens
@@ -80,5 +82,5 @@ def _identity(config: TrainConfig, paths: Paths) -> Identity:
     )
 
 
-def _refuse(path: Path) -> None:
+def _refuse(path: Path, file: BufferedReader) -> None:
     raise StorageError("a load outside of the restore", path)

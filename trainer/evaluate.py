@@ -12,12 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from trainer.config import load_config
-from trainer.contract import COMMITTED_NAME, DATA_MOUNT, Manifest, Shard, TrainConfig
+from trainer.contract import COMMITTED_NAME, DATA_MOUNT, Manifest, Shard, TrainConfig, parse_manifest, step_of_folder
 from trainer.data.reader import open_data
-from trainer.errors import StorageError, TrainerError
+from trainer.errors import ConfigError, StorageError, TrainerError
 
 
 def main() -> int:
@@ -44,17 +42,24 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
     import torch
 
     from trainer.checkpoint.deepspeed_engine import load_safely
+    from trainer.checkpoint.files import open_regular
     from trainer.engine import device_of
     from trainer.evaluation import evaluation_loss
     from trainer.model import Transformer
 
-    manifest = read_manifest(checkpoint)
+    manifest = read_manifest(checkpoint, config.campaign)
     weights = _verify(manifest, checkpoint)
     reader = open_data(data, manifest.data_digest, config.model.vocabulary, config.model.context, config.data.seed)
     torch.set_num_threads(config.threads)
     device = device_of(0)
     model = Transformer(config.model)
-    model.load_state_dict(load_safely(checkpoint / weights.file)["module"])
+    with open_regular(checkpoint / weights.file) as file:
+        state = load_safely(file)
+    try:
+        model.load_state_dict(state["module"])
+    except (RuntimeError, KeyError, TypeError) as error:
+        seen = f"{weights.file}: {str(error)[:500]}"
+        raise ConfigError("the weights are of another model", seen, "give the checkpoint's own train.json") from error
     if config.precision == "bfloat16":
         model = model.to(torch.bfloat16)
     loss = evaluation_loss(model.to(device), reader, config, device)
@@ -68,11 +73,14 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
     }
 
 
-def read_manifest(checkpoint: Path) -> Manifest:
+def read_manifest(checkpoint: Path, campaign: str) -> Manifest:
+    from trainer.checkpoint.files import open_regular
+
     path = checkpoint / COMMITTED_NAME
     try:
-        return Manifest.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
+        with open_regular(path) as file:
+            return parse_manifest(file.read(), step_of_folder(checkpoint.name), campaign)
+    except (OSError, ValueError) as error:
         raise StorageError("this is no committed checkpoint", f"{path}: {error}", "name a step folder") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -18,5 +19,7 @@ def emit(event: str, **fields: object) -> None:
     for name, variable in (("attempt", Env.ATTEMPT), ("rank", "RANK")):
         if os.environ.get(variable, "").isdigit():
             line.setdefault(name, int(os.environ[variable]))
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    # The log may lie on a disk that is full: a line less, not a rank less.
+    with contextlib.suppress(OSError):
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -48,12 +49,14 @@ def rank_main(paths: Paths) -> None:
 def _end(heartbeat: Heartbeat, error: BaseException) -> None:
     """Say why in the heartbeat and on stderr, then leave at once: collectives with a lost peer never finish."""
     known = classify(error)
-    if not isinstance(known, Interrupted):
-        traceback.print_exception(error)
     heartbeat.beat(outcome=Outcome(exit_code=known.exit_code, reason=known.reason, detail=str(known)[:1000]))
-    emit("ended", exit_code=int(known.exit_code), reason=known.reason, detail=str(known)[:1000])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # The log may lie on the very disk whose failure ends us.
+    with contextlib.suppress(OSError):
+        if not isinstance(known, Interrupted):
+            traceback.print_exception(error)
+        emit("ended", exit_code=int(known.exit_code), reason=known.reason, detail=str(known)[:1000])
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(known.exit_code)
 
 

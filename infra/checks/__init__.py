@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date
 
 from infra.checks import money, nodes, placement, recovery, storage, training
-from infra.checks.finding import Case, Finding, Level, Rule
+from infra.checks.finding import Case, Draft, Finding, Level, Rule, error
 from infra.facts import Facts
 from infra.spec import SpecError, SpecFile
 
@@ -37,25 +38,38 @@ def check(file: SpecFile, facts: Facts, today: date) -> tuple[Finding, ...]:
             cure=draft.cure,
         )
         for rule in RULES
-        for draft in rule(case)
+        for draft in _drafts(rule, case)
     ]
     return tuple(sorted(found, key=lambda finding: finding.line))
 
 
-def shape_findings(error: SpecError) -> tuple[Finding, ...]:
+def _drafts(rule: Rule, case: Case) -> Iterator[Draft]:
+    """What a rule finds; where the numbers are beyond arithmetic, that."""
+    try:
+        yield from rule(case)
+    except ArithmeticError as problem:
+        yield error(
+            "training",
+            "the campaign is too large to be weighed",
+            seen=f"{rule_name(rule)}: {type(problem).__name__}",
+            cure="look for a number with some zeros too many or too few",
+        )
+
+
+def shape_findings(refusal: SpecError) -> tuple[Finding, ...]:
     """The problems of a file that is no valid spec, as findings; no rule can run on it."""
     return tuple(
         Finding(
             level=Level.ERROR,
             rule=SHAPE_RULE,
-            file=error.path,
+            file=refusal.path,
             line=problem.line or 1,
             field=problem.field,
             message=problem.message,
             seen=problem.seen,
             cure=problem.cure,
         )
-        for problem in error.problems
+        for problem in refusal.problems
     )
 
 

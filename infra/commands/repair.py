@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from rich.console import Console
 
 from infra import target
 from infra.errors import LeaseHeld, UserError
 from infra.lifecycle.context import Context
-from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
+from infra.lifecycle.opening import foundation_lease, opened, record_of, stored_plan, stored_spec
 
 
 def repair_command(campaign: str, region: str, yes: bool, console: Console) -> int:
@@ -72,8 +74,10 @@ def _apply(context: Context, names: list[str]) -> None:
     for name in names:
         stack = engine.stack(name, settings[name]())
         context.progress.step(f"taking AWS's word into {name}")
-        engine.refresh(stack)
-        engine.up(stack)
+        shared = foundation_lease(context) if name == FOUNDATION_STACK else nullcontext(context.lease)
+        with shared as lease, engine.holding(lease):
+            engine.refresh(stack)
+            engine.up(stack)
         if name == FOUNDATION_STACK:
             # Where the bucket had to be made anew, it is empty; else this finds the manifest and does nothing.
             data = dataset.prepare(context.spec, context.progress.step)

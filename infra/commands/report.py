@@ -23,9 +23,9 @@ def report_command(campaign: str, region: str, show: bool, console: Console) -> 
             raise
         console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
         console.print(f"made again from {results / report.PACKED}", markup=False, soft_wrap=True)
-        made, written = report.write_again(results)
+        made, written = report.write_again(results, console.print)
     else:
-        made, written = report.write(store, results)
+        made, written = report.write(store, results, console.print)
     console.print(made.verdict, markup=False)
     for notice in made.notices:
         console.print(f"{notice.level}: {notice.text}", markup=False)

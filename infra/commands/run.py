@@ -12,6 +12,7 @@ from infra.checks import Level, failed
 from infra.commands.check import checked, show
 from infra.errors import TemporaryError, UserError
 from infra.events import Event, Kind
+from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan import Plan, make_plan
 from infra.spec import Spec
 
@@ -23,6 +24,8 @@ def run_command(path: Path, yes: bool, console: Console) -> int:
         show(path, seen.findings, False, console)
         return UserError.exit_code
     plan = make_plan(seen.spec, seen.facts)
+    refuse_unwritable(results_folder(seen.spec.campaign), "BIVOUAC_RESULTS")
+    refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
     target.enter_for(seen.spec, lambda step: console.print(f"{'site':<10} {step}"))
     show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
     _confirm(seen.spec, plan, yes, console)

@@ -69,6 +69,8 @@ class Cluster(pulumi.ComponentResource):
             kubeconfig=self.kubeconfig,
             # A cluster that is gone must not block its own teardown.
             delete_unreachable=True,
+            # An object whose creation was cut short is taken over, not refused: the cluster is the campaign's alone.
+            upsert_existing_objects=True,
             opts=ResourceOptions(parent=self, depends_on=[door]),
         )
         for account, role in (

@@ -93,7 +93,13 @@ def archive(spec: Spec) -> list[Statement]:
     """The campaign's folders in the archive and state buckets, and the image manifests to read."""
     names, where = Names(spec), _buckets(spec)
     return [
-        *_folder(where.archive, names.state_prefix, extra=("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")),
+        *_folder(
+            where.archive,
+            names.state_prefix,
+            extra=("s3:GetObjectVersion", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
+        ),
+        # To abort what a killed archive left half sent; IAM offers no condition on the prefix for it.
+        allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),
         *_folder(where.state, names.state_prefix),
         allow(["s3:GetObject"], [f"arn:aws:s3:::{where.state}/images/*"]),
     ]

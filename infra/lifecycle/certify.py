@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -11,15 +13,20 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict
 
 from infra.account import Account
+from infra.components.outputs import CampaignOutputs
 from infra.errors import NotProven
-from infra.events import Kind, Stage
+from infra.events import Event, Kind, Stage
+from infra.folders import keep
 from infra.lifecycle.context import Context
-from infra.lifecycle.looks import LOOKS, Look
+from infra.lifecycle.looks import LOOKS, Evidence, Knowledge, Look, Thing
 from infra.names import Names
+from infra.store import CampaignStore
 
-CERTIFICATE = "certificate.json"
+CERTIFICATE, BASELINE = "certificate.json", "baseline.json"
 SETTLE_S = 60.0
 """Listings lag behind deletions: what is seen is looked for again until it is gone or this has passed."""
+CONFIRM_S = 3.0
+"""They lag behind creations and tags too: nothing seen counts only when a second look, so much later, agrees."""
 
 
 class _Frozen(BaseModel):
@@ -33,6 +40,8 @@ class Looked(_Frozen):
     kind: str
     listed: int
     found: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    """Of each found, why it is the campaign's."""
     could_not_look: str | None = None
 
 
@@ -45,6 +54,8 @@ class Certificate(_Frozen):
     looks: tuple[Looked, ...]
     kept: tuple[str, ...]
     """Kept on purpose, and where."""
+    suspects: tuple[str, ...] = ()
+    """New and untagged things that only a human can attribute; they do not make the certificate unclean."""
 
     @property
     def found(self) -> tuple[str, ...]:
@@ -61,26 +72,47 @@ class Certificate(_Frozen):
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Look until nothing is found or the listings have had time to settle; raises `NotProven` unless clean."""
-    names, certificate = context.names, None
-    until = time.monotonic() + SETTLE_S
-    while certificate is None or (certificate.found and time.monotonic() < until):
-        if certificate is not None:
-            context.progress.step(f"still seen: {', '.join(certificate.found[:3])}; listings may lag")
-            time.sleep(1.0)
-        certificate = look_through(context.account, names, context.operator_arn, context.spec.account, kept(context))
+    """Look until nothing is found twice, or the listings have had time to settle; raises `NotProven` unless clean."""
+    certificate = _settled(context, knowledge(context.store, context.names))
     body = certificate.model_dump_json(indent=1)
     context.store.put(f"{context.store.prefix}/{CERTIFICATE}", body.encode())
-    context.results.mkdir(parents=True, exist_ok=True)
-    (context.results / CERTIFICATE).write_text(body)
-    summary = {"clean": certificate.clean, "found": list(certificate.found), "could_not_look": list(certificate.blind)}
+    keep(context.results / CERTIFICATE, body, context.progress.note)
+    summary = {
+        "clean": certificate.clean,
+        "found": list(certificate.found),
+        "could_not_look": list(certificate.blind),
+        "suspects": list(certificate.suspects),
+    }
     context.store.append(Kind.CERTIFIED, **summary, looks=len(certificate.looks), kept=list(certificate.kept))
+    for suspect in certificate.suspects:
+        context.progress.note(f"suspect: {suspect}")
     refuse_unclean(certificate)
     listed = sum(look.listed for look in certificate.looks)
     context.progress.note(
         f"certificate: {len(certificate.looks)} kinds looked through, {listed} resources seen, none is ours"
+        + (f"; {len(certificate.suspects)} suspects for a human to judge" if certificate.suspects else "")
     )
     return summary
+
+
+def _settled(context: Context, known: Knowledge) -> Certificate:
+    """What is seen may be on its way out, and what is not seen on its way in: look again, bounded, in both cases."""
+
+    def look() -> Certificate:
+        return look_through(
+            context.account, context.names, context.operator_arn, context.spec.account, kept(context), known
+        )
+
+    certificate, until = look(), time.monotonic() + SETTLE_S
+    while certificate.found and time.monotonic() < until:
+        context.progress.step(f"still seen: {', '.join(certificate.found[:3])}; listings may lag")
+        time.sleep(1.0)
+        certificate = look()
+    if not certificate.found:
+        for _ in context.turns(CONFIRM_S):
+            context.progress.step("nothing is seen; a second look in a moment, since listings may lag")
+        certificate = look()
+    return certificate
 
 
 def refuse_unclean(certificate: Certificate) -> None:
@@ -94,23 +126,113 @@ def refuse_unclean(certificate: Certificate) -> None:
     raise NotProven(
         f"nothing certifies that {certificate.campaign} is gone",
         seen="; ".join(seen),
-        cure=f"remove what is left, allow the denied listings, then `bivouac down {certificate.campaign}` looks again",
+        cure=f"`bivouac sweep {certificate.campaign}` shows what is left and removes what is provably the campaign's; "
+        f"allow the denied listings; then `bivouac down {certificate.campaign}` looks again",
     )
 
 
-def look_through(account: Account, names: Names, principal: str, owner: str, kept: tuple[str, ...]) -> Certificate:
+def look_through(
+    account: Account,
+    names: Names,
+    principal: str,
+    owner: str,
+    kept: tuple[str, ...],
+    known: Knowledge | None = None,
+) -> Certificate:
     """All looks at once; each on its own, so that one denial blinds only one."""
-    with ThreadPoolExecutor(8, thread_name_prefix="look") as pool:
-        looks = tuple(pool.map(lambda look: _look(account, names, look), LOOKS))
+    known = known or Knowledge(names)
+    seen, blind = survey_all(account)
+    found = known.judge(seen)
+    attributable = {look.kind for look in LOOKS if look.attributable}
+    suspects = known.suspects({kind: things for kind, things in seen.items() if kind in attributable})
     return Certificate(
         campaign=names.campaign,
         account=owner,
         region=account.region,
         principal=principal,
         at=datetime.now(UTC),
-        looks=looks,
+        looks=tuple(_looked(look, seen[look.kind], found[look.kind], blind.get(look.kind), names) for look in LOOKS),
         kept=kept,
+        suspects=tuple(str(one) for one in suspects),
     )
+
+
+def survey_all(account: Account) -> tuple[dict[str, list[Thing]], dict[str, str]]:
+    """Kind -> everything listed, and kind -> why it could not be listed to its end."""
+    with ThreadPoolExecutor(8, thread_name_prefix="look") as pool:
+        answers = list(pool.map(lambda look: _list(account, look), LOOKS))
+    seen = {look.kind: things for look, (things, _) in zip(LOOKS, answers, strict=True)}
+    blind = {look.kind: why for look, (_, why) in zip(LOOKS, answers, strict=True) if why is not None}
+    return seen, blind
+
+
+def _list(account: Account, look: Look) -> tuple[list[Thing], str | None]:
+    """What was listed, and, where the listing broke off, why: even then what was seen so far counts."""
+    things: list[Thing] = []
+    try:
+        for one in look.list(account):
+            things.append(one)
+    except (ClientError, BotoCoreError) as error:
+        reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+        return things, f"{reason}: {error}"[:300]
+    return things, None
+
+
+def _looked(
+    look: Look, things: Sequence[Thing], found: Sequence[tuple[Thing, Evidence]], blind: str | None, names: Names
+) -> Looked:
+    return Looked(
+        service=look.service,
+        kind=look.kind,
+        listed=len(things),
+        found=tuple(one.name if one.name.startswith(names.prefix) else one.id for one, _ in found),
+        evidence=tuple(str(why) for _, why in found),
+        could_not_look=blind,
+    )
+
+
+def note_baseline(context: Context) -> None:
+    """What was there before the campaign made anything, once: what is there later and was not, is new."""
+    if context.store.get_json(BASELINE) is not None:
+        return
+    seen, blind = survey_all(context.account)
+    rows = {kind: sorted(one.id for one in things) for kind, things in seen.items() if kind not in blind}
+    context.store.put_if_absent(f"{context.store.prefix}/{BASELINE}", json.dumps(rows).encode())
+
+
+def knowledge(store: CampaignStore, names: Names) -> Knowledge:
+    """What the record tells: network, roles and machines of the campaign, its beginning, and what was there before."""
+    events = store.events()
+    places: set[str] = set()
+    for event in events:
+        places |= _places_of(event)
+    before = store.get_json(BASELINE) or {}
+    return Knowledge(
+        names=names,
+        places=frozenset(places),
+        began=events[0].at if events else None,
+        before={kind: frozenset(ids) for kind, ids in before.items()},
+    )
+
+
+def _places_of(event: Event) -> set[str]:
+    """Ids that an event names as the campaign's."""
+    data = event.data
+    if event.kind is Kind.STAGE_FINISHED and data.get("stage") == Stage.PROVISION:
+        outputs = CampaignOutputs.model_validate(data["outputs"]["outputs"])
+        return {
+            outputs.vpc_id,
+            outputs.gpu_subnet_id,
+            outputs.system_subnet_id,
+            outputs.node_security_group_id,
+            outputs.builder_security_group_id,
+            outputs.file_system_id,
+            outputs.node_role_arn,
+            outputs.steward_role_arn,
+            outputs.trainer_role_arn,
+            outputs.archive_role_arn,
+        }
+    return {str(data["instance"])} if data.get("instance") else set()
 
 
 def kept(context: Context) -> tuple[str, ...]:
@@ -123,16 +245,3 @@ def kept(context: Context) -> tuple[str, ...]:
     if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
         rows.append(f"{image} (trainer image)")
     return tuple(rows)
-
-
-def _look(account: Account, names: Names, look: Look) -> Looked:
-    listed, found = 0, []
-    try:
-        for thing in look.list(account):
-            listed += 1
-            if thing.belongs_to(names):
-                found.append(thing.name if thing.name.startswith(names.prefix) else thing.id)
-    except (ClientError, BotoCoreError) as error:
-        reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
-        return Looked(service=look.service, kind=look.kind, listed=listed, could_not_look=f"{reason}: {error}"[:300])
-    return Looked(service=look.service, kind=look.kind, listed=listed, found=tuple(found))

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pulumi import automation as auto
 
 from infra.errors import PermanentError
+from infra.lifecycle.adoption import FINDERS, adoptable, pending_creates, remove_rules, resolved, still_creating
+from infra.lifecycle.command import LeashedCommand
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import EngineFailed, Watch
+from infra.lifecycle.locks import unlock
 from infra.lifecycle.refusal import refuse_loss
 from infra.names import PROJECT
 from infra.program import program
+from infra.store import Lease
 
-_LOCK_WAIT_S = 60.0
 PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
+LATE_S = 10.0
+"""A request that was under way when its engine died may be carried out, and listed, so much later."""
+_READY_S = 1800.0
 
 
 class Engine:
@@ -29,20 +34,23 @@ class Engine:
         self.context = context
         self.backend = f"s3://{context.buckets.state}?region={context.account.region}&awssdk=v2"
         self.work = work
+        self.leases = [context.lease]
+        """Every operation is covered by all of them."""
         self.watch = Watch()
         """Of the operation that runs, or of the last one."""
 
     def stack(self, name: str, config: Mapping[str, str]) -> auto.Stack:
         self.work.mkdir(parents=True, exist_ok=True)
-        options = auto.LocalWorkspaceOptions(
-            work_dir=str(self.work),
-            project_settings=auto.ProjectSettings(
-                name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=self.backend)
-            ),
-            # Nothing secret is in the state; who wants encryption sets a passphrase of their own.
-            env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
-        )
         try:
+            options = auto.LocalWorkspaceOptions(
+                work_dir=str(self.work),
+                pulumi_command=LeashedCommand(self.leases, self.context.spec.campaign, self.context.progress.note),
+                project_settings=auto.ProjectSettings(
+                    name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=self.backend)
+                ),
+                # Nothing secret is in the state; who wants encryption sets a passphrase of their own.
+                env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
+            )
             stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
             stack.set_all_config({key: auto.ConfigValue(value) for key, value in config.items()})
         except FileNotFoundError as error:
@@ -53,27 +61,22 @@ class Engine:
 
     def up(self, stack: auto.Stack) -> dict[str, Any]:
         """Bring the stack up; what a killed run left pending is resolved first. Returns the outputs."""
-        self._unlock(stack)
-        self.context.guard()
+        self._begin(stack)
         refuse_loss(self.context, stack)
         watch = Watch()
         try:
-            refresh = self._has_pending(stack)
-            result = stack.up(on_event=self._announce("creating", watch), on_output=_quiet, refresh=refresh)
+            self._resolve(stack)
+            result = stack.up(on_event=self._announce("creating", watch), on_output=_quiet)
         except auto.CommandError as error:
             raise _refusal("pulumi up", stack.name, error, watch) from error
         return {name: output.value for name, output in result.outputs.items()}
 
     def destroy(self, stack: auto.Stack) -> None:
         """Destroy the stack and forget it. Raises `EngineFailed`; all that does not depend on what failed is gone."""
-        self._unlock(stack)
-        self.context.guard()
+        self._begin(stack)
         watch = self.watch = Watch()
         try:
-            if self._has_pending(stack):
-                looking = self._announce("looking at", watch)
-                stack.refresh(on_event=looking, on_output=_quiet, clear_pending_creates=True)
-                watch = self.watch = Watch()
+            self._resolve(stack)
             # What can go goes, though something else stays: each hour of it bills.
             destroying = self._announce("destroying", watch)
             stack.destroy(on_event=destroying, on_output=_quiet, continue_on_error=True)
@@ -92,8 +95,7 @@ class Engine:
                   for one in resources if one.get("initErrors")}  # fmt: skip
         if not broken:
             return ()
-        self._unlock(stack)
-        self.context.guard()
+        self._begin(stack)
         watch = self.watch = Watch()
         try:
             clearing = self._announce("clearing", watch)
@@ -104,8 +106,7 @@ class Engine:
 
     def refresh(self, stack: auto.Stack) -> None:
         """Take AWS's word for what the stack holds. Raises `EngineFailed`."""
-        self._unlock(stack)
-        self.context.guard()
+        self._begin(stack)
         watch = self.watch = Watch()
         try:
             stack.refresh(on_event=self._announce("looking at", watch), on_output=_quiet)
@@ -115,35 +116,57 @@ class Engine:
     def resources(self, stack: auto.Stack) -> int:
         return len((stack.export_stack().deployment or {}).get("resources", []))
 
-    def _has_pending(self, stack: auto.Stack) -> bool:
-        return bool((stack.export_stack().deployment or {}).get("pending_operations"))
-
-    def _unlock(self, stack: auto.Stack) -> None:
-        """Cancel a lock that a dead driver left: we hold the driver's lease, so no living driver owns it.
-
-        Its engine may outlive a killed driver for a moment: as long as that process lives here, it is waited for.
-        """
-        s3 = self.context.account.client("s3")
-        prefix = f".pulumi/locks/organization/{PROJECT}/{stack.name}/"
-        until = time.monotonic() + _LOCK_WAIT_S
-        while True:
-            found = s3.list_objects_v2(Bucket=self.context.buckets.state, Prefix=prefix).get("Contents", [])
-            if not found:
-                return
-            locks = [self.context.store.get(item["Key"]) for item in found]
-            living = [lock for lock in locks if lock and _lives_here(json.loads(lock))]
-            if not living:
-                break
-            if time.monotonic() > until:
-                raise PermanentError(
-                    f"stack {stack.name} is locked by a living engine",
-                    seen=living[0].decode()[:200],
-                    cure="wait for it, or end that process",
-                )
-            self.context.progress.step("waiting for the engine of a killed driver to end")
-            time.sleep(0.5)
+    def _resolve(self, stack: auto.Stack) -> None:
+        """What a killed engine left pending: creations that AWS carried out are adopted; all is looked at anew."""
+        exported = stack.export_stack()
+        deployment = exported.deployment or {}
+        pending = deployment.get("pending_operations")
+        if not pending:
+            return
+        account, say = self.context.account, self.context.progress
+        found = self._adopted(deployment)
+        removed = remove_rules(account, deployment, self.context.guard)
+        adopted = ", ".join(f"{urn.split('::')[2].rpartition(':')[2]} {id}" for urn, id in found.items())
+        say.note(
+            f"{len(pending)} operations were cut short; adopted: {adopted or 'none'}"
+            + (f"; removed to be made anew: {', '.join(removed)}" if removed else "")
+        )
+        exported.deployment, look = resolved(deployment, found)
         self.context.guard()
-        stack.cancel()
+        stack.import_stack(exported)
+        if look:
+            stack.refresh(on_event=self._announce("looking at", Watch()), on_output=_quiet, target=look)
+
+    def _adopted(self, deployment: Mapping[str, Any]) -> dict[str, str]:
+        """Urn -> id of creations that were carried out, once they are ready."""
+        account, cluster, say = self.context.account, self.context.names.cluster, self.context.progress
+        found: dict[str, str] = {}
+        wanted = sum(one.type in FINDERS for one in pending_creates(deployment))
+        for _ in self.context.turns(LATE_S):
+            say.step(f"looking for {wanted} creations that a killed engine left pending")
+            found = adoptable(account, cluster, deployment)
+            if len(found) >= wanted:
+                break
+        for _ in self.context.turns(_READY_S):
+            if not (creating := still_creating(account, deployment, found)):
+                break
+            say.step(f"still being created: {', '.join(creating)}")
+        return found
+
+    @contextmanager
+    def holding(self, lease: Lease) -> Iterator[None]:
+        """Operations in this block are covered by one more lease."""
+        self.leases.append(lease)
+        try:
+            yield
+        finally:
+            self.leases.remove(lease)
+
+    def _begin(self, stack: auto.Stack) -> None:
+        """Before each operation: no lock of a dead engine, and every lease is ours."""
+        unlock(self.context, stack, self.leases)
+        for lease in self.leases:
+            lease.check()
 
     def _announce(self, verb: str, watch: Watch) -> Callable[[auto.EngineEvent], None]:
         def on_event(event: auto.EngineEvent) -> None:
@@ -155,13 +178,6 @@ class Engine:
 
 def _quiet(_: str) -> None:
     return None
-
-
-def _lives_here(lock: Mapping[str, Any]) -> bool:
-    """Whether the process that took this lock still runs on this machine."""
-    if lock.get("hostname") != os.uname().nodename:
-        return False
-    return Path(f"/proc/{lock.get('pid')}").exists()
 
 
 def _refusal(what: str, stack: str, error: auto.CommandError, watch: Watch | None = None) -> EngineFailed:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,19 +14,24 @@ from rich.console import Console
 
 from infra import names
 from infra.account import Account
-from infra.errors import UserError
+from infra.errors import LeaseHeld, UserError
 from infra.events import Kind
 from infra.folders import results_folder
 from infra.lifecycle.context import Context
 from infra.plan import Plan, make_plan
 from infra.progress import Progress
 from infra.spec import Spec
-from infra.store import CampaignStore, is_missing
+from infra.store import CampaignStore, Lease, is_missing
 from infra.survey import survey
 
 DRIVER_LEASE = "driver"
-LEASE_TTL = timedelta(seconds=30)
+LEASE_TTL = timedelta(seconds=float(os.environ.get("BIVOUAC_LEASE_SECONDS", "30")))
+"""How long a driver that cannot be reached keeps its campaign; longer where the way to S3 is bad."""
+FOUNDATION = "foundation"
+_FOUNDATION_WAIT_S = 1800.0
 SPEC, PLAN, CLOCK, SITE = "spec.json", "plan.json", "clock.json", "site.json"
+STACK_CONFIG = "stack-config.json"
+"""Configuration of the campaign's stack as the driver last used it: for `pulumi` typed by hand."""
 
 
 @contextmanager
@@ -59,6 +66,28 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
             results=results_folder(spec.campaign),
             deadline=_deadline(store, spec),
         )
+    finally:
+        lease.release()
+
+
+@contextmanager
+def foundation_lease(context: Context) -> Iterator[Lease]:
+    """The foundation belongs to all campaigns of the account: one driver at a time changes it, the others wait."""
+    store = context.store
+    own = CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)
+    lease = own.lease(DRIVER_LEASE, LEASE_TTL)
+    until = time.monotonic() + _FOUNDATION_WAIT_S
+    while True:
+        try:
+            lease.acquire()
+            break
+        except LeaseHeld as error:
+            if time.monotonic() > until:
+                raise
+            context.progress.step(f"another campaign's driver is at the foundation: {error.seen}")
+            time.sleep(0.5)
+    try:
+        yield lease
     finally:
         lease.release()
 
@@ -133,9 +162,8 @@ def _writer() -> str:
 def holder_of(store: CampaignStore, role: str) -> str | None:
     """Who holds a lease now, for people."""
     found = store.lease(role, LEASE_TTL).current()
-    if found is None or found[0].released:
+    if found is None or found.record.released:
         return None
-    record = found[0]
-    age = (datetime.now(UTC) - record.renewed_at).total_seconds()
-    state = "gone" if record.holder.provably_gone() or age > record.ttl_s else "living"
-    return f"{record.holder}, renewed {age:.0f} s ago ({state})"
+    record = found.record
+    state = "gone" if record.holder.provably_gone() or found.age_s > record.ttl_s else "living"
+    return f"{record.holder}, renewed {found.age_s:.0f} s ago ({state})"

@@ -8,8 +8,11 @@ from infra.actions import dataset
 from infra.components.outputs import CampaignOutputs
 from infra.components.settings import CampaignSettings, FoundationSettings
 from infra.errors import UserError
+from infra.folders import writable
+from infra.lifecycle import certify
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
+from infra.lifecycle.opening import STACK_CONFIG, foundation_lease
 from infra.names import FOUNDATION_STACK
 from infra.spec import Spec
 
@@ -23,13 +26,19 @@ def run(context: Context) -> dict[str, Any]:
             seen=data.manifest.vocabulary,
             cure="mend training.model.vocabulary",
         )
-    engine = Engine(context, context.results / "pulumi")
+    context.progress.step("noting what is there before anything is made")
+    certify.note_baseline(context)
+    engine = Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets and registry")
-    engine.up(engine.stack(FOUNDATION_STACK, foundation_settings(context.spec).to_config()))
+    settings = foundation_settings(context.spec)
+    with foundation_lease(context) as lease, engine.holding(lease):
+        engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
     context.guard()
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
     context.progress.step("campaign stack")
-    stack = engine.stack(context.names.stack, campaign_settings(context, data.digest).to_config())
+    config = campaign_settings(context, data.digest).to_config()
+    context.store.put_json(STACK_CONFIG, config)
+    stack = engine.stack(context.names.stack, config)
     if not context.state().attempts and (cleared := engine.clear_broken(stack)):
         context.progress.note(f"made anew, since they failed before: {', '.join(cleared)}")
     outputs = CampaignOutputs.model_validate(engine.up(stack))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.actions.archive import MANIFEST_NAME
 from infra.errors import UserError
 from infra.events import Stage, fold
+from infra.folders import keep
 from infra.lifecycle.certify import CERTIFICATE
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import SITE, stored_plan, stored_spec
@@ -27,7 +29,7 @@ _LOGS = "logs/"
 
 
 def run(context: Context) -> dict[str, Any]:
-    report, written = write(context.store, context.results)
+    report, written = write(context.store, context.results, context.progress.note)
     goodput = report.goodput
     if goodput is not None:
         context.progress.note(
@@ -37,12 +39,15 @@ def run(context: Context) -> dict[str, Any]:
     return {"goodput": round(goodput, 4) if goodput is not None else None, **written}
 
 
-def write(store: CampaignStore, results: Path) -> tuple[Report, dict[str, str]]:
-    """Write the report of a campaign as it stands, here and beside its record; returns it and the paths here."""
-    return _write(read(store), store, results)
+def write(store: CampaignStore, results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
+    """Write the report of a campaign as it stands, here and beside its record; returns it and the paths here.
+
+    `note` is told of a copy here that the disk refused.
+    """
+    return _write(read(store), store, results, note)
 
 
-def write_again(results: Path) -> tuple[Report, dict[str, str]]:
+def write_again(results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
     """The report from the record that an earlier one left beside it: needs neither site nor credentials.
 
     Raises `UserError` where there is none or it cannot be read.
@@ -57,7 +62,7 @@ def write_again(results: Path) -> tuple[Report, dict[str, str]]:
             cure="give the name of a campaign that ran, its region, or BIVOUAC_RESULTS for another results folder",
         ) from error
     report = build(record)
-    return report, _files(results, {HTML: render(report).encode(), JSON: _json(report)})
+    return report, _files(results, {HTML: render(report).encode(), JSON: _json(report)}, note)
 
 
 def read(store: CampaignStore) -> Record:
@@ -102,19 +107,19 @@ class _Unread:
             return None
 
 
-def _write(record: Record, store: CampaignStore, results: Path) -> tuple[Report, dict[str, str]]:
+def _write(
+    record: Record, store: CampaignStore, results: Path, note: Callable[[str], None]
+) -> tuple[Report, dict[str, str]]:
     report = build(record)
     bodies = {HTML: render(report).encode(), JSON: _json(report)}
-    written = _files(results, bodies | {PACKED: record.packed()})
     for name, body in bodies.items():
         store.put(f"{store.prefix}/{name}", body)
-    return report, written
+    return report, _files(results, bodies | {PACKED: record.packed()}, note)
 
 
-def _files(results: Path, bodies: dict[str, bytes]) -> dict[str, str]:
-    results.mkdir(parents=True, exist_ok=True)
+def _files(results: Path, bodies: dict[str, bytes], note: Callable[[str], None]) -> dict[str, str]:
     for name, body in bodies.items():
-        (results / name).write_bytes(body)
+        keep(results / name, body, note)
     return {"html": str(results / HTML), "json": str(results / JSON)}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 from lightkube.core.exceptions import ApiError
 
-from infra.errors import BivouacError
+from infra.errors import BivouacError, LeaseLost
 from infra.events import Kind, Stage
 from infra.lifecycle import bake, billing, certify, launch, preflight, provision, report, supervise, teardown
 from infra.lifecycle.context import Context
@@ -68,7 +68,10 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
     try:
         with context.progress.stage(step.stage, step.purpose):
             outputs = step.run(context)
+    except LeaseLost:
+        raise  # another driver may be at it: not even the record is ours any more
     except BivouacError as error:
+        context.guard()
         with suppress(*_OF_AWS):  # the very reason may be that AWS takes no more calls from us
             context.store.append(Kind.STAGE_FAILED, stage=step.stage, error=str(error))
         _say_what_bills(context, step.stage)

@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.errors import NotProven, PermanentError, UserError
 from infra.events import CampaignState, Stage
+from infra.folders import writable
 from infra.lifecycle import certify
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
@@ -23,6 +24,7 @@ from infra.lifecycle.nodegroups import end_instances
 from infra.lifecycle.orphans import forget_kubernetes
 from infra.lifecycle.provision import campaign_settings
 from infra.lifecycle.remains import holding, remains
+from infra.lifecycle.sweep import remove_left
 
 PATIENCE_S = 900.0
 """How long failures that may pass by themselves are met by another try."""
@@ -39,12 +41,15 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     state = context.state()
     refuse_unproven(state, context.spec.campaign, abandon)
     _terminate_builders(context)
-    engine = Engine(context, context.results / "pulumi")
+    engine = Engine(context, writable(context.results / "pulumi"))
     count = _destroy(context, engine, state)
+    swept = remove_left(context)
+    if swept:
+        context.progress.note(f"swept what the stack did not know: {', '.join(swept)}")
     if count == 0:
         _refuse_forgotten(context)
     context.progress.note(f"{count} resources destroyed" if count else "the stack was empty and nothing is there")
-    return {"resources": count, "abandoned": abandon}
+    return {"resources": count, "abandoned": abandon, "swept": list(swept)}
 
 
 def refuse_unproven(state: CampaignState, campaign: str, abandon: bool) -> None:
@@ -131,12 +136,13 @@ def _refuse_forgotten(context: Context) -> None:
     """An empty stack proves nothing: its state may have been lost while the resources live on."""
     names, spec = context.names, context.spec
     context.progress.step("the stack is empty: looking whether its resources are gone too")
-    found = certify.look_through(context.account, names, context.operator_arn, spec.account, ()).found
+    known = certify.knowledge(context.store, names)
+    found = certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).found
     for _ in context.turns(certify.SETTLE_S, 1.0):
         if not found:
             return
         context.progress.step(f"still seen: {', '.join(found[:3])}; listings may lag")
-        found = certify.look_through(context.account, names, context.operator_arn, spec.account, ()).found
+        found = certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).found
     raise PermanentError(
         f"the state of stack {names.stack} is empty, but resources of {spec.campaign} exist",
         seen=", ".join(found),

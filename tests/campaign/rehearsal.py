@@ -49,10 +49,10 @@ class Rehearsal:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
-    def start(self) -> subprocess.Popen[str]:
-        """`bivouac run` in the background, its output in a file."""
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """`bivouac run`, or another command, in the background, its output in a file."""
         log = (self.folder / "run.log").open("a")
-        command = [*BIVOUAC, "run", str(self.path)]
+        command = [*BIVOUAC, *(arguments or ("run", str(self.path)))]
         return subprocess.Popen(
             command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, text=True, start_new_session=True
         )

@@ -1,14 +1,17 @@
-"""Ended by hand in the middle of training: what is sound is archived, everything falls, nothing is left."""
+"""Ended by hand in the middle of training: looked at and changed by hand, archived, destroyed by hand, certified."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
+import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rehearsal import Rehearsal, until
+from rehearsal import ROOT, Rehearsal, until
 
 LONG = {
     "campaign": "stopped",
@@ -24,9 +27,20 @@ LONG = {
 }
 
 
+@dataclass
+class Ended:
+    rehearsal: Rehearsal
+    interrupted: int
+    """Exit code of the driver that a Ctrl-C ended."""
+    walk: dict[str, subprocess.CompletedProcess[str]] = field(default_factory=dict)
+    """Each line of the README's walk, run on the live campaign."""
+    destroy: subprocess.CompletedProcess[str] | None = None
+    down: subprocess.CompletedProcess[str] | None = None
+
+
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rehearsal, int, Any]]:
-    """(rehearsal, exit code of the interrupted driver, `bivouac down NAME` from another shell)."""
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    """Ctrl-C in training; the README's walk; `down` until it has archived; `pulumi destroy` by hand; `down` again."""
     rehearsal = Rehearsal(tmp_path_factory.mktemp("down"), LONG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_CACHE", str(rehearsal.cache))
@@ -35,23 +49,59 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rehearsal,
             until(lambda: driver.poll() is not None or rehearsal.step() >= 30, "training is under way", 300)
             assert driver.poll() is None, rehearsal.log()
             driver.send_signal(signal.SIGINT)
-            code = driver.wait(timeout=30)
-            yield rehearsal, code, rehearsal.run("down", rehearsal.name)
+            seen = Ended(rehearsal, driver.wait(timeout=30))
+            seen.walk = {line: rehearsal.run(*shlex.split(line)[1:]) for line in walk(rehearsal.name)}
+            down = rehearsal.start("down", rehearsal.name)
+            until(lambda: down.poll() is not None or rehearsal.status().get("archive"), "the archive is verified", 120)
+            down.send_signal(signal.SIGINT)
+            down.wait(timeout=30)
+            shell = ("shell", rehearsal.name, "--", "pulumi")
+            seen.destroy = rehearsal.run(*shell, "destroy", "--yes")
+            seen.down = rehearsal.run("down", rehearsal.name)
+            yield seen
         finally:
             rehearsal.strike()
 
 
-def test_ctrl_c_ends_the_driver_and_says_how_to_go_on(ended: tuple[Rehearsal, int, Any]) -> None:
-    rehearsal, code, _ = ended
-    assert code == 130
-    assert "run the same command again to continue" in rehearsal.log()
-    assert "Traceback" not in rehearsal.log()
+def walk(name: str) -> list[str]:
+    """The commands of the README's section, for a campaign of another name; comments fall away."""
+    section = (ROOT / "README.md").read_text().split("### By hand")[1]
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert block is not None
+    return [line.split(" #")[0].rstrip().replace("rehearsal", name) for line in block.group(1).splitlines()]
 
 
-def test_down_archives_what_is_sound_then_tears_down_and_certifies(ended: tuple[Rehearsal, int, Any]) -> None:
-    rehearsal, _, down = ended
-    assert down.returncode == 0, down.stdout + down.stderr
-    events = rehearsal.events()
+def test_ctrl_c_ends_the_driver_and_says_how_to_go_on(ended: Ended) -> None:
+    assert ended.interrupted == 130
+    assert "run the same command again to continue" in ended.rehearsal.log()
+    assert "Traceback" not in ended.rehearsal.log()
+
+
+def test_every_line_of_the_readmes_walk_works_by_hand(ended: Ended) -> None:
+    assert len(ended.walk) >= 8
+    for line, done in ended.walk.items():
+        assert done.returncode == 0, f"{line}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    said = {line.rpartition("-- ")[2]: done.stdout for line, done in ended.walk.items()}
+    for command in ("pulumi preview", "pulumi up --yes"):
+        assert re.search(r"Resources:\s+\d+ unchanged", said[command]), said[command][-1000:]
+    refreshed = said["pulumi refresh --yes"]
+    changed = re.findall(r"^ ~ +(aws|kubernetes)(\S+) .*\bupdated?\b", refreshed, re.MULTILINE)
+    assert set(changed) == {("aws", ":eks:NodeGroup")}, refreshed[:3000]
+    assert "Ready" in said["kubectl get nodes,pods"]
+    assert "ACTIVE" in said[f"aws eks describe-cluster --name bivouac-{ended.rehearsal.name}"]
+
+
+def test_pulumi_destroy_by_hand_leaves_an_empty_stack(ended: Ended) -> None:
+    assert ended.destroy is not None
+    assert ended.destroy.returncode == 0, ended.destroy.stdout[-2000:] + ended.destroy.stderr[-2000:]
+    assert ended.down is not None
+    assert "the stack was empty and nothing is there" in ended.down.stdout
+
+
+def test_what_is_sound_is_archived_before_everything_falls_and_is_certified(ended: Ended) -> None:
+    assert ended.down is not None
+    assert ended.down.returncode == 0, ended.down.stdout + ended.down.stderr
+    events = ended.rehearsal.events()
     kinds = [event["kind"] for event in events]
     assert kinds.index("archive.verified") < kinds.index("certified")
     archived = next(event["data"] for event in events if event["kind"] == "archive.verified")
@@ -62,9 +112,9 @@ def test_down_archives_what_is_sound_then_tears_down_and_certifies(ended: tuple[
     assert [event["data"]["clean"] for event in events if event["kind"] == "certified"] == [True]
 
 
-def test_afterwards_nothing_bills(ended: tuple[Rehearsal, int, Any]) -> None:
-    assert ended[0].status()["bills_usd_per_hour"] == 0.0
+def test_afterwards_nothing_bills(ended: Ended) -> None:
+    assert ended.rehearsal.status()["bills_usd_per_hour"] == 0.0
 
 
-def test_the_page_of_a_stopped_campaign_is_written(ended: tuple[Rehearsal, int, Any]) -> None:
-    assert Path(ended[0].results / "report.html").exists()
+def test_the_page_of_a_stopped_campaign_is_written(ended: Ended) -> None:
+    assert Path(ended.rehearsal.results / "report.html").exists()

@@ -21,7 +21,17 @@ from infra.doctor import Finding, diagnose
 from infra.errors import PermanentError, UserError
 from infra.rehearsal.paths import cache_root
 from infra.rehearsal.toolchain.ensure import ensure, select
-from infra.rehearsal.toolchain.table import DL_K8S, ETCD, ETCD_RELEASES, GET_PULUMI, KUBERNETES, MODULES, TOOLS, Tool
+from infra.rehearsal.toolchain.table import (
+    DL_K8S,
+    ETCD,
+    ETCD_RELEASES,
+    GET_PULUMI,
+    KUBERNETES,
+    MODULES,
+    PULUMI,
+    TOOLS,
+    Tool,
+)
 
 ROOT = Path(__file__).parents[2]
 BASE_PYTHON = Path(sys.base_prefix) / "bin" / "python3"
@@ -115,18 +125,40 @@ def test_a_release_with_another_checksum_is_refused_and_not_installed(mirror: Mi
     assert not leftovers(tools)
 
 
-def test_an_executable_is_unpacked_from_an_archive_listed_among_others(mirror: Mirror, tools: Path) -> None:
-    sums = []
-    for arch in ("amd64", "arm64"):
-        name, packed = f"etcd-v{ETCD}-linux-{arch}", io.BytesIO()
+def publish_archives(mirror: Mirror, files: dict[str, str], sums: str, members: dict[str, bytes]) -> None:
+    """Archives by Go architecture, each beside others in one list of checksums."""
+    lines = []
+    for arch, file in files.items():
+        packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-            member = tarfile.TarInfo(f"{name}/etcd")
-            member.size = len(says(ETCD))
-            tar.addfile(member, io.BytesIO(says(ETCD)))
-        mirror.put(f"v{ETCD}/{name}.tar.gz", packed.getvalue())
-        sums += [f"{'1' * 64}  other-{arch}", f"{hashlib.sha256(packed.getvalue()).hexdigest()}  {name}.tar.gz"]
-    mirror.put(f"v{ETCD}/SHA256SUMS", "\n".join(sums).encode())
+            for name, content in members.items():
+                member = tarfile.TarInfo(name.format(arch=arch))
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        mirror.put(file, packed.getvalue())
+        name = file.rpartition("/")[2]
+        lines += [f"{'1' * 64}  other-{arch}", f"{hashlib.sha256(packed.getvalue()).hexdigest()}  {name}"]
+    mirror.put(sums, "\n".join(lines).encode())
+
+
+def test_an_executable_is_unpacked_from_an_archive_listed_among_others(mirror: Mirror, tools: Path) -> None:
+    files = {arch: f"v{ETCD}/etcd-v{ETCD}-linux-{arch}.tar.gz" for arch in ("amd64", "arm64")}
+    publish_archives(mirror, files, f"v{ETCD}/SHA256SUMS", {f"etcd-v{ETCD}-linux-{{arch}}/etcd": says(ETCD)})
     assert ensure(["etcd"], tools=tools)[0].origin == "downloaded"
+
+
+def test_the_language_host_comes_with_its_executor_beside_it(mirror: Mirror, tools: Path) -> None:
+    files = {arch: f"pulumi-v{PULUMI}-linux-{arch}.tar.gz" for arch in ("x64", "arm64")}
+    members = {f"pulumi/{name}": b"#!/bin/sh\n" for name in ("pulumi-language-python", "pulumi-language-python-exec")}
+    publish_archives(mirror, files, f"pulumi-{PULUMI}-checksums.txt", members)
+    (first,) = ensure(["pulumi-language-python"], tools=tools)
+    assert (first.origin, first.version) == ("downloaded", PULUMI)
+    assert os.access(tools / "pulumi-language-python-exec", os.X_OK)
+    asked = len(mirror.asked)
+    assert ensure(["pulumi-language-python"], tools=tools) == (first,) and len(mirror.asked) == asked
+    (tools / "pulumi-language-python-exec").unlink()
+    ensure(["pulumi-language-python"], tools=tools)
+    assert os.access(tools / "pulumi-language-python-exec", os.X_OK)
 
 
 def test_a_release_that_does_not_run_is_refused(mirror: Mirror, tools: Path) -> None:

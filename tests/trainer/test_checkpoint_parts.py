@@ -34,30 +34,30 @@ def manifest(step: int, attempt: int = 1) -> Manifest:
 
 
 def committed(tier: Tier) -> list[int]:
-    return [step for step, _ in tier.manifests()]
+    return [manifest.step for manifest in tier.committed()]
 
 
 @pytest.fixture
 def tier(tmp_path: Path) -> Tier:
-    tier = Tier("local", tmp_path)
+    tier = Tier("local", tmp_path / "tiny")
     for step in (10, 20, 30, 40):
-        tier.publish(manifest(step))
+        tier.publish(manifest(step), attempt=1)
     return tier
 
 
 def test_retention_keeps_the_newest_and_what_is_proven(tier: Tier) -> None:
-    assert tier.retain(keep=2, newest=40, protected={10}) == [20]
+    assert tier.retain(keep=2, newest=40, protected={10}, attempt=1, began=-1) == [20]
     assert committed(tier) == [40, 30, 10]
 
 
 def test_retention_counts_up_to_the_newest_commit_and_leaves_refused_leftovers_alone(tier: Tier) -> None:
-    assert tier.retain(keep=1, newest=30, protected=()) == [20, 10]
+    assert tier.retain(keep=1, newest=30, protected=(), attempt=1, began=-1) == [20, 10]
     assert committed(tier) == [40, 30]
 
 
 def test_retention_removes_steps_that_never_committed(tier: Tier) -> None:
     (tier.folder(15) / "attempt-0001").mkdir(parents=True)
-    tier.retain(keep=9, newest=40, protected=())
+    tier.retain(keep=9, newest=40, protected=(), attempt=1, began=-1)
     assert not tier.folder(15).exists()
 
 
@@ -76,7 +76,7 @@ def test_a_fence_lets_the_newest_attempt_pass_and_stops_older_ones(tmp_path: Pat
 
 
 def test_a_fence_that_cannot_be_read_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "fence.json").write_text("{")
+    (tmp_path / "fence").write_text("")
     with pytest.raises(StorageError):
         check_fence(tmp_path, 1)
 
@@ -114,13 +114,13 @@ class Harmful:
 def test_a_load_never_executes_code_of_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"x": Harmful()}, tmp_path / "shard.pt")
-    with pytest.raises(Exception, match="Weights only load failed"):
-        load_safely(tmp_path / "shard.pt")
+    with (tmp_path / "shard.pt").open("rb") as file, pytest.raises(StorageError, match="Weights only load failed"):
+        load_safely(file)
     assert not (tmp_path / "harmed").exists()
 
 
 def test_a_saved_state_is_a_copy_that_later_steps_do_not_change(tmp_path: Path) -> None:
-    engine = HostCopyEngine(lambda path: None)
+    engine = HostCopyEngine(lambda path, file: None)
     weight = torch.ones(3)
     engine.save({"module": {"a": weight, "b": [weight]}}, str(tmp_path / "shard.pt"))
     weight.add_(1)

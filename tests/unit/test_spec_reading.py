@@ -70,9 +70,7 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None
     assert "mapping" in _problems(tmp_path, text)["(file)"].message
 
 
-@pytest.mark.parametrize(
-    ("text", "line"), [("a: [1,\n", 2), ("a: b\n c: d\n", 2), ("a: 2026-99-99\n", 1), ("a: &x [*x]\n", 1)]
-)
+@pytest.mark.parametrize(("text", "line"), [("a: [1,\n", 2), ("a: b\n c: d\n", 2), ("a: &x [*x]\n", 1)])
 def test_a_file_that_is_not_yaml_names_the_line(tmp_path: Path, text: str, line: int) -> None:
     assert _problems(tmp_path, text)["(file)"].line == line
 
@@ -80,7 +78,7 @@ def test_a_file_that_is_not_yaml_names_the_line(tmp_path: Path, text: str, line:
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "campaign.yaml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SpecError, match="not YAML"):
+    with pytest.raises(SpecError, match="not UTF-8"):
         load(path)
 
 

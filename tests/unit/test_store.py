@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import boto3
@@ -97,9 +98,64 @@ def test_a_holder_that_was_overtaken_touches_nothing_more(s3: Any) -> None:
         slow._write(released=False)
 
 
+@pytest.mark.parametrize(("later", "taken"), [(timedelta(0), False), (TTL * 2, True)])
+def test_the_age_of_a_lease_is_judged_by_the_clock_of_s3_alone(s3: Any, later: timedelta, taken: bool) -> None:
+    first = CampaignStore(s3, "state", "c", "w").lease("driver", TTL, holder(1))
+    first._write(released=False)
+    record = first.current()
+    assert record is not None
+    # The holder's clock is a day behind or ahead; S3 says how late it is.
+    wrong = record[0].renewed_at + (timedelta(days=1) if taken else timedelta(days=-1))
+    body = record[0].model_copy(update={"renewed_at": wrong}).model_dump_json().encode()
+    s3.put_object(Bucket="state", Key=first.key, Body=body)
+
+    def say_date(parsed: dict[str, Any], **_: Any) -> None:
+        date = format_datetime(datetime.now(UTC) + later, usegmt=True)
+        parsed["ResponseMetadata"]["HTTPHeaders"]["date"] = date
+
+    s3.meta.events.register("after-call.s3.GetObject", say_date)
+    second = CampaignStore(s3, "state", "c", "w").lease("driver", TTL, holder(2))
+    if taken:
+        assert second.acquire() == holder(1)
+        second.release()
+    else:
+        with pytest.raises(LeaseHeld):
+            second.acquire()
+
+
 def test_another_spec_under_a_name_in_use_is_refused_by_the_fields_that_differ(s3: Any) -> None:
     store = CampaignStore(s3, "state", "c", "w")
     store.claim_spec('{"campaign": "c", "money": 1}')
     store.claim_spec('{"campaign": "c", "money": 1}')
-    with pytest.raises(UserError, match="money"):
+    with pytest.raises(UserError, match="money") as refused:
         store.claim_spec('{"campaign": "c", "money": 2}')
+    assert "never freed" in str(refused.value.cure)
+
+
+def lose_one_answer(s3: Any) -> list[int]:
+    """The next PUT reaches S3, its answer is lost, and the client sends it again, as botocore does by itself."""
+    lost: list[int] = []
+
+    def answer_lost(response: Any, **_: Any) -> float | None:
+        if not lost:
+            lost.append(response[0].status_code)
+            return 0.0
+        return None
+
+    s3.meta.events.register_first("needs-retry.s3.PutObject", answer_lost)
+    return lost
+
+
+def test_an_event_whose_answer_was_lost_is_written_once(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "c", "driver")
+    lost = lose_one_answer(s3)
+    written = store.append(Kind.DECISION, action="a", why="")
+    assert lost == [200], "the first PUT was to be done before its answer was lost"
+    assert CampaignStore(s3, "state", "c", "reader").events() == (written,)
+
+
+def test_a_key_that_holds_other_bytes_is_not_ours(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "c", "driver")
+    lost = lose_one_answer(s3)
+    assert store.put_if_absent("key", b"one") and lost
+    assert not store.put_if_absent("key", b"two") and store.get("key") == b"one"

@@ -7,18 +7,20 @@ waits for a disk except `drain`, at the end.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import IO, Any, cast
 
 import torch
 
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, Snapshot
 from trainer.checkpoint.fence import check_fence
-from trainer.checkpoint.files import copy_durably, durable
-from trainer.checkpoint.tiers import Tiers, attempt_folder
+from trainer.checkpoint.files import DigestingFile, copy_durably, digest_on_disk, durable
+from trainer.checkpoint.room import state_bytes, with_room
+from trainer.checkpoint.tiers import Tier, Tiers
 from trainer.checkpoint.worker import Worker
-from trainer.contract import CheckpointConfig, Manifest, Shard
+from trainer.contract import CheckpointConfig, Manifest, Shard, attempt_folder
 from trainer.errors import Diverged, PeerLost, StorageError, TrainerError
 from trainer.events import emit
 from trainer.gang import Gang
@@ -51,20 +53,37 @@ class Identity:
     image_digest: str
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What an attempt begins with; nothing at the campaign's start."""
+
+    manifest: Manifest | None = None
+    on_shared: bool = False
+    """Whether the shared tier holds this very checkpoint, too."""
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step if self.manifest else -1
+
+
 class Committer:
     """Saves, commits, replicates and retains checkpoints of one rank."""
 
-    def __init__(self, gang: Gang, tiers: Tiers, config: CheckpointConfig, identity: Identity, proven: int) -> None:
+    def __init__(self, gang: Gang, tiers: Tiers, config: CheckpointConfig, identity: Identity, begun: Begun) -> None:
         self._gang, self._tiers, self._config, self._identity = gang, tiers, config, identity
         self._local, self._shared = Worker("checkpoint-local"), Worker("checkpoint-shared")
         self._pending: Progress | None = None
         self._written: tuple[Shard, ...] | None = None
         self._replicating: Manifest | None = None
         self._copied = False
-        self._newest: Manifest | None = None
-        self._proven = proven
-        self.committed_step = proven
+        self._newest, self._began = begun.manifest, begun.step
+        self._proven = begun.step
+        self._shared_step = begun.step if begun.on_shared else -1
+        self.committed_step = begun.step
         """Newest step published on this node; -1 before the first."""
+        if begun.manifest is not None and not begun.on_shared:
+            # It outlived its attempt on the nodes alone; at the last step nothing else would bring it to the archive.
+            self._replicate(begun.manifest)
 
     def save(self, engine: Any, progress: Progress) -> bool:
         """Begin a checkpoint: blocks for the copy to the host only. False when the previous one is still on its way."""
@@ -79,7 +98,7 @@ class Committer:
         state = Snapshot(step_root / folder / f"rng_rank_{self._gang.rank:05d}.pt", rng_state())
         snapshots = [*checkpoint_engine.take(), state]
         self._pending, self._written = progress, None
-        self._local.submit(lambda: self._write(step_root, snapshots))
+        self._local.submit(lambda: self._write(progress.step, snapshots))
         self._report("saving", step=progress.step, stall_seconds=round(time.monotonic() - started, 4))
         return True
 
@@ -113,20 +132,31 @@ class Committer:
         while True:
             idle = self.settle(self._gang.sums(self.votes()))
             newest = self._newest if replicate and not self._replicating and not self._pending else None
-            if newest is not None and newest.step > self._proven:
+            if newest is not None and newest.step > self._shared_step:
                 self._replicate(newest)
             elif idle:
                 return
             time.sleep(_DRAIN_POLL_S)
 
-    def _write(self, step_root: Path, snapshots: list[Snapshot]) -> None:
-        shards = []
+    def _write(self, step: int, snapshots: list[Snapshot]) -> None:
+        local, shards = self._tiers.local, []
         for snapshot in snapshots:
-            with durable(snapshot.path) as file:
-                torch.save(snapshot.state, cast(IO[bytes], file))
-            name = snapshot.path.relative_to(step_root).as_posix()
-            shards.append(Shard(file=name, size_bytes=file.size_bytes, sha256=file.sha256(), rank=self._gang.rank))
+            name = snapshot.path.relative_to(local.folder(step)).as_posix()
+            writing = _Writing(snapshot, name, self._gang.rank)
+            self._make_room_for(local, state_bytes(snapshot.state), writing.write)
+            shards.append(writing.shard())
+        local.settle(step)
         self._written = tuple(shards)
+
+    def _make_room_for(self, tier: Tier, needed_bytes: int, write: Callable[[], None]) -> None:
+        with_room(tier, needed_bytes, lambda: self._reclaim(tier), write)
+
+    def _reclaim(self, tier: Tier) -> list[int]:
+        """Drop everything from a full tier but the newest committed checkpoint and what is under way."""
+        check_fence(self._tiers.shared.root, self._identity.attempt)
+        under_way = (self._pending, self._replicating, self._newest)
+        keep = {self._proven, *(item.step for item in under_way if item is not None)}
+        return tier.reclaim(keep, self._identity.attempt, self._began)
 
     def _commit(self) -> None:
         progress, mine = self._pending, self._written
@@ -141,40 +171,52 @@ class Committer:
             self._replicate(manifest)
 
     def _publish_local(self, manifest: Manifest) -> None:
-        check_fence(self._tiers.shared.root, self._identity.attempt)
-        self._tiers.local.publish(manifest)
+        self._publish(self._tiers.local, manifest)
         self.committed_step = manifest.step
-        emit("committed", step=manifest.step, tier="local", shards=len(manifest.shards))
-        self._tiers.local.drop_other_attempts(manifest)
         replicating = self._replicating
         protected = {self._proven, *([replicating.step] if replicating else [])}
-        self._tiers.local.retain(self._config.keep_local, manifest.step, protected)
+        self._retain(self._tiers.local, self._config.keep_local, manifest, protected)
+
+    def _publish(self, tier: Tier, manifest: Manifest) -> None:
+        attempt = self._identity.attempt
+        check_fence(self._tiers.shared.root, attempt)
+        size = len(manifest.serialize())
+        self._make_room_for(tier, size, lambda: tier.publish(manifest, attempt))
+        emit("committed", step=manifest.step, tier=tier.name, shards=len(manifest.shards))
+
+    def _retain(self, tier: Tier, keep: int, manifest: Manifest, protected: set[int]) -> None:
+        # Asked again: a rank that slept since its commit must not tidy up behind a newer attempt.
+        check_fence(self._tiers.shared.root, self._identity.attempt)
+        if manifest.attempt == self._identity.attempt:
+            tier.drop_other_attempts(manifest)
+        tier.retain(keep, manifest.step, protected, self._identity.attempt, self._began)
 
     def _replicate(self, manifest: Manifest) -> None:
         self._replicating, self._copied = manifest, False
         self._shared.submit(lambda: self._copy(manifest))
 
     def _copy(self, manifest: Manifest) -> None:
+        """Bring this rank's shards to the shared tier and read them back: then they are proven there."""
         check_fence(self._tiers.shared.root, self._identity.attempt)
         source, target = (tier.folder(manifest.step) for tier in self._tiers)
         for shard in manifest.shards:
             if shard.rank == self._gang.rank:
-                copy_durably(source / shard.file, target / shard.file, _accept(shard))
+                copy = partial(copy_durably, source / shard.file, target / shard.file, _accept(shard, "local"))
+                self._make_room_for(self._tiers.shared, shard.size_bytes, copy)
+                _accept(shard, "shared")(digest_on_disk(target / shard.file))
+        self._tiers.shared.settle(manifest.step)
         self._copied = True
 
     def _finish_replication(self) -> None:
         manifest = self._replicating
         assert manifest is not None
-        self._replicating, self._proven = None, manifest.step
+        self._replicating, self._proven, self._shared_step = None, manifest.step, manifest.step
         if self._gang.first:
             self._shared.submit(lambda: self._publish_shared(manifest))
 
     def _publish_shared(self, manifest: Manifest) -> None:
-        check_fence(self._tiers.shared.root, self._identity.attempt)
-        self._tiers.shared.publish(manifest)
-        emit("committed", step=manifest.step, tier="shared", shards=len(manifest.shards))
-        self._tiers.shared.drop_other_attempts(manifest)
-        self._tiers.shared.retain(self._config.keep_shared, manifest.step, {manifest.step})
+        self._publish(self._tiers.shared, manifest)
+        self._retain(self._tiers.shared, self._config.keep_shared, manifest, {manifest.step})
 
     def _manifest(self, progress: Progress, shards: tuple[Shard, ...]) -> Manifest:
         return Manifest(**vars(self._identity), **vars(progress), world_size=self._gang.world_size, shards=shards)
@@ -217,9 +259,33 @@ def _merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:
     return tuple(merged.values())
 
 
-def _accept(shard: Shard) -> Any:
+def _accept(shard: Shard, tier: str) -> Callable[[str], None]:
     def accept(seen: str) -> None:
         if seen != shard.sha256:
-            raise StorageError("a shard changed on the local tier", f"{shard.file}: {seen}, wanted {shard.sha256}")
+            raise StorageError(
+                f"a shard changed on the {tier} tier",
+                f"{shard.file}: {seen}, wanted {shard.sha256}",
+                "suspect that disk; the next attempt takes another copy or an older step",
+            )
 
     return accept
+
+
+@dataclass
+class _Writing:
+    """One file of a save, which may be written twice when the disk was full at first."""
+
+    snapshot: Snapshot
+    name: str
+    rank: int
+    written: DigestingFile | None = None
+
+    def write(self) -> None:
+        with durable(self.snapshot.path) as file:
+            torch.save(self.snapshot.state, cast(IO[bytes], file))
+        self.written = file
+
+    def shard(self) -> Shard:
+        assert self.written is not None
+        size, digest = self.written.size_bytes, self.written.sha256()
+        return Shard(file=self.name, size_bytes=size, sha256=digest, rank=self.rank)

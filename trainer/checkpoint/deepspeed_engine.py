@@ -6,6 +6,7 @@ import collections
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointComm
 from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
+
+from trainer.checkpoint.files import open_regular
+from trainer.errors import StorageError
 
 # What DeepSpeed's own state holds besides tensors and plain values; nothing else is ever constructed on load.
 ALLOWED = (LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address)
@@ -30,7 +34,7 @@ class Snapshot:
 class HostCopyEngine(CheckpointEngine):
     """Collects what DeepSpeed hands over for one save; the caller takes the snapshots and writes them elsewhere."""
 
-    def __init__(self, verify: Callable[[Path], None]) -> None:
+    def __init__(self, verify: Callable[[Path, BufferedReader], None]) -> None:
         super().__init__()
         self.name = "HostCopyEngine"
         self._verify = verify
@@ -49,22 +53,45 @@ class HostCopyEngine(CheckpointEngine):
             torch.cuda.synchronize()
         return True
 
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """The writer makes folders, durably and with room made first; the loop's thread touches no disk."""
+
     def take(self) -> list[Snapshot]:
         taken, self._snapshots = self._snapshots, []
         return taken
 
     def load(self, path: str, map_location: Any = None) -> Any:
-        self._verify(Path(path))
-        return load_safely(Path(path))
+        """The very file that `verify` has read is loaded, whatever comes to lie under its name meanwhile."""
+        with open_regular(Path(path)) as file:
+            self._verify(Path(path), file)
+            file.seek(0)
+            return load_safely(file)
 
     def preserves_storage_sharing(self) -> bool:
         return False
 
 
-def load_safely(path: Path) -> Any:
-    """Deserialise onto the CPU through torch's restricted unpickler; raises for any type outside `ALLOWED`."""
-    with torch.serialization.safe_globals(list(ALLOWED)):
-        return torch.load(path, map_location="cpu", weights_only=True)
+def load_safely(file: BufferedReader) -> Any:
+    """Deserialise onto the CPU through torch's restricted unpickler.
+
+    Raises `StorageError` for any type outside `ALLOWED` and for what torch did not write; nothing is executed.
+    """
+    try:
+        with torch.serialization.safe_globals(list(ALLOWED)):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        seen = f"{file.name}: {str(error).splitlines()[0][:300]}"
+        raise StorageError("a shard cannot be loaded safely", seen, "use another copy of it") from error
+
+
+def forbidden(file: BufferedReader) -> str:
+    """What in a shard must not be loaded, told from its bytes alone; empty when there is nothing."""
+    try:
+        with torch.serialization.safe_globals(list(ALLOWED)):
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    except Exception as error:
+        return f"not a file of torch's: {str(error).splitlines()[0][:200]}"
+    return f"it would construct {', '.join(sorted(names))}" if names else ""
 
 
 class _HostCopy:

@@ -1,26 +1,46 @@
-"""The fence: `<shared>/<campaign>/fence.json` names the newest attempt; an older one must not publish anything."""
+"""The fence: `<shared>/<campaign>/fence/attempt-<N>`; the highest is the newest attempt, older ones publish nothing.
+
+One empty file for each attempt, never replaced: two attempts that start together cannot lower it, and no power loss
+or full disk can leave half of it.
+"""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 from pathlib import Path
 
-from trainer.checkpoint.files import durable
+from trainer.checkpoint.files import make_folder, sync_folder
+from trainer.checkpoint.room import with_room
+from trainer.checkpoint.tiers import Tier
+from trainer.contract import attempt_folder
 from trainer.errors import Fenced, StorageError
 
-FENCE_NAME = "fence.json"
+FENCE_NAME = "fence"
+
+
+def claim(tier: Tier, attempt: int) -> None:
+    """`raise_fence` on the shared tier; when that is full, what earlier attempts left half done makes way first."""
+
+    def reclaim() -> list[str]:
+        return tier.clean({(manifest.step, manifest.attempt) for manifest in tier.committed()}, attempt)
+
+    with_room(tier, 0, reclaim, lambda: raise_fence(tier.root, attempt))
 
 
 def raise_fence(root: Path, attempt: int) -> None:
     """Claim the campaign for this attempt; raises `Fenced` when a newer one has started."""
     check_fence(root, attempt)
-    with durable(root / FENCE_NAME) as file:
-        file.write(json.dumps({"attempt": attempt}).encode())
+    make_folder(root / FENCE_NAME)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(root / FENCE_NAME / attempt_folder(attempt), os.O_CREAT | os.O_EXCL, 0o644))
+    sync_folder(root / FENCE_NAME)
+    check_fence(root, attempt)
 
 
 def check_fence(root: Path, attempt: int) -> None:
     """Raises `Fenced` when the fence names a newer attempt than this one."""
-    newest = _read(root / FENCE_NAME)
+    newest = newest_attempt(root)
     if newest > attempt:
         raise Fenced(
             "a newer attempt of this campaign has started",
@@ -29,10 +49,14 @@ def check_fence(root: Path, attempt: int) -> None:
         )
 
 
-def _read(path: Path) -> int:
+def newest_attempt(root: Path) -> int:
+    """-1 before the first attempt; raises `StorageError` when the fence cannot be read."""
     try:
-        return int(json.loads(path.read_bytes())["attempt"])
+        names = os.listdir(root / FENCE_NAME)
     except FileNotFoundError:
         return -1
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError("the fence cannot be read", f"{path}: {error}", "remove it when no attempt runs") from error
+    except OSError as error:
+        where = root / FENCE_NAME
+        raise StorageError("the fence cannot be read", f"{where}: {error.strerror}", "mend the shared tier") from error
+    numbers = (name.removeprefix("attempt-") for name in names)
+    return max((int(number) for number in numbers if number.isdigit()), default=-1)

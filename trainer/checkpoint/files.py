@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import secrets
+import shutil
+import stat
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
+PARTIAL = ".partial"
+"""How temporary names end; they begin with a dot."""
 _CHUNK_BYTES = 4 * 2**20
 
 
@@ -19,11 +26,17 @@ class DigestingFile:
         self._file = file
         self._hash = hashlib.sha256()
         self.size_bytes = 0
+        self.error: OSError | None = None
+        """What the disk said; torch's writer turns it into a `RuntimeError` that names neither cause nor errno."""
 
     def write(self, content: bytes) -> int:
         self._hash.update(content)
         self.size_bytes += len(memoryview(content).cast("B"))
-        return self._file.write(content)
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         self._file.flush()
@@ -33,32 +46,79 @@ class DigestingFile:
 
 
 @contextlib.contextmanager
-def durable(path: Path) -> Iterator[DigestingFile]:
-    """Write `path` under a temporary name; it appears, on disk, only when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+def durable(path: Path, appear: Callable[[Path, Path], None] | None = None) -> Iterator[DigestingFile]:
+    """Write `path` under a temporary name; it appears, on disk, only when the block ends without an error.
+
+    `appear` is `os.replace`; with `os.link` it never replaces a file: `FileExistsError`. The temporary name is of
+    this write alone: a process id is not enough, since pods of two attempts may have the same.
+    """
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
-        with temporary.open("wb") as file:
-            yield DigestingFile(file)
+        with temporary.open("xb") as file:
+            writing = DigestingFile(file)
+            try:
+                yield writing
+            except Exception as error:
+                if writing.error is not None and writing.error is not error:
+                    raise writing.error from error
+                raise
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(path)
-        sync_folder(path.parent)
+        (appear or os.replace)(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def copy_durably(source: Path, target: Path, accept: Callable[[str], None]) -> None:
-    """Copy a file; `accept` gets the digest of what was read and raises to refuse it before it appears."""
-    with source.open("rb") as reading, durable(target) as writing:
+    """Copy a file; `accept` gets the digest of what was read and raises to refuse it before it appears.
+
+    A folder that stands where the file belongs makes way.
+    """
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    with open_regular(source) as reading, durable(target) as writing:
         while chunk := reading.read(_CHUNK_BYTES):
             writing.write(chunk)
         accept(writing.sha256())
 
 
 def digest_of(path: Path) -> str:
-    with path.open("rb") as file:
+    """SHA-256 of a regular file; `OSError` for anything else, a pipe or a link for one."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_on_disk(path: Path) -> str:
+    """As `digest_of`, of what the device holds rather than of the pages that were just written."""
+    with open_regular(path) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open for reading what must be a plain file; never follows a link, never waits for a pipe's other end."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a symbolic link, not a file", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, each durable in its own parent."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir()
+    sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:

@@ -6,19 +6,20 @@ refused by all, and the next older one is tried. Every refusal is an event.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from trainer.checkpoint.commit import set_rng_state
-from trainer.checkpoint.deepspeed_engine import HostCopyEngine, load_safely
-from trainer.checkpoint.files import copy_durably, digest_of
-from trainer.checkpoint.tiers import Tier, Tiers, attempt_folder
-from trainer.contract import COMMITTED_NAME, Manifest, Shard
-from trainer.errors import ConfigError, StorageError
+from trainer.checkpoint.commit import Begun, set_rng_state
+from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden
+from trainer.checkpoint.files import copy_durably, open_regular
+from trainer.checkpoint.room import with_room
+from trainer.checkpoint.tiers import Tier, Tiers
+from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
+from trainer.errors import ConfigError, Fenced, StorageError
 from trainer.events import emit
 from trainer.gang import Gang
 
@@ -31,37 +32,26 @@ class Found:
     tier: Tier
 
 
-def restore(engine: Any, gang: Gang, tiers: Tiers, campaign: str) -> Manifest | None:
-    """Load the newest sound step into the engine; None when there is nothing to restore.
+def restore(engine: Any, gang: Gang, tiers: Tiers, zero_stage: int, attempt: int) -> Begun:
+    """Load the newest sound step into the engine, and tidy up what ended attempts left half done.
 
     Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all are of
-    another world size.
+    another world size or ZeRO stage.
     """
-    candidates = _candidates(gang, tiers, campaign)
-    fitting = [manifest for manifest in candidates if manifest.world_size == gang.world_size]
-    for manifest in fitting:
-        found = [_find(shard, manifest, tiers, gang.rank) for shard in needed(manifest, gang.rank)]
-        sound = [item for item in found if item is not None]
-        if gang.all_agree(len(sound) == len(found)):
-            _stage(sound, manifest, gang, tiers)
-            _load(engine, manifest, gang, tiers)
-            return manifest
-        if gang.first:
-            emit("refused_step", step=manifest.step, of_attempt=manifest.attempt, why="not complete on every rank")
-    if candidates and not fitting:
-        sizes = sorted({manifest.world_size for manifest in candidates})
-        raise ConfigError(
-            "the checkpoints are of another world size",
-            f"{sizes} ranks, this attempt has {gang.world_size}",
-            "use as many ranks as before, or reshape the checkpoint with DeepSpeed's universal format",
-        )
-    if gang.sums([float(any(True for _ in tiers.shared.manifests()))])[0]:
-        raise StorageError(
-            "the shared tier holds checkpoints but none of them is sound",
-            ", ".join(f"step {manifest.step}" for manifest in fitting) or "damaged manifests",
-            "restore a sound copy from the archive, or remove the folder to start from the beginning",
-        )
-    return None
+    candidates = _candidates(gang, tiers)
+    chosen = _choose(candidates, gang, tiers, (gang.world_size, zero_stage), attempt)
+    known = {(manifest.step, manifest.attempt) for manifest in candidates}
+    if gang.first_on_node:
+        _clean(tiers.local, known, attempt)
+    if gang.first:
+        _clean(tiers.shared, known, attempt)
+    gang.barrier()
+    if chosen is None:
+        return Begun()
+    manifest, found = chosen
+    _stage(found, manifest, gang, tiers, attempt)
+    _load(engine, manifest, gang, tiers)
+    return Begun(manifest, gang.all_agree(_lies_on(tiers.shared, manifest, gang.rank)))
 
 
 def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
@@ -70,73 +60,133 @@ def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
 
 
 def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
-    """Shards below a step folder that do not have their digest, with what was seen instead."""
-    seen = ((shard, _digest(folder / shard.file)) for shard in manifest.shards)
-    return [(shard, digest) for shard, digest in seen if digest != shard.sha256]
+    """Shards below a step folder that are not sound, with what was seen instead of their digest."""
+    seen = ((shard, _look(folder / shard.file, shard)) for shard in manifest.shards)
+    return [(shard, why) for shard, why in seen if why]
 
 
-def _candidates(gang: Gang, tiers: Tiers, campaign: str) -> list[Manifest]:
+def _candidates(gang: Gang, tiers: Tiers) -> list[Manifest]:
     """Everything that any rank saw on any tier, the same list on all ranks; newest step, then newest attempt first."""
-    mine: set[str] = set()
+    mine: set[bytes] = set()
     for tier in tiers:
-        for step, content in tier.manifests():
-            try:
-                manifest = Manifest.model_validate_json(content)
-                if (manifest.step, manifest.campaign) != (step, campaign):
-                    raise ValueError(f"it says step {manifest.step} of campaign {manifest.campaign}")
-                mine.add(content.decode())
-            except (ValidationError, ValueError) as error:
-                why = str(error).splitlines()[0]
-                emit("refused_shard", step=step, tier=tier.name, file=COMMITTED_NAME, seen=why, wanted="a manifest")
+        for claim in tier.claims():
+            if claim.manifest is not None:
+                mine.add(claim.manifest.serialize())
+            else:
+                _refused(tier, claim.step, gang.rank, COMMITTED_NAME, claim.why, "a manifest with its seal")
     union = sorted(set().union(*gang.gather(sorted(mine))))
-    manifests = [Manifest.model_validate_json(text) for text in union]
+    manifests = [parse_manifest(content) for content in union]
     return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
+
+
+def _choose(
+    candidates: list[Manifest], gang: Gang, tiers: Tiers, shape: tuple[int, int], attempt: int
+) -> tuple[Manifest, list[Found]] | None:
+    fitting = []
+    for manifest in candidates:
+        if (manifest.world_size, manifest.zero_stage) != shape:
+            why = f"of {manifest.world_size} ranks with ZeRO stage {manifest.zero_stage}"
+        elif manifest.attempt > attempt:
+            raise Fenced("a newer attempt has committed", f"attempt {manifest.attempt}, this is {attempt}")
+        else:
+            fitting.append(manifest)
+            found = [_find(shard, manifest, tiers, gang.rank) for shard in needed(manifest, gang.rank)]
+            sound = [item for item in found if item is not None]
+            if gang.all_agree(len(sound) == len(found) > 0):
+                return manifest, sound
+            why = "not complete on every rank"
+        if gang.first:
+            emit("refused_step", step=manifest.step, of_attempt=manifest.attempt, why=why)
+    if candidates and not fitting:
+        shapes = sorted({(manifest.world_size, manifest.zero_stage) for manifest in candidates})
+        raise ConfigError(
+            "the checkpoints are of another world size or ZeRO stage",
+            f"(ranks, stage): {shapes}, this attempt has {shape}",
+            "use as many ranks as before, or reshape the checkpoint with DeepSpeed's universal format",
+        )
+    if gang.sums([float(any(True for _ in tiers.shared.claims()))])[0]:
+        raise StorageError(
+            "the shared tier holds checkpoints but none of them is sound",
+            ", ".join(f"step {manifest.step}" for manifest in fitting) or "damaged manifests",
+            "restore a sound copy from the archive, or remove the folder to start from the beginning",
+        )
+    return None
+
+
+def _clean(tier: Tier, known: set[tuple[int, int]], attempt: int) -> None:
+    if removed := tier.clean(known, attempt):
+        emit("cleaned", tier=tier.name, leftovers=removed[:20], count=len(removed))
 
 
 def _find(shard: Shard, manifest: Manifest, tiers: Tiers, rank: int) -> Found | None:
     for tier in tiers:
-        seen = _digest(tier.folder(manifest.step) / shard.file)
-        if seen == shard.sha256:
+        why = _look(tier.folder(manifest.step) / shard.file, shard)
+        if not why:
             return Found(shard, tier)
-        event = "missing_shard" if seen == "missing" else "refused_shard"
-        emit(event, step=manifest.step, tier=tier.name, rank=rank, file=shard.file, seen=seen, wanted=shard.sha256)
+        _refused(tier, manifest.step, rank, shard.file, why, shard.sha256)
     return None
 
 
-def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers) -> None:
+def _refused(tier: Tier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
+    event = "missing_shard" if seen == "missing" else "refused_shard"
+    emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=seen, wanted=wanted)
+
+
+def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, attempt: int) -> None:
     """Bring what the local tier lacks from the shared one, so that the load is local and the node whole again."""
+
+    def reclaim() -> list[int]:
+        return tiers.local.reclaim({manifest.step}, attempt, manifest.step)
+
     for item in found:
         mine = item.shard.rank == gang.rank or gang.first_on_node
         if item.tier is not tiers.local and mine:
             source, target = (tier.folder(manifest.step) / item.shard.file for tier in (item.tier, tiers.local))
-            copy_durably(source, target, partial(_insist, item.shard, item.tier.name))
+            copy = partial(copy_durably, source, target, partial(_insist, item.shard, item.tier.name))
+            with_room(tiers.local, item.shard.size_bytes, reclaim, copy)
     gang.barrier()
     if gang.first_on_node:
-        tiers.local.publish(manifest)
+        size = len(manifest.serialize())
+        with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
 
 
 def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers) -> None:
     root = tiers.local.folder(manifest.step)
     wanted = {root / shard.file: shard for shard in manifest.shards}
 
-    def verify(path: Path) -> None:
+    def verify(path: Path, file: BufferedReader) -> None:
         if path not in wanted:
             raise StorageError("a file that the manifest does not name was about to be loaded", path)
-        _insist(wanted[path], tiers.local.name, digest_of(path))
+        _insist(wanted[path], tiers.local.name, hashlib.file_digest(file, "sha256").hexdigest())
 
     engine.checkpoint_engine = HostCopyEngine(verify)
     path, _ = engine.load_checkpoint(str(root), tag=attempt_folder(manifest.attempt))
     if path is None:
         raise StorageError("DeepSpeed found no state in a verified checkpoint", root)
     rng = root / attempt_folder(manifest.attempt) / f"rng_rank_{gang.rank:05d}.pt"
-    verify(rng)
-    set_rng_state(load_safely(rng))
+    set_rng_state(engine.checkpoint_engine.load(str(rng)))
 
 
-def _digest(path: Path) -> str:
+def _lies_on(tier: Tier, manifest: Manifest, rank: int) -> bool:
+    """Whether a tier holds this checkpoint by manifest and sizes; it was read back when it was brought there."""
+    there = any(claim.manifest == manifest for claim in tier.claims() if claim.step == manifest.step)
+    folder = tier.folder(manifest.step)
     try:
-        return digest_of(path)
-    except FileNotFoundError:
+        return there and all((folder / s.file).lstat().st_size == s.size_bytes for s in needed(manifest, rank))
+    except OSError:
+        return False
+
+
+def _look(path: Path, shard: Shard) -> str:
+    """Why a copy of a shard is refused; empty when it is sound."""
+    try:
+        with open_regular(path) as file:
+            seen = hashlib.file_digest(file, "sha256").hexdigest()
+            if seen != shard.sha256:
+                return seen if (size := path.stat().st_size) == shard.size_bytes else f"{seen}, {size} bytes"
+            file.seek(0)
+            return forbidden(file)
+    except (FileNotFoundError, NotADirectoryError):
         return "missing"
     except OSError as error:
         return f"unreadable: {error.strerror}"

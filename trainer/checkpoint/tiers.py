@@ -6,22 +6,33 @@ a step that is trained again replaces its predecessor by one rename of the manif
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.checkpoint.files import durable
-from trainer.contract import COMMITTED_NAME, Manifest, step_folder, step_of_folder
+from trainer.checkpoint.files import PARTIAL, durable, open_regular, sync_folder
+from trainer.contract import COMMITTED_NAME, Manifest, attempt_folder, parse_manifest, step_folder, step_of_folder
+from trainer.errors import Fenced
+from trainer.events import emit
+
+_MANIFEST_LIMIT_BYTES = 256 * 2**20
 
 
-def attempt_folder(attempt: int) -> str:
-    return f"attempt-{attempt:04d}"
+@dataclass(frozen=True)
+class Claim:
+    """A step that claims to be committed; `manifest` is None when what lies there is refused, `why` says why."""
+
+    step: int
+    manifest: Manifest | None
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier's folder of one campaign."""
+    """One tier's folder of one campaign; the folder has the campaign's name."""
 
     name: str
     root: Path
@@ -33,39 +44,113 @@ class Tier:
         """Steps with a folder, committed or not, newest first."""
         if not self.root.is_dir():
             return []
-        found = (step_of_folder(entry.name) for entry in self.root.iterdir())
+        found = (step_of_folder(name) for name in os.listdir(self.root))
         return sorted((step for step in found if step is not None), reverse=True)
 
-    def manifests(self) -> Iterator[tuple[int, bytes]]:
-        """Steps that claim to be committed, with their manifest as it lies there; newest first."""
+    def claims(self) -> Iterator[Claim]:
+        """What lies there under the name of a manifest, newest step first; never raises for a single one."""
         for step in self.steps():
-            path = self.folder(step) / COMMITTED_NAME
-            if path.is_file():
-                yield step, path.read_bytes()
+            try:
+                with open_regular(self.folder(step) / COMMITTED_NAME) as file:
+                    content = file.read(_MANIFEST_LIMIT_BYTES)
+                yield Claim(step, parse_manifest(content, step, self.root.name))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except ValueError as error:
+                yield Claim(step, None, str(error))
+            except OSError as error:
+                yield Claim(step, None, f"unreadable: {error.strerror}")
 
-    def publish(self, manifest: Manifest) -> None:
-        """Make a step committed: the manifest appears, whole and durable, after everything that it names."""
-        with durable(self.folder(manifest.step) / COMMITTED_NAME) as file:
-            file.write(serialize(manifest))
+    def committed(self) -> list[Manifest]:
+        """Newest step first."""
+        return [claim.manifest for claim in self.claims() if claim.manifest is not None]
 
-    def retain(self, keep: int, newest: int, protected: Collection[int]) -> list[int]:
+    def settle(self, step: int) -> None:
+        """Make the folders down to a step durable in their parents, whoever made them."""
+        for path in (self.root.parent, self.root, self.folder(step)):
+            sync_folder(path)
+
+    def publish(self, manifest: Manifest, attempt: int) -> None:
+        """Make a step committed: the manifest appears, whole and durable, after everything that it names.
+
+        It replaces that of an earlier attempt than `attempt`, who publishes; raises `Fenced` at a newer one's.
+        """
+        path, content = self.folder(manifest.step) / COMMITTED_NAME, manifest.serialize()
+        try:
+            _write(path, content, os.link)
+        except FileExistsError:
+            there = next((claim.manifest for claim in self.claims() if claim.step == manifest.step), None)
+            if there is not None and there.attempt > attempt:
+                seen = f"step {manifest.step} by attempt {there.attempt}, this is attempt {attempt}"
+                raise Fenced("a newer attempt has committed this step", seen, "let this attempt end") from None
+            if there is None or there.serialize() != content:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                _write(path, content, os.replace)
+        self.settle(manifest.step)
+
+    def retain(self, keep: int, newest: int, protected: Collection[int], attempt: int, began: int) -> list[int]:
         """Drop what is older than the `keep` newest committed steps up to `newest`; returns the steps dropped.
 
         Steps after `newest` are leftovers that a restore refused; they are replaced when training gets there again.
+        Until then they do not count as kept: those that an earlier attempt left after `began`, the step at which
+        this attempt began.
         """
-        committed = [step for step, _ in self.manifests() if step <= newest]
-        kept = {*committed[:keep], *protected}
-        dropped = [step for step in self.steps() if step < newest and step not in kept]
-        for step in dropped:
-            (self.folder(step) / COMMITTED_NAME).unlink(missing_ok=True)
-            shutil.rmtree(self.folder(step), ignore_errors=True)
-        return dropped
+        sound = [manifest for manifest in self.committed() if manifest.step <= newest]
+        counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
+        kept = {newest, *counted[:keep], *protected}
+        return [step for step in self.steps() if step < newest and step not in kept and self.drop(step, attempt)]
+
+    def reclaim(self, keep: Collection[int], attempt: int, began: int) -> list[int]:
+        """As `retain`, for a full disk: of the committed steps the newest alone stays, and nothing that was refused."""
+        counted = [m.step for m in self.committed() if m.attempt == attempt or m.step <= began]
+        kept = {*counted[:1], *keep}
+        return [step for step in self.steps() if step not in kept and self.drop(step, attempt)]
+
+    def drop(self, step: int, attempt: int) -> bool:
+        """Remove a step, its manifest first; not what a newer attempt than `attempt` has made. Whether it is gone."""
+        folder = self.folder(step)
+        try:
+            if any(number > attempt for number in _attempts(folder)):
+                return False
+            with contextlib.suppress(IsADirectoryError):
+                (folder / COMMITTED_NAME).unlink(missing_ok=True)
+            # Else a power loss could bring the manifest back and not its shards.
+            sync_folder(folder)
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            return not folder.exists()
+        except OSError as error:
+            emit("not_removed", step=step, tier=self.name, why=f"{folder}: {error.strerror}")
+            return False
+        return True
 
     def drop_other_attempts(self, manifest: Manifest) -> None:
         """Remove shards of earlier attempts at this step, which its manifest no longer names."""
-        for entry in self.folder(manifest.step).glob("attempt-*"):
-            if entry.name < attempt_folder(manifest.attempt):
-                shutil.rmtree(entry, ignore_errors=True)
+        for number in _attempts(self.folder(manifest.step)):
+            if number < manifest.attempt:
+                shutil.rmtree(self.folder(manifest.step) / attempt_folder(number), ignore_errors=True)
+
+    def clean(self, known: Collection[tuple[int, int]], attempt: int) -> list[str]:
+        """Remove what ended attempts left half done, before this one writes: temporary names, and folders of shards
+        that no manifest names. `known` are (step, attempt) of the manifests that any rank of the gang has seen."""
+        removed = []
+        for step in self.steps():
+            folder = self.folder(step)
+            claimed = os.path.lexists(folder / COMMITTED_NAME)
+            mine = [number for number in _attempts(folder) if number <= attempt]
+            for number in mine:
+                if (step, number) not in known and not claimed:
+                    shutil.rmtree(folder / attempt_folder(number), ignore_errors=True)
+                    removed.append(f"{folder.name}/{attempt_folder(number)}")
+            for place in (folder, *(folder / attempt_folder(number) for number in mine)):
+                for partial in place.glob(f".*{PARTIAL}"):
+                    partial.unlink(missing_ok=True)
+                    removed.append(str(partial.relative_to(self.root)))
+            if folder.is_dir() and not os.listdir(folder):
+                folder.rmdir()
+                removed.append(folder.name)
+        return removed
 
 
 @dataclass(frozen=True)
@@ -81,5 +166,13 @@ def campaign_tiers(local: Path, shared: Path, campaign: str) -> Tiers:
     return Tiers(Tier("local", local / campaign), Tier("shared", shared / campaign))
 
 
-def serialize(manifest: Manifest) -> bytes:
-    return manifest.model_dump_json(indent=1).encode() + b"\n"
+def _attempts(folder: Path) -> list[int]:
+    """Attempts that have a folder of shards at a step; none when the step is gone."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    numbers = [int(digits) for name in names if (digits := name.removeprefix("attempt-")).isdigit()]
+    return sorted(number for number in numbers if attempt_folder(number) in names)
+
+
+def _write(path: Path, content: bytes, appear: Callable[[Path, Path], None]) -> None:
+    with durable(path, appear) as file:
+        file.write(content)

@@ -3,7 +3,15 @@
 `infra` imports nothing else of `trainer`, and `trainer` imports nothing of `infra`.
 """
 
-from trainer.contract.checkpoint import COMMITTED_NAME, Manifest, Shard, step_folder, step_of_folder
+from trainer.contract.checkpoint import (
+    COMMITTED_NAME,
+    Manifest,
+    Shard,
+    attempt_folder,
+    parse_manifest,
+    step_folder,
+    step_of_folder,
+)
 from trainer.contract.data import DATA_MANIFEST_NAME, DataManifest, TokenShard
 from trainer.contract.health import Expectation, HealthReport, Probe
 from trainer.contract.job import (
@@ -49,6 +57,8 @@ __all__ = [
     "Termination",
     "TokenShard",
     "TrainConfig",
+    "attempt_folder",
+    "parse_manifest",
     "step_folder",
     "step_of_folder",
 ]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 COMMITTED_NAME = "manifest.json"
 _STEP = re.compile(r"^step-(\d{8})$")
+
+
+def attempt_folder(attempt: int) -> str:
+    """Name of the folder of an attempt's shards within a step folder."""
+    return f"attempt-{attempt:04d}"
 
 
 def step_folder(step: int) -> str:
@@ -24,10 +31,10 @@ def step_of_folder(name: str) -> int | None:
 class Shard(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    file: str
-    """Path relative to the step folder."""
+    file: str = Field(pattern=r"^attempt-\d{4,}/[^/.][^/]*$")
+    """Path relative to the step folder; never out of it."""
     size_bytes: int = Field(ge=0)
-    sha256: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     rank: int
 
 
@@ -36,7 +43,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: int = 1
+    format: Literal[2] = 2
     campaign: str
     attempt: int
     step: int
@@ -55,3 +62,35 @@ class Manifest(BaseModel):
     shards: tuple[Shard, ...]
     """Every shard of every rank: a node's folder may hold only its own."""
     rng_included: bool = True
+    seal: str = ""
+    """SHA-256 over everything else: a digit that flips in a position or a step would otherwise go unseen."""
+
+    @model_validator(mode="after")
+    def _names_each_file_once(self) -> Self:
+        folder = attempt_folder(self.attempt)
+        names = [shard.file for shard in self.shards]
+        if len(set(names)) != len(names) or any(not name.startswith(f"{folder}/") for name in names):
+            raise ValueError(f"its shards are not one file each below {folder}")
+        return self
+
+    def serialize(self) -> bytes:
+        """The file's content, sealed; equal manifests give equal bytes."""
+        plain = self.model_copy(update={"seal": ""}).model_dump_json().encode()
+        sealed = self.model_copy(update={"seal": hashlib.sha256(plain).hexdigest()})
+        return sealed.model_dump_json(indent=1).encode() + b"\n"
+
+
+def parse_manifest(content: bytes, step: int | None = None, campaign: str | None = None) -> Manifest:
+    """The manifest in a file's bytes; raises `ValueError` (one line) for anything but what `serialize` wrote.
+
+    With `step` and `campaign` also for one of another place.
+    """
+    try:
+        manifest = Manifest.model_validate_json(content)
+    except ValueError as error:
+        raise ValueError(f"no manifest: {'; '.join(str(error).splitlines()[1:3]) or error}") from error
+    if manifest.serialize() != content:
+        raise ValueError("its seal does not fit its content")
+    if (manifest.step if step is None else step, campaign or manifest.campaign) != (manifest.step, manifest.campaign):
+        raise ValueError(f"it is of step {manifest.step} of campaign {manifest.campaign}")
+    return manifest

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import signal
 import sys
 from pathlib import Path
 
-from trainer.contract import DATA_MANIFEST_NAME
+from trainer.contract import DATA_MANIFEST_NAME, ExitCode
 from trainer.data.prepare import prepare
-from trainer.errors import TrainerError
+from trainer.errors import DataError, StorageError, TrainerError
 from trainer.events import emit
 
 
@@ -28,6 +29,20 @@ def main() -> int:
     except TrainerError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
+    except MemoryError:
+        cure = "set data.max_files, or use a machine with more"
+        print(DataError("the text does not fit into memory", "no memory left", cure), file=sys.stderr)
+        return int(ExitCode.DATA)
+    except OSError as error:
+        seen = f"{error.filename or options['out']}: {error.strerror}"
+        print(
+            StorageError("the prepared data cannot be written", seen, "make room, or name another folder"),
+            file=sys.stderr,
+        )
+        return int(ExitCode.STORAGE)
+    except KeyboardInterrupt:
+        print("interrupted: nothing half-made will be taken; prepare again", file=sys.stderr)
+        return 128 + signal.SIGINT
     digest = hashlib.sha256((options["out"] / DATA_MANIFEST_NAME).read_bytes()).hexdigest()
     emit("prepared", manifest_sha256=digest, tokens=manifest.train_tokens, unigram_loss=manifest.unigram_loss)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,11 @@ SAMPLE_BYTES = 4 * 2**20
 """Text that the tokenizer is trained on, at most."""
 FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__", ".git"})
 """Folders below a source that are never part of it: installed packages below a standard library, for one."""
+
+BATCH_CHARACTERS = 4 * 2**20
+HELD_BYTES, ENCODED_BYTES = 8, 132
+"""Memory that a byte of text takes: as text and tokens, and while it is encoded (measured on Python sources)."""
+_OURS = re.compile(r"^(?:manifest\.json|tokenizer\.json|(?:train|validation)-\d{5}\.bin|\..*\.partial)$")
 
 Progress = Callable[[str, float], None]
 
@@ -49,7 +55,8 @@ def prepare(
     """
     progress("read", 0.0)
     files = _choose(source, pattern, max_files, seed)
-    documents, skipped = _read(source, files, held_out, seed)
+    _refuse_foreign(out)
+    documents, states, skipped = _read(source, files, held_out, seed, progress)
     progress("tokenizer", 0.2)
     tokenizer = _train_tokenizer([d.text for d in documents if not d.held_out], vocabulary)
     progress("encode", 0.5)
@@ -58,8 +65,11 @@ def prepare(
         "validation": _encode(tokenizer, [d.text for d in documents if d.held_out]),
     }
     progress("write", 0.9)
+    _refuse_changes(states)
     out.mkdir(parents=True, exist_ok=True)
     (out / DATA_MANIFEST_NAME).unlink(missing_ok=True)
+    for left in [*out.glob("*.bin"), *out.glob(".*.partial")]:
+        left.unlink()  # of an earlier preparation, or of one that was killed
     serialized = tokenizer.to_str().encode()
     _write(out / TOKENIZER_NAME, serialized)
     manifest = DataManifest(
@@ -92,12 +102,29 @@ def unigram_loss(train: np.ndarray, validation: np.ndarray, vocabulary: int) -> 
     return round(float(-log_probability[validation].mean()), 6)
 
 
+def _refuse_foreign(out: Path) -> None:
+    """Nothing that is not ours is overwritten, and no set is mixed with other files."""
+    try:
+        names = sorted(path.name for path in out.iterdir()) if out.exists() else []
+    except OSError as error:
+        raise DataError("the output cannot be used", f"{out}: {error.strerror}", "name another folder") from error
+    foreign = [name for name in names if not _OURS.match(name)]
+    if foreign:
+        seen = f"{', '.join(foreign[:3])} in {out}"
+        raise DataError("the output folder holds other files", seen, "name an empty or a new folder")
+
+
 def _choose(source: Path, pattern: str, max_files: int | None, seed: int) -> list[Path]:
     if not source.is_dir():
         raise DataError("there is no such data folder", source, "set data.source to an existing folder of text files")
-    files = sorted(
-        path for path in source.glob(pattern) if path.is_file() and FOREIGN.isdisjoint(path.relative_to(source).parts)
-    )
+    try:
+        found = [path for path in source.glob(pattern) if FOREIGN.isdisjoint(path.relative_to(source).parts)]
+        files = sorted(path for path in found if path.is_file())
+    except (NotImplementedError, OSError, RuntimeError, ValueError) as error:
+        seen = f"{pattern!r} in {source}: {error}"
+        raise DataError(
+            "the pattern cannot be used", seen, "give one relative to the source, such as **/*.txt"
+        ) from error
     if not files:
         raise DataError("no file matches", f"{pattern} in {source}", "correct data.pattern or data.source")
     if max_files is None or len(files) <= max_files:
@@ -105,15 +132,16 @@ def _choose(source: Path, pattern: str, max_files: int | None, seed: int) -> lis
     return sorted(sorted(files, key=lambda path: _hash(seed, path.relative_to(source).as_posix().encode()))[:max_files])
 
 
-def _read(source: Path, files: list[Path], held_out: float, seed: int) -> tuple[list[_Document], int]:
-    documents, hashes, skipped = [], [], 0
-    for path in files:
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise DataError(
-                "a data file cannot be read", f"{path}: {error.strerror}", "mend its permissions"
-            ) from error
+def _read(
+    source: Path, files: list[Path], held_out: float, seed: int, progress: Progress
+) -> tuple[list[_Document], dict[Path, tuple[int, ...]], int]:
+    """Documents, what each file was when it was read, and how many held no text."""
+    documents, hashes, states, skipped, room = [], [], dict[Path, tuple[int, ...]](), 0, _memory_bytes()
+    for number, path in enumerate(files):
+        if number % 100 == 0:
+            progress("read", 0.2 * number / len(files))
+        content, states[path] = _content(path, room)
+        room -= HELD_BYTES * len(content)
         text = _text(content)
         if text is None:
             skipped += 1
@@ -131,7 +159,60 @@ def _read(source: Path, files: list[Path], held_out: float, seed: int) -> tuple[
         # With few documents chance may leave one part empty: the smallest hash is then the held-out part.
         first = hashes.index(min(hashes))
         documents = [_Document(d.name, d.text, index == first) for index, d in enumerate(documents)]
-    return documents, skipped
+    return documents, states, skipped
+
+
+def _content(path: Path, room: int) -> tuple[bytes, tuple[int, ...]]:
+    """A file's bytes and what it was before and after; refused where it would not fit or changes under our hands."""
+    try:
+        with path.open("rb") as file:
+            before = _state(os.fstat(file.fileno()))
+            size = before[0]
+            if size * (HELD_BYTES + ENCODED_BYTES) > room:
+                more = max(0, room) / (HELD_BYTES + ENCODED_BYTES) / 1e6
+                raise DataError(
+                    "the text does not fit into memory",
+                    f"{path} with {size / 1e6:,.0f} MB, room for {more:,.0f} MB more",
+                    "set data.max_files, leave the large files out by data.pattern, or split them",
+                )
+            content = file.read(size + 1)  # one more shows growth, and no more than that is ever held
+    except OSError as error:
+        raise DataError("a data file cannot be read", f"{path}: {error.strerror}", "mend its permissions") from error
+    if len(content) != size or _state_at(path) != before:
+        raise _changed(path)
+    return content, before
+
+
+def _refuse_changes(states: dict[Path, tuple[int, ...]]) -> None:
+    """What was prepared is what lies there now: a set of files that were being written is no set."""
+    for path, before in states.items():
+        if _state_at(path) != before:
+            raise _changed(path)
+
+
+def _changed(path: Path) -> DataError:
+    return DataError("a data file changed while it was prepared", path, "end what writes there, then prepare again")
+
+
+def _state_at(path: Path) -> tuple[int, ...] | None:
+    try:
+        return _state(path.stat())
+    except OSError:
+        return None
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
+
+
+def _memory_bytes() -> int:
+    """Available now, within the limit of an enclosing control group."""
+    rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(rows["MemAvailable"].split()[0]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, int(text) - int(used.read_text()))
+    return available
 
 
 def _text(content: bytes) -> str | None:
@@ -175,9 +256,23 @@ def _sample(texts: list[str]) -> Iterator[str]:
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> np.ndarray:
     end = tokenizer.token_to_id(END_OF_DOCUMENT)
     tokens: list[np.ndarray] = []
-    for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
-        tokens.append(np.asarray([*encoding.ids, end], dtype="<u2"))
+    for batch in _batches(texts):
+        for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+            tokens.append(np.asarray([*encoding.ids, end], dtype="<u2"))
     return np.concatenate(tokens)
+
+
+def _batches(texts: list[str]) -> Iterator[list[str]]:
+    """Documents in order, so many at once that their encodings fit; a larger one goes alone."""
+    batch, held = list[str](), 0
+    for text in texts:
+        if batch and held + len(text) > BATCH_CHARACTERS:
+            yield batch
+            batch, held = [], 0
+        batch.append(text)
+        held += len(text)
+    if batch:
+        yield batch
 
 
 def _write_shards(out: Path, part: str, tokens: np.ndarray) -> Iterator[TokenShard]:

@@ -22,7 +22,10 @@ def remember(spec: Spec, folder: Path) -> None:
     body = {"campaign": spec.campaign, "account": spec.account, "region": spec.region, "faults": faults}
     path = folder / _FOLDER / f"{spec.campaign}.json"
     if not path.exists():
-        path.write_text(json.dumps(body))
+        # Renamed into place: the fault injector reads it twice a second.
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(body))
+        fresh.replace(path)
 
 
 def campaigns_in(folder: Path) -> list[dict[str, object]]:

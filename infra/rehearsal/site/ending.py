@@ -26,7 +26,7 @@ def strike_all(say: Callable[[str], None]) -> int:
             failed = 1
             say(f"site {name} stays: its archive is the only one; free space or mend the cause, then again")
             continue
-        handle.strike(name)
+        handle.strike(name, say)
         say(f"site {name} is struck")
     if not names:
         say("no site is here")

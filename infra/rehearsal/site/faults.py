@@ -10,11 +10,12 @@ import sys
 import time
 import urllib.parse
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import boto3
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.names import buckets
 from infra.rehearsal.site.campaigns import campaigns_in
@@ -30,8 +31,17 @@ def main(folder: Path, endpoint: str) -> int:
         for held in campaigns_in(folder):
             for number, fault in enumerate(held["faults"]):  # type: ignore[arg-type,var-annotated]
                 key = (str(held["campaign"]), number)
-                if key not in done and _inject(s3, endpoint, held, fault):
+                if key not in done and _tried(s3, endpoint, held, fault):
                     done.add(key)
+
+
+def _tried(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any]) -> bool:
+    """The emulated AWS may be slow, faulty or restarting: then the next round tries again."""
+    try:
+        return _inject(s3, endpoint, held, fault)
+    except (BotoCoreError, HTTPException, LookupError, OSError, TypeError, ValueError) as error:
+        print(f"not injected yet: {type(error).__name__}: {error}", flush=True)
+        return False
 
 
 def _inject(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any]) -> bool:

@@ -6,24 +6,27 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from infra import doctor
 from infra.errors import PermanentError
 from infra.rehearsal import providers
 from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
+from infra.rehearsal.site import processes
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
+from infra.rehearsal.site.processes import start_ticks as _start_ticks
 from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
 
 ENTERED = "BIVOUAC_SITE"
 """Set in the environment of a process that runs inside a site."""
 READY_WITHIN_S = 90.0
+_ENDS_WITHIN_S, _SAY_EVERY_S = 30.0, 5.0
 Progress = Callable[[str], None]
 
 
@@ -40,8 +43,12 @@ class Site:
     """PID 1 of the site, as the host numbers it: the namespaces are entered through it."""
     user_namespace: bool
     environment: dict[str, str]
+    boot: str = ""
+    """Boot of the machine that it was pitched in."""
 
     def alive(self) -> bool:
+        if self.boot and self.boot != processes.boot():
+            return False
         return _start_ticks(self.outer_pid) == self.outer_start and _start_ticks(self.inner_pid) is not None
 
     def entry(self, arguments: list[str]) -> list[str]:
@@ -55,11 +62,14 @@ class Site:
 def ensure(name: str, progress: Progress) -> Site:
     """The running site of this name; pitched if there is none. Two callers at once get the same one."""
     folder = site_dir(name)
-    with _locked(folder):
+    with _locked(name, progress):
         site = find(name)
         if site is not None:
             return site
-        _clear(folder)
+        if strike(name):
+            progress("site: what a killed command had begun to pitch is ended")
+        folder.mkdir(parents=True, exist_ok=True)
+        doctor.refuse_unfit()
         progress("site: tools")
         ensure_tools()
         providers.install(folder / "bin")
@@ -87,20 +97,33 @@ def enter(site: Site, arguments: list[str]) -> None:
     os.execvpe(command[0], command, environment)
 
 
-def strike(name: str) -> bool:
-    """End a site and remove its folder; whether there was one running."""
-    folder = site_dir(name)
-    site = find(name)
-    if site is not None:
-        os.kill(site.outer_pid, signal.SIGKILL)
-        _wait(
-            lambda: _start_ticks(site.inner_pid) is None and _start_ticks(site.outer_pid) is None,
-            15.0,
-            f"site {name} did not end",
-        )
+def strike(name: str, say: Progress = lambda _: None) -> bool:
+    """End a site, whoever entered it, and what was left of a pitching that was killed; remove its folder.
+
+    Whether something of it was running. Raises `PermanentError` for processes or files that stay.
+    """
+    folder, site = site_dir(name), find(name)
+    pitched = processes.supervisors(folder)
+    inner = site.inner_pid if site is not None else max(pitched, default=None)
+    guests = processes.joined(folder, inner)
+    ours = tuple(dict.fromkeys([*([site.outer_pid] if site is not None else []), *pitched, *guests]))
+    processes.end(ours)
+    said, begun = time.monotonic(), time.monotonic()
+    while left := [pid for pid in (*ours, *([inner] if inner else [])) if _start_ticks(pid) is not None]:
+        if time.monotonic() - said > _SAY_EVERY_S:
+            said = time.monotonic()
+            say(f"site {name}: {len(left)} processes still end")
+        if time.monotonic() - begun > _ENDS_WITHIN_S:
+            seen = ", ".join(map(str, left))
+            raise PermanentError(f"site {name} did not end", seen=f"processes {seen}", cure=f"kill -9 {seen}")
+        time.sleep(0.05)
     _clear(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    return site is not None
+    with suppress(OSError):
+        folder.rmdir()
+    if folder.exists():
+        cure = "give it back to yourself (chown -R) or remove it by hand"
+        raise PermanentError(f"the folder of site {name} cannot be removed", seen=folder, cure=cure)
+    return bool(ours)
 
 
 def _pitch(name: str, folder: Path) -> Site:
@@ -116,7 +139,7 @@ def _pitch(name: str, folder: Path) -> Site:
         "--kill-child",
         sys.executable,
         "-m",
-        "infra.rehearsal.site.supervisor",
+        processes.SUPERVISOR,
         str(folder),
         REGION,
     ]
@@ -158,11 +181,14 @@ def _pitch(name: str, folder: Path) -> Site:
             "AWS_EC2_METADATA_DISABLED": "true",
             "PATH": _path(folder),
             "PULUMI_HOME": str(folder / "pulumi"),
-            "BIVOUAC_SITE_FOLDER": str(folder),
+            processes.FOLDER_VARIABLE: str(folder),
             "PULUMI_SKIP_UPDATE_CHECK": "true",
         },
+        boot=processes.boot(),
     )
-    (folder / "site.json").write_text(json.dumps(asdict(site), indent=1))
+    fresh = folder / "site.json.new"
+    fresh.write_text(json.dumps(asdict(site), indent=1))
+    fresh.replace(folder / "site.json")
     return site
 
 
@@ -179,19 +205,13 @@ def _not_pitched(folder: Path, rootless: bool) -> PermanentError:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an earlier site of this name left, but not the lock that we hold."""
+    """Remove what an earlier site of this name left."""
     for item in folder.iterdir() if folder.is_dir() else ():
-        if item.name == "lock":
-            continue
-        shutil.rmtree(item, ignore_errors=True) if item.is_dir() and not item.is_symlink() else item.unlink()
-
-
-def _start_ticks(pid: int) -> int | None:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                item.unlink()
 
 
 def _wait(done: Callable[[], bool], seconds: float, otherwise: str) -> None:
@@ -203,13 +223,26 @@ def _wait(done: Callable[[], bool], seconds: float, otherwise: str) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(name: str, progress: Progress) -> Iterator[None]:
+    """One pitching at a time. The lock lies outside of the site's folder, which comes and goes."""
+    path = sites_dir().parent / "locks" / f"site-{name}.lock"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
-    except PermissionError as error:
-        cure = "give the cache folder back to yourself (chown -R), or set BIVOUAC_CACHE to a folder of yours"
-        raise PermanentError("the site's folder is another user's", seen=str(error.filename), cure=cure) from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        site_dir(name).mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        cure = "make room, give the cache folder back to yourself (chown -R), or set BIVOUAC_CACHE to a folder of yours"
+        seen = f"{error.filename}: {error.strerror}"
+        raise PermanentError("the site's folder cannot be written", seen=seen, cure=cure) from error
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = 0.0
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - said > _SAY_EVERY_S:
+                    said = time.monotonic()
+                    progress(f"site: another command is pitching {name}, waiting for it")
+                time.sleep(0.1)
         yield

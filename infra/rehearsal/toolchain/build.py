@@ -49,13 +49,14 @@ def build(tool: Tool, folder: Path, progress: Progress) -> Path:
 
 
 def copy_share(tool: Tool, target: Path) -> None:
-    """The files of the pinned module that the tool needs beside it; VERSION is written last."""
+    """The files of the pinned module that the tool needs beside it."""
+    if not tool.share:
+        return
     found = _go(["list", "-m", "-f", "{{.Dir}}", tool.go_module], MODULES / tool.module).strip()
     for relative in tool.share:
         file = target / relative
         file.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(found) / tool.share_root / relative, file)
-    (target / "VERSION").write_text(f"{tool.version}\n")
 
 
 def _count_lines(process: subprocess.Popen[str], lines: list[str]) -> threading.Thread:

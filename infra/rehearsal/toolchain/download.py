@@ -34,7 +34,10 @@ class Downloads:
         self._silent: dict[str, str] = {}
 
     def fetch(self, tool: Tool, folder: Path, progress: Progress) -> Path:
-        """The executable, unpacked into `folder`. Raises Unavailable, or PermanentError on a wrong checksum."""
+        """The executable, unpacked into `folder`, what it needs beside it into `folder`/share.
+
+        Raises Unavailable, or PermanentError on a wrong checksum.
+        """
         release, arch = tool.release, architecture()
         if release is None:
             raise Unavailable("its project publishes no executables")
@@ -43,10 +46,10 @@ class Downloads:
             raise Unavailable(f"{release.publisher.variable} is empty")
         if arch not in release.arches:
             raise Unavailable(f"no release for {arch}")
-        values = {"version": tool.version, "arch": release.arches[arch]}
+        values = {"version": release.version or tool.version, "arch": release.arches[arch]}
         url = f"{base}/{release.file.format(**values)}"
         wanted = self._checksum(f"{base}/{release.checksums.format(**values)}", url.rpartition("/")[2])
-        progress.begin(f"{tool.name} {tool.version}: downloading {url}")
+        progress.begin(f"{tool.name} {values['version']}: downloading {url}")
         file = folder / "download"
         seen = self._save(url, file, progress)
         if seen != wanted:
@@ -55,6 +58,9 @@ class Downloads:
         executable = folder / tool.name
         if release.member:
             _unpack(file, release.member.format(**values), executable)
+            for member, target in zip(release.share, tool.share, strict=False):
+                (folder / "share" / target).parent.mkdir(parents=True, exist_ok=True)
+                _unpack(file, member, folder / "share" / target)
         else:
             file.rename(executable)
         executable.chmod(0o755)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from infra.errors import PermanentError, UserError
 from infra.rehearsal.paths import share_dir, tools_dir
@@ -46,19 +48,35 @@ def ensure(
 
 
 def _ensure(tool: Tool, tools: Path, progress: Progress, downloads: Downloads) -> Found:
+    try:
+        return _had(tool, tools, progress, downloads)
+    except OSError as error:
+        cure = f"make room, give {tools.parent} back to yourself (chown -R), or set BIVOUAC_CACHE to a folder of yours"
+        seen = f"{error.filename or tools}: {error.strerror}"
+        raise PermanentError(f"{tool.name} cannot be kept in the cache", seen=seen, cure=cure) from error
+
+
+def _had(tool: Tool, tools: Path, progress: Progress, downloads: Downloads) -> Found:
     if found := _at_hand(tool, tools):
         return found
     with _only_one(tool, tools, progress) as folder:
         if found := _at_hand(tool, tools):  # whoever held the lock made it
             return found
         executable, origin = _make(tool, tools, folder, progress, downloads)
-        version = version_of(tool, executable) or "nothing"
+        version = _claimed(tool, executable, origin)
         if not version.startswith(tool.accepts):
             cure = "put one that runs on PATH"
             raise PermanentError(f"{tool.name} {tool.version} as {origin} does not run here", seen=version, cure=cure)
         executable.replace(tools / tool.name)
         write_stamp(tool, tools, version, origin)
         return Found(tool.name, version, origin, tools / tool.name)
+
+
+def _claimed(tool: Tool, executable: Path, origin: str) -> str:
+    """What an executable just made says of itself; of one that says nothing, what its checked release is called."""
+    if origin == "downloaded" and not tool.version_argv and tool.release is not None:
+        return tool.release.version or tool.version
+    return version_of(tool, executable) or "nothing"
 
 
 def _at_hand(tool: Tool, tools: Path) -> Found | None:
@@ -70,25 +88,31 @@ def _at_hand(tool: Tool, tools: Path) -> Found | None:
     if made and made.version == found.version and not made.path.is_symlink():
         return made  # the same; a link would destroy what took minutes to make
     tools.mkdir(parents=True, exist_ok=True)
-    link = tools / tool.name
-    if not link.is_symlink() or link.readlink() != found.path:
-        temporary = link.with_name(f".{tool.name}.{os.getpid()}")
-        temporary.symlink_to(found.path)
-        temporary.replace(link)
+    _link(tools / tool.name, found.path)
     return found
+
+
+def _link(link: Path, to: Path) -> None:
+    if link.is_symlink() and link.readlink() == to:
+        return
+    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    temporary.symlink_to(to)
+    temporary.replace(link)
 
 
 def _make(tool: Tool, tools: Path, folder: Path, progress: Progress, downloads: Downloads) -> tuple[Path, str]:
     refusals = []
     try:
-        return downloads.fetch(tool, folder, progress), "downloaded"
+        executable = downloads.fetch(tool, folder, progress)
+        _install_share(tool, tools, folder)
+        return executable, "downloaded"
     except Unavailable as reason:
         refusals.append(f"download: {reason}")
         progress.say(f"{tool.name} {tool.version}: no download ({reason})")
     try:
         executable = build(tool, folder, progress)
-        if tool.share:
-            _install_share(tool, tools, folder)
+        copy_share(tool, folder / "share")
+        _install_share(tool, tools, folder)
         return executable, "built"
     except Unavailable as reason:
         refusals.append(f"build: {reason}")
@@ -100,11 +124,27 @@ def _make(tool: Tool, tools: Path, folder: Path, progress: Progress, downloads: 
 
 
 def _install_share(tool: Tool, tools: Path, folder: Path) -> None:
+    """VERSION is written last: it says that all of it is there."""
+    if not tool.share:
+        return
     fresh, target = folder / "share", share_dir(tool.module, tools)
-    copy_share(tool, fresh)
+    for relative in tool.share:
+        (fresh / relative).chmod(0o755)
+    (fresh / "VERSION").write_text(f"{tool.version}\n")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)
     fresh.replace(target)
+    for relative in tool.share if tool.beside else ():
+        _link(tools / relative, target / relative)
+
+
+def _wait(file: TextIO, progress: Progress) -> None:
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.tick("not done yet")
+            time.sleep(0.2)
 
 
 @contextmanager
@@ -118,8 +158,8 @@ def _only_one(tool: Tool, tools: Path, progress: Progress) -> Iterator[Path]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.say(f"{tool.name} {tool.version}: another process is making it, waiting")
-            fcntl.flock(file, fcntl.LOCK_EX)
+            progress.begin(f"{tool.name} {tool.version}: another process is making it, waiting", tool.usual_build)
+            _wait(file, progress)
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed hard
         folder.mkdir()
         try:

@@ -8,13 +8,14 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.rehearsal.paths import share_dir
 from infra.rehearsal.toolchain.table import Tool
 
-PROBE_TIMEOUT_S = 20
+PROBE_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ def version_of(tool: Tool, executable: Path) -> str | None:
     environment = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
     try:
         answer = subprocess.run(
-            [executable, *tool.version_argv], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment,
-            stdin=subprocess.DEVNULL,
+            [executable, *tool.version_argv], capture_output=True, text=True, errors="replace",
+            timeout=PROBE_TIMEOUT_S, env=environment, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -59,7 +60,7 @@ def in_cache(tool: Tool, tools: Path) -> Found | None:
     The stamp spares a start of every executable on every call; a file that came here without one is asked once.
     """
     path = tools / tool.name
-    if not path.is_file() or not _share_is_whole(tool, tools):
+    if not path.is_file() or not os.access(path, os.X_OK) or not _share_is_whole(tool, tools):
         return None
     stamp = _read_stamp(tool, tools)
     if stamp and stamp["identity"] == _identity(path):
@@ -86,12 +87,14 @@ def on_path(tool: Tool, tools: Path) -> Found | None:
 
 
 def write_stamp(tool: Tool, tools: Path, version: str, origin: str) -> None:
-    stamp = {"version": version, "origin": origin, "identity": _identity(tools / tool.name)}
+    """A cache that cannot be written works without: the tool is then asked each time."""
     path = _stamp(tool, tools)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(stamp))
-    temporary.replace(path)
+    with suppress(OSError):
+        stamp = {"version": version, "origin": origin, "identity": _identity(tools / tool.name)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(stamp))
+        temporary.replace(path)
 
 
 def _folders(tool: Tool) -> Iterator[Path]:
@@ -105,8 +108,14 @@ def _share_is_whole(tool: Tool, tools: Path) -> bool:
     if not tool.share:
         return True
     share = share_dir(tool.module, tools)
-    version = share / "VERSION"
-    return version.is_file() and version.read_text().strip() == tool.version
+    if tool.beside and not all((tools / relative).exists() for relative in tool.share):
+        return False
+    try:
+        return (share / "VERSION").read_text().strip() == tool.version and all(
+            (share / f).is_file() for f in tool.share
+        )
+    except (OSError, ValueError):
+        return False
 
 
 def _stamp(tool: Tool, tools: Path) -> Path:
@@ -117,7 +126,7 @@ def _read_stamp(tool: Tool, tools: Path) -> dict[str, object] | None:
     try:
         stamp: dict[str, object] = json.loads(_stamp(tool, tools).read_text())
         return stamp if {"version", "origin", "identity"} <= stamp.keys() else None
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):
         return None
 
 

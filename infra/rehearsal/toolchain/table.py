@@ -11,6 +11,7 @@ from pathlib import Path
 
 MODULES = Path(__file__).with_name("modules")
 KUBERNETES, ETCD, PULUMI, JOBSET = "1.36.3", "3.6.7", "3.250.0", "0.10.1"
+LANGUAGE = "3.60.0"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Release:
     checksums: str
     member: str = ""
     """Path of the executable in a tar archive; empty where the file is the executable."""
+    version: str = ""
+    """Where the release has another version than the module."""
+    share: tuple[str, ...] = ()
+    """Paths in the tar archive of what is needed beside the executable, for the tool's `share`."""
     arches: Mapping[str, str] = field(default_factory=lambda: {"amd64": "amd64", "arm64": "arm64"})
 
 
@@ -57,6 +62,8 @@ class Tool:
     share: tuple[str, ...] = ()
     """Files of `go_module` below `share_root` that are needed beside the executable."""
     share_root: str = ""
+    beside: bool = False
+    """The share must lie in the executable's own folder: it is linked there."""
 
 
 DL_K8S = Publisher("BIVOUAC_DOWNLOAD_KUBERNETES", "https://dl.k8s.io/release")
@@ -116,8 +123,31 @@ TOOLS: tuple[Tool, ...] = (
             "pulumi-v{version}-linux-{arch}.tar.gz",
             "pulumi-{version}-checksums.txt",
             "pulumi/pulumi",
-            {"amd64": "x64", "arm64": "arm64"},
+            arches={"amd64": "x64", "arm64": "arm64"},
         ),
+    ),
+    # Only for `pulumi` typed by hand: the driver's programs are inline. The newest release in which the language host
+    # is part of a Go module that the proxy serves; it speaks to today's engine and SDK.
+    Tool(
+        name="pulumi-language-python",
+        version=LANGUAGE,
+        accepts="3.",
+        module="pulumi-language",
+        package="github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python",
+        usual_build=timedelta(seconds=45),
+        release=Release(
+            GET_PULUMI,
+            "pulumi-v{version}-linux-{arch}.tar.gz",
+            "pulumi-{version}-checksums.txt",
+            "pulumi/pulumi-language-python",
+            version=PULUMI,
+            share=("pulumi/pulumi-language-python-exec",),
+            arches={"amd64": "x64", "arm64": "arm64"},
+        ),
+        go_module="github.com/pulumi/pulumi/sdk/v3",
+        share_root="python/cmd",
+        share=("pulumi-language-python-exec",),
+        beside=True,
     ),
     # Its project publishes images and manifests, but no executables.
     Tool(

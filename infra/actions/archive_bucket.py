@@ -1,0 +1,201 @@
+"""The archive bucket as the archiver needs it: place an object once, read it back, publish last; patient with S3.
+
+An answer proves little: a call may have been done though its answer was lost, and a second archiver may be at work.
+So after any error the bucket is asked what it holds, and what it holds is believed only when it was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from boto3.exceptions import S3UploadFailedError
+from boto3.s3.transfer import TransferConfig
+from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError, HTTPClientError, IncompleteReadError
+from pydantic import BaseModel, ConfigDict
+
+from infra.store import is_missing, is_precondition_failure
+
+DIGEST = "sha256"
+"""Metadata key under which an object claims its digest."""
+_CHUNK = 1 << 20
+Answer = TypeVar("Answer")
+
+
+class ArchivedObject(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    size_bytes: int
+    sha256: str
+    version: str = ""
+    """Version of the key whose bytes were read back, where the bucket keeps versions."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is to be placed: a file, or bytes."""
+
+    source: Path | bytes
+    size_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, body: bytes) -> Content:
+        return cls(body, len(body), hashlib.sha256(body).hexdigest())
+
+
+class Unsound(Exception):
+    """What lies in the bucket does not have its digest, or is not there."""
+
+
+@dataclass(frozen=True)
+class ArchiveBucket:
+    s3: Any
+    bucket: str
+    prefix: str
+    """Folder of the campaign; everything placed lies below it."""
+    say: Callable[..., None]
+    tries: int = 5
+    pause: timedelta = timedelta(seconds=0.5)
+    """Before the second try; doubled before each further one."""
+    transfer: TransferConfig = field(default_factory=TransferConfig)
+
+    def place(self, name: str, content: Content, anew: bool = False) -> ArchivedObject:
+        """The object under this name, sent unless one that claims this digest is there already (`anew`: in any case).
+
+        Claims are not proof: `read_back` what this returns. Raises the last error when S3 never took it.
+        """
+        key = f"{self.prefix}/{name}"
+
+        def try_once() -> ArchivedObject:
+            held = None if anew and not sent else self._held(key, content)
+            if held is None:
+                sent.append(key)
+                self._send(key, content)
+                held = self._held(key, content)
+                self.say("uploaded", key=key, bytes=content.size_bytes)
+            if held is None:
+                raise Unsound(f"{key} was sent, and is not there")
+            return held
+
+        sent: list[str] = []
+        return self.patiently(try_once)
+
+    def read_back(self, item: ArchivedObject, target: Path | None) -> None:
+        """Read every byte, into `target` if there is one; raises `Unsound` when they are not those of the digest."""
+        self.patiently(lambda: self._read(item, target))
+
+    def get(self, name: str) -> bytes | None:
+        def try_once() -> bytes | None:
+            try:
+                answer = self.s3.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{name}")
+                return bytes(answer["Body"].read())
+            except ClientError as error:
+                if is_missing(error):
+                    return None
+                raise
+
+        return self.patiently(try_once)
+
+    def publish(self, name: str, body: bytes) -> bytes:
+        """Write once; returns what lies there in the end: our bytes, or those of whoever was first."""
+
+        def try_once() -> bytes:
+            try:
+                self.s3.put_object(Bucket=self.bucket, Key=f"{self.prefix}/{name}", Body=body, IfNoneMatch="*")
+            except ClientError as error:
+                if not is_precondition_failure(error):
+                    raise
+            # Also after a good answer: the read is what makes it known.
+            there = self.get(name)
+            if there is None:
+                raise Unsound(f"{name} was published, and is not there")
+            return there
+
+        return self.patiently(try_once)
+
+    def abort_uploads(self) -> int:
+        """Abort every multipart upload below the prefix that was never completed; how many there were."""
+        pages = self.s3.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=f"{self.prefix}/")
+        count = 0
+        for upload in [upload for page in pages for upload in page.get("Uploads", ())]:
+            if not upload["Key"].startswith(f"{self.prefix}/"):
+                continue
+            try:
+                where = {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                self.s3.abort_multipart_upload(**where)
+                count += 1
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "NoSuchUpload":
+                    raise
+        return count
+
+    def patiently(self, call: Callable[[], Answer]) -> Answer:
+        """Try a repeatable call again while its error may pass; the last error is raised as it is."""
+        pause = self.pause.total_seconds()
+        for left in reversed(range(self.tries)):
+            try:
+                return call()
+            except (ClientError, BotoCoreError, S3UploadFailedError, Unsound) as error:
+                if left == 0 or not may_pass(error):
+                    raise
+                self.say("again", why=f"{type(error).__name__}: {error}"[:300], tries_left=left)
+            time.sleep(pause)
+            pause *= 2
+        raise AssertionError("tries is at least 1")
+
+    def _held(self, key: str, content: Content) -> ArchivedObject | None:
+        try:
+            head = self.s3.head_object(Bucket=self.bucket, Key=key)
+        except ClientError as error:
+            if is_missing(error):
+                return None
+            raise
+        claims = (head["ContentLength"], head.get("Metadata", {}).get(DIGEST))
+        if claims != (content.size_bytes, content.sha256):
+            return None
+        version = str(head.get("VersionId") or "").replace("null", "")
+        return ArchivedObject(key=key, size_bytes=content.size_bytes, sha256=content.sha256, version=version)
+
+    def _send(self, key: str, content: Content) -> None:
+        metadata = {DIGEST: content.sha256}
+        if isinstance(content.source, bytes):
+            self.s3.put_object(Bucket=self.bucket, Key=key, Body=content.source, Metadata=metadata)
+        else:
+            extra = {"Metadata": metadata}
+            self.s3.upload_file(str(content.source), self.bucket, key, ExtraArgs=extra, Config=self.transfer)
+
+    def _read(self, item: ArchivedObject, target: Path | None) -> None:
+        version = {"VersionId": item.version} if item.version else {}
+        digest, size = hashlib.sha256(), 0
+        try:
+            body = self.s3.get_object(Bucket=self.bucket, Key=item.key, **version)["Body"]
+        except ClientError as error:
+            if is_missing(error) or error.response["Error"]["Code"] == "NoSuchVersion":
+                raise Unsound(f"{item.key} is not there") from error
+            raise
+        with open(target or "/dev/null", "wb") as file:
+            for chunk in body.iter_chunks(_CHUNK):
+                digest.update(chunk)
+                size += file.write(chunk)
+        if (size, digest.hexdigest()) != (item.size_bytes, item.sha256):
+            raise Unsound(f"{item.key}: {size} bytes with {digest.hexdigest()}, wanted {item.sha256}")
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same call may succeed a moment later."""
+    if isinstance(error, S3UploadFailedError) and isinstance(error.__context__, ClientError):
+        error = error.__context__
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        passing = ("NoSuchUpload", "RequestTimeout", "BadDigest", "InvalidPart", "SlowDown", "InternalError")
+        return status >= 500 or status in (409, 429) or error.response["Error"]["Code"] in passing
+    if isinstance(error, BotoCoreError):
+        return isinstance(error, (HTTPClientError, IncompleteReadError, FlexibleChecksumError))
+    return True

@@ -1,0 +1,113 @@
+"""`bivouac sweep NAME`: what a torn down campaign left, shown; what is provably its own, removed after a yes."""
+
+from __future__ import annotations
+
+import io
+import json as json_text
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from infra import target
+from infra.errors import NotProven, UserError
+from infra.events import Stage
+from infra.lifecycle import sweep
+from infra.lifecycle.context import Context
+from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
+from infra.lifecycle.stages import STEPS, run_step
+from infra.lifecycle.sweep import Left, Sight, Swept
+
+
+def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Console) -> int:
+    """Exit code 0 when nothing is left, 74 while something is. Raises `UserError` while the campaign is alive."""
+    store = record_of(campaign, region)
+    spec = stored_spec(store)
+    quiet = Console(file=io.StringIO()) if json else console
+    # The lease: a living driver still owns all of it.
+    with opened(spec, stored_plan(store, spec), quiet, target.about()) as context:
+        _refuse_alive(context)
+        with context.progress.stage("sweep", f"what is left of {campaign}"):
+            seen = sweep.look(context)
+        _show(seen, quiet)
+        wanted = [one for one in seen.left if one.removable]
+        swept = Swept((), ())
+        if wanted and (yes or (not json and _asked(console, len(wanted)))):
+            with context.progress.stage("sweep", f"removing {len(wanted)}"):
+                swept = sweep.remove(context, wanted)
+            for one, why in swept.stuck:
+                quiet.print(f"left: {one}: {why}", markup=False)
+        certify = next(step for step in STEPS if step.stage is Stage.CERTIFY)
+        refused: NotProven | None = None
+        try:
+            run_step(context, certify)
+        except NotProven as error:
+            refused = error
+        if json:
+            rows = _rows(seen) | {
+                "removed": [str(one) for one in swept.removed],
+                "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
+                "certificate": context.state().certificate,
+            }
+            console.print_json(json_text.dumps(rows, default=str))
+            return 0 if refused is None else refused.exit_code
+        if refused is not None:
+            raise refused
+        return 0
+
+
+def _refuse_alive(context: Context) -> None:
+    state = context.state()
+    begun = Stage.TEARDOWN in state.finished_stages or any(
+        event.data.get("stage") == Stage.TEARDOWN for event in context.store.events()
+    )
+    if not begun:
+        raise UserError(
+            f"campaign {context.spec.campaign} has not been torn down",
+            seen=f"stages finished: {', '.join(state.finished_stages) or 'none'}",
+            cure=f"`bivouac down {context.spec.campaign}` first; sweep removes only what that leaves",
+        )
+
+
+def _show(seen: Sight, console: Console) -> None:
+    if not seen.left and not seen.suspects:
+        console.print("nothing is left")
+    if seen.left:
+        table = Table("kind", "what", "evidence", "created", "sweep", box=None)
+        for one in seen.left:
+            table.add_row(one.kind, one.thing.label, str(one.evidence), _born(one), _fate(one))
+        console.print(table)
+    for suspect in seen.suspects:
+        console.print(f"suspect, not touched: {suspect}", markup=False)
+    for kind, why in seen.blind.items():
+        console.print(f"could not look: {kind}: {why}", markup=False)
+
+
+def _born(one: Left) -> str:
+    return f"{one.created:%Y-%m-%d %H:%M}" if one.created else "unknown"
+
+
+def _fate(one: Left) -> str:
+    return "removes it" if one.removable else "leaves it: not provably the campaign's, or removed by hand"
+
+
+def _rows(seen: Sight) -> dict[str, Any]:
+    return {
+        "left": [
+            {
+                "kind": one.kind,
+                "id": one.thing.id,
+                "name": one.thing.name,
+                "evidence": str(one.evidence),
+                "created": one.created.isoformat() if one.created else None,
+                "removable": one.removable,
+            }
+            for one in seen.left
+        ],
+        "suspects": [str(one) for one in seen.suspects],
+        "could_not_look": seen.blind,
+    }
+
+
+def _asked(console: Console, count: int) -> bool:
+    return console.input(f"Remove {count}? [y/N] ").strip().lower() in ("y", "yes")

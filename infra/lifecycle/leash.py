@@ -1,0 +1,131 @@
+"""The leash: a process of its own that ends a driver's engine as soon as the driver's lease no longer covers it.
+
+A killed driver renews nothing, and neither does one that was stopped (SIGSTOP, a closed lid) or cut off from S3; yet
+the engine that it started would go on changing the account beside the next driver's. So the leash is told, line by
+line on its standard input, until when the lease covers the engine, in seconds of CLOCK_BOOTTIME. When that moment
+passes, or the line closes without `done`, it ends every process that carries the engine's mark in its environment:
+first gently, so that Pulumi finishes what is under way and saves its state, then, after `BOUND_S`, by force.
+
+Hence no engine lives longer than its lease plus `BOUND_S`; whoever takes over may rely on that. Run as a script by a
+bare interpreter: standard library only, nothing imported of the project.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+MARK = "BIVOUAC_ENGINE"
+"""Name of the variable that marks an engine and what it starts."""
+BOUND_S = 20.0
+"""From the first gentle signal to force."""
+_PLUGINS_S = 2.0
+"""Plugins whose engine has ended go by themselves within this, or are ended."""
+
+
+def now() -> float:
+    """Goes on while the machine sleeps, and is the same for all processes of a machine."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def marked(mark: str | None = None) -> dict[int, str]:
+    """Living processes that carry a mark (this one, or any): pid -> mark."""
+    found = {}
+    for pid in _pids():
+        with suppress(OSError):
+            carried = mark_of(pid)
+            if carried is not None and (mark is None or carried == mark) and not _zombie(pid):
+                found[pid] = carried
+    return found
+
+
+def mark_of(pid: int) -> str | None:
+    """The mark of a process, None without one or when it may not be looked at."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        for entry in file.read().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == MARK.encode():
+                return value.decode(errors="replace")
+    return None
+
+
+def end(mark: str, bound_s: float = BOUND_S) -> None:
+    """End all processes with this mark: the engine by an interrupt, plugins after it, all by force after the bound."""
+    until, orphaned = now() + bound_s, None
+    for pid in _roots(marked(mark)):
+        _send(pid, signal.SIGINT)
+    while living := marked(mark):
+        engines = [pid for pid in _roots(living) if _is_engine(pid)]
+        if not engines and orphaned is None:
+            orphaned = now() + _PLUGINS_S
+        if now() > until or (orphaned is not None and now() > orphaned):
+            for pid in living:
+                _send(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def _roots(living: dict[int, str]) -> list[int]:
+    """Those that no other marked process started."""
+    return [pid for pid in living if _parent(pid) not in living]
+
+
+def _is_engine(pid: int) -> bool:
+    """Whether it is `pulumi` itself; a plugin is called `pulumi-...`, or is an interpreter."""
+    with suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().strip() == "pulumi"
+    return False
+
+
+def _parent(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def _zombie(pid: int) -> bool:
+    fields = _stat(pid)
+    return not fields or fields[0] in ("Z", "X")
+
+
+def _stat(pid: int) -> list[str]:
+    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()
+    return []
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def main(mark: str) -> int:
+    """Hold the leash: until `done` on standard input, or until the engine has to be ended."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    deadline, said = now() + BOUND_S, b""
+    while now() < deadline:
+        ready, _, _ = select.select([0], [], [], max(0.0, deadline - now()))
+        if not ready:
+            continue
+        got = os.read(0, 4096)
+        if not got:
+            break
+        *lines, said = (said + got).split(b"\n")
+        for line in lines:
+            if line == b"done":
+                return 0
+            deadline = float(line)
+    end(mark)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

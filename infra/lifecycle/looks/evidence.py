@@ -1,0 +1,110 @@
+"""What makes a thing the campaign's: its tag, its name, its place; or what makes it suspect: only its time.
+
+A tag, or a place in the campaign's own network, proves it. Kinship (made from, attached to, using something of the
+campaign's) and a name that only we would give speak for it. What is new, untagged and lies elsewhere may be anybody's:
+a human is told, and nothing is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from infra.lifecycle.looks.thing import Thing, is_ours
+from infra.names import CAMPAIGN_TAG, FOUNDATION_TAG, Names
+
+
+class Evidence(StrEnum):
+    """Why a thing is the campaign's; in the order of their weight."""
+
+    TAG = "campaign tag"
+    CLUSTER = "cluster tag"
+    PLACE = "in its network"
+    KIN = "made from or tied to what is its own"
+    NAME = "name"
+
+
+PROVES = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE})
+"""Enough to remove a thing after a yes; kinship or a name alone is not."""
+_NETWORK = ("vpc-", "subnet-")
+_SKEW = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A thing that nobody can attribute but a human, and why it is shown."""
+
+    kind: str
+    thing: Thing
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.thing.label}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the record tells of the campaign, independent of Pulumi's state: where it was, when, and what was before."""
+
+    names: Names
+    places: frozenset[str] = frozenset()
+    """Ids and role ARNs that were the campaign's: VPC, subnets, groups, instances, file system."""
+    began: datetime | None = None
+    before: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Kind -> ids that were there before the campaign began; a kind without entry was not looked at then."""
+
+    def evidence(self, kind: str, thing: Thing, places: frozenset[str]) -> Evidence | None:
+        """The weightiest evidence that it is the campaign's; `places` are the known ones and what was found so far."""
+        names, tags = self.names, thing.tags
+        if CAMPAIGN_TAG in tags:
+            return Evidence.TAG if tags[CAMPAIGN_TAG] == names.campaign else None
+        if FOUNDATION_TAG in tags:
+            return None
+        if f"kubernetes.io/cluster/{names.cluster}" in tags or tags.get("eks:cluster-name") == names.cluster:
+            return Evidence.CLUSTER
+        # What was there before the campaign began may point at it, and is somebody else's all the same.
+        if thing.id not in self.before.get(kind, frozenset()):
+            if thing.id in self.places or any(id.startswith(_NETWORK) for id in thing.mentions & self.places):
+                return Evidence.PLACE
+            if thing.mentions & places:
+                return Evidence.KIN
+        if any(is_ours(text, names) for text in (thing.name, tags.get("Name", ""))):
+            return Evidence.NAME
+        return None
+
+    def judge(self, seen: Mapping[str, Iterable[Thing]]) -> dict[str, list[tuple[Thing, Evidence]]]:
+        """Kind -> what is the campaign's. What was made from a found thing is found too, however long the chain."""
+        places = self.places
+        while True:
+            found = {
+                kind: [(one, why) for one in things if (why := self.evidence(kind, one, places)) is not None]
+                for kind, things in seen.items()
+            }
+            strong = {one.id for rows in found.values() for one, why in rows if why is not Evidence.NAME}
+            if strong <= places:
+                return found
+            places = places | strong
+
+    def suspects(self, seen: Mapping[str, Iterable[Thing]]) -> list[Suspicion]:
+        """What is new since the campaign began, carries no tag, and is not the campaign's by any evidence."""
+        found = {(kind, one.id) for kind, rows in self.judge(seen).items() for one, _ in rows}
+        suspicions = []
+        for kind, things in seen.items():
+            for one in things:
+                why = None if (kind, one.id) in found or one.tags else self._suspicious(kind, one)
+                if why is not None:
+                    suspicions.append(Suspicion(kind, one, why))
+        return suspicions
+
+    def _suspicious(self, kind: str, one: Thing) -> str | None:
+        if one.id in self.before.get(kind, frozenset()):
+            return None
+        if one.created is not None:
+            if self.began is None or one.created < self.began - _SKEW:
+                return None
+            return f"made {one.created:%Y-%m-%d %H:%M} UTC, since the campaign began, without a tag"
+        if kind not in self.before:
+            return None
+        return "new since the campaign began, without a tag"

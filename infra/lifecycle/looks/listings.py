@@ -1,0 +1,274 @@
+"""How every kind of resource is listed, with the plain AWS client.
+
+A listing knows neither Pulumi's state nor what we think we made; what of it is the campaign's is for `evidence` to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra.account import Account
+from infra.lifecycle.looks.thing import Thing, tags_of, thing
+from infra.names import CAMPAIGN_TAG, FOUNDATION_PREFIX, FOUNDATION_TAG
+
+_ENDED = ("deleted", "terminated", "cancelled", "canceled", "closed", "failed", "expired")
+"""States in which AWS still lists what is no more."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A kind of resource and how all of it is listed."""
+
+    service: str
+    kind: str
+    list: Callable[[Account], Iterator[Thing]]
+    attributable: bool = True
+    """Whether something new and untagged of this kind is worth a human's look."""
+
+
+def _items(client: Any, operation: str, result: str, **arguments: Any) -> Iterator[Any]:
+    if client.can_paginate(operation):
+        for page in client.get_paginator(operation).paginate(**arguments):
+            yield from page.get(result) or ()
+    else:
+        yield from getattr(client, operation)(**arguments).get(result) or ()
+
+
+def _ended(item: Mapping[str, Any]) -> bool:
+    state = item.get("State") or item.get("Status") or ""
+    if isinstance(state, Mapping):
+        state = state.get("Name") or state.get("Code") or ""
+    return str(state).lower() in _ENDED
+
+
+def _listed(
+    service: str, operation: str, result: str, id_key: str, name_key: str | None = None, **arguments: Any
+) -> Callable[[Account], Iterator[Thing]]:
+    """A look through a listing whose items tell all: id, name, tags, state."""
+
+    def listing(account: Account) -> Iterator[Thing]:
+        for item in _items(account.client(service), operation, result, **arguments):
+            if not _ended(item):
+                yield thing(item, str(item[id_key]), str(item.get(name_key or "", "") or ""))
+
+    return listing
+
+
+def _instances(account: Account) -> Iterator[Thing]:
+    for reservation in _items(account.client("ec2"), "describe_instances", "Reservations"):
+        for item in reservation["Instances"]:
+            if not _ended(item):
+                yield thing(item, item["InstanceId"])
+
+
+def _names_only(service: str, operation: str, result: str) -> Callable[[Account], Iterator[Thing]]:
+    def listing(account: Account) -> Iterator[Thing]:
+        for name in _items(account.client(service), operation, result):
+            yield Thing(name, name)
+
+    return listing
+
+
+def _with_tags(
+    listing: Callable[[Account], Iterator[Thing]], tags: Callable[[Account, Thing], Mapping[str, str]]
+) -> Callable[[Account], Iterator[Thing]]:
+    """A listing that tells no tags: they are asked for, one by one. What went away meanwhile is left out."""
+
+    def tagged(account: Account) -> Iterator[Thing]:
+        for one in listing(account):
+            try:
+                known = tags(account, one)
+            except ClientError as error:
+                code = error.response["Error"]["Code"]
+                if "NoSuchTagSet" not in code:
+                    if any(word in code for word in ("NoSuch", "NotFound")):
+                        continue
+                    raise
+                known = {}
+            yield replace(one, tags=known)
+
+    return tagged
+
+
+def _iam_tags(operation: str, parameter: str) -> Callable[[Account, Thing], Mapping[str, str]]:
+    return lambda account, one: tags_of(getattr(account.client("iam"), operation)(**{parameter: one.id})["Tags"])
+
+
+def _bucket_tags(account: Account, one: Thing) -> Mapping[str, str]:
+    return tags_of(account.client("s3").get_bucket_tagging(Bucket=one.id)["TagSet"])
+
+
+def _log_group_tags(account: Account, one: Thing) -> Mapping[str, str]:
+    return dict(account.client("logs").list_tags_log_group(logGroupName=one.id)["tags"])
+
+
+def _parameter_tags(account: Account, one: Thing) -> Mapping[str, str]:
+    answer = account.client("ssm").list_tags_for_resource(ResourceType="Parameter", ResourceId=one.id)
+    return tags_of(answer["TagList"])
+
+
+def _balancer_tags(account: Account, one: Thing) -> Mapping[str, str]:
+    described = account.client("elbv2").describe_tags(ResourceArns=[one.id])["TagDescriptions"]
+    return tags_of(described[0]["Tags"]) if described else {}
+
+
+def _classic_tags(account: Account, one: Thing) -> Mapping[str, str]:
+    described = account.client("elb").describe_tags(LoadBalancerNames=[one.id])["TagDescriptions"]
+    return tags_of(described[0]["Tags"]) if described else {}
+
+
+def _budgets(account: Account) -> Iterator[Thing]:
+    owner = account.identity()["Account"]
+    for item in _items(account.client("budgets"), "describe_budgets", "Budgets", AccountId=owner):
+        yield thing(item, item["BudgetName"], item["BudgetName"], {})
+
+
+def _clusters(account: Account) -> Iterator[Thing]:
+    eks = account.client("eks")
+    for name in _items(eks, "list_clusters", "clusters"):
+        yield thing(eks.describe_cluster(name=name)["cluster"], name, name)
+
+
+def _schedules(account: Account) -> Iterator[Thing]:
+    """The listing does not tell which role a schedule uses, and schedules carry no tags."""
+    client = account.client("scheduler")
+    for item in _items(client, "list_schedules", "Schedules"):
+        whole = client.get_schedule(Name=item["Name"], GroupName=item.get("GroupName", "default"))
+        yield thing({**item, **whole}, item["Name"], item["Name"], {})
+
+
+def _uploads(account: Account) -> Iterator[Thing]:
+    """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into."""
+    s3 = account.client("s3")
+    for bucket in s3.list_buckets()["Buckets"]:
+        if bucket["Name"].startswith(FOUNDATION_PREFIX):
+            for item in _items(s3, "list_multipart_uploads", "Uploads", Bucket=bucket["Name"]):
+                part = item["Key"].split("/")[1] if item["Key"].startswith("campaigns/") else ""
+                tags = {CAMPAIGN_TAG: part} if part else {FOUNDATION_TAG: "true"}
+                yield thing(item, f"{bucket['Name']}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
+
+
+_OWN_LOOK = re.compile(
+    r":ec2:[^:]*:\d*:(?:instance|volume|snapshot|image|network-interface|elastic-ip|natgateway|vpc-endpoint|subnet|vpc"
+    r"|vpc-peering-connection|internet-gateway|route-table|security-group|launch-template|placement-group|key-pair"
+    r"|spot-instances-request|vpc-flow-log|capacity-reservation)/"
+    r"|:autoscaling:|:elasticloadbalancing:|:eks:[^:]*:\d*:cluster/|:fsx:[^:]*:\d*:file-system/|:logs:|:s3:::"
+    r"|:iam::\d*:(?:role|policy|instance-profile)/|:scheduler:|:events:[^:]*:\d*:rule/|:ssm:[^:]*:\d*:parameter/"
+)
+"""Kinds with a look of their own, which tells their state: the tagging service goes on showing what is no more."""
+
+
+def _tagged(account: Account) -> Iterator[Thing]:
+    """Whatever else the tagging service knows, of any kind."""
+    for item in _items(account.client("resourcegroupstaggingapi"), "get_resources", "ResourceTagMappingList"):
+        if not _OWN_LOOK.search(item["ResourceARN"]):
+            yield Thing(item["ResourceARN"], tags=tags_of(item["Tags"]))
+
+
+def _ec2(kind: str, operation: str, result: str, id_key: str, name: str | None = None, **arguments: Any) -> Look:
+    return Look("ec2", kind, _listed("ec2", operation, result, id_key, name, **arguments))
+
+
+LOOKS: tuple[Look, ...] = (
+    Look("ec2", "instance", _instances),
+    _ec2("volume", "describe_volumes", "Volumes", "VolumeId"),
+    _ec2("snapshot", "describe_snapshots", "Snapshots", "SnapshotId", OwnerIds=["self"]),
+    _ec2("image", "describe_images", "Images", "ImageId", "Name", Owners=["self"]),
+    _ec2("network interface", "describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"),
+    _ec2("elastic address", "describe_addresses", "Addresses", "AllocationId"),
+    _ec2("NAT gateway", "describe_nat_gateways", "NatGateways", "NatGatewayId"),
+    _ec2("VPC endpoint", "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"),
+    _ec2("VPC peering", "describe_vpc_peering_connections", "VpcPeeringConnections", "VpcPeeringConnectionId"),
+    _ec2("internet gateway", "describe_internet_gateways", "InternetGateways", "InternetGatewayId"),
+    _ec2("route table", "describe_route_tables", "RouteTables", "RouteTableId"),
+    _ec2("subnet", "describe_subnets", "Subnets", "SubnetId"),
+    _ec2("security group", "describe_security_groups", "SecurityGroups", "GroupId", "GroupName"),
+    _ec2("VPC", "describe_vpcs", "Vpcs", "VpcId"),
+    _ec2("launch template", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId", "LaunchTemplateName"),
+    _ec2("placement group", "describe_placement_groups", "PlacementGroups", "GroupName", "GroupName"),
+    _ec2("key pair", "describe_key_pairs", "KeyPairs", "KeyName", "KeyName"),
+    _ec2("spot request", "describe_spot_instance_requests", "SpotInstanceRequests", "SpotInstanceRequestId"),
+    _ec2("flow log", "describe_flow_logs", "FlowLogs", "FlowLogId"),
+    _ec2("capacity reservation", "describe_capacity_reservations", "CapacityReservations", "CapacityReservationId"),
+    Look(
+        "autoscaling",
+        "Auto Scaling group",
+        _listed("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", *["AutoScalingGroupName"] * 2),
+    ),
+    Look(
+        "autoscaling",
+        "launch configuration",
+        _listed(
+            "autoscaling", "describe_launch_configurations", "LaunchConfigurations", *["LaunchConfigurationName"] * 2
+        ),
+    ),
+    Look(
+        "elasticloadbalancing",
+        "load balancer",
+        _with_tags(
+            _listed("elbv2", "describe_load_balancers", "LoadBalancers", "LoadBalancerArn", "LoadBalancerName"),
+            _balancer_tags,
+        ),
+    ),
+    Look(
+        "elasticloadbalancing",
+        "target group",
+        _with_tags(
+            _listed("elbv2", "describe_target_groups", "TargetGroups", "TargetGroupArn", "TargetGroupName"),
+            _balancer_tags,
+        ),
+    ),
+    Look(
+        "elasticloadbalancing",
+        "classic load balancer",
+        _with_tags(
+            _listed("elb", "describe_load_balancers", "LoadBalancerDescriptions", *["LoadBalancerName"] * 2),
+            _classic_tags,
+        ),
+    ),
+    Look("eks", "cluster", _clusters),
+    Look("fsx", "file system", _listed("fsx", "describe_file_systems", "FileSystems", "FileSystemId")),
+    Look(
+        "logs",
+        "log group",
+        _with_tags(_listed("logs", "describe_log_groups", "logGroups", *["logGroupName"] * 2), _log_group_tags),
+    ),
+    Look(
+        "iam",
+        "role",
+        _with_tags(_listed("iam", "list_roles", "Roles", *["RoleName"] * 2), _iam_tags("list_role_tags", "RoleName")),
+    ),
+    Look(
+        "iam",
+        "instance profile",
+        _with_tags(
+            _listed("iam", "list_instance_profiles", "InstanceProfiles", *["InstanceProfileName"] * 2),
+            _iam_tags("list_instance_profile_tags", "InstanceProfileName"),
+        ),
+    ),
+    Look(
+        "iam",
+        "policy",
+        _with_tags(
+            _listed("iam", "list_policies", "Policies", "Arn", "PolicyName", Scope="Local"),
+            _iam_tags("list_policy_tags", "PolicyArn"),
+        ),
+    ),
+    Look("scheduler", "schedule", _schedules),
+    Look("events", "rule", _listed("events", "list_rules", "Rules", *["Name"] * 2)),
+    Look(
+        "ssm",
+        "parameter",
+        _with_tags(_listed("ssm", "describe_parameters", "Parameters", *["Name"] * 2), _parameter_tags),
+    ),
+    Look("budgets", "budget", _budgets),
+    Look("cloudwatch", "alarm", _listed("cloudwatch", "describe_alarms", "MetricAlarms", *["AlarmName"] * 2)),
+    Look("s3", "bucket", _with_tags(_listed("s3", "list_buckets", "Buckets", *["Name"] * 2), _bucket_tags)),
+    Look("s3", "incomplete upload", _uploads),
+    Look("tagging", "anything tagged", _tagged, attributable=False),
+)

@@ -1,0 +1,110 @@
+"""One resource as a listing shows it: its name, tags, birth, and the ids of others that it mentions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from infra.names import Names
+
+_PARTS = (
+    "cluster",
+    "node",
+    "nodes",
+    "steward",
+    "trainer",
+    "archive",
+    "builder",
+    "guard",
+    "gpu",
+    "system",
+    "deadline",
+    "shared",
+    "lustre",
+    "budget",
+)
+_ID = re.compile(
+    r"\b(?:vpc|subnet|sg|sgr|i|vol|snap|ami|eni|rtb|igw|nat|eipalloc|vpce|fs|lt|acl|pcx|tgw|cr|fl|dra|backup)"
+    r"-[0-9a-f]{8,}\b"
+)
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(?:role|instance-profile)/[\w+=,.@/-]+")
+_BORN = (
+    "CreateTime", "CreationTime", "CreateDate", "CreationDate", "CreatedTime", "StartTime", "LaunchTime", "createdAt",
+    "creationTime", "CreationTimestamp", "CreateTimestamp", "LastModifiedDate", "CreatedAt", "Initiated",
+)  # fmt: skip
+_OTHERS_RULES = frozenset({"IpPermissions", "IpPermissionsEgress"})
+"""A group elsewhere that lets ours in is not ours for that."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One resource that a listing showed."""
+
+    id: str
+    name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    created: datetime | None = None
+    mentions: frozenset[str] = frozenset()
+    """Ids and role ARNs that stand in its description: its VPC, its volume, the role that it uses."""
+    leaving: bool = False
+    """On its way out already."""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.id
+
+
+def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, str] | None = None) -> Thing:
+    """From an item of a listing; its tags are read in either spelling, unless given."""
+    if tags is None:
+        raw = item.get("Tags") or item.get("TagSet") or item.get("tags") or item.get("TagList")
+        tags = dict(raw) if isinstance(raw, Mapping) else tags_of(raw)
+    shown = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
+    mentions = frozenset([*_ID.findall(shown), *_ROLE.findall(shown)]) - {id}
+    return Thing(id, name, tags, _born(item), mentions, _leaving(item))
+
+
+def _leaving(item: Mapping[str, Any]) -> bool:
+    state = item.get("State") or item.get("Status") or item.get("status") or item.get("Lifecycle") or ""
+    if isinstance(state, Mapping):
+        state = state.get("Name") or state.get("Code") or ""
+    return str(state).lower() in ("deleting", "shutting-down", "stopping-delete", "releasing")
+
+
+def _born(item: Mapping[str, Any]) -> datetime | None:
+    for key in _BORN:
+        value = item.get(key)
+        if isinstance(value, datetime):
+            return value if value.tzinfo else value.replace(tzinfo=UTC)
+        if isinstance(value, int | float) and value > 0:
+            # CloudWatch Logs counts milliseconds.
+            return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
+        if isinstance(value, str):
+            try:
+                parsed = datetime.fromisoformat(value)
+            except ValueError:
+                continue
+            return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return None
+
+
+def tags_of(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
+    """Tags from either spelling of AWS's lists."""
+    return {
+        pair.get("Key", pair.get("key", pair.get("TagKey", ""))): pair.get(
+            "Value", pair.get("value", pair.get("TagValue", ""))
+        )
+        for pair in pairs or ()
+    }
+
+
+def is_ours(text: str, names: Names) -> bool:
+    """Names made from the prefix; `bivouac-train-2` is another campaign's than `train`'s."""
+    if text in (names.prefix, names.log_group):
+        return True
+    bare = text.removeprefix("eks-")
+    return any(bare == f"{names.prefix}-{part}" or bare.startswith(f"{names.prefix}-{part}-") for part in _PARTS)

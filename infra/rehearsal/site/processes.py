@@ -1,0 +1,88 @@
+"""Which of this machine's processes are a site's: told by what they carry, never by a number that may be reused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+SUPERVISOR = "infra.rehearsal.site.supervisor"
+FOLDER_VARIABLE = "BIVOUAC_SITE_FOLDER"
+"""In the environment of everything that entered a site: its folder."""
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process began, in ticks since boot; None for one that is gone or only waits to be reaped."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def boot() -> str:
+    """Changes with every start of the machine: process numbers of another boot mean nothing."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def supervisors(folder: Path) -> tuple[int, ...]:
+    """What pitched a site and its PID 1, also where whoever started them died before writing it down."""
+    wanted = [b"-m", SUPERVISOR.encode(), os.fsencode(folder)]
+    found = []
+    for pid in _all():
+        argv = _read(pid, "cmdline").split(b"\0")
+        if any(argv[at : at + 3] == wanted for at in range(len(argv) - 2)):
+            found.append(pid)
+    return tuple(found)
+
+
+def joined(folder: Path, inner_pid: int | None) -> tuple[int, ...]:
+    """Who entered a site from outside: in its network, or with its folder in the environment. Never our own line."""
+    marker, ours = f"{FOLDER_VARIABLE}=".encode() + os.fsencode(folder), _ancestry()
+    network = None if inner_pid is None else _network(inner_pid)
+    if network == _network(os.getpid()):
+        network = None
+    return tuple(
+        pid
+        for pid in _all()
+        if pid not in ours
+        and ((network is not None and _network(pid) == network) or marker in _read(pid, "environ").split(b"\0"))
+    )
+
+
+def end(pids: tuple[int, ...]) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _all() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+
+
+def _read(pid: int, what: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _network(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return None
+
+
+def _ancestry() -> set[int]:
+    pid, found = os.getpid(), set[int]()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        fields = _read(pid, "stat").rpartition(b")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
+    return found

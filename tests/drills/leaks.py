@@ -1,0 +1,217 @@
+"""Seeded leaks after a teardown: each is named by the certificate, or shown to a human; nobody else's thing is.
+
+Rounds of ten on an emulated AWS in this process; what is provably the campaign's is then swept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rehearsal"), str(ROOT / "tests" / "drills")]
+
+from aws_account import make_user  # noqa: E402
+from campaign_world import Camp, camp  # noqa: E402
+from leak_plants import PLANTS, Place, Plant, listed  # noqa: E402
+
+from infra.account import Account  # noqa: E402
+from infra.components.outputs import CampaignOutputs  # noqa: E402
+from infra.events import Kind, Stage  # noqa: E402
+from infra.lifecycle import certify, sweep  # noqa: E402
+from infra.lifecycle.context import Context  # noqa: E402
+from infra.lifecycle.looks import Thing  # noqa: E402
+from infra.lifecycle.looks.removal import REMOVERS  # noqa: E402
+from infra.names import CAMPAIGN_TAG  # noqa: E402
+
+PER_ROUND = 10
+OURS, THEIRS = {CAMPAIGN_TAG: "drilled"}, {CAMPAIGN_TAG: "drilled-2"}
+
+
+@dataclass
+class Leak:
+    plant: Plant
+    how: str
+    """tagged, placed, late, elsewhere, by another; or a decoy: theirs, older."""
+    name: str
+    id: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.name if self.plant.kind in _NAMED else self.id
+
+
+_NAMED = frozenset(
+    {"security group", "launch template", "image", "load balancer", "policy", "placement group", "role", "log group"}
+)
+"""Kinds that the certificate shows by name where they have one, at least among suspects."""
+
+
+class Grounds:
+    """The emulated account: the campaign's old place, somebody else's, and two principals."""
+
+    def __init__(self, camped: Camp) -> None:
+        self.camped = camped
+        everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+        key, secret = make_user(camped.world, "colleague", everything)
+        self.colleague = camped.site.session.__class__(key, secret, region_name=camped.world.region)
+        self.elsewhere = self._place("10.9.0.0/16", "elsewhere")
+        self.own = self._place("10.42.0.0/16", "own")
+
+    def client(self, service: str) -> Any:
+        return self.camped.client(service)
+
+    def by_another(self, service: str) -> Any:
+        return self.camped.site.client(service, self.colleague)
+
+    def _place(self, cidr: str, name: str) -> Place:
+        ec2, iam = self.client("ec2"), self.client("iam")
+        vpc = ec2.create_vpc(CidrBlock=cidr)["Vpc"]["VpcId"]
+        block = cidr.replace(".0.0/16", ".1.0/24")
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone="us-east-1a")["Subnet"]["SubnetId"]
+        group = ec2.create_security_group(GroupName=f"{name}-lustre", Description=name, VpcId=vpc)["GroupId"]
+        rule = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+        volume = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1)["VolumeId"]
+        trust = json.dumps({"Version": "2012-10-17", "Statement": [_TRUST]})
+        role = iam.create_role(RoleName=f"old-{name}", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+        return Place(vpc, subnet, group, volume, role)
+
+
+_TRUST = {"Effect": "Allow", "Principal": {"Service": "scheduler.amazonaws.com"}, "Action": "sts:AssumeRole"}
+
+
+@contextmanager
+def grounds(folder: Path) -> Iterator[tuple[Grounds, Context]]:
+    """A campaign that was provisioned and torn down, as its record tells; its old network stands for the places."""
+    with camp(folder) as camped:
+        ground = Grounds(camped)
+        with camped.opened() as context:
+            outputs = {name: "x" for name in CampaignOutputs.model_fields}
+            own = ground.own
+            outputs |= {"vpc_id": own.vpc, "gpu_subnet_id": own.subnet, "system_subnet_id": own.subnet}
+            outputs |= {"node_security_group_id": own.group, "builder_security_group_id": own.group}
+            outputs |= {"node_role_arn": own.instance_role, "file_system_id": own.volume}
+            for role in ("steward", "trainer", "archive"):
+                outputs[f"{role}_role_arn"] = own.instance_role
+            context.store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
+            context.store.append(Kind.STAGE_FINISHED, stage=Stage.PROVISION, seconds=1.0, outputs={"outputs": outputs})
+            yield ground, context
+
+
+def round_of(ground: Grounds, draw: random.Random, number: int, count: int) -> list[Leak]:
+    """Seeded leaks and as many decoys; what is older must be planted before the baseline."""
+    leaks = []
+    for index in range(count):
+        plant = draw.choice(PLANTS)
+        ways = ["elsewhere", "by another"]
+        ways += ["tagged"] * 2 if plant.tagged else []
+        ways += ["placed"] * 2 if plant.placed else []
+        ways += ["late"] if plant.retag else []
+        leaks.append(Leak(plant, draw.choice(ways), f"left-{number}-{index}-{draw.randrange(10**6)}"))
+    for index in range(count // 2):
+        plant = draw.choice([one for one in PLANTS if one.tagged])
+        leaks.append(Leak(plant, "theirs", f"their-{number}-{index}"))
+        leaks.append(Leak(draw.choice(PLANTS), "older", f"older-{number}-{index}"))
+    return leaks
+
+
+def plant_one(ground: Grounds, leak: Leak) -> None:
+    tags = {"tagged": OURS, "theirs": THEIRS}.get(leak.how, {})
+    place = ground.own if leak.how == "placed" else ground.elsewhere
+    client = ground.by_another if leak.how == "by another" else ground.client
+    leak.id = leak.plant.make(client, place, leak.name, tags)
+
+
+def judge(leak: Leak, certificate: dict[str, Any]) -> str | None:
+    """None when the certificate says of it what it should."""
+    found = any(leak.id in item or leak.name in item for item in certificate["found"])
+    suspect = any(leak.id in item or leak.name in item for item in certificate["suspects"])
+    if leak.how in ("tagged", "placed", "late"):
+        return None if found else "not named"
+    if leak.how in ("theirs", "older"):
+        return "named, though it is another's" if found or suspect else None
+    return None if found or suspect else "neither named nor shown as a suspect"
+
+
+def run_round(ground: Grounds, context: Context, leaks: list[Leak]) -> list[tuple[Leak, str | None]]:
+    for leak in leaks:
+        if leak.how == "older":
+            plant_one(ground, leak)
+    seen, _ = certify.survey_all(context.account)
+    context.store.put_json(certify.BASELINE, {kind: [one.id for one in things] for kind, things in seen.items()})
+    # A thing's age counts from the campaign's beginning, which lies before this round's older things.
+    for leak in leaks:
+        if leak.how != "older":
+            plant_one(ground, leak)
+    late = [leak for leak in leaks if leak.how == "late"]
+    timer = threading.Timer(
+        0.8, lambda: [ground.client("ec2").create_tags(Resources=[one.id], Tags=listed(OURS)) for one in late]
+    )
+    timer.start()
+    certificate = certify._settled(context, certify.knowledge(context.store, context.names))
+    timer.join()
+    said = {"found": list(certificate.found), "suspects": list(certificate.suspects)}
+    outcomes = [(leak, judge(leak, said)) for leak in leaks]
+    swept = sweep.remove(
+        context,
+        [one for one in sweep.look(context).left if one.removable and one.thing.id not in _place_ids(ground.own)],
+    )
+    stuck = {one.thing.id: why for one, why in swept.stuck}
+    outcomes = [(leak, why or (f"not swept: {stuck[leak.id]}" if leak.id in stuck else None)) for leak, why in outcomes]
+    _clear(ground, context.account, leaks)
+    return outcomes
+
+
+def _place_ids(place: Place) -> set[str]:
+    """The old place itself is the stage on which leaks are planted, not one of them."""
+    return {place.vpc, place.subnet, place.group, place.volume, place.instance_role.rpartition("/")[2]}
+
+
+def _clear(ground: Grounds, account: Account, leaks: list[Leak]) -> None:
+    from botocore.exceptions import ClientError
+
+    for leak in leaks:
+        try:
+            REMOVERS[leak.plant.kind](account, Thing(leak.id))
+        except ClientError:
+            continue
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=200)
+    asked = parser.parse_args()
+    begun, failed, rows = time.monotonic(), 0, list[dict[str, Any]]()
+    draw = random.Random(asked.seed)
+    certify.SETTLE_S = 2.0
+    with tempfile.TemporaryDirectory() as folder, grounds(Path(folder)) as (ground, context):
+        done = 0
+        while done < asked.count:
+            leaks = round_of(ground, draw, done, min(PER_ROUND, asked.count - done))
+            for leak, why in run_round(ground, context, leaks):
+                decoy = leak.how in ("theirs", "older")
+                done, failed = done + (not decoy), failed + (why is not None)
+                rows.append({"kind": leak.plant.kind, "how": leak.how, "id": leak.id, "failure": why})
+                if not decoy or why:
+                    print(f"{done:4} {leak.plant.kind:22} {leak.how:10} {why or 'ok'}", flush=True)
+    out = ROOT / "results" / "drills"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "leaks.json").write_text(json.dumps(rows, indent=1))
+    print(f"drill leaks: {asked.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

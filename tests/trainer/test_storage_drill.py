@@ -1,0 +1,42 @@
+"""The short form of the storage drill, and that its oracle sees a protocol that is broken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DRILL = ROOT / "tests/drills/storage.py"
+
+
+def drill(results: Path, *options: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    start = f"import runpy, sys; sys.path[:0] = [{str(ROOT)!r}]; {code}\nsys.argv[0] = {str(DRILL)!r}\n"
+    command = [sys.executable, "-c", f"{start}runpy.run_path({str(DRILL)!r}, run_name='__main__')", *options]
+    environment = os.environ | {"BIVOUAC_RESULTS": str(results)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_fifty_seeded_storage_kills_and_corruptions_load_nothing_unsound_and_lose_nothing(tmp_path: Path) -> None:
+    done = drill(tmp_path, "--seed", "2", "--count", "50")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "50 cases, 0 failed" in done.stdout.splitlines()[-1]
+    assert (tmp_path / "drills/storage.json").exists()
+
+
+BROKEN = {
+    "power: a shard that is not fsynced": "import os; from trainer.checkpoint import files; "
+    "real = os.fsync; files.os = type('o', (), {**vars(os), 'fsync': staticmethod(lambda fd: None)})",
+    "damage: a digest that is not compared": "import trainer.checkpoint.restore as r; r._look = "
+    "lambda path, shard: '' if path.is_file() else 'missing'; r._insist = lambda *rest: None",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_drill_fails_on(broken: str, tmp_path: Path) -> None:
+    done = drill(tmp_path, "--seed", "2", "--count", "6", "--kind", broken.split(":")[0], code=BROKEN[broken])
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "FAILED" in done.stdout

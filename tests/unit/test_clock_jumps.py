@@ -1,0 +1,42 @@
+"""A clock that is set back or forth turns no event around and does not break a fold."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.events import Event, Kind, Stage, fold, ordered
+
+NOON = datetime(2026, 8, 1, 12, tzinfo=UTC)
+
+
+def _event(writer: str, sequence: int, minutes: int, kind: Kind = Kind.DECISION, **data: object) -> Event:
+    return Event(at=NOON + timedelta(minutes=minutes), writer=writer, sequence=sequence, kind=kind, data=data)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-90, 90)), max_size=30), st.randoms())
+def test_a_writers_own_sequence_survives_any_clock(steps: list[tuple[str, int]], random: object) -> None:
+    count: dict[str, int] = {}
+    events = []
+    for writer, minutes in steps:
+        events.append(_event(writer, count.get(writer, 0), minutes))
+        count[writer] = count.get(writer, 0) + 1
+    random.shuffle(events)  # type: ignore[attr-defined]
+    found = ordered(events)
+    assert len(found) == len(events)
+    for writer in count:
+        assert [e.sequence for e in found if e.writer == writer] == list(range(count[writer]))
+
+
+def test_a_stage_that_ended_an_hour_before_it_began_has_ended() -> None:
+    started = _event("driver", 0, 0, Kind.STAGE_STARTED, stage="provision")
+    finished = _event("driver", 1, -60, Kind.STAGE_FINISHED, stage="provision", seconds=30.0)
+    state = fold([finished, started])
+    assert state.running_stage is None and Stage.PROVISION in state.finished_stages
+
+
+def test_without_a_jump_time_alone_orders_writers() -> None:
+    first, second, third = _event("b", 0, 0), _event("a", 0, 1), _event("b", 1, 2)
+    assert ordered([third, second, first]) == (first, second, third)

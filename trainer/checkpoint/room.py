@@ -1,0 +1,68 @@
+"""Room on a tier: a write that finds none is tried once more after everything that may go has gone."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.checkpoint.tiers import Tier
+from trainer.errors import StorageError
+from trainer.events import emit
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_MIB = 2**20
+
+
+def with_room(
+    tier: Tier, needed_bytes: int, reclaim: Callable[[], Sequence[int | str]], write: Callable[[], None]
+) -> None:
+    """Run `write`, which is repeatable; when the tier is full, `reclaim` (which returns what it dropped)
+    and run it once more. Raises `StorageError` with the free space seen when that was not enough."""
+    try:
+        write()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        dropped = reclaim()
+        emit("reclaimed", tier=tier.name, dropped=list(dropped), needed_bytes=needed_bytes, why=str(error.strerror))
+        try:
+            write()
+        except OSError as again:
+            if again.errno not in NO_ROOM:
+                raise
+            raise StorageError(
+                f"the {tier.name} tier is full",
+                f"{tier.root}: {needed_bytes / _MIB:.1f} MiB needed, {free(tier.root)}, dropped: {list(dropped)}",
+                f"enlarge the tier, or lower checkpoint.keep_{tier.name}; what was committed before is untouched",
+            ) from again
+
+
+def free(path: Path) -> str:
+    """Free space and inodes, for people."""
+    while not path.exists():
+        path = path.parent
+    seen = os.statvfs(path)
+    return f"{seen.f_bavail * seen.f_frsize / _MIB:.1f} MiB and {seen.f_favail} inodes free"
+
+
+def state_bytes(state: Any) -> int:
+    """Bytes of the tensors in a state, each storage once; the file is little larger."""
+    found: dict[int, int] = {}
+
+    def walk(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, dict):
+            for item in value.values():
+                walk(item)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                walk(item)
+
+    walk(state)
+    return sum(found.values())
