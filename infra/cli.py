@@ -52,6 +52,14 @@ def plan(spec: SpecPath, json: Json = False) -> None:
 
 
 @app.command()
+def preview(spec: SpecPath, json: Json = False) -> None:
+    """What `run` would do to AWS now, and what drifted. Reads only; exits 2 when something would change."""
+    from infra.commands.preview import preview_command
+
+    raise typer.Exit(preview_command(spec, json, console))
+
+
+@app.command()
 def run(
     spec: SpecPath, yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")] = False
 ) -> None:
@@ -62,14 +70,34 @@ def run(
 
 
 @app.command()
-def status(name: Name, region: Region = "us-east-1", json: Json = False) -> None:
+def status(
+    name: Name,
+    region: Region = "us-east-1",
+    json: Json = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Also compare with AWS; exits 2 on drift.")] = False,
+) -> None:
     """Where a campaign stands, who drives it, what bills."""
     from infra import target
 
     target.enter_where(name)
     from infra.commands.status import status_command
 
-    raise typer.Exit(status_command(name, region, json, console))
+    raise typer.Exit(status_command(name, region, json, console, refresh=refresh))
+
+
+@app.command()
+def repair(
+    name: Name,
+    region: Region = "us-east-1",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Repair without asking.")] = False,
+) -> None:
+    """Set right what was changed or deleted by hand, or say why that must not be."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.commands.repair import repair_command
+
+    raise typer.Exit(repair_command(name, region, yes, console))
 
 
 @app.command()

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from infra import meter
 from infra.events import Stage, fold
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, record_of, stored_plan, stored_spec
+from infra.spec import Spec
+from infra.store import CampaignStore
+
+if TYPE_CHECKING:
+    from infra.lifecycle.drift import Look
+    from infra.lifecycle.refusal import Refusal
+
+DRIFTED = 2
+"""Exit code of `--refresh` where something was changed or deleted by hand."""
 
 
-def status_command(campaign: str, region: str, as_json: bool, console: Console) -> int:
+def status_command(campaign: str, region: str, as_json: bool, console: Console, *, refresh: bool = False) -> int:
+    """Exit code 0; with `refresh` 2 where something was changed or deleted by hand."""
     store = record_of(campaign, region)
     spec = stored_spec(store)
     events = store.events()
@@ -37,9 +47,15 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console) 
         "spent_usd": round(float(meter.spent(events, live or None, base, nodes, datetime.now(UTC))), 4),
         "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
     }
+    looks, refused = _compared(spec, store) if refresh else ((), ())
+    code = DRIFTED if any(one.drifted for one in looks) else 0
     if as_json:
+        if refresh:
+            from infra.lifecycle.explain import as_facts
+
+            facts["drift"] = as_facts(looks, refused)
         console.print_json(json.dumps(facts, default=str))
-        return 0
+        return code
     console.print(f"[bold]{campaign}[/] on {spec.target}: {facts['stage']}")
     console.print(f"  driver   {facts['driver']}")
     console.print(f"  steward  {facts['steward']}")
@@ -61,7 +77,26 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console) 
             f"  certificate {verdict}: {len(state.certificate['found'])} left, "
             f"{len(state.certificate['could_not_look'])} not looked at"
         )
-    return 0
+    if refresh:
+        from infra.lifecycle.explain import print_drift, print_refusals
+
+        print_drift(console, looks, campaign)
+        print_refusals(console, refused)
+    return code
+
+
+def _compared(spec: Spec, store: CampaignStore) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
+    """The stacks against AWS, and what must not be repaired; nothing where the camp is struck or being struck."""
+    from infra.lifecycle.looking import look_at_stacks, looking
+    from infra.lifecycle.refusal import refusals, standing
+
+    context = looking(spec, None, Console(stderr=True, highlight=False))
+    where = standing(context)
+    if where.falling:
+        return (), ()
+    with context.progress.stage("compare", "the stacks against AWS; nothing is touched"):
+        looks = look_at_stacks(context)
+    return looks, tuple(one for each in looks for one in refusals(each, where, spec.campaign))
 
 
 def _stage(running: Stage | None, finished: dict[Stage, Any], ended: bool) -> str:

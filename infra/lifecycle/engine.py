@@ -16,6 +16,7 @@ from infra.lifecycle.command import LeashedCommand
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import EngineFailed, Watch
 from infra.lifecycle.locks import unlock
+from infra.lifecycle.refusal import refuse_loss
 from infra.names import PROJECT
 from infra.program import program
 from infra.store import Lease
@@ -61,6 +62,7 @@ class Engine:
     def up(self, stack: auto.Stack) -> dict[str, Any]:
         """Bring the stack up; what a killed run left pending is resolved first. Returns the outputs."""
         self._begin(stack)
+        refuse_loss(self.context, stack)
         watch = Watch()
         try:
             self._resolve(stack)
@@ -101,6 +103,15 @@ class Engine:
         except auto.CommandError as error:
             raise _refusal("clearing what failed", stack.name, error, watch) from error
         return tuple(broken.values())
+
+    def refresh(self, stack: auto.Stack) -> None:
+        """Take AWS's word for what the stack holds. Raises `EngineFailed`."""
+        self._begin(stack)
+        watch = self.watch = Watch()
+        try:
+            stack.refresh(on_event=self._announce("looking at", watch), on_output=_quiet)
+        except auto.CommandError as error:
+            raise _refusal("pulumi refresh", stack.name, error, watch) from error
 
     def resources(self, stack: auto.Stack) -> int:
         return len((stack.export_stack().deployment or {}).get("resources", []))

@@ -14,6 +14,7 @@ from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.opening import STACK_CONFIG, foundation_lease
 from infra.names import FOUNDATION_STACK
+from infra.spec import Spec
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def run(context: Context) -> dict[str, Any]:
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets and registry")
-    settings = FoundationSettings(account=context.spec.account, region=context.spec.region)
+    settings = foundation_settings(context.spec)
     with foundation_lease(context) as lease, engine.holding(lease):
         engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
     context.guard()
@@ -50,6 +51,10 @@ def run(context: Context) -> dict[str, Any]:
         "train_tokens": data.manifest.train_tokens,
         "resources": count,
     }
+
+
+def foundation_settings(spec: Spec) -> FoundationSettings:
+    return FoundationSettings(account=spec.account, region=spec.region)
 
 
 def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:

@@ -115,7 +115,8 @@ class AwsPackage:
     def update(self, request: Request) -> Props:
         resource = _entry(request.type)
         if request.preview:
-            return {**request.state, **request.inputs, **dict.fromkeys(resource.volatile, UNKNOWN)}
+            planned = _over(request.state, request.inputs, request.old_inputs)
+            return {**planned, **dict.fromkeys(resource.volatile, UNKNOWN)}
         call = self._call(resource, request)
         call.old = request.old_inputs or request.state
         with _named(call, "updating"):
@@ -228,3 +229,15 @@ def _named(call: Call, doing: str) -> Iterator[None]:
         raise Refused(f"{doing} {_title(call)}: {error.operation_name}: {error_code(error)}: {text}") from error
     except BotoCoreError as error:
         raise Refused(f"{doing} {_title(call)}: {error}") from error
+
+
+def _over(state: Props, inputs: Props, old_inputs: Props) -> Props:
+    """The state as an update leaves it: new inputs, and what AWS itself put beside the old ones, at every depth."""
+    kept = {key: value for key, value in state.items() if key in inputs or key not in old_inputs}
+    for key, value in inputs.items():
+        was, old = state.get(key), old_inputs.get(key)
+        if isinstance(value, dict) and isinstance(was, dict):
+            kept[key] = _over(was, value, old if isinstance(old, dict) else {})
+        else:
+            kept[key] = value
+    return kept

@@ -1,0 +1,273 @@
+"""What AWS holds against what the state says, and what `up` would then do: looked at in a local copy of the state.
+
+The copy takes no lock and writes nothing to the bucket, so that a living driver is not disturbed, and nothing in AWS is
+touched: `refresh` reads, `preview` plans.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pulumi import automation as auto
+
+from infra.errors import PermanentError
+from infra.lifecycle.context import Context
+from infra.lifecycle.failures import EngineFailed, Watch
+from infra.lifecycle.orphans import KUBERNETES, without
+from infra.names import PROJECT
+from infra.program import program
+
+PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""How the engine writes a value that only AWS will give."""
+SHORT = 90
+"""Characters of a value that are shown."""
+_PLANNED = ("create", "update", "delete", "replace")
+_NO_RESOURCE = ("pulumi:pulumi:Stack", "bivouac:")
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+_QUIET_TAGS = ("aws:", "eks:", "kubernetes.io/", "k8s.io/")
+_QUIET = {
+    # The size belongs to preflight, steward and the schedule at the deadline; the program ignores it too.
+    "aws:eks/nodeGroup:NodeGroup": ("scalingConfig.desiredSize",),
+    "aws:ec2/launchTemplate:LaunchTemplate": ("imageId", "tagSpecifications", "latestVersion", "defaultVersion"),
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One property: a dotted path, as the stack has it and as it is or would be."""
+
+    path: str
+    before: Any
+    after: Any
+    replaces: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One resource that drifted (`deleted`, `changed`) or that `up` would touch (`create`, `update`, ...)."""
+
+    urn: str
+    verb: str
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """`aws:ec2/subnet:Subnet`."""
+        return self.urn.split("::")[2].split("$")[-1]
+
+    @property
+    def name(self) -> str:
+        return "::".join(self.urn.split("::")[3:])
+
+    @property
+    def title(self) -> str:
+        """`Subnet gpu`."""
+        return f"{self.kind.rpartition(':')[2]} {self.name}"
+
+    @property
+    def component(self) -> str:
+        """The component that it belongs to, `Network`; `stack` for what stands alone."""
+        chain = self.urn.split("::")[2].split("$")
+        return chain[-2].rpartition(":")[2] if len(chain) > 1 else "stack"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One stack, looked at."""
+
+    stack: str
+    drifted: tuple[Row, ...] = ()
+    planned: tuple[Row, ...] = ()
+    broken: frozenset[str] = frozenset()
+    """URNs of what was made but never came to life; it may be made anew."""
+    resources: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+
+def look(context: Context, stack: str, settings: Mapping[str, str], *, refresh: bool = True) -> Look:
+    """Raises `EngineFailed` where AWS or the cluster does not answer. Mutates nothing but a temporary folder.
+
+    `refresh`: False compares the program with what the state says, without a look at AWS.
+    """
+    stored = stored_state(context, stack)
+    before = resources_of(stored)
+    notes: list[str] = []
+    with _copy(context, stack, settings, stored, notes) as copy:
+        if before and refresh:
+            _watched(context, "comparing with AWS", stack, copy.refresh)
+        after = resources_of(copy.export_stack().deployment)
+        plan: dict[str, Row] = {}
+        _watched(context, "planning", stack, copy.preview, plan)
+    broken = frozenset(urn for urn, one in before.items() if one.get("initErrors"))
+    drifted = tuple(drift_between(before, after)) if refresh else ()
+    return Look(stack, drifted, tuple(plan.values()), broken, len(before), tuple(notes))
+
+
+def stored_state(context: Context, stack: str) -> dict[str, Any] | None:
+    """The checkpoint file as the S3 backend keeps it; None when there is no bucket or no such stack."""
+    body = context.store.get(f".pulumi/stacks/{PROJECT}/{stack}.json")
+    return None if body is None else json.loads(body)
+
+
+def resources_of(stored: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """URN -> resource, of a checkpoint file or of an exported deployment."""
+    deployment = stored or {}
+    if "checkpoint" in deployment:
+        deployment = deployment["checkpoint"].get("latest") or {}
+    return {one["urn"]: one for one in deployment.get("resources") or () if not one.get("delete")}
+
+
+def drift_between(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+    """What was deleted or changed by hand. Only inputs count: outputs change with AWS's own bookkeeping."""
+    for urn, old in before.items():
+        if not old.get("custom") or old["type"].startswith("pulumi:"):
+            continue
+        if urn not in after:
+            yield Row(urn, "deleted")
+            continue
+        changes = tuple(_changes(old["type"], old.get("inputs") or {}, after[urn].get("inputs") or {}))
+        if changes:
+            yield Row(urn, "changed", changes)
+
+
+def _changes(kind: str, old: Any, new: Any, path: str = "") -> Iterator[Change]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted({*old, *new}):
+            below = f"{path}.{key}" if path else str(key)
+            if not silent(kind, below, key):
+                yield from _changes(kind, old.get(key), new.get(key), below)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _changes(kind, one, other, f"{path}[{number}]")
+    elif parsed(old) != parsed(new) and not (old in _NOTHING and new in _NOTHING):
+        yield Change(path, old, new)
+
+
+def parsed(value: Any) -> Any:
+    """A text that is a JSON document as that document: order and spaces mean nothing."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
+
+
+def silent(kind: str, path: str, key: str = "") -> bool:
+    """Whether a difference here is nobody's doing by hand."""
+    if key == "__defaults" or path.startswith("tagsAll"):
+        return True
+    if path.startswith("tags.") and key.startswith(_QUIET_TAGS):
+        return True
+    return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in _QUIET.get(kind, ()))
+
+
+@contextmanager
+def _copy(
+    context: Context, stack: str, settings: Mapping[str, str], stored: dict[str, Any] | None, notes: list[str]
+) -> Iterator[auto.Stack]:
+    """A stack on an empty local backend that holds this state."""
+    with tempfile.TemporaryDirectory(prefix="bivouac-look-") as folder:
+        backend, work = Path(folder, "backend"), Path(folder, "work")
+        state = backend / ".pulumi"
+        for one in (state / "stacks" / PROJECT, work):
+            one.mkdir(parents=True)
+        (state / "meta.yaml").write_text("version: 1\n")
+        if stored is not None:
+            body = json.dumps(_readable(context, stored, notes))
+            (state / "stacks" / PROJECT / f"{stack}.json").write_text(body)
+        try:
+            options = auto.LocalWorkspaceOptions(
+                work_dir=str(work),
+                project_settings=auto.ProjectSettings(
+                    name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=f"file://{backend}")
+                ),
+                env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
+            )
+            copy = auto.create_or_select_stack(stack, project_name=PROJECT, program=program, opts=options)
+            copy.set_all_config({key: auto.ConfigValue(value) for key, value in settings.items()})
+        except FileNotFoundError as error:
+            raise PermanentError("there is no Pulumi engine", seen=error, cure="see `bivouac doctor`") from error
+        except auto.CommandError as error:
+            raise EngineFailed("opening a copy", stack, (), str(error)[-800:]) from error
+        yield copy
+
+
+def _readable(context: Context, stored: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Without what is in a cluster that is gone: no API server could be asked for it."""
+    resources = resources_of(stored)
+    inside = {urn for urn, one in resources.items() if one["type"].startswith(KUBERNETES)}
+    if not inside:
+        return stored
+    eks = context.account.client("eks")
+    try:
+        eks.describe_cluster(name=context.names.cluster)
+    except eks.exceptions.ResourceNotFoundException:
+        notes.append(f"the cluster is gone, and {len(inside)} Kubernetes objects with it")
+        latest = without(stored["checkpoint"]["latest"], inside)
+        return {**stored, "checkpoint": {**stored["checkpoint"], "latest": latest}}
+    return stored
+
+
+def _watched(context: Context, verb: str, stack: str, act: Any, plan: dict[str, Row] | None = None) -> None:
+    """Run one operation on the copy; what it plans is put into `plan`."""
+    watch = Watch()
+    context.progress.step(f"{verb}: {stack}")
+
+    def on_event(event: auto.EngineEvent) -> None:
+        if plan is not None and event.resource_pre_event is not None:
+            row = _planned(event.resource_pre_event.metadata)
+            if row is not None:
+                plan[row.urn] = row
+        if watch.hear(event) and (said := watch.sentence(verb)):
+            context.progress.step(said)
+
+    try:
+        act(on_event=on_event, on_output=lambda _: None)
+    except auto.CommandError as error:
+        raise EngineFailed(verb, stack, watch.failures, str(error)[-800:]) from error
+
+
+def _planned(metadata: Any) -> Row | None:
+    operation = str(getattr(metadata.op, "value", metadata.op))
+    if operation not in _PLANNED or metadata.type.startswith(_NO_RESOURCE):
+        return None
+    old = dict(metadata.old.inputs or {}) if metadata.old else {}
+    new = dict(metadata.new.inputs or {}) if metadata.new else {}
+    changes = []
+    for path, difference in (metadata.detailed_diff or {}).items():
+        kind = str(getattr(difference.diff_kind, "value", difference.diff_kind))
+        changes.append(Change(path, at_path(old, path), at_path(new, path), kind.endswith("replace")))
+    if not changes:
+        keys = set(metadata.keys or ())
+        named = [*(metadata.diffs or ())] or sorted(keys)
+        changes = [Change(one, old.get(one), new.get(one), one in keys) for one in named]
+    return Row(metadata.urn, operation, tuple(changes))
+
+
+def short(value: Any) -> str:
+    """A value on one line."""
+    if value is None:
+        return "nothing"
+    if value == UNKNOWN:
+        return "known once made"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
+
+
+def at_path(value: Any, path: str) -> Any:
+    """The value at `a.b[0].c`; None where there is nothing."""
+    for key in path.replace('["', ".").replace('"]', "").replace("[", ".").replace("]", "").split("."):
+        if isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value

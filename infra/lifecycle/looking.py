@@ -1,0 +1,99 @@
+"""Looking at a campaign without driving it: nothing is written, no lease is taken, and every guard refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from infra import names
+from infra.account import Account
+from infra.actions import dataset
+from infra.errors import UserError
+from infra.events import Stage
+from infra.folders import results_folder
+from infra.lifecycle.context import Context
+from infra.lifecycle.drift import Look, look, resources_of, short, stored_state
+from infra.lifecycle.opening import CLOCK, DRIVER_LEASE, LEASE_TTL, SPEC, stored_plan
+from infra.lifecycle.provision import campaign_settings, foundation_settings
+from infra.names import FOUNDATION_STACK
+from infra.plan import Plan
+from infra.progress import Progress
+from infra.spec import Spec
+from infra.store import CampaignStore
+
+_ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
+
+
+def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
+    """A context whose lease was never taken: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
+    account = Account(spec.region)
+    arn = account.refuse_foreign(spec.account)
+    where = names.buckets(spec.account, spec.region)
+    store = CampaignStore(account.client("s3"), where.state, spec.campaign, "looker")
+    clock = store.get_json(CLOCK)
+    deadline = datetime.fromisoformat(clock["deadline"]) if clock else datetime.now(UTC) + spec.money.deadline
+    return Context(
+        spec=spec,
+        plan=plan or stored_plan(store, spec),
+        account=account,
+        operator_arn=arn,
+        buckets=where,
+        store=store,
+        lease=store.lease(DRIVER_LEASE, LEASE_TTL),
+        progress=Progress(console),
+        results=results_folder(spec.campaign),
+        deadline=deadline.replace(microsecond=0),
+    )
+
+
+def refuse_other_spec(context: Context) -> None:
+    """Raises `UserError` naming each field in which the stored spec of this campaign differs."""
+    stored = context.store.get_json(SPEC)
+    if stored is None:
+        return
+    differing = list(
+        _differing(Spec.model_validate(stored).model_dump(mode="json"), context.spec.model_dump(mode="json"))
+    )
+    if differing:
+        raise UserError(
+            f"campaign {context.spec.campaign} was begun with another spec",
+            seen=", ".join(f"{path}: {short(old)} -> {short(new)}" for path, old, new in differing),
+            cure="set these fields back; or give the new campaign another name, or first end this one: "
+            f"bivouac down {context.spec.campaign}",
+        )
+
+
+def look_at_stacks(context: Context, only: Container[str] | None = None) -> tuple[Look, ...]:
+    """Foundation and campaign, or only the named of them, each against AWS and against the program."""
+    wanted = {stack: settings for stack, settings in stacks(context).items() if only is None or stack in only}
+    return tuple(look(context, stack, settings()) for stack, settings in wanted.items())
+
+
+def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
+    """Stack -> its configuration, as provision gives it."""
+    return {
+        FOUNDATION_STACK: foundation_settings(context.spec).to_config,
+        context.names.stack: lambda: campaign_settings(context, data_digest(context)).to_config(),
+    }
+
+
+def data_digest(context: Context) -> str:
+    """As the record has it, else as the stack has it, else of the data as it would be prepared now."""
+    provision = context.state().finished_stages.get(Stage.PROVISION, {})
+    if provision.get("data_digest"):
+        return str(provision["data_digest"])
+    for one in resources_of(stored_state(context, context.names.stack)).values():
+        if one["type"] == _ASSOCIATION:
+            return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
+    return dataset.prepare(context.spec, context.progress.step).digest
+
+
+def _differing(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**old, **new}:
+            yield from _differing(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path, old, new

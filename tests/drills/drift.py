@@ -1,0 +1,108 @@
+"""Drill: changes by hand behind the engine's back, seeded, several at a time; each is seen, told and set right.
+
+One campaign in process carries all cases: the engine, the plugins and the program are real, AWS is emulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
+os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.01")
+
+from campaign_world import Camp, camp  # noqa: E402
+from drift_cases import HANDS, Hand, desired, lose_file_system, mutations  # noqa: E402
+
+from infra.errors import BivouacError  # noqa: E402
+from infra.events import Stage  # noqa: E402
+from infra.lifecycle import provision  # noqa: E402
+from infra.lifecycle.context import Context  # noqa: E402
+from infra.lifecycle.drift import look  # noqa: E402
+from infra.lifecycle.engine import Engine  # noqa: E402
+from infra.lifecycle.looking import stacks  # noqa: E402
+from infra.lifecycle.refusal import refusals, standing  # noqa: E402
+from infra.lifecycle.stages import Step, run_step  # noqa: E402
+
+RESULTS = ROOT / "results/drills/drift.json"
+EXCLUDE = {"schedule deleted": "schedule disabled", "schedule disabled": "schedule deleted"}
+
+
+def one_case(camp: Camp, context: Context, hands: list[Hand], size: int) -> dict[str, Any]:
+    """Raises AssertionError where the promise is broken."""
+    for hand in hands:
+        hand.act(camp)
+    desired(camp, size)  # the steward's own doing, between the hands
+    told, engine = list[str](), Engine(context, context.results / "pulumi")
+    for name, settings in stacks(context).items():
+        with mutations(camp) as heard:
+            seen = look(context, name, settings())
+        assert not [one for one in heard if "leases/driver" not in one[2]], f"the look mutated: {heard}"
+        told += [f"{row.title} {row.verb}" for row in seen.drifted]
+        assert not refusals(seen, standing(context), context.spec.campaign)
+        if not seen.drifted:
+            continue
+        stack = engine.stack(name, settings())
+        engine.refresh(stack)
+        engine.up(stack)
+        again = look(context, name, settings())
+        assert not again.drifted and not again.planned, f"not set right: {again.drifted or again.planned}"
+    for hand in hands:
+        assert any(one.startswith(hand.title) and one.endswith(hand.verb) for one in told), f"{hand.name}: {told}"
+    assert len(told) == len(hands), f"told of more than was done: {told}"
+    return {"hands": [hand.name for hand in hands], "size": size, "told": told}
+
+
+def refused_case(camp: Camp, context: Context) -> dict[str, Any]:
+    lose_file_system(camp)
+    name = context.names.stack
+    seen = look(context, name, stacks(context)[name]())
+    refused = [str(one) for one in refusals(seen, standing(context), context.spec.campaign)]
+    assert len(refused) == 1 and refused[0].startswith("LustreFileSystem shared: it was deleted"), refused
+    return {"hands": ["file system deleted"], "refused": refused}
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=40)
+    options = parser.parse_args()
+    chance, begun, rows, failed = random.Random(options.seed), time.monotonic(), [], 0
+    with tempfile.TemporaryDirectory(prefix="bivouac-drift-") as folder, camp(Path(folder)) as one:
+        os.environ["BIVOUAC_SITE"] = "in-process"
+        with one.opened() as context:
+            run_step(context, Step(Stage.PROVISION, "drill", provision.run))
+            for number in range(options.count):
+                hands = chance.sample(HANDS, chance.randint(1, 5))
+                names = {hand.name for hand in hands}
+                hands = [hand for hand in hands if EXCLUDE.get(hand.name) not in names or "deleted" in hand.name]
+                size, last = chance.randint(0, 2), number == options.count - 1
+                started, row = time.monotonic(), dict[str, Any]()
+                try:
+                    row = refused_case(one, context) if last else one_case(one, context, hands, size)
+                    verdict = "ok"
+                except (AssertionError, BivouacError) as error:
+                    failed, verdict = failed + 1, f"FAILED {str(error)[:400]}"
+                row |= {"case": number, "verdict": verdict, "seconds": round(time.monotonic() - started, 1)}
+                row.setdefault("hands", [hand.name for hand in hands])
+                rows.append(row)
+                print(f"{number:3d} {row['seconds']:5.1f} s  {verdict:4s} {', '.join(row['hands'])}", flush=True)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1))
+    print(f"drill drift: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Drift on a campaign in process: the real engine, plugins and program against the emulated AWS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from campaign_world import Camp, camp
+from drift_cases import HANDS, desired, lose_file_system, mutations
+from rich.console import Console
+
+from infra.commands.preview import preview_command
+from infra.commands.repair import repair_command
+from infra.commands.status import status_command
+from infra.errors import LeaseHeld, LeaseLost, UserError
+from infra.events import Kind, Stage
+from infra.lifecycle import provision
+from infra.lifecycle.engine import Engine
+from infra.lifecycle.looking import data_digest, looking
+from infra.lifecycle.provision import campaign_settings
+from infra.lifecycle.stages import Step, run_step
+from infra.store import LeaseRecord
+
+
+@pytest.fixture(scope="module")
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+    with camp(tmp_path_factory.mktemp("camp")) as one, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BIVOUAC_SITE", "in-process")
+        yield one
+
+
+def said(command: Any, *arguments: Any, **more: Any) -> tuple[int, str]:
+    out = StringIO()
+    return command(*arguments, Console(file=out, width=300), **more), out.getvalue()
+
+
+def spec_file(camped: Camp, folder: Path, **changes: Any) -> Path:
+    path = folder / "campaign.yaml"
+    document = camped.spec.model_dump(mode="json", exclude_unset=True)
+    path.write_text(yaml.safe_dump(document | changes))
+    return path
+
+
+def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(camped: Camp, tmp_path: Path) -> None:
+    with mutations(camped) as heard:
+        code, text = said(preview_command, spec_file(camped, tmp_path), False)
+    assert code == 2 and not heard
+    assert "campaign-drilled: 8" in text and "to create" in text and "+ LustreFileSystem shared" in text
+    lines = {line.name: line for line in camped.plan.cost}
+    month = lines["FSx for Lustre"].usd_per_hour * 730
+    assert any(f"{month:+,.2f}" in line and "FSx for Lustre" in line for line in text.splitlines())
+    assert not camped.client("eks").list_clusters()["clusters"] and not camped.client("s3").list_buckets()["Buckets"]
+
+
+@pytest.fixture(scope="module")
+def provisioned(camped: Camp) -> Camp:
+    with camped.opened() as context:
+        run_step(context, Step(Stage.PROVISION, "drill", provision.run))
+        context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="attempt-1", committed_step=None)
+    return camped
+
+
+def test_every_change_by_hand_is_seen_and_explained_while_a_driver_lives_and_nothing_is_touched(
+    provisioned: Camp,
+) -> None:
+    camped, taken = provisioned, [hand for hand in HANDS if hand.name != "schedule disabled"]
+    for hand in taken:
+        hand.act(camped)
+    desired(camped, 0)
+    objects = json.dumps(list(map(str, camped.plane().api.objects)))
+    with camped.opened():
+        with mutations(camped) as heard:
+            code, text = said(status_command, "drilled", camped.spec.region, False, refresh=True)
+        # The living driver itself only renews its lease.
+        assert [one for one in heard if "leases/driver" not in one[2]] == []
+    assert code == 2 and objects == json.dumps(list(map(str, camped.plane().api.objects)))
+    for hand in taken:
+        rows = [part for part in text.split("\n    ") if hand.title in part.split(":")[0]]
+        assert rows and f"{hand.verb} by hand" in text, (hand.name, text)
+        assert hand.word in text, (hand.name, text)
+    assert text.count(" by hand") == len(taken), "nothing else is called drift"
+    assert "desiredSize" not in text
+
+
+def test_repair_waits_for_no_living_driver_but_says_how_to_go_on(provisioned: Camp) -> None:
+    with provisioned.opened() as context:
+        other = context.lease.holder.model_copy(update={"host": "elsewhere", "boot_id": "another"})
+        record = LeaseRecord(holder=other, renewed_at=datetime.now(UTC), ttl_s=60)
+    key = context.lease.key
+    provisioned.client("s3").put_object(Bucket=context.store.bucket, Key=key, Body=record.model_dump_json().encode())
+    with pytest.raises(LeaseHeld) as held:
+        said(repair_command, "drilled", provisioned.spec.region, True)
+    assert "Ctrl-C" in (held.value.cure or "")
+    provisioned.client("s3").delete_object(Bucket=context.store.bucket, Key=key)
+
+
+def test_repair_sets_everything_right_and_says_so(provisioned: Camp) -> None:
+    code, text = said(repair_command, "drilled", provisioned.spec.region, True)
+    assert code == 0 and text.splitlines()[-1] == "campaign-drilled: 100 resources, no drift", text
+    assert provisioned.client("scheduler").get_schedule(Name=provisioned.names.schedule)["State"] == "ENABLED"
+    key = {"clusterName": provisioned.names.cluster, "nodegroupName": provisioned.names.gpu_group}
+    assert provisioned.client("eks").describe_nodegroup(**key)["nodegroup"]["scalingConfig"]["maxSize"] == 3
+
+
+def test_an_up_that_would_replace_the_file_system_is_refused_by_name_of_the_property(provisioned: Camp) -> None:
+    shared = provisioned.spec.storage.shared
+    other = provisioned.spec.model_copy(
+        update={
+            "storage": provisioned.spec.storage.model_copy(
+                update={"shared": shared.model_copy(update={"deployment": "SCRATCH_2", "throughput_mbs_per_tib": None})}
+            )
+        }
+    )
+    with provisioned.opened() as context:
+        settings = campaign_settings(context, data_digest(context)).model_copy(update={"spec": other})
+        engine = Engine(context, context.results / "pulumi")
+        stack = engine.stack(context.names.stack, settings.to_config())
+        with mutations(provisioned) as heard, pytest.raises(UserError, match="would be replaced") as refused:
+            engine.up(stack)
+        assert not [one for one in heard if one[0] not in ("s3",)]
+        assert "LustreFileSystem shared" in str(refused.value) and "deploymentType" in str(refused.value)
+        assert "bivouac down drilled" in (refused.value.cure or "")
+
+
+def test_another_spec_is_refused_with_the_fields_that_differ(provisioned: Camp, tmp_path: Path) -> None:
+    money = provisioned.spec.model_dump(mode="json", exclude_unset=True)["money"] | {"budget_usd": 77}
+    code, text = said(preview_command, spec_file(provisioned, tmp_path, money=money), False)
+    assert code == 64 and "money.budget_usd" in text and "77" in text
+
+
+def test_a_file_system_that_was_deleted_by_hand_is_not_made_anew_under_a_campaign(
+    provisioned: Camp, tmp_path: Path
+) -> None:
+    lose_file_system(provisioned)
+    code, text = said(preview_command, spec_file(provisioned, tmp_path), True)
+    document = json.loads(text)
+    assert code == 64 and [one["resource"] for one in document["refused"]] == ["LustreFileSystem shared"]
+    assert "newest checkpoints" in text
+    with mutations(provisioned) as heard, pytest.raises(UserError, match="deleted by hand") as refused:
+        said(repair_command, "drilled", provisioned.spec.region, True)
+    assert not [one for one in heard if one[0] != "s3"]
+    assert "bivouac down drilled" in (refused.value.cure or "")
+
+
+def test_a_look_may_not_mutate(camped: Camp) -> None:
+    with pytest.raises(LeaseLost):
+        looking(camped.spec, camped.plan, Console(file=StringIO())).guard()

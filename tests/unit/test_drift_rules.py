@@ -1,0 +1,86 @@
+"""What counts as drift, what it means, and what is refused; pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from infra.lifecycle.consequences import consequence
+from infra.lifecycle.drift import Change, Look, Row, drift_between
+from infra.lifecycle.explain import difference
+from infra.lifecycle.refusal import Standing, refusals
+
+TRAINING = Standing(begun=True, training=True, falling=False)
+IDLE = Standing(begun=True, training=False, falling=False)
+GROUP = "aws:eks/nodeGroup:NodeGroup"
+
+
+def urn(kind: str, name: str, component: str = "bivouac:infra:Any") -> str:
+    return f"urn:pulumi:campaign-x::bivouac::{component}${kind}::{name}"
+
+
+def state(kind: str, name: str, inputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {urn(kind, name): {"urn": urn(kind, name), "type": kind, "custom": True, "inputs": inputs}}
+
+
+def refused(row: Row, where: Standing, drifted: tuple[Row, ...] = (), broken: frozenset[str] = frozenset()) -> str:
+    return " | ".join(map(str, refusals(Look("campaign-x", drifted, (row,), broken, 1), where, "x")))
+
+
+def test_what_the_steward_and_aws_do_by_themselves_is_no_drift() -> None:
+    before = {"scalingConfig": {"desiredSize": 0, "maxSize": 3}, "tags": {"a": "b"}, "none": None}
+    after = {"scalingConfig": {"desiredSize": 2, "maxSize": 3}, "tags": {"a": "b", "aws:x": "y"}, "none": []}
+    assert not list(drift_between(state(GROUP, "gpu-nodes", before), state(GROUP, "gpu-nodes", after)))
+    policy = {"policy": json.dumps({"a": 1, "b": [2]})}
+    other = {"policy": json.dumps({"b": [2], "a": 1}, indent=4)}
+    kind = "aws:iam/rolePolicy:RolePolicy"
+    assert not list(drift_between(state(kind, "guard", policy), state(kind, "guard", other)))
+
+
+def test_a_changed_maximum_is_drift_beside_a_changed_size() -> None:
+    before, after = ({"scalingConfig": {"desiredSize": n, "maxSize": 3 - n}} for n in (0, 1))
+    (row,) = drift_between(state(GROUP, "gpu-nodes", before), state(GROUP, "gpu-nodes", after))
+    assert [(one.path, one.before, one.after) for one in row.changes] == [("scalingConfig.maxSize", 3, 2)]
+
+
+def test_a_replacement_of_what_holds_state_is_refused_with_the_property_that_forces_it() -> None:
+    row = Row(urn("aws:fsx/lustreFileSystem:LustreFileSystem", "shared"), "replace",
+              (Change("storageCapacity", 2400, 1200, True),))  # fmt: skip
+    assert "storageCapacity (2400 -> 1200)" in refused(row, IDLE)
+    assert not refused(row, IDLE, broken=frozenset({row.urn})), "what never came to life may be made anew"
+    assert not refused(row, Standing(begun=False, training=False, falling=False))
+
+
+def test_nodes_that_train_are_not_rolled_but_may_be_resized() -> None:
+    rolls = Row(urn(GROUP, "gpu-nodes"), "update", (Change("launchTemplate.version", "1", "2"),))
+    sizes = Row(urn(GROUP, "gpu-nodes"), "update", (Change("scalingConfig.maxSize", 2, 3),))
+    assert "launchTemplate.version would restart its nodes" in refused(rolls, TRAINING)
+    assert not refused(rolls, IDLE) and not refused(sizes, TRAINING)
+
+
+def test_a_cluster_that_was_upgraded_by_hand_is_not_taken_back() -> None:
+    row = Row(urn("aws:eks/cluster:Cluster", "cluster"), "update", (Change("version", "1.37", "1.36"),))
+    assert "does not go back to 1.36" in refused(row, IDLE)
+
+
+def test_a_lost_bucket_is_made_anew_but_a_lost_node_group_is_not() -> None:
+    for kind, wanted in (("aws:s3/bucket:Bucket", ""), (GROUP, "deleted by hand")):
+        lost = Row(urn(kind, "archive"), "deleted")
+        said = refused(Row(lost.urn, "create"), IDLE, (lost,))
+        assert (wanted in said) and bool(said) == bool(wanted)
+        assert not refused(Row(lost.urn, "create"), IDLE), "not yet made is not lost"
+
+
+def test_two_long_documents_are_told_by_the_lines_in_which_they_differ() -> None:
+    old = {"Statement": [{"Effect": "Allow", "Action": f"s3:Get{n}", "Resource": "*"} for n in range(20)]}
+    new = json.loads(json.dumps(old).replace("s3:Get7", "s3:Delete7"))
+    lines = difference(Change("policy", json.dumps(old), json.dumps(new)))
+    assert [line.strip() for line in lines] == ["policy:", '-   "Action": "s3:Get7",', '+   "Action": "s3:Delete7",']
+
+
+def test_a_changed_tag_has_no_consequence_but_a_lost_schedule_has() -> None:
+    cluster = Row(urn("aws:eks/cluster:Cluster", "cluster"), "changed", (Change("tags.owner", "a", "b"),))
+    assert consequence(cluster) == ""
+    assert "nothing stops the GPU nodes" in consequence(
+        Row(urn("aws:scheduler/schedule:Schedule", "deadline"), "deleted")
+    )
