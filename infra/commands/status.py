@@ -93,6 +93,7 @@ def _compared(spec: Spec, store: CampaignStore) -> tuple[tuple[Look, ...], tuple
     context = looking(spec, None, Console(stderr=True, highlight=False))
     where = standing(context)
     if where.falling:
+        context.progress.note("the camp is being struck or is gone: there is nothing to compare")
         return (), ()
     with context.progress.stage("compare", "the stacks against AWS; nothing is touched"):
         looks = look_at_stacks(context)
