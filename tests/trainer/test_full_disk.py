@@ -52,7 +52,10 @@ def test_a_tier_without_room_for_a_second_checkpoint_ends_with_74_and_keeps_the_
     assert seen["path"] in detail
     assert 10 in seen["first"]["committed"]["shared" if tier == "shared" else "local-0"]
     newest = max(step for _, step in seen["first"]["announced"])
-    assert [(event["step"], event["sound"]) for event in seen["after"]["restored"]] == [(newest, True)], seen["after"]
+    # A step may be committed on the nodes while the full tier ends the attempt, before it is announced.
+    committed = {step for steps in seen["first"]["committed"].values() for step in steps if step >= newest}
+    (restored,) = seen["after"]["restored"]
+    assert restored["sound"] and restored["step"] == max(committed), (committed, seen["after"])
     assert not seen["left"], "the next attempt has tidied up"
 
 
