@@ -36,10 +36,11 @@ import ctypes, os, sys
 def step(name): print(name, flush=True)
 step("namespaces")
 libc = ctypes.CDLL(None, use_errno=True)
+# Before the mount: it may hide the very folder that the packages lie in.
+from pyroute2 import IPRoute
 if libc.mount(b"tmpfs", sys.argv[1].encode(), b"tmpfs", 0, None):
     sys.exit("mount: " + os.strerror(ctypes.get_errno()))
 step("mount")
-from pyroute2 import IPRoute
 with IPRoute() as links:
     links.link("add", ifname="camp0", kind="bridge")
     step("bridge")
