@@ -170,16 +170,21 @@ def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_
     assert certify.look_through(context.account, context.names, "", context.spec.account, ()).found == ()
 
 
-def test_an_empty_state_while_resources_exist_is_an_error_that_names_them(camped: Camp, context: Context) -> None:
+def test_an_empty_state_while_resources_exist_sweeps_what_is_tagged_and_names_the_rest(
+    camped: Camp, context: Context
+) -> None:
     teardown.run(context)
-    ec2 = camped.client("ec2")
+    ec2, iam = camped.client("ec2"), camped.client("iam")
     tags = [{"ResourceType": "volume", "Tags": [{"Key": "bivouac:campaign", "Value": camped.names.campaign}]}]
     volume = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)["VolumeId"]
+    role = camped.names.node_role
+    iam.create_role(RoleName=role, AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(certify, "SETTLE_S", 0.5)
-        with pytest.raises(PermanentError, match=volume):
+        with pytest.raises(PermanentError, match=role):
             teardown.run(context)
-    ec2.delete_volume(VolumeId=volume)
+    assert volume not in [one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]]
+    iam.delete_role(RoleName=role)
 
 
 def test_credentials_of_another_account_are_refused_before_anything_is_touched(camped: Camp) -> None:
