@@ -50,7 +50,8 @@ class Story:
     stack: str
     denied: str
     certificate_with_leak: str
-    leak: str
+    strayed: str
+    left: str
     last_run: Any
     events: list[dict[str, Any]]
 
@@ -76,14 +77,17 @@ def _told(rehearsal: Rehearsal) -> Story:
     logs = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "logs", "deployment/steward").stdout
     stack = rehearsal.run("shell", rehearsal.name, "--", "pulumi", "stack", "--show-urns").stdout
     denied = rehearsal.python(AS_STEWARD.format(role=f"bivouac-{rehearsal.name}-steward"))
-    leak = rehearsal.python(LEAVE_A_VOLUME.format(name=rehearsal.name))
+    strayed = rehearsal.python(LEAVE_A_VOLUME.format(key="bivouac:campaign", value=rehearsal.name))
+    left = rehearsal.python(LEAVE_A_VOLUME.format(key="Name", value=f"bivouac-{rehearsal.name}-scratch"))
     rehearsal.kill(first)
     during = listening()
     leaky = rehearsal.run("run", str(rehearsal.path), timeout=400)
-    rehearsal.python(f"import boto3; boto3.client('ec2').delete_volume(VolumeId='{leak}')")
+    rehearsal.python(f"import boto3; boto3.client('ec2').delete_volume(VolumeId='{left}')")
     last = rehearsal.run("run", str(rehearsal.path))
     events = rehearsal.events()
-    return Story(rehearsal, before, during, second, nodes, logs, stack, denied, _text(leaky), leak, last, events)
+    return Story(
+        rehearsal, before, during, second, nodes, logs, stack, denied, _text(leaky), strayed, left, last, events
+    )
 
 
 AS_STEWARD = """
@@ -99,7 +103,7 @@ except ClientError as error:
 """
 LEAVE_A_VOLUME = """
 import boto3
-tags = [dict(ResourceType="volume", Tags=[dict(Key="bivouac:campaign", Value="{name}")])]
+tags = [dict(ResourceType="volume", Tags=[dict(Key="{key}", Value="{value}")])]
 print(boto3.client("ec2").create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)["VolumeId"])
 """
 
@@ -197,9 +201,15 @@ def test_the_golden_checkpoint_evaluates_as_recorded(story: Story, struck: Any) 
     assert (story.rehearsal.archived("golden") / f"step-{STEPS:08d}" / "manifest.json").exists()
 
 
-def test_a_volume_left_behind_is_named_by_the_certificate(story: Story) -> None:
+def test_a_volume_with_the_campaigns_tag_that_the_stack_does_not_know_is_swept(story: Story) -> None:
+    assert [data["outputs"]["swept"] for data in of_kind(story, "stage.finished") if data["stage"] == "teardown"] == [
+        [f"volume {story.strayed}"]
+    ]
+
+
+def test_a_volume_with_only_a_name_of_ours_is_left_and_named_by_the_certificate(story: Story) -> None:
     assert not story.certificate_with_leak.startswith("exit 0")
-    assert f"volume {story.leak}" in story.certificate_with_leak
+    assert f"volume {story.left}" in story.certificate_with_leak
 
 
 def test_the_last_certificate_is_clean(story: Story) -> None:
