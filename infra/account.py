@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -22,11 +23,18 @@ RETRY_AFTER = timedelta(seconds=30)
 _RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
 
 
+_READS = ("Get", "List", "Describe", "Head", "Assume", "BatchGet", "BatchCheck", "Select", "Simulate", "Lookup")
+"""Operations whose names begin so change nothing."""
+_LEASES = "/leases/"
+
+
 class Account:
     """Clients of one region; thread-safe."""
 
     def __init__(self, region: str) -> None:
         self.region = region
+        self.guard: Callable[[], None] | None = None
+        """Asked right before each request that changes something, each retry of it too; raises to stop it."""
         self.session = boto3.Session(region_name=region)
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -34,8 +42,16 @@ class Account:
     def client(self, service: str) -> Any:
         with self._lock:
             if service not in self._clients:
-                self._clients[service] = self.session.client(service, config=_RETRIES)
+                made = self._clients[service] = self.session.client(service, config=_RETRIES)
+                made.meta.events.register("before-send", self._before_send)
             return self._clients[service]
+
+    def _before_send(self, event_name: str, request: Any, **_: Any) -> None:
+        """A process that was stopped wakes up anywhere, also between a look at its lease and the call behind it."""
+        operation = event_name.rpartition(".")[2]
+        # Leases guard themselves: each write of one is conditional.
+        if self.guard is not None and not operation.startswith(_READS) and _LEASES not in request.url:
+            self.guard()
 
     def identity(self) -> dict[str, str]:
         """`Account` and `Arn` of the credentials. Raises `UserError` when there are none or they are expired."""

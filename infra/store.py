@@ -204,7 +204,7 @@ class Lease:
         Raises `LeaseHeld` naming a living holder.
         """
         found = self.current()
-        previous = None
+        previous, self._etag = None, None
         if found is not None:
             record, self._etag, age = found
             self.lapsed = record.lapsed

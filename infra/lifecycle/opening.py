@@ -47,6 +47,7 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
     store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, _writer())
     lease = store.lease(DRIVER_LEASE, LEASE_TTL)
     previous = lease.acquire()
+    account.guard = lease.check
     try:
         store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
         store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
@@ -68,6 +69,7 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
         )
     finally:
         lease.release()
+        account.guard = None
 
 
 @contextmanager

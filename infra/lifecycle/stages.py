@@ -80,6 +80,7 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
         _say_what_bills(context, step.stage)
         raise
     seconds = round(time.monotonic() - begun, 2)
+    context.guard()
     context.store.append(Kind.STAGE_FINISHED, stage=step.stage, seconds=seconds, outputs=outputs)
     context.outputs[step.stage] = outputs
     return outputs

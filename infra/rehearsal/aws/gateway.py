@@ -108,7 +108,8 @@ class Gateway:
 
     def _fault(self, signature: Signature, operation: str, environ: Environ) -> Fault | None:
         """The fault of this call, once its delay is over; `refuse` raises, `drop` closes the line."""
-        call = Call(signature.service, operation, signature.access_key, environ["PATH_INFO"])
+        agent = environ.get("HTTP_USER_AGENT", "")
+        call = Call(signature.service, operation, signature.access_key, environ["PATH_INFO"], agent)
         fault = next((fault for hook in self.world.faults if (fault := hook(call))), None)
         if fault is not None:
             time.sleep(fault.delay_s)

@@ -46,6 +46,7 @@ MODULES = (
     "residual",
     "tagging",
     "faults",
+    "journal",
 )
 """In this order; each has `install(world: World) -> None`."""
 CREDENTIALS = "credentials.json"

@@ -64,6 +64,8 @@ class Call:
     action: str
     access_key: str
     path: str = ""
+    agent: str = ""
+    """The client's own words on itself; AWS_SDK_UA_APP_ID in its environment is among them as `app/<id>`."""
 
 
 @dataclass(frozen=True)
