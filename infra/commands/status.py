@@ -38,6 +38,8 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
         if not as_json:
             console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
             console.print(f"as kept in {results_folder(campaign)}:", markup=False, soft_wrap=True)
+        if state.running_stage is Stage.REPORT:
+            facts["stage"] = "ended"  # what the report kept is from just before its own end
         _show(facts, state, as_json, console)
         return 0
     spec = stored_spec(store)

@@ -242,7 +242,8 @@ def test_down_all_leaves_nothing(story: Story, struck: Any) -> None:
 def test_the_status_of_a_struck_camp_is_told_from_what_was_kept(story: Story, struck: Any) -> None:
     done = story.rehearsal.run("status", story.rehearsal.name)
     assert done.returncode == 0, _text(done)
-    assert "out of reach" in done.stdout and "certificate clean" in done.stdout, done.stdout
+    assert "out of reach" in done.stdout and "faulty on rehearsal: ended" in done.stdout
+    assert "certificate clean" in done.stdout, done.stdout
 
 
 def _read(path: Path) -> bytes:
