@@ -64,7 +64,16 @@ def diagnose() -> tuple[Finding, ...]:
     """All findings, good and bad. Takes about a second; changes nothing on the host."""
     tools = _tools()
     building = any(not finding.ok for finding in tools)
-    return (_python(), _path(), *_packages(), *tools, _go(needed=building), *_programs(), _namespaces(), *_machine(building))
+    return (
+        _python(),
+        _path(),
+        *_packages(),
+        *tools,
+        _go(needed=building),
+        *_programs(),
+        _namespaces(),
+        *_machine(building),
+    )
 
 
 def render(findings: tuple[Finding, ...]) -> Table:
@@ -87,7 +96,7 @@ def _python() -> Finding:
 
 
 def _path() -> Finding:
-    """PATH is parted at colons, and setuptools takes `$` in a path for a variable when it builds the trainer's wheel."""
+    """PATH is parted at colons, and setuptools takes `$` for a variable when it builds the trainer's wheel."""
     folder = str(Path(sys.prefix).absolute())
     bad = [sign for sign in "$:\n" if sign in folder]
     cure = "" if not bad else "clone it into a folder without dollar signs, colons and line ends in its path"
