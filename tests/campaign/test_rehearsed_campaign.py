@@ -85,9 +85,7 @@ def _told(rehearsal: Rehearsal) -> Story:
     rehearsal.python(f"import boto3; boto3.client('ec2').delete_volume(VolumeId='{left}')")
     last = rehearsal.run("run", str(rehearsal.path))
     events = rehearsal.events()
-    return Story(
-        rehearsal, listens, second, nodes, logs, stack, denied, _text(leaky), strayed, left, last, events
-    )
+    return Story(rehearsal, listens, second, nodes, logs, stack, denied, _text(leaky), strayed, left, last, events)
 
 
 AS_STEWARD = """
