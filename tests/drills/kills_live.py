@@ -1,7 +1,7 @@
 """Drivers killed on a live rehearsal, at every boundary of stages and in the middle of each; the next one goes on.
 
 One campaign carries all points, each with one of four signals in turn: SIGKILL, SIGINT, SIGTERM, and SIGSTOP past its
-lease, continued when the next driver is at work. Afterwards there was never a second network or cluster, each stage
+lease, continued when another driver has been at work. Afterwards there was never a second network or cluster, each stage
 has finished once, the archive and the certificate are whole, no lock and nothing pending is left, and a driver that
 woke up has written nothing. Four campaigns meet every pair of point and signal.
 """
@@ -111,7 +111,7 @@ class Campaign:
         assert networks <= 1 and clusters <= 1, f"{networks} networks, {clusters} clusters"
 
     def wake(self) -> None:
-        """Those who slept past their lease, one by one: they must find it lost and write nothing."""
+        """Those who slept while another driver took over, one by one: they find their lease lost and write nothing."""
         for sleeper in self.sleepers:
             before = self._written()
             sleeper.send_signal(signal.SIGCONT)
@@ -176,7 +176,7 @@ def one_campaign(number: int, dice: random.Random, points: list[tuple[str, str]]
                 missed = why is not None
                 if why is None:
                     why = _tried(lambda: running.strike(stage, where, sent))  # noqa: B023
-                    if why is None and len(running.sleepers) > 1:
+                    if why is None and sent is not signal.SIGSTOP:
                         why = _tried(running.wake)
                 rows.append({"stage": stage, "where": where, "signal": sent.name, "failure": why})
                 end = "not reached" if missed else why or "ok"
