@@ -1,9 +1,9 @@
 """Drivers killed on a live rehearsal, at every boundary of stages and in the middle of each; the next one goes on.
 
 One campaign carries all points, each with one of four signals in turn: SIGKILL, SIGINT, SIGTERM, and SIGSTOP past its
-lease, continued when another driver has been at work. Afterwards there was never a second network or cluster, each stage
-has finished once, the archive and the certificate are whole, no lock and nothing pending is left, and a driver that
-woke up has written nothing. Four campaigns meet every pair of point and signal.
+lease, continued when another driver has been at work. Afterwards there was never a second network or cluster, each
+stage has finished once, the archive and the certificate are whole, no lock and nothing pending is left, and a driver
+that woke up has written nothing. Four campaigns meet every pair of point and signal.
 """
 
 from __future__ import annotations
