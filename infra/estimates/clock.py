@@ -11,7 +11,7 @@ from infra.estimates.figure import rounded
 from infra.estimates.saving import RANKS_START_S, Saving
 from infra.spec import Spec
 
-BEFORE_TRAINING = ("provision", "bake", "preflight", "launch")
+BEFORE_TRAINING = ("bake", "provision", "preflight", "launch")
 GPU_STAGES = ("preflight", "launch", "supervise", "archive")
 """While these run, GPU nodes are up."""
 
