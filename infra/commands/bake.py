@@ -34,7 +34,7 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console) -> int:
 
     with opened_for_images(spec, make_plan(spec, seen.facts), console, LIFE) as context:
         with context.progress.stage("bake", "foundation; node image and trainer image"):
-            baked = bake.run(context, force)
+            baked = bake.images(context, force=force)
         console.print(
             f"node image    {baked['node_image']['ami']}  s3://{context.buckets.state}/{baked['node_image']['manifest']}"
         )

@@ -42,12 +42,20 @@ class ImageManifest(BaseModel):
     layer_packages: dict[str, str]
 
 
-def run(context: Context, force: bool = False) -> dict[str, Any]:
-    """The foundation, the node image, the trainer image. Idempotent."""
+def run(context: Context) -> dict[str, Any]:
+    """As a stage of a campaign, which keeps the node image that it began with. Idempotent."""
     context.progress.step("noting what is there before anything is made")
     certify.note_baseline(context)
+    done = images(context, own=node_image.recorded(context.store))
+    context.guard()
+    context.store.put_json(node_image.RECORD, done["node_image"])
+    return done
+
+
+def images(context: Context, own: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
+    """The foundation, the node image, the trainer image; `own` is taken as long as it is there."""
     where = foundation(context)
-    nodes, fresh = node_image.ensure(context, where, force)
+    nodes, fresh = node_image.ensure(context, where, own, force)
     trainer = trainer_image(context, where, force)
     return {
         **trainer,

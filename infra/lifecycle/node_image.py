@@ -58,9 +58,10 @@ def manifest_key(inputs: str) -> str:
     return f"images/nodes/{inputs}.json"
 
 
-def ensure(context: Context, where: FoundationOutputs, force: bool = False) -> tuple[NodeImage, bool]:
-    """The node image of this spec, and whether it was baked now. A campaign keeps the image that it began with."""
-    own = recorded(context.store)
+def ensure(
+    context: Context, where: FoundationOutputs, own: NodeImage | None = None, force: bool = False
+) -> tuple[NodeImage, bool]:
+    """The node image of this spec, and whether it was baked now; `own` is taken whatever the inputs are now."""
     if own is not None and not force and _available(context, own.ami):
         return own, False
     base_ami, base = find_base(context)
@@ -68,7 +69,6 @@ def ensure(context: Context, where: FoundationOutputs, force: bool = False) -> t
     known = stored(context.store, inputs)
     if known is not None and not force and _available(context, known.ami):
         context.progress.note(f"node image known by the digest of its inputs, {inputs[:12]}: {known.ami}")
-        _record(context, known)
         return known, False
     _forget_unfinished(context, inputs)
     with builder(context, where, base_ami) as built:
@@ -79,7 +79,6 @@ def ensure(context: Context, where: FoundationOutputs, force: bool = False) -> t
     for reason in dict.fromkeys(image.not_applied.values()):
         roles = ", ".join(role for role, why in image.not_applied.items() if why == reason)
         context.progress.note(f"not applied, {reason}: {roles}")
-    _record(context, image)
     return image, True
 
 
@@ -124,7 +123,8 @@ def stored(store: CampaignStore, inputs: str) -> NodeImage | None:
 def recorded(store: CampaignStore) -> NodeImage | None:
     """The image that this campaign began with; None before its bake, and when its manifest is gone."""
     record = store.get_json(RECORD)
-    return None if record is None else stored(store, record["inputs_digest"])
+    body = None if record is None else store.get(record["manifest"])
+    return None if body is None else NodeImage.model_validate_json(body)
 
 
 def insist(store: CampaignStore, names: Names, ec2: Any) -> NodeImage:
@@ -246,8 +246,3 @@ def _forget_unfinished(context: Context, inputs: str) -> None:
 def _available(context: Context, ami: str) -> bool:
     found = context.account.client("ec2").describe_images(Filters=[{"Name": "image-id", "Values": [ami]}])["Images"]
     return any(image["State"] == "available" for image in found)
-
-
-def _record(context: Context, image: NodeImage) -> None:
-    context.guard()
-    context.store.put_json(RECORD, {"ami": image.ami, "inputs_digest": image.inputs_digest})

@@ -144,7 +144,9 @@ def campaigns(account: Account, bucket: str) -> list[str]:
         if is_missing(error):
             return []
         raise
-    return [item["Prefix"].split("/")[1] for item in answer.get("CommonPrefixes", ())]
+    found = [item["Prefix"].split("/")[1] for item in answer.get("CommonPrefixes", ())]
+    # A bake ahead of its campaign leaves a lease there, and no spec.
+    return [name for name in found if CampaignStore(account.client("s3"), bucket, name, "").get_json(SPEC) is not None]
 
 
 def spec_key(version: int) -> str:
