@@ -119,7 +119,7 @@ def _hear(event: dict[str, Any], heard: Heard, clock: list[float], say: Any) -> 
 def _words(data: dict[str, Any]) -> str:
     """Role, task, and what the module said; of a command also the end of its output."""
     result = data.get("res", {})
-    said = [str(result.get(key, "")).strip()[-600:] for key in ("msg", "stderr", "module_stderr")]
+    said = [str(result.get(key, "")).strip()[-600:] for key in ("url", "msg", "stderr", "module_stderr")]
     where = f"role {data['role']}, " if data.get("role") else ""
     return f"{where}task {data.get('task')!r}: {' '.join(part for part in said if part)}"[:1200]
 
