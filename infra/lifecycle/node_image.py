@@ -159,8 +159,8 @@ def _bake(context: Context, built: Builder, base_ami: str, base: str, inputs: st
     given = {"node_image_inputs": inputs, "node_image_base": base, "node_image_accelerator": maker}
     with tempfile.TemporaryDirectory() as work:
         facts = play(context, built, "node_image", given, Path(work))
-    _refuse_incomplete(context.spec, facts["not_applied"])
-    ami, snapshots = _take(context, built.id, inputs, base)
+    refuse_incomplete(context.spec, facts["not_applied"])
+    ami, snapshots = take(context, built.id, inputs, base)
     image = NodeImage(
         ami=ami,
         snapshots=snapshots,
@@ -180,7 +180,7 @@ def _bake(context: Context, built: Builder, base_ami: str, base: str, inputs: st
     return image
 
 
-def _refuse_incomplete(spec: Spec, not_applied: dict[str, str]) -> None:
+def refuse_incomplete(spec: Spec, not_applied: dict[str, str]) -> None:
     """Nodes that are held against their instance type's profile need every role; a plain machine's profile does not."""
     lacking = [role for role, why in not_applied.items() if why.startswith(_NO_PACKAGES)]
     if lacking and spec.preflight.profile in (None, spec.nodes.instance_type):
@@ -191,7 +191,7 @@ def _refuse_incomplete(spec: Spec, not_applied: dict[str, str]) -> None:
         )
 
 
-def _take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, tuple[str, ...]]:
+def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, tuple[str, ...]]:
     """Stop the builder, so that its disk is at rest, and make the image of it; (AMI, snapshots)."""
     ec2 = context.account.client("ec2")
     context.guard()

@@ -36,6 +36,20 @@ class Heard:
 
 def play(context: Context, builder: Builder, group: str, given: dict[str, Any], work: Path) -> dict[str, Any]:
     """Play the part of bake.yml for `group`; returns the fact that it ends with. `work` is an empty folder."""
+    heard = run(PLAYBOOKS / "bake.yml", inventory(context, builder, group), given, work, context.progress.step)
+    if heard.failure is not None or not heard.baked:
+        raise PermanentError(
+            "the bake failed",
+            seen=heard.failure or "it ended without saying what the image holds",
+            cure="mend what the message names; the same command bakes again, on a new builder",
+        )
+    slow = sorted(heard.seconds.items(), key=lambda row: -row[1])
+    context.progress.note(", ".join(f"{role} {seconds:.1f} s" for role, seconds in slow))
+    return heard.baked
+
+
+def inventory(context: Context, builder: Builder, group: str) -> dict[str, Any]:
+    """The builder as the only host, in the group that says which image it bakes."""
     host = {
         "ansible_connection": "ssm_command",
         "ansible_python_interpreter": "python3",
@@ -46,17 +60,7 @@ def play(context: Context, builder: Builder, group: str, given: dict[str, Any], 
         "ssm_prefix": f"{context.store.prefix}/bake/",
         "ssm_timeout": COMMAND_S,
     }
-    inventory = {"all": {"children": {group: {"hosts": {"builder": host}}}}}
-    heard = run(PLAYBOOKS / "bake.yml", inventory, given, work, context.progress.step)
-    if heard.failure is not None or not heard.baked:
-        raise PermanentError(
-            "the bake failed",
-            seen=heard.failure or "it ended without saying what the image holds",
-            cure="mend what the message names; the same command bakes again, on a new builder",
-        )
-    slow = sorted(heard.seconds.items(), key=lambda row: -row[1])
-    context.progress.note(", ".join(f"{role} {seconds:.1f} s" for role, seconds in slow))
-    return heard.baked
+    return {"all": {"children": {group: {"hosts": {"builder": host}}}}}
 
 
 def run(
