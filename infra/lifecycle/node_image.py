@@ -6,6 +6,7 @@ It belongs to the foundation: it outlives its campaign, and every campaign of th
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,8 +101,9 @@ def find_base(context: Context) -> tuple[str, str]:
 
 
 def versions(root: Path) -> dict[str, Any]:
-    """images/versions.yaml, by role."""
-    found: dict[str, Any] = yaml.safe_load((root / "images/versions.yaml").read_text())["versions"]
+    """images/versions.yaml, by role; dates as text, as JSON will have them."""
+    read = yaml.safe_load((root / "images/versions.yaml").read_text())["versions"]
+    found: dict[str, Any] = json.loads(json.dumps(read, default=str))
     return found
 
 

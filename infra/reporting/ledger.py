@@ -180,7 +180,10 @@ def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: 
             if e.kind is Kind.STAGE_FINISHED
         )
         return () if known else tuple((row.begun_s, row.ended_s) for row in stages if row.stage == Stage.BAKE)
-    return _gpu_windows(record, stages, paid) if line.gpu else (paid,)
+    if line.gpu:
+        return _gpu_windows(record, stages, paid)
+    stack = min((row.begun_s for row in stages if row.stage == Stage.PROVISION), default=paid[1])
+    return ((max(paid[0], stack), paid[1]),) if stack < paid[1] else ()
 
 
 def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Window, ...]:

@@ -26,11 +26,11 @@ from infra.account import Account
 from infra.components import policies
 from infra.components.outputs import FoundationOutputs
 from infra.errors import PermanentError, UserError
-from infra.lifecycle import builder, node_image
+from infra.lifecycle import bake, builder, node_image, playbook
 from infra.lifecycle.context import Context
 from infra.names import INPUTS_TAG, MANIFEST_TAG, REPOSITORY, ROLE_TAG, WORKSHOP, WORKSHOP_GUARD, buckets
 from infra.progress import Progress
-from infra.rehearsal.aws import server
+from infra.rehearsal.aws import access, server
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.site import network
 from infra.spec import Spec
@@ -317,16 +317,16 @@ def test_aws_ends_a_builder_whose_driver_is_gone(world: World, account: Account,
         abandoned.__exit__(None, None, None)
 
 
-def test_the_role_that_ends_builders_can_end_nothing_else(account: Account, workshop: FoundationOutputs) -> None:
-    guard = account.client("sts").assume_role(RoleArn=workshop.workshop_guard_arn, RoleSessionName="test")[
-        "Credentials"
-    ]
+def test_the_role_that_ends_builders_can_end_nothing_else(
+    world: World, account: Account, workshop: FoundationOutputs
+) -> None:
+    guard = access.open_session(world, workshop.workshop_guard_arn, "test")
     ec2 = boto3.client(
         "ec2",
         region_name=account.region,
-        aws_access_key_id=guard["AccessKeyId"],
-        aws_secret_access_key=guard["SecretAccessKey"],
-        aws_session_token=guard["SessionToken"],
+        aws_access_key_id=guard.access_key_id,
+        aws_secret_access_key=guard.secret_access_key,
+        aws_session_token=guard.session_token,
     )
     launch = dict(InstanceType="m7i.large", MinCount=1, MaxCount=1, SubnetId=workshop.workshop_subnet_id)
     base, _ = node_image.find_base(SimpleNamespace(spec=SPEC, account=account))  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ def test_images_are_baked_on_builders_that_are_gone_afterwards_whatever_happens(
     unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
     unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
     inner = [sys.executable, "-m", "pytest", str(INSIDE), "-p", "no:cacheprovider", "-s", f"--rootdir={tmp_path}"]
-    inner += ["--durations=0"]
     environment = {**os.environ, "BAKE_WORK": str(tmp_path / "site")}
     answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=280)
     print(answer.stdout)
