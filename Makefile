@@ -6,7 +6,7 @@ SPEC   ?= infra/campaigns/rehearsal.yaml
 .PHONY: help setup venv tools rehearsal test test-unit drills lint doctor down clean
 
 help:  ## What there is to make
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 setup:  ## Python packages and tools, in parallel
 	@$(MAKE) --no-print-directory -j2 venv tools
@@ -36,6 +36,9 @@ test-unit: venv  ## The quick tests: pure logic and the resource graph
 
 drills: setup  ## Seeded drills of kills, leaks, storage and more, the long form; DRILLS="leaks --seed 2" for some
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/drills/all.py $(DRILLS)
+
+bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/bench/$*.py $(BENCH)
 
 lint: venv  ## Style, types, layers
 	@$(BIN)/ruff check .

@@ -70,6 +70,18 @@ def run(
 
 
 @app.command()
+def bake(
+    spec: SpecPath,
+    force: Annotated[bool, typer.Option("--force", help="Bake also what was baked before.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")] = False,
+) -> None:
+    """Node image and trainer image of a spec, ahead of its campaign; what was baked before is skipped."""
+    from infra.commands.bake import bake_command
+
+    raise typer.Exit(bake_command(spec, force, yes, console))
+
+
+@app.command()
 def status(
     name: Name,
     region: Region = "us-east-1",

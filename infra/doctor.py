@@ -64,7 +64,16 @@ def diagnose() -> tuple[Finding, ...]:
     """All findings, good and bad. Takes about a second; changes nothing on the host."""
     tools = _tools()
     building = any(not finding.ok for finding in tools)
-    return (_python(), *_packages(), *tools, _go(needed=building), *_programs(), _namespaces(), *_machine(building))
+    return (
+        _python(),
+        _path(),
+        *_packages(),
+        *tools,
+        _go(needed=building),
+        *_programs(),
+        _namespaces(),
+        *_machine(building),
+    )
 
 
 def render(findings: tuple[Finding, ...]) -> Table:
@@ -86,6 +95,14 @@ def _python() -> Finding:
     )
 
 
+def _path() -> Finding:
+    """PATH is parted at colons, and setuptools takes `$` for a variable when it builds the trainer's wheel."""
+    folder = str(Path(sys.prefix).absolute())
+    bad = [sign for sign in "$:\n" if sign in folder]
+    cure = "" if not bad else "clone it into a folder without dollar signs, colons and line ends in its path"
+    return Finding("clone's path", folder, not bad, cure)
+
+
 def _packages() -> list[Finding]:
     """The packages that this one declares, each in a version that it allows; one row when all are there."""
     bad = []
@@ -104,7 +121,7 @@ def _packages() -> list[Finding]:
 
 def refuse_unfit() -> None:
     """What no tool build can mend, before anything is started. Raises `PermanentError` with every cure."""
-    bad = [finding for finding in (*_packages(), *_programs(), _namespaces()) if not finding.ok]
+    bad = [finding for finding in (_path(), *_packages(), *_programs(), _namespaces()) if not finding.ok]
     if bad:
         seen = "; ".join(f"{finding.subject}: {finding.seen}" for finding in bad)
         cure = "; ".join(finding.cure for finding in bad)

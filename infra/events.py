@@ -15,8 +15,8 @@ class Stage(StrEnum):
 
     CHECK = "check"
     PLAN = "plan"
-    PROVISION = "provision"
     BAKE = "bake"
+    PROVISION = "provision"
     PREFLIGHT = "preflight"
     LAUNCH = "launch"
     SUPERVISE = "supervise"

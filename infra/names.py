@@ -10,6 +10,8 @@ FOUNDATION_STACK = "foundation"
 FOUNDATION_PREFIX = "bivouac-"
 """With which the names of the foundation's buckets begin."""
 REPOSITORY = "bivouac/trainer"
+WORKSHOP, WORKSHOP_GUARD = "bivouac_workshop", "bivouac_workshop_guard"
+"""Where images are baked. Underscores: no campaign's name can have them, so none collides."""
 
 NAMESPACE = "campaign"
 PRIORITY_CLASS = "bivouac-training"
@@ -36,6 +38,9 @@ CAMPAIGN_TAG = "bivouac:campaign"
 OWNER_TAG = "bivouac:owner"
 EXPIRES_TAG = "bivouac:expires"
 FOUNDATION_TAG = "bivouac:foundation"
+ROLE_TAG, BUILDER = "bivouac:role", "builder"
+INPUTS_TAG, MANIFEST_TAG = "bivouac:inputs", "bivouac:manifest"
+"""On a baked node image and its snapshots: the digest of its inputs, and its manifest once that is written."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,8 @@ class Names:
         return f"{self.prefix}-archive"
 
     @property
-    def builder_role(self) -> str:
-        """The builder's role and its instance profile alike."""
+    def builder(self) -> str:
+        """Name tag of the builder that bakes for this campaign, and name of the schedule that ends it."""
         return f"{self.prefix}-builder"
 
     @property
@@ -131,7 +136,6 @@ class Names:
             self.steward_role,
             self.trainer_role,
             self.archive_role,
-            self.builder_role,
             self.guard_role,
         )
 

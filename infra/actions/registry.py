@@ -96,8 +96,10 @@ class Registry:
         self.ecr.complete_layer_upload(repositoryName=repository, uploadId=upload, layerDigests=[digest])
         return digest
 
-    def push_image(self, base: tuple[str, str], layer: bytes, environment: dict[str, str], tag: str) -> str:
-        """One layer on top of `base` (repository, reference); returns the image's digest.
+    def push_image(
+        self, base: tuple[str, str], layer: bytes, environment: dict[str, str], tag: str
+    ) -> tuple[str, bool]:
+        """One layer on top of `base` (repository, reference); returns the image's digest, and whether it is new.
 
         The tag is immutable in the registry, so pushing the same inputs twice is done once.
         """
@@ -122,8 +124,8 @@ class Registry:
                 repositoryName=REPOSITORY, imageManifest=text, imageManifestMediaType=MANIFEST, imageTag=tag
             )
         except (self.ecr.exceptions.ImageAlreadyExistsException, self.ecr.exceptions.ImageTagAlreadyExistsException):
-            return self.manifest(REPOSITORY, tag)[1]
-        return digest_of(text.encode())
+            return self.manifest(REPOSITORY, tag)[1], False
+        return digest_of(text.encode()), True
 
 
 def _with_layer(base: dict[str, Any], layer: str, environment: dict[str, str]) -> dict[str, Any]:
@@ -144,10 +146,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE of the image")
     options = parser.parse_args(arguments)
     environment = dict(item.split("=", 1) for item in options.env)
-    image = Registry(Account(options.region)).push_image(
+    image, pushed = Registry(Account(options.region)).push_image(
         split_reference(options.base), layer_of(options.root), environment, options.tag
     )
-    print(json.dumps({"digest": image}))
+    print(json.dumps({"digest": image, "pushed": pushed}))
     return 0
 
 

@@ -11,6 +11,7 @@ from infra.errors import UserError
 from infra.folders import results_folder
 from infra.lifecycle import report
 from infra.lifecycle.opening import record_of
+from infra.reporting.record import PACKED
 
 
 def report_command(campaign: str, region: str, show: bool, console: Console) -> int:
@@ -19,10 +20,10 @@ def report_command(campaign: str, region: str, show: bool, console: Console) -> 
     try:
         store = record_of(campaign, region)
     except UserError as error:
-        if not (results / report.PACKED).exists():
+        if not (results / PACKED).exists():
             raise
         console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
-        console.print(f"made again from {results / report.PACKED}", markup=False, soft_wrap=True)
+        console.print(f"made again from {results / PACKED}", markup=False, soft_wrap=True)
         made, written = report.write_again(results, console.print)
     else:
         made, written = report.write(store, results, console.print)

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from infra import meter
-from infra.events import Stage, fold
+from infra.errors import UserError
+from infra.events import CampaignState, Stage, fold
+from infra.folders import results_folder
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, record_of, stored_plan, stored_spec
+from infra.reporting.record import PACKED, Record, unpacked
 from infra.spec import Spec
 from infra.store import CampaignStore
 
@@ -24,39 +27,77 @@ DRIFTED = 2
 
 
 def status_command(campaign: str, region: str, as_json: bool, console: Console, *, refresh: bool = False) -> int:
-    """Exit code 0; with `refresh` 2 where something was changed or deleted by hand."""
-    store = record_of(campaign, region)
+    """Exit code 0; with `refresh` 2 where something was changed or deleted by hand.
+
+    Raises `UserError` where the campaign can be found neither in the account nor in the results folder.
+    """
+    try:
+        store = record_of(campaign, region)
+    except UserError as error:
+        facts, state = _facts_of(_kept(campaign, error), {}, {})
+        if not as_json:
+            console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
+            console.print(f"as kept in {results_folder(campaign)}:", markup=False, soft_wrap=True)
+        if state.running_stage is Stage.REPORT:
+            facts["stage"] = "ended"  # what the report kept is from just before its own end
+        _show(facts, state, as_json, console)
+        return 0
     spec = stored_spec(store)
-    events = store.events()
-    state, live, plan = fold(events), store.get_json("live.json") or {}, stored_plan(store, spec)
-    base = Decimal(str(plan.totals.usd_per_hour_idle.value))
-    nodes = Decimal(str(plan.totals.usd_per_hour.value)) - base
-    facts: dict[str, Any] = {
-        "campaign": campaign,
+    record = Record(spec, stored_plan(store, spec), tuple(store.events()), datetime.now(UTC))
+    holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
+    facts, state = _facts_of(record, holders, store.get_json("live.json") or {})
+    if not refresh:
+        _show(facts, state, as_json, console)
+        return 0
+    from infra.lifecycle.explain import as_facts, print_drift, print_refusals
+
+    looks, refused = _compared(spec, store)
+    _show(facts | {"drift": as_facts(looks, refused)} if as_json else facts, state, as_json, console)
+    if not as_json:
+        print_drift(console, looks, campaign)
+        print_refusals(console, refused)
+    return DRIFTED if any(one.drifted for one in looks) else 0
+
+
+def _kept(campaign: str, error: UserError) -> Record:
+    """The record that the report left on this machine; without one, the error stands."""
+    try:
+        return unpacked((results_folder(campaign) / PACKED).read_bytes())
+    except (OSError, ValueError, TypeError, KeyError):
+        raise error from None
+
+
+def _facts_of(
+    record: Record, holders: dict[str, str | None], live: dict[str, Any]
+) -> tuple[dict[str, Any], CampaignState]:
+    events, spec = record.events, record.spec
+    state = fold(events)
+    base = Decimal(str(record.plan.totals.usd_per_hour_idle.value))
+    nodes = Decimal(str(record.plan.totals.usd_per_hour.value)) - base
+    return {
+        "campaign": spec.campaign,
         "target": spec.target,
         "stage": _stage(state.running_stage, state.finished_stages, state.ended),
         "finished": [str(stage) for stage in state.finished_stages],
-        "driver": holder_of(store, DRIVER_LEASE) or "none",
-        "steward": holder_of(store, "steward") or "none",
+        "driver": holders.get("driver") or "none",
+        "steward": holders.get("steward") or "none",
         "attempts": len(state.attempts),
         "outcome": state.outcome,
         "live": live,
         "archive": state.archive,
         "certificate": state.certificate,
         "hold": state.hold,
-        "spent_usd": round(float(meter.spent(events, live or None, base, nodes, datetime.now(UTC))), 4),
+        "spent_usd": round(float(meter.spent(events, live or None, base, nodes, record.at)), 4),
         "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
-    }
-    looks, refused = _compared(spec, store) if refresh else ((), ())
-    code = DRIFTED if any(one.drifted for one in looks) else 0
-    if as_json:
-        if refresh:
-            from infra.lifecycle.explain import as_facts
+    }, state
 
-            facts["drift"] = as_facts(looks, refused)
+
+def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: Console) -> None:
+    if as_json:
         console.print_json(json.dumps(facts, default=str))
-        return code
-    console.print(f"[bold]{campaign}[/] on {spec.target}: {facts['stage']}")
+        return
+    campaign, live = facts["campaign"], facts["live"]
+    console.print(f"[bold]{campaign}[/] on {facts['target']}: {facts['stage']}")
     console.print(f"  driver   {facts['driver']}")
     console.print(f"  steward  {facts['steward']}")
     if live:
@@ -77,12 +118,6 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
             f"  certificate {verdict}: {len(state.certificate['found'])} left, "
             f"{len(state.certificate['could_not_look'])} not looked at"
         )
-    if refresh:
-        from infra.lifecycle.explain import print_drift, print_refusals
-
-        print_drift(console, looks, campaign)
-        print_refusals(console, refused)
-    return code
 
 
 def _compared(spec: Spec, store: CampaignStore) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:

@@ -68,8 +68,6 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         "gpu_subnet_id": network.gpu_subnet.id,
         "system_subnet_id": network.system_subnet.id,
         "node_security_group_id": security.nodes.id,
-        "builder_security_group_id": security.builder.id,
-        "builder_instance_profile": identity.builder_profile.name,
         "gpu_group": gpu.group.node_group_name,
         "system_group": system.group.node_group_name,
         "file_system_id": storage.lustre.id,

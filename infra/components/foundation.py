@@ -17,6 +17,7 @@ from pulumi_aws.s3 import BucketLifecycleConfigurationRuleArgsDict
 from infra.components import policies
 from infra.components.settings import FoundationSettings
 from infra.components.tags import tags
+from infra.components.workshop import Workshop
 from infra.names import REPOSITORY, buckets
 
 KEPT_IMAGES = 500
@@ -120,6 +121,7 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
         force_delete=False,
         opts=opts,
     )
+    workshop = Workshop(policies.Place(settings.account, settings.region), inside)
     aws.ecr.LifecyclePolicy("trainer", repository=repository.name, policy=image_policy(), opts=opts)
     outputs: dict[str, Any] = {
         "state_bucket": state.bucket,
@@ -127,6 +129,10 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
         "archive_bucket": archive.bucket,
         "repository_url": repository.repository_url,
         "repository_arn": repository.arn,
+        "workshop_subnet_id": workshop.subnet.id,
+        "workshop_security_group_id": workshop.group.id,
+        "workshop_instance_profile": workshop.profile.name,
+        "workshop_guard_arn": workshop.guard.arn,
     }
     return outputs
 

@@ -12,11 +12,10 @@ from infra.spec import Spec
 
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
 NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly")
-BUILDER_POLICIES = ("AmazonSSMManagedInstanceCore",)
 
 
 class Identity(pulumi.ComponentResource):
-    """Roles `cluster`, `node`, `steward`, `trainer`, `archive`, `builder`, and the builder's instance profile.
+    """Roles `cluster`, `node`, `steward`, `trainer`, `archive`.
 
     `cluster_ready` and `node_ready` are what must stand before, and fall after, cluster and nodes: EKS needs the
     policies until the last interface is gone.
@@ -35,12 +34,6 @@ class Identity(pulumi.ComponentResource):
         self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust())
         self.archive = self._role("archive", names.archive_role, policies.pod_trust())
         self._inline("archive", self.archive, policies.archive(spec))
-        self.builder = self._role("builder", names.builder_role, policies.trust("ec2.amazonaws.com"))
-        self._inline("builder", self.builder, policies.builder(spec))
-        self._managed("builder", self.builder, BUILDER_POLICIES)
-        self.builder_profile = aws.iam.InstanceProfile(
-            "builder", name=names.builder_role, role=self.builder.name, opts=ResourceOptions(parent=self)
-        )
         self.register_outputs({"node_role_arn": self.node.arn, "steward_role_arn": self.steward.arn})
 
     def _role(self, label: str, name: str, trust: str) -> aws.iam.Role:

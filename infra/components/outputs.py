@@ -16,6 +16,12 @@ class FoundationOutputs(_Outputs):
     repository_url: str
     """Of the trainer's images, without tag or digest."""
     repository_arn: str
+    workshop_subnet_id: str
+    """Where builders run; with a way out and none in."""
+    workshop_security_group_id: str
+    workshop_instance_profile: str
+    workshop_guard_arn: str
+    """Role of the schedule that ends a builder."""
 
 
 class CampaignOutputs(_Outputs):
@@ -28,10 +34,7 @@ class CampaignOutputs(_Outputs):
     vpc_id: str
     gpu_subnet_id: str
     system_subnet_id: str
-    """Private, with a way out: the builder goes here."""
     node_security_group_id: str
-    builder_security_group_id: str
-    builder_instance_profile: str
     gpu_group: str
     system_group: str
     file_system_id: str

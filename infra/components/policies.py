@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.names import REPOSITORY, Buckets, Names, buckets, registry_host
+from infra.names import BUILDER, REPOSITORY, ROLE_TAG, Buckets, Names, buckets
 from infra.spec import Spec
 
 Statement = dict[str, Any]
@@ -112,33 +112,20 @@ def guard(spec: Spec) -> list[Statement]:
     return [allow(["eks:UpdateNodegroupConfig"], [group])]
 
 
-def builder(spec: Spec) -> list[Statement]:
-    """Push to the trainer's repository, pull its base, use the campaign's folder of the state bucket."""
-    where, names = place(spec), Names(spec)
-    statements = [
+def builder(where: Place) -> list[Statement]:
+    """Push to the trainer's repository, pull a base from the account's own; files come by presigned addresses."""
+    return [
         allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
         allow([*_PULL, *_PUSH], [where.repository(REPOSITORY)]),
-        *_folder(_buckets(spec).state, names.state_prefix, extra=("s3:DeleteObject",)),
+        # A campaign names its base; the workshop serves them all.
+        allow(_PULL, [where.repository("*")]),
     ]
-    base = base_repository(spec)
-    if base is not None and base != where.repository(REPOSITORY):
-        statements.append(allow(_PULL, [base]))
-    return statements
 
 
-def base_repository(spec: Spec) -> str | None:
-    """ARN of the repository of `image.base` where that is an ECR repository; None for any other registry.
-
-    A reference without host is a repository of the campaign's own account.
-    """
-    name = spec.image.base.partition("@")[0]
-    host, slash, path = name.partition("/")
-    if not slash or not ("." in host or ":" in host or host == "localhost"):
-        return place(spec).repository(name.partition(":")[0])
-    parts = host.split(".")
-    if len(parts) != len(registry_host("0", "r").split(".")) or parts[1:3] != ["dkr", "ecr"]:
-        return None
-    return Place(parts[0], parts[3]).repository(path.partition(":")[0])
+def builder_guard(where: Place) -> list[Statement]:
+    """Only to end what carries the tag of a builder."""
+    tagged = {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}}
+    return [allow(["ec2:TerminateInstances"], [where.arn("ec2", "instance/*")], tagged)]
 
 
 def tls_only(bucket: str) -> str:

@@ -14,7 +14,7 @@ EVERYWHERE = "0.0.0.0/0"
 
 
 class Security(pulumi.ComponentResource):
-    """Groups `nodes` (all nodes, EFA included), `lustre` (the file system) and `builder` (no way in)."""
+    """Groups `nodes` (all nodes, EFA included) and `lustre` (the file system)."""
 
     def __init__(self, spec: Spec, vpc_id: Input[str], opts: ResourceOptions | None = None) -> None:
         super().__init__("bivouac:infra:Security", "security", None, opts)
@@ -34,9 +34,7 @@ class Security(pulumi.ComponentResource):
             if spec.storage.shared.efa:
                 self._rules("nodes-lustre", self.nodes, self.lustre, first, last, out=True)
 
-        self.builder = self._group("builder", "Image builder, reached through Systems Manager only")
-        self._way_out("builder", self.builder)
-        self.register_outputs({"nodes": self.nodes.id, "lustre": self.lustre.id, "builder": self.builder.id})
+        self.register_outputs({"nodes": self.nodes.id, "lustre": self.lustre.id})
 
     def _group(self, name: str, description: str) -> aws.ec2.SecurityGroup:
         full = f"{self._names.prefix}-{name}"

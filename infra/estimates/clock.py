@@ -11,13 +11,15 @@ from infra.estimates.figure import rounded
 from infra.estimates.saving import RANKS_START_S, Saving
 from infra.spec import Spec
 
-BEFORE_TRAINING = ("provision", "bake", "preflight", "launch")
+BEFORE_TRAINING = ("bake", "provision", "preflight", "launch")
+BEFORE_STACK = ("bake",)
+"""While these run, nothing of the campaign's stack is there to bill."""
 GPU_STAGES = ("preflight", "launch", "supervise", "archive")
 """While these run, GPU nodes are up."""
 
 TYPICAL_MINUTES = {
     "provision": (20, "control plane 10, file system beside it, then system node and add-ons 10"),
-    "bake": (10, "builder up 2, playbook 6, push 2; nothing where the inputs were baked before"),
+    "bake": (30, "node image 20 with its snapshot, trainer image 10; nothing where the inputs were baked before"),
     "preflight": (10, "GPU nodes join 6, probes and all-reduce 4"),
     "launch": (2, "job, pods, image already on the node"),
     "archive": (3, "job, evaluation of the restored model"),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.catalogue import Prices
 from infra.estimates import sizing
-from infra.estimates.clock import GPU_STAGES, StageTime, seconds
+from infra.estimates.clock import BEFORE_STACK, GPU_STAGES, StageTime, seconds
 from infra.estimates.figure import cents, rounded
 from infra.facts import Facts
 from infra.spec import Egress, Spec
@@ -70,7 +70,7 @@ def lustre_usd_per_gb_month(spec: Spec, prices: Prices) -> Decimal | None:
 
 
 def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[CostLine]:
-    prices, up = facts.prices, hours(stages)
+    prices, up = facts.prices, hours(stages, *(one.stage for one in stages if one.stage not in BEFORE_STACK))
     gpu_hours, bake_hours = hours(stages, *GPU_STAGES), hours(stages, "bake")
     price = facts.offer.usd_per_hour if facts.offer else None
     yield _hourly(

@@ -112,7 +112,7 @@ def _endpoints(account: Account, names: Names) -> tuple[int, int]:
 _LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
     "GPU nodes": _with_name(lambda names: names.gpu_group),
     "system node": _with_name(lambda names: names.system_group),
-    "builder": _with_name(lambda names: f"{names.prefix}-builder"),
+    "builder": _with_name(lambda names: names.builder),
     "EKS control plane": _cluster,
     "NAT gateway": _gateways,
     "interface endpoints": _endpoints,

@@ -225,7 +225,6 @@ def _places_of(event: Event) -> set[str]:
             outputs.gpu_subnet_id,
             outputs.system_subnet_id,
             outputs.node_security_group_id,
-            outputs.builder_security_group_id,
             outputs.file_system_id,
             outputs.node_role_arn,
             outputs.steward_role_arn,
@@ -244,4 +243,6 @@ def kept(context: Context) -> tuple[str, ...]:
         rows.insert(0, f"{state.archive['manifest']} (golden checkpoint of step {state.archive['step']})")
     if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
         rows.append(f"{image} (trainer image)")
+    if (nodes := context.outputs.get(Stage.BAKE, {}).get("node_image")) is not None:
+        rows.append(f"{nodes['ami']} (node image)")
     return tuple(rows)

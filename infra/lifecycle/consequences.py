@@ -38,6 +38,7 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("ServiceAccount", "trainer", "no new attempt can start: its pods have no account"),
     ("*", "archive", _ARCHIVE),
     ("*", "builder*", _BUILDER),
+    ("*", "workshop*", _BUILDER),
     ("Role*", "node*", _NODE),
     ("Role*", "cluster*", "EKS cannot manage the cluster's network interfaces: new nodes and pods fail"),
     ("Access*", "operator", "the driver cannot speak to Kubernetes: no preflight, launch or look from outside"),

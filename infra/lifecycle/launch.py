@@ -19,6 +19,7 @@ from infra.actions.steward_config import CONFIG_NAME, Relaunch, StewardConfig, c
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
+from infra.lifecycle import node_image
 from infra.lifecycle.bake import ImageManifest
 from infra.lifecycle.context import Context
 from infra.names import NAMESPACE, POOL_LABEL, SHARED_CLAIM, STEWARD_ACCOUNT, SYSTEM_POOL
@@ -30,6 +31,7 @@ STEWARD = "steward"
 
 def run(context: Context) -> dict[str, Any]:
     """Idempotent: a steward that is there stays, with the configuration it has."""
+    node_image.insist(context.store, context.names, context.account.client("ec2"))
     config = recorded_config(context.store, context.state().version) or steward_config(context)
     client = from_outside(context.account, context.names.cluster)
     context.guard()

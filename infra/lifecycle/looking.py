@@ -16,8 +16,9 @@ from infra.events import Stage
 from infra.folders import results_folder
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, look, resources_of, short, stored_state
+from infra.lifecycle.foundation import foundation_settings
 from infra.lifecycle.opening import CLOCK, DRIVER_LEASE, LEASE_TTL, SPEC, stored_plan
-from infra.lifecycle.provision import campaign_settings, foundation_settings
+from infra.lifecycle.provision import campaign_settings
 from infra.names import FOUNDATION_STACK
 from infra.plan import Plan
 from infra.progress import Progress

@@ -73,6 +73,38 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
 
 
 @contextmanager
+def opened_for_images(spec: Spec, plan: Plan, console: Console, life: timedelta) -> Iterator[Context]:
+    """Account, state bucket and driver's lease, but no campaign: neither its spec nor its clock is recorded.
+
+    `life` bounds what is made. Raises as `opened` does.
+    """
+    account = Account(spec.region)
+    arn = account.refuse_foreign(spec.account)
+    buckets = names.buckets(spec.account, spec.region)
+    ensure_bucket(account, buckets.state)
+    store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, _writer())
+    lease = store.lease(DRIVER_LEASE, LEASE_TTL)
+    lease.acquire()
+    account.guard = lease.check
+    try:
+        yield Context(
+            spec=spec,
+            plan=plan,
+            account=account,
+            operator_arn=arn,
+            buckets=buckets,
+            store=store,
+            lease=lease,
+            progress=Progress(console),
+            results=results_folder(spec.campaign),
+            deadline=(datetime.now(UTC) + life).replace(microsecond=0),
+        )
+    finally:
+        lease.release()
+        account.guard = None
+
+
+@contextmanager
 def foundation_lease(context: Context) -> Iterator[Lease]:
     """The foundation belongs to all campaigns of the account: one driver at a time changes it, the others wait."""
     store = context.store
@@ -116,7 +148,9 @@ def campaigns(account: Account, bucket: str) -> list[str]:
         if is_missing(error):
             return []
         raise
-    return [item["Prefix"].split("/")[1] for item in answer.get("CommonPrefixes", ())]
+    found = [item["Prefix"].split("/")[1] for item in answer.get("CommonPrefixes", ())]
+    # A bake ahead of its campaign leaves a lease there, and no spec.
+    return [name for name in found if CampaignStore(account.client("s3"), bucket, name, "").get_json(SPEC) is not None]
 
 
 def spec_key(version: int) -> str:

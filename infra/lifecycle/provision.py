@@ -1,4 +1,4 @@
-"""Provision: the foundation once per account, the data, then the campaign's own stack with no GPU node yet."""
+"""Provision: the data, then the campaign's own stack with no GPU node yet."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import Any
 
 from infra.actions import dataset
 from infra.components.outputs import CampaignOutputs
-from infra.components.settings import CampaignSettings, FoundationSettings
+from infra.components.settings import CampaignSettings
 from infra.errors import UserError
 from infra.folders import writable
-from infra.lifecycle import certify
+from infra.lifecycle import certify, node_image
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
-from infra.lifecycle.opening import STACK_CONFIG, foundation_lease
-from infra.names import FOUNDATION_STACK
-from infra.spec import Spec
+from infra.lifecycle.foundation import foundation
+from infra.lifecycle.opening import STACK_CONFIG
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -29,11 +28,7 @@ def run(context: Context) -> dict[str, Any]:
     context.progress.step("noting what is there before anything is made")
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
-    context.progress.step("foundation: buckets and registry")
-    settings = foundation_settings(context.spec)
-    with foundation_lease(context) as lease, engine.holding(lease):
-        engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
-    context.guard()
+    foundation(context, engine)
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
     context.progress.step("campaign stack")
     config = campaign_settings(context, data.digest).to_config()
@@ -53,12 +48,12 @@ def run(context: Context) -> dict[str, Any]:
     }
 
 
-def foundation_settings(spec: Spec) -> FoundationSettings:
-    return FoundationSettings(account=spec.account, region=spec.region)
-
-
 def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
-    operator = context.account.principal(context.operator_arn)
+    image = node_image.recorded(context.store)
     return CampaignSettings(
-        spec=context.spec, deadline=context.deadline, data_digest=data_digest, operator_arn=operator
+        spec=context.spec,
+        deadline=context.deadline,
+        data_digest=data_digest,
+        operator_arn=context.account.principal(context.operator_arn),
+        node_image=None if image is None else image.ami,
     )

@@ -20,11 +20,12 @@ from infra.lifecycle.context import Context
 from infra.lifecycle.opening import SITE, stored_plan, stored_spec
 from infra.names import buckets, data_prefix
 from infra.reporting import Record, Report, build, pods_to_read, render, unpacked
+from infra.reporting.record import PACKED
 from infra.reporting.sentences import clock, share
 from infra.store import CampaignStore
 from trainer.contract import DATA_MANIFEST_NAME
 
-HTML, JSON, PACKED = "report.html", "report.json", "record.json.gz"
+HTML, JSON = "report.html", "report.json"
 _LOGS = "logs/"
 
 

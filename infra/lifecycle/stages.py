@@ -29,8 +29,8 @@ class Step:
 
 
 STEPS: tuple[Step, ...] = (
-    Step(Stage.PROVISION, "foundation, data, and the campaign's stack with no GPU node yet", provision.run),
-    Step(Stage.BAKE, "the trainer's image on a builder instance, or known already", bake.run),
+    Step(Stage.BAKE, "foundation; node image and trainer image on builder instances, or known already", bake.run),
+    Step(Stage.PROVISION, "data, and the campaign's stack with no GPU node yet", provision.run),
     Step(Stage.PREFLIGHT, "GPU nodes up; each proves itself, all together prove the fabric", preflight.run),
     Step(Stage.LAUNCH, "the steward starts and launches the first attempt", launch.run),
     Step(Stage.SUPERVISE, "training, carried through failures by the steward", supervise.run),

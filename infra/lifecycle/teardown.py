@@ -17,6 +17,7 @@ from infra.errors import NotProven, PermanentError, UserError
 from infra.events import CampaignState, Stage
 from infra.folders import writable
 from infra.lifecycle import certify
+from infra.lifecycle.builder import end_builders, living_builders
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.failures import RETRIED, Cause, EngineFailed, cure_for
@@ -179,24 +180,13 @@ def _held(since: float) -> bool:
 
 
 def _terminate_builders(context: Context) -> None:
-    """A builder that a killed bake left is not in the stack, and would hold its subnet."""
-    filters = [
-        {"Name": "tag:Name", "Values": [f"{context.names.prefix}-builder"]},
-        {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
-    ]
-    ec2 = context.account.client("ec2")
-
-    def living() -> list[str]:
-        found = ec2.describe_instances(Filters=filters)
-        return [i["InstanceId"] for r in found["Reservations"] for i in r["Instances"]]
-
-    ids = living()
+    """A builder that a killed bake left is not in the stack."""
+    context.guard()
+    ids = end_builders(context.account, context.names)
     if not ids:
         return
-    context.guard()
-    ec2.terminate_instances(InstanceIds=ids)
     for _ in context.turns(_TERMINATION_S):
-        if not (ids := living()):
+        if not (ids := living_builders(context.account, context.names)):
             return
         context.progress.step(f"builder {', '.join(ids)} is terminating")
     raise PermanentError(

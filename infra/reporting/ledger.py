@@ -146,8 +146,8 @@ def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[Attem
 
 
 def paid_window(record: Record, stages: Sequence[StageTime]) -> Window | None:
-    """From the first provision to the end of the teardown, or to now while there is none."""
-    begin = min((row.begun_s for row in stages if row.stage == Stage.PROVISION), default=None)
+    """From the first builder or provision to the end of the teardown, or to now while there is none."""
+    begin = min((row.begun_s for row in stages if row.stage in (Stage.BAKE, Stage.PROVISION)), default=None)
     if begin is None:
         return None
     gone = max((r.ended_s for r in stages if r.stage == Stage.TEARDOWN and r.ending == "finished"), default=None)
@@ -180,7 +180,10 @@ def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: 
             if e.kind is Kind.STAGE_FINISHED
         )
         return () if known else tuple((row.begun_s, row.ended_s) for row in stages if row.stage == Stage.BAKE)
-    return _gpu_windows(record, stages, paid) if line.gpu else (paid,)
+    if line.gpu:
+        return _gpu_windows(record, stages, paid)
+    stack = min((row.begun_s for row in stages if row.stage == Stage.PROVISION), default=paid[1])
+    return ((max(paid[0], stack), paid[1]),) if stack < paid[1] else ()
 
 
 def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Window, ...]:

@@ -14,6 +14,9 @@ from infra.events import Event
 from infra.plan import Plan
 from infra.spec import Spec
 
+PACKED = "record.json.gz"
+"""Name of the file in the results folder that keeps it when the campaign's world is gone."""
+
 
 @dataclass(frozen=True)
 class Record:

@@ -79,6 +79,8 @@ def strike(held: Camp, changes: Changes, number: signal.Signals, at: int, *argum
     if number is not signal.SIGSTOP:
         driver.wait(60)
     until(lambda: not engines(held), LEASE_S + leash.BOUND_S + 15, "no engine outlives its driver's lease")
+    if number is signal.SIGSTOP:
+        time.sleep(LEASE_S)  # one that may wake keeps its lease until then
     return driver
 
 

@@ -18,7 +18,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,13 @@ from rehearsal import BIVOUAC, Rehearsal  # noqa: E402
 
 from infra.errors import LeaseLost  # noqa: E402
 from infra.events import Stage  # noqa: E402
+from infra.lifecycle.stages import STEPS  # noqa: E402
 from infra.rehearsal.aws.faults import Rule  # noqa: E402
 from infra.rehearsal.site import processes  # noqa: E402
 
 LEASE_S = 8.0
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGSTOP)
-STAGES = tuple(stage for stage in Stage if stage not in (Stage.CHECK, Stage.PLAN))
+STAGES = tuple(step.stage for step in STEPS)
 POINT_WITHIN_S, WAKES_WITHIN_S, ENDS_WITHIN_S = 300.0, 60.0, 60.0
 INTERRUPTED = 130
 SHORT = {
@@ -132,8 +134,10 @@ class Campaign:
 
     def run(self) -> list[str]:
         """Every kill, then to the end; what is wrong with the whole."""
-        self._drive()
-        self.watcher = Watcher(self.rehearsal, self._site_ready)
+        first = self._drive()
+        until(lambda: first.ended() or pitched(self.rehearsal), POINT_WITHIN_S, "the site is pitched")
+        assert not first.ended(), f"no site: {first.words()[-800:]}"
+        self.watcher = Watcher(self.rehearsal)
         self._slow_archive()
         for point, number in self.chosen:
             row = {"point": point.name, "signal": number.name, "failure": None}
@@ -151,9 +155,6 @@ class Campaign:
         last = self.drivers[-1]
         until(last.ended, 2 * POINT_WITHIN_S, f"the last driver has finished: {last.words()[-500:]}")
         return self._wrong(last)
-
-    def _site_ready(self) -> bool:
-        return self.drivers[0].ended() or (self.rehearsal.cache / "sites" / self.rehearsal.site / "site.json").exists()
 
     def _slow_archive(self) -> None:
         """So that a kill can come in its middle."""
@@ -255,6 +256,10 @@ class Campaign:
         return wrong
 
 
+def pitched(rehearsal: Rehearsal) -> bool:
+    return (rehearsal.cache / "sites" / rehearsal.site / "site.json").exists()
+
+
 def left_over(cache: Path) -> dict[int, str]:
     """Processes whose environment or command line names this cache."""
     found, mark, ours = {}, os.fsencode(str(cache)), processes._ancestry()
@@ -277,9 +282,20 @@ def until(seen: Callable[[], Any], within_s: float, what: str) -> None:
         time.sleep(0.03)
 
 
+@contextmanager
+def environ_restored() -> Iterator[None]:
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def one_campaign(number: int, chosen: list[tuple[Point, signal.Signals]], keep: Path | None) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder, environ_restored():
         campaign, wrong = Campaign(Path(folder), number, chosen), list[str]()
+        os.environ["BIVOUAC_CACHE"] = str(campaign.rehearsal.cache)  # this process looks into the site too
         try:
             wrong += campaign.run()
         except Exception as error:

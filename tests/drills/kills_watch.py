@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
 from rehearsal import Rehearsal  # noqa: E402
 
 from infra.events import Stage  # noqa: E402
+from infra.rehearsal.site import handle  # noqa: E402
 
 _ASK = """
 import json, sys, urllib.request, os, boto3
@@ -110,11 +109,9 @@ class Seen:
 class Watcher:
     """Asks from inside the site, by lines; one look takes a few milliseconds."""
 
-    def __init__(self, rehearsal: Rehearsal, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 300
-        while not ready() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        site = rehearsal.found()
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        site = handle.find(rehearsal.site)
+        assert site is not None
         self._process = subprocess.Popen(
             site.entry([sys.executable, "-c", _ASK, rehearsal.name]), env=rehearsal.environment | site.environment,
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,

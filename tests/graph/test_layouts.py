@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from infra import catalogue
 from infra.catalogue import InstanceType, instance_type, instance_types
-from infra.components import policies
 from infra.components.addresses import second_zone, subnet_plan
 from infra.components.capacity import purchase
 from infra.components.efa import Interface, efa_layout, layout_problems
@@ -139,23 +138,6 @@ def test_the_longest_campaign_name_fits_every_aws_name() -> None:
     longest = buckets("1" * 12, "ap-southeast-1")
     assert all(len(name) <= 63 for name in (longest.state, longest.data, longest.archive))
     assert Names(example_spec()) == Names("example")
-
-
-@pytest.mark.parametrize(
-    ("base", "arn"),
-    [
-        ("bivouac/base:host", "arn:aws:ecr:us-east-1:123456789012:repository/bivouac/base"),
-        (
-            "763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:2.9",
-            "arn:aws:ecr:eu-west-1:763104351884:repository/pytorch-training",
-        ),
-        (f"1.dkr.ecr.us-east-1.amazonaws.com/a/b@sha256:{'0' * 64}", "arn:aws:ecr:us-east-1:1:repository/a/b"),
-        ("nvcr.io/nvidia/pytorch:26.01-py3", None),
-        ("localhost:5000/base", None),
-    ],
-)
-def test_the_builder_may_pull_its_base_where_that_needs_a_right(base: str, arn: str | None) -> None:
-    assert policies.base_repository(example_spec(image={"base": base})) == arn
 
 
 def test_charts_follow_the_hardware() -> None:

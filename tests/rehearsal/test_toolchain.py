@@ -300,3 +300,10 @@ def test_the_doctor_finds_every_tool_of_an_empty_cache_missing_and_names_the_cur
         assert f"ensure {tool.name}" in findings[tool.name].cure
     assert findings["python"].ok
     assert all(finding.ok or finding.cure for finding in findings.values())
+
+
+def test_a_clone_in_a_folder_whose_name_breaks_its_tools_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for prefix, ok in (('/home/ann/bivouac é "x"', True), ("/home/ann/$5/bivouac", False), ("/a:b", False)):
+        monkeypatch.setattr(sys, "prefix", prefix)
+        found = {finding.subject: finding for finding in diagnose()}["clone's path"]
+        assert found.ok is ok and found.seen == prefix and bool(found.cure) is not ok

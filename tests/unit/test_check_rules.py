@@ -206,8 +206,8 @@ REFUSED = (
     Row("an-older-checkpoint-is-kept", W, "checkpoint.keep_shared", {"checkpoint.keep_shared": 1}, cure="2 or more"),
     Row("planned-cost-is-within-the-budget", E, "money.budget_usd", {"money.budget_usd": 3}, cure="bivouac plan"),
     Row("deadline-caps-the-cost-below-the-budget", W, "money.deadline", {"money.deadline": "8h"}),
-    Row("deadline-leaves-room-for-the-plan", E, "money.deadline", {"money.deadline": "30m"}, cure="1h"),
-    Row("deadline-leaves-room-for-the-plan", W, "money.deadline", {"money.deadline": "48m"}, cure="failures take time"),
+    Row("deadline-leaves-room-for-the-plan", E, "money.deadline", {"money.deadline": "30m"}, cure="2h"),
+    Row("deadline-leaves-room-for-the-plan", W, "money.deadline", {"money.deadline": "68m"}, cure="failures take time"),
     Row(
         "everything-has-a-price",
         W,

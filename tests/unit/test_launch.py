@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,13 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from infra.errors import UserError
+from infra.errors import PermanentError, UserError
 from infra.events import Stage
 from infra.lifecycle.bake import ImageManifest, manifest_key
 from infra.lifecycle.launch import steward_config
+from infra.lifecycle.node_image import RECORD, NodeImage, insist, refuse_incomplete
+from infra.lifecycle.node_image import manifest_key as node_manifest_key
+from infra.names import Names
 from infra.store import CampaignStore
 from tests.example import example_spec
 
@@ -55,3 +59,58 @@ def test_a_manifest_of_another_image_is_no_manifest(store: CampaignStore) -> Non
     store.put(manifest_key("inputs"), manifest(IMAGE.replace("a" * 64, "b" * 64)))
     with pytest.raises(UserError, match="no manifest"):
         steward_config(context(store))
+
+
+NAMES = Names("c")
+
+
+def node_image_of(ami: str) -> NodeImage:
+    return NodeImage(
+        ami=ami,
+        snapshots=(),
+        inputs_digest="nodes",
+        base_ami="ami-base",
+        base="base",
+        versions={},
+        applied=("efa",),
+        not_applied={},
+        machine={},
+        baked_at=datetime(2026, 11, 21, tzinfo=UTC),
+    )
+
+
+def launched(ami: str, group: str) -> str:
+    marks = [{"ResourceType": "instance", "Tags": [{"Key": "eks:nodegroup-name", "Value": group}]}]
+    ec2 = boto3.client("ec2", region_name="us-east-1")
+    made = ec2.run_instances(ImageId=ami, MinCount=1, MaxCount=1, InstanceType="p5.48xlarge", TagSpecifications=marks)
+    return str(made["Instances"][0]["InstanceId"])
+
+
+def test_nodes_are_not_trained_on_while_their_image_has_no_manifest(store: CampaignStore) -> None:
+    ec2 = boto3.client("ec2", region_name="us-east-1")
+    with pytest.raises(UserError, match=r"no manifest; .*cure: bake it"):
+        insist(store, NAMES, ec2)
+    store.put_json(RECORD, {"ami": "ami-1", "manifest": node_manifest_key("nodes")})
+    with pytest.raises(UserError, match=r"no manifest; .*nodes\.json"):
+        insist(store, NAMES, ec2)
+
+
+def test_a_node_of_another_image_is_named(store: CampaignStore) -> None:
+    ec2 = boto3.client("ec2", region_name="us-east-1")
+    baked, other = [image["ImageId"] for image in ec2.describe_images()["Images"][:2]]
+    store.put_json(RECORD, {"ami": baked, "manifest": node_manifest_key("nodes")})
+    store.put(node_manifest_key("nodes"), node_image_of(baked).model_dump_json().encode())
+    launched(baked, NAMES.gpu_group)
+    launched(other, NAMES.system_group)
+    assert insist(store, NAMES, ec2).ami == baked
+    strange = launched(other, NAMES.gpu_group)
+    with pytest.raises(UserError, match=rf"{strange}: {other}; baked: {baked}"):
+        insist(store, NAMES, ec2)
+
+
+def test_nodes_held_against_their_hardware_get_no_incomplete_image() -> None:
+    missing = {"efa": "no dnf on this machine (debian12)", "nccl": "no accelerator of NVIDIA"}
+    with pytest.raises(PermanentError, match=r"incomplete; seen: no dnf .*: efa;"):
+        refuse_incomplete(example_spec(), missing)
+    refuse_incomplete(example_spec(), {"nccl": "no accelerator of NVIDIA"})
+    refuse_incomplete(example_spec(preflight={"profile": "this-machine"}), missing)

@@ -68,8 +68,8 @@ def test_the_clock_adds_up(campaigns: Path) -> None:
     plan = _plan(campaigns, "rehearsal")
     assert plan.totals.clock.value == sum(stage.seconds for stage in plan.clock)
     assert [stage.stage for stage in plan.clock] == [
-        "provision",
         "bake",
+        "provision",
         "preflight",
         "launch",
         "supervise",

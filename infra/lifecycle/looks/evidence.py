@@ -88,12 +88,20 @@ class Knowledge:
             places = places | strong
 
     def suspects(self, seen: Mapping[str, Iterable[Thing]]) -> list[Suspicion]:
-        """What is new since the campaign began, carries no tag, and is not the campaign's by any evidence."""
+        """What is new since the campaign began, carries no tag, and is not the campaign's by any evidence.
+
+        What belongs to a thing of the foundation, as the default group of its network does, is the foundation's.
+        """
+        durable = {one.id for things in seen.values() for one in things if FOUNDATION_TAG in one.tags}
         found = {(kind, one.id) for kind, rows in self.judge(seen).items() for one, _ in rows}
         suspicions = []
         for kind, things in seen.items():
             for one in things:
-                why = None if (kind, one.id) in found or one.tags else self._suspicious(kind, one)
+                why = (
+                    None
+                    if (kind, one.id) in found or one.tags or one.mentions & durable
+                    else self._suspicious(kind, one)
+                )
                 if why is not None:
                     suspicions.append(Suspicion(kind, one, why))
         return suspicions

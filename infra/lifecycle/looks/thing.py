@@ -55,7 +55,8 @@ class Thing:
 
     @property
     def label(self) -> str:
-        return self.name or self.id
+        """What a person looks for: the name, and the id where it tells more than the name."""
+        return f"{self.name} ({self.id})" if self.name and _ID.fullmatch(self.id) else self.name or self.id
 
 
 def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, str] | None = None) -> Thing:

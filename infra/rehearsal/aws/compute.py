@@ -9,13 +9,15 @@ import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import InstanceBackend
 from moto.ec2.responses import EC2Response
 
-from infra.rehearsal.aws import instances, interfaces
+from infra.rehearsal.aws import images, instances, interfaces
+from infra.rehearsal.aws.images import Images
 from infra.rehearsal.aws.instances import CLUSTER_TAG, NODE_GROUP_TAG, needs_machine, set_state, tags_of
 from infra.rehearsal.aws.operations import Parameters, add_operations, wrap
 from infra.rehearsal.aws.world import World
@@ -33,8 +35,8 @@ CONSOLE_BYTES = 64 * 1024
 class Machines:
     """Reconciles instances and machines."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, images: Images) -> None:
+        self.world, self.images = world, images
 
     def reconcile(self) -> None:
         with self.world.lock:
@@ -52,7 +54,9 @@ class Machines:
     def _start(self, instance: Any) -> None:
         world = self.world
         try:
-            world.machines[instance.id] = world.machine_factory(self._settings(instance))
+            settings = self._settings(instance)
+            self.images.unpack(instance.image_id, Path(settings["work"]))
+            world.machines[instance.id] = world.machine_factory(settings)
         except Exception as error:
             log.exception("the machine of %s did not start", instance.id)
             instance.state_reason.code = "Server.InternalError"
@@ -167,7 +171,7 @@ def role_of(world: World, instance_id: str) -> str:
 
 def install(world: World) -> None:
     instances.install(world)
-    machines = Machines(world)
+    machines = Machines(world, images.install(world))
     wrap(InstanceBackend, "start_instances", machines.start)
     wrap(InstanceBackend, "reboot_instances", machines.reboot)
     add_operations(world, EC2Response, {"get_console_output": machines.get_console_output})

@@ -12,11 +12,12 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from moto.core.responses import ActionResult, BaseResponse
+from moto.iam.responses import IamResponse
 
 from infra.rehearsal.aws.access import Principal, authenticate, open_session, role_trusts
 from infra.rehearsal.aws.eks import Cluster, find
 from infra.rehearsal.aws.eks_entries import CLUSTER_ADMIN_POLICY
-from infra.rehearsal.aws.operations import AwsError, Parameters
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
 from infra.rehearsal.aws.signing import Message, read_signature
 from infra.rehearsal.aws.world import World
 
@@ -175,6 +176,12 @@ def install(world: World) -> None:
     world.routes["/_site/token-review/"] = Reviewer(world).review
     world.services["eks-auth"] = EksAuthResponse
     credentials = PodCredentials(world)
+
+    def profile_tags(params: Parameters) -> dict[str, Any]:
+        profile = world.backend("iam").get_instance_profile(params["InstanceProfileName"])
+        return {"Tags": list(profile.tags), "IsTruncated": False}
+
+    add_operations(world, IamResponse, {"list_instance_profile_tags": profile_tags})
 
     # Without the world's lock: the API server may ask our token review while it looks at the token.
     def assume(response: EksAuthResponse) -> ActionResult:

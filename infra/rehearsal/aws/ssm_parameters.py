@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
+import yaml
 from moto.core.utils import utcnow
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter
 
 from infra.rehearsal.aws.world import World
 
+ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 37))
 VARIANTS = (("x86_64", "standard"), ("x86_64", "nvidia"), ("arm64", "standard"))
-RELEASE = "20261020"
+NEWEST = "20261020"
 OWNER = "602401143452"
 """The account that publishes EKS AMIs."""
 
 
 def publish(world: World) -> None:
+    """The newest release under its parameters; and, as an AMI only, the older one that the node image derives from."""
+    pinned = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]["base"]["release"]
     for version in VERSIONS:
         for architecture, variant in VARIANTS:
-            name = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-v{RELEASE}"
+            family = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}"
+            name = f"{family}-v{NEWEST}"
             image_id = _register(world, name, architecture)
+            _register(world, f"{family}-{pinned}", architecture)
             root = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{architecture}/{variant}/recommended"
-            facts = {"image_id": image_id, "image_name": name, "release_version": f"{version}.0-{RELEASE}"}
+            facts = {"image_id": image_id, "image_name": name, "release_version": f"{version}.0-{NEWEST}"}
             for leaf, value in facts.items():
                 _put(world, f"{root}/{leaf}", value)
             _put(world, root, json.dumps({"schema_version": "2", **facts}))

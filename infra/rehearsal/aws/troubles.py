@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from infra.rehearsal.aws.instances import LIVE
 from infra.rehearsal.aws.world import ControlPlane, Launch, LaunchRefused, World
 
-Kind = Literal["cluster", "node-group", "add-on", "file-system", "instance", "node"]
+Kind = Literal["cluster", "node-group", "add-on", "file-system", "image", "instance", "node"]
 Phase = Literal["create", "delete"]
 
 

@@ -1,6 +1,7 @@
 """Ansible connection by SSM SendCommand: no open port, no key pair, nothing to install on the controlling side.
 
-Files travel through the state bucket by presigned URL, since a command's text is limited to about 100 kB.
+Files, and the modules that Ansible pipes in, travel through the state bucket by presigned URL, since a command's text
+is limited to about 100 kB.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _PENDING = ("Pending", "InProgress", "Delayed", "Cancelling")
 
 class Connection(ConnectionBase):
     transport = "ssm_command"
-    has_pipelining = False
+    has_pipelining = True
 
     def _connect(self) -> Connection:
         if not self._connected:
@@ -67,7 +68,24 @@ class Connection(ConnectionBase):
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         if in_data:
-            raise AnsibleError("ssm_command does not pipeline: leave ANSIBLE_PIPELINING off")
+            return self._with_input(cmd, in_data)
+        return self._run(cmd)
+
+    def _with_input(self, cmd: str, in_data: bytes) -> tuple[int, bytes, bytes]:
+        """One command that fetches its standard input itself: a module then costs one call instead of four."""
+        bucket, key = self.get_option("bucket"), self._key("stdin")
+        self._s3.put_object(Bucket=bucket, Key=key, Body=in_data)
+        try:
+            url = self._s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=600)
+            fetch = shlex.join(["python3", "-c", _FETCH, url])
+            return self._run(
+                f'umask 077; given=$(mktemp) && {fetch} "$given" && {{ {cmd} ; }} < "$given"; '
+                'code=$?; rm -f "$given"; exit $code'
+            )
+        finally:
+            self._s3.delete_object(Bucket=bucket, Key=key)
+
+    def _run(self, cmd: str) -> tuple[int, bytes, bytes]:
         instance = self.get_option("instance")
         sent = self._ssm.send_command(
             InstanceIds=[instance],

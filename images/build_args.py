@@ -1,0 +1,54 @@
+"""Build arguments of images/trainer.Dockerfile, from images/versions.yaml; see the head of that file."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import sys
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def build_args(root: Path, base_digest: str | None) -> dict[str, str]:
+    """Argument -> value. Raises ValueError when nobody has said which base, by digest."""
+    versions = yaml.safe_load((root / "images/versions.yaml").read_text())["versions"]
+    container = versions["trainer_container"]
+    digest = base_digest or container.get("base_digest")
+    if digest is None or not DIGEST.fullmatch(digest):
+        raise ValueError(
+            f"the base is not pinned; seen: {digest}; cure: give --base-digest sha256:..., which "
+            f"`docker buildx imagetools inspect {container['base']} --format '{{{{.Manifest.Digest}}}}'` prints"
+        )
+    code = hashlib.sha256()
+    for part in ("infra", "trainer"):
+        for path in sorted((root / part).rglob("*.py")):
+            code.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return {
+        "BASE": f"{container['base'].partition(':')[0]}@{digest}",
+        "EFA_URL": versions["efa"]["url"],
+        "EFA_SHA256": versions["efa"]["sha256"],
+        "GDRCOPY_URL": versions["gdrcopy"]["url"],
+        "GDRCOPY_SHA256": versions["gdrcopy"]["sha256"],
+        "CODE_DIGEST": code.hexdigest(),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--base-digest", help="of trainer_container.base, where versions.yaml has none")
+    try:
+        found = build_args(ROOT, parser.parse_args().base_digest)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 64
+    print(" ".join(f"--build-arg {name}={value}" for name, value in found.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

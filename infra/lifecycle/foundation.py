@@ -1,0 +1,34 @@
+"""The foundation, once per account and region: buckets, registry, and the workshop where images are baked."""
+
+from __future__ import annotations
+
+from infra.components.outputs import FoundationOutputs
+from infra.components.settings import FoundationSettings
+from infra.events import Stage
+from infra.folders import writable
+from infra.lifecycle.context import Context
+from infra.lifecycle.engine import Engine
+from infra.lifecycle.opening import foundation_lease
+from infra.names import FOUNDATION_STACK
+from infra.spec import Spec
+
+OUTPUTS = "foundation"
+"""Key of the foundation's outputs among those of the bake."""
+
+
+def foundation_settings(spec: Spec) -> FoundationSettings:
+    return FoundationSettings(account=spec.account, region=spec.region)
+
+
+def foundation(context: Context, engine: Engine | None = None) -> FoundationOutputs:
+    """Its outputs; brought up unless this campaign's bake has done so. Idempotent."""
+    known = context.outputs.get(Stage.BAKE, {}).get(OUTPUTS)
+    if known is not None:
+        return FoundationOutputs.model_validate(known)
+    engine = engine or Engine(context, writable(context.results / "pulumi"))
+    context.progress.step("foundation: buckets, registry, workshop")
+    settings = foundation_settings(context.spec)
+    with foundation_lease(context) as lease, engine.holding(lease):
+        outputs = engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
+    context.guard()
+    return FoundationOutputs.model_validate(outputs)

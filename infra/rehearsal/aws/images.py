@@ -1,0 +1,84 @@
+"""AMIs as a bake meets them: CreateImage takes its time, tags snapshots, keeps the disk; launches want a known AMI."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from moto.ec2.models.amis import AmiBackend
+
+from infra.rehearsal.aws.operations import tag_dict, wrap
+from infra.rehearsal.aws.world import Launch, LaunchRefused, World
+
+IMAGED_S = 1.0
+ROOT_DISK = "root"
+"""Folder of a machine that is its root disk."""
+
+
+class Images:
+    """What replaces moto's instantaneous images."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def disk(self, image_id: str) -> Path:
+        """Folder with the root disk that an image was made of."""
+        return self.world.work / "images" / image_id
+
+    def create(
+        self,
+        original: Callable[..., Any],
+        ec2: Any,
+        instance_id: str,
+        name: str,
+        description: str,
+        tag_specifications: list[dict[str, Any]],
+    ) -> Any:
+        tags = {one["ResourceType"]: tag_dict(one["Tags"]) for one in tag_specifications}
+        kept = [one for one in tag_specifications if one["ResourceType"] == "image"]
+        image = original(ec2, instance_id, name, description, tag_specifications=kept)
+        image.root_device_type, image.root_device_name = "ebs", "/dev/xvda"
+        image.ebs_snapshot.add_tags(tags.get("snapshot", {}))
+        image.state = "pending"
+        self.world.later(IMAGED_S, functools.partial(self._finish, image, instance_id))
+        return image
+
+    def _finish(self, image: Any, instance_id: str) -> None:
+        if self.world.troubles.of("image", image.name, "create"):
+            image.state = "failed"
+            return
+        root = self.world.work / "machines" / instance_id / ROOT_DISK
+        if root.is_dir():
+            shutil.copytree(root, self.disk(image.id), symlinks=True, ignore_dangling_symlinks=True)
+        image.state = "available"
+
+    def deregister(self, original: Callable[..., Any], ec2: Any, ami_id: str) -> Any:
+        answer = original(ec2, ami_id)
+        shutil.rmtree(self.disk(ami_id), ignore_errors=True)
+        return answer
+
+    def check(self, launch: Launch) -> None:
+        """A launch hook."""
+        image = self.world.backend("ec2").amis.get(launch.image_id)
+        if image is None:
+            said = f"The image id '[{launch.image_id}]' does not exist"
+            raise LaunchRefused("InvalidAMIID.NotFound", said)
+        if image.state != "available":
+            raise LaunchRefused("InvalidAMIID.Unavailable", f"The image id '{launch.image_id}' is no longer available")
+
+    def unpack(self, image_id: str, machine: Path) -> None:
+        """Give a machine that starts the disk of its image; a machine that started before keeps its own."""
+        source, root = self.disk(image_id), machine / ROOT_DISK
+        if source.is_dir() and not root.exists():
+            shutil.copytree(source, root, symlinks=True, ignore_dangling_symlinks=True)
+
+
+def install(world: World) -> Images:
+    images = Images(world)
+    wrap(AmiBackend, "create_image", images.create)
+    wrap(AmiBackend, "deregister_image", images.deregister)
+    world.launch_hooks.append(images.check)
+    return images

@@ -1,0 +1,104 @@
+"""Ansible module: what this machine is, read from its files and its package database; changes nothing.
+
+Roles ask these facts, never where they are: a machine without dnf is no Amazon Linux, whoever runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: machine
+short_description: what a machine is and holds
+options:
+  packages:
+    description: Packages whose installed version is wanted.
+    type: list
+    elements: str
+    default: []
+  root:
+    description: Folder that stands for the machine's root.
+    type: path
+    default: /
+"""
+
+NVIDIA, AMAZON, EFA_DEVICES = "0x10de", "0x1d0f", ("0xefa0", "0xefa1", "0xefa2", "0xefa3")
+DISPLAY = ("0x0302", "0x0300")
+"""PCI classes of a GPU: 3D controller, VGA controller."""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def system(root: Path) -> str:
+    """ID and version of the system, such as `amzn2023`."""
+    text = _read(root / "etc/os-release") or _read(root / "usr/lib/os-release")
+    fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
+    return fields.get("ID", "unknown") + fields.get("VERSION_ID", "")
+
+
+def devices(root: Path) -> dict[str, int]:
+    """How many GPUs of NVIDIA's and EFA devices the PCI bus shows."""
+    found = {"nvidia": 0, "efa": 0}
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        vendor = _read(device / "vendor")
+        found["nvidia"] += vendor == NVIDIA and _read(device / "class")[:6] in DISPLAY
+        found["efa"] += vendor == AMAZON and _read(device / "device") in EFA_DEVICES
+    return found
+
+
+def driver(root: Path) -> str:
+    """Version of NVIDIA's user-mode driver by its library's name, loaded or not; empty without one."""
+    for folder in ("usr/lib64", "usr/lib/x86_64-linux-gnu"):
+        for library in sorted((root / folder).glob("libcuda.so.*.*")):
+            return library.name.removeprefix("libcuda.so.")
+    return ""
+
+
+def installer(root: Path) -> str:
+    """Version of the EFA installer that was run here in full; the base ran it for the kernel module only."""
+    if not any((root / "opt/amazon/efa").glob("lib*/libfabric.so*")):
+        return ""
+    found = re.search(r"EFA installer version: (\S+)", _read(root / "opt/amazon/efa_installed_packages"))
+    return found[1] if found else ""
+
+
+def main() -> None:
+    module = AnsibleModule(
+        {
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    root = Path(module.params["root"])
+    packages = {}
+    if module.params["packages"] and shutil.which("rpm"):
+        for name in module.params["packages"]:
+            code, out, _ = module.run_command(["rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}\n", name])
+            if code == 0:
+                packages[name] = out.splitlines()[0]
+    facts = {
+        "system": system(root),
+        "kernel": os.uname().release,
+        "dnf": shutil.which("dnf") is not None,
+        "systemd": (root / "run/systemd/system").is_dir(),
+        "devices": devices(root),
+        "driver": driver(root),
+        "efa_installer": installer(root),
+        "packages": packages,
+    }
+    module.exit_json(changed=False, ansible_facts={"machine": facts})
+
+
+if __name__ == "__main__":
+    main()

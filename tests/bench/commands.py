@@ -1,0 +1,70 @@
+"""How long a person waits: `bivouac --help`, `status` of a campaign that trains, `down --all` of a living site.
+
+The machine's own speed is in the same table: a bare start of the interpreter. `python tests/bench/commands.py`
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
+
+from rehearsal import BIVOUAC, Rehearsal, until  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+TIMES = 9
+LIMITS_S = {"--help": 0.4, "status": 2.0, "down --all": 20.0}
+LONG = {"campaign": "timed", "training": {"steps": 5000}, "rehearsal": {"faults": []}}
+
+
+def seconds(run: Callable[[], subprocess.CompletedProcess[str]]) -> float:
+    begun = time.monotonic()
+    done = run()
+    took = time.monotonic() - begun
+    assert done.returncode == 0, done.stdout + done.stderr
+    return took
+
+
+def main() -> int:
+    bare = [sys.executable, "-c", ""]
+    rows: dict[str, list[float]] = {"python -c ''": [], "--help": [], "status": [], "down --all": []}
+    with tempfile.TemporaryDirectory() as folder:
+        held = Rehearsal(Path(folder), LONG)
+        try:
+            driver = held.start()
+            until(lambda: driver.poll() is not None or held.step() >= 3, "training has begun", 400)
+            assert driver.poll() is None, held.log()
+            for _ in range(TIMES):
+                rows["python -c ''"].append(seconds(lambda: subprocess.run(bare, capture_output=True, text=True)))
+                rows["--help"].append(
+                    seconds(lambda: subprocess.run([*BIVOUAC, "--help"], cwd=ROOT, capture_output=True, text=True))
+                )
+                rows["status"].append(seconds(lambda: held.run("status", held.name)))
+            held.kill(driver)
+            rows["down --all"].append(seconds(lambda: held.run("down", "--all")))
+        finally:
+            held.strike()
+    table = Table("command", "runs", "median s", "longest s", "limit s", box=None)
+    for name, took in rows.items():
+        limit = LIMITS_S.get(name)
+        table.add_row(
+            name, str(len(took)), f"{statistics.median(took):.2f}", f"{max(took):.2f}", f"{limit}" if limit else ""
+        )
+    Console(highlight=False).print(table)
+    out = ROOT / "results" / "bench"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "commands.json").write_text(json.dumps(rows, indent=1))
+    return int(any(statistics.median(rows[name]) > limit for name, limit in LIMITS_S.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

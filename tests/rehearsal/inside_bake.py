@@ -1,0 +1,350 @@
+"""Run by test_bake.py in private namespaces: the real playbook, over emulated SSM, on machines with their own roots."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from botocore.exceptions import ClientError
+from rich.console import Console
+
+from infra.account import Account
+from infra.components import policies
+from infra.components.outputs import FoundationOutputs
+from infra.errors import PermanentError, UserError
+from infra.lifecycle import bake, builder, node_image, playbook
+from infra.lifecycle.context import Context
+from infra.names import INPUTS_TAG, MANIFEST_TAG, REPOSITORY, ROLE_TAG, WORKSHOP, WORKSHOP_GUARD, buckets
+from infra.progress import Progress
+from infra.rehearsal.aws import access, server
+from infra.rehearsal.aws.world import World
+from infra.rehearsal.site import network
+from infra.spec import Spec
+from infra.store import CampaignStore
+
+ROOT = Path(__file__).parents[2]
+WORK = Path(os.environ["BAKE_WORK"])
+AWS = "10.77.0.2"
+SPEC = Spec.model_validate(yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text()))
+
+
+def eventually(probe: Callable[[], Any], within_s: float = 20) -> Any:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if answer := probe():
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"not seen within {within_s} s")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    network.add_addresses("lo", ())
+    network.make_bridge("camp0", ["10.77.0.1/16", f"{AWS}/16"])
+    made = World(work=WORK, tools=WORK, endpoint_url=f"http://{AWS}:5000")
+    http = server.make(made, AWS, 5000)
+    made.start()
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    key, secret = made.operator_key
+    os.environ |= {
+        "AWS_ENDPOINT_URL": made.endpoint_url,
+        "AWS_ACCESS_KEY_ID": key,
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "AWS_DEFAULT_REGION": made.region,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    yield made
+    made.stop()
+    http.shutdown()
+
+
+@pytest.fixture(scope="module")
+def account(world: World) -> Account:
+    return Account(world.region)
+
+
+@pytest.fixture(scope="module")
+def workshop(world: World, account: Account) -> FoundationOutputs:
+    """The foundation's workshop, with the roles' own policies: the emulated AWS enforces them."""
+    ec2, iam = account.client("ec2"), account.client("iam")
+    place = policies.Place(world.account, world.region)
+    vpc = ec2.create_vpc(CidrBlock="10.77.64.0/24")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.77.64.0/24")["Subnet"]["SubnetId"]
+    group = ec2.create_security_group(GroupName=WORKSHOP, Description="builder", VpcId=vpc)["GroupId"]
+    arns = {}
+    for name, service, statements in (
+        (WORKSHOP, "ec2.amazonaws.com", policies.builder(place)),
+        (WORKSHOP_GUARD, "scheduler.amazonaws.com", policies.builder_guard(place)),
+    ):
+        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=policies.trust(service))
+        iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=policies.document(statements))
+        arns[name] = made["Role"]["Arn"]
+    iam.attach_role_policy(RoleName=WORKSHOP, PolicyArn="arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore")
+    iam.create_instance_profile(InstanceProfileName=WORKSHOP)
+    iam.add_role_to_instance_profile(InstanceProfileName=WORKSHOP, RoleName=WORKSHOP)
+    account.client("s3").create_bucket(Bucket=buckets(world.account, world.region).state)
+    account.client("ecr").create_repository(repositoryName=REPOSITORY)
+    return FoundationOutputs(
+        state_bucket=buckets(world.account, world.region).state,
+        data_bucket="-",
+        archive_bucket="-",
+        repository_url="-",
+        repository_arn="-",
+        workshop_subnet_id=subnet,
+        workshop_security_group_id=group,
+        workshop_instance_profile=WORKSHOP,
+        workshop_guard_arn=arns[WORKSHOP_GUARD],
+    )
+
+
+@contextmanager
+def campaign(account: Account, name: str) -> Iterator[Context]:
+    """A driver of a campaign of this name; what it says is in `progress.console.file`."""
+    where = buckets(SPEC.account, SPEC.region)
+    store = CampaignStore(account.client("s3"), where.state, name, "driver-test")
+    lease = store.lease("driver", timedelta(seconds=30))
+    lease.acquire()
+    try:
+        yield Context(
+            spec=SPEC.model_copy(update={"campaign": name}),
+            plan=None,  # type: ignore[arg-type]
+            account=account,
+            operator_arn="-",
+            buckets=where,
+            store=store,
+            lease=lease,
+            progress=Progress(Console(file=StringIO(), width=240)),
+            results=WORK / "results",
+            deadline=datetime.now(UTC) + timedelta(hours=4),
+        )
+    finally:
+        lease.release()
+
+
+def said(context: Context) -> str:
+    return str(context.progress.console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def nothing_is_left(context: Context) -> bool:
+    """No builder, no schedule, no file on its way to one."""
+    account, names = context.account, context.names
+    eventually(lambda: not builder.living_builders(account, names))
+    schedules = [one["Name"] for one in account.client("scheduler").list_schedules()["Schedules"]]
+    return names.builder not in schedules and not context.store.keys("bake/")
+
+
+def images(account: Account, inputs: str) -> dict[str, dict[str, Any]]:
+    filters = [{"Name": f"tag:{INPUTS_TAG}", "Values": [inputs]}]
+    found = account.client("ec2").describe_images(Owners=["self"], Filters=filters)["Images"]
+    return {image["ImageId"]: image for image in found}
+
+
+def test_a_node_image_is_baked_once_for_all_campaigns_and_its_builder_is_gone(
+    world: World, account: Account, workshop: FoundationOutputs
+) -> None:
+    with campaign(account, "first") as context:
+        base, _ = node_image.find_base(context)
+        inputs = node_image.inputs_digest(ROOT, base, context.spec)
+        lost = _left_unfinished(context, workshop, base, inputs)
+        image, fresh = node_image.ensure(context, workshop)
+        assert fresh and image.inputs_digest == inputs and nothing_is_left(context)
+        assert f"{lost} was never finished: removed" in said(context)
+        assert image.applied == ("system_tuning", "health_checks")
+        assert set(image.not_applied) >= {"nvidia_driver", "efa", "lustre_client"}
+        assert "not applied, no dnf on this machine" in said(context) and "system_tuning" in said(context)
+        context.store.put_json(node_image.RECORD, {"manifest": node_image.manifest_key(image.inputs_digest)})
+        stored = node_image.recorded(context.store)
+        assert stored is not None and stored.model_dump() == image.model_dump()
+
+    assert set(images(account, inputs)) == {image.ami}
+    made = images(account, inputs)[image.ami]
+    tags = {tag["Key"]: tag["Value"] for tag in made["Tags"]}
+    assert made["State"] == "available" and tags["bivouac:foundation"] == "true"
+    assert tags[MANIFEST_TAG] == node_image.manifest_key(image.inputs_digest)
+    (snapshot,) = account.client("ec2").describe_snapshots(SnapshotIds=list(image.snapshots))["Snapshots"]
+    assert {tag["Key"] for tag in snapshot["Tags"]} >= {INPUTS_TAG, MANIFEST_TAG, "bivouac:foundation"}
+    disk = WORK / "images" / image.ami
+    assert "vm.nr_hugepages = 5128" in (disk / "etc/sysctl.d/90-bivouac.conf").read_text()
+    assert json.loads((disk / "etc/bivouac/image.json").read_text())["inputs"] == image.inputs_digest
+
+    with campaign(account, "second") as context:
+        known, fresh = node_image.ensure(context, workshop)
+        assert not fresh and known.ami == image.ami and "node image known" in said(context)
+        assert "builder" not in said(context)
+
+    with campaign(account, "third") as context, builder.builder(context, workshop, image.ami) as built:
+        machine = world.machines[built.id]
+        seen = machine.run("cat /etc/bivouac/image.json && /opt/bivouac/bin/node-check", timeout_s=20)
+        assert image.inputs_digest in seen.stdout and seen.returncode == 0, seen.stdout + seen.stderr
+
+
+def _left_unfinished(context: Context, workshop: FoundationOutputs, base: str, inputs: str) -> str:
+    """An image as a driver leaves it that is killed between CreateImage and the manifest."""
+    marks = [{"ResourceType": "image", "Tags": [{"Key": INPUTS_TAG, "Value": inputs}]}]
+    with builder.builder(context, workshop, base) as built:
+        made = context.account.client("ec2").create_image(InstanceId=built.id, Name="lost", TagSpecifications=marks)
+    return str(made["ImageId"])
+
+
+def test_a_changed_input_is_another_image() -> None:
+    kept = node_image.inputs_digest(ROOT, "ami-1", SPEC)
+    assert kept == node_image.inputs_digest(ROOT, "ami-1", SPEC)
+    assert kept != node_image.inputs_digest(ROOT, "ami-2", SPEC)
+    nodes = SPEC.nodes.model_copy(update={"instance_type": "trn1.32xlarge"})
+    assert kept != node_image.inputs_digest(ROOT, "ami-1", SPEC.model_copy(update={"nodes": nodes}))
+
+
+def test_a_forced_bake_whose_role_fails_ends_in_its_own_words_and_the_earlier_image_stays(
+    world: World, account: Account, workshop: FoundationOutputs
+) -> None:
+    with campaign(account, "broken") as context:
+        before, _ = node_image.ensure(context, workshop)
+        base, _ = node_image.find_base(context)
+        disk = WORK / "images" / base
+        (disk / "opt").mkdir(parents=True)
+        (disk / "opt/bivouac").write_text("a base whose disk has a file where the roles want a folder")
+        try:
+            with pytest.raises(PermanentError, match=r"role system_tuning, task 'The program that sets.*opt/bivouac"):
+                node_image.ensure(context, workshop, force=True)
+        finally:
+            (disk / "opt/bivouac").unlink()
+            (disk / "opt").rmdir()
+            disk.rmdir()
+        assert nothing_is_left(context)
+        assert set(images(account, before.inputs_digest)) == {before.ami}
+
+
+def test_an_image_that_ec2_cannot_make_is_refused_and_the_builder_gone(
+    world: World, account: Account, workshop: FoundationOutputs
+) -> None:
+    rule = {"kind": "image", "name": "bivouac-node-*", "phase": "create", "outcome": "fail"}
+    world.routes["/_site/troubles"]("", json.dumps({"add": [rule]}).encode())
+    with campaign(account, "unmade") as context:
+        base, name = node_image.find_base(context)
+        with (
+            pytest.raises(PermanentError, match=r"the image could not be made; seen: ami-\w+: failed"),
+            builder.builder(context, workshop, base) as built,
+        ):
+            node_image.take(context, built.id, "unmade", name)
+        assert nothing_is_left(context)
+
+
+def test_the_trainer_image_is_installed_and_pushed_once(account: Account, workshop: FoundationOutputs) -> None:
+    with campaign(account, "trainer") as context, tempfile.TemporaryDirectory() as work:
+        given = {
+            "trainer_image_wheel": str(bake.build_wheel(ROOT, Path(work))),
+            "trainer_image_base": context.spec.image.base,
+            "trainer_image_tag": "inputs",
+            "trainer_image_region": context.spec.region,
+        }
+        base, _ = node_image.find_base(context)
+        with builder.builder(context, workshop, base) as built:
+            heard = [
+                playbook.run(
+                    playbook.PLAYBOOKS / "bake.yml",
+                    playbook.inventory(context, built, "trainer_image"),
+                    given,
+                    Path(work) / f"play-{number}",
+                )
+                for number in range(2)
+            ]
+        assert [one.failure for one in heard] == [None, None]
+        assert heard[0].changed == 3 and heard[1].changed == 0, "the second run finds everything in place"
+        assert heard[0].baked["digest"] == heard[1].baked["digest"]
+        assert nothing_is_left(context)
+
+
+def test_an_image_that_does_not_exist_starts_no_builder(account: Account, workshop: FoundationOutputs) -> None:
+    with campaign(account, "invalid") as context:
+        with (
+            pytest.raises(PermanentError, match=r"InvalidAMIID.NotFound: .*ami-0123456789abcdef0"),
+            builder.builder(context, workshop, "ami-0123456789abcdef0"),
+        ):
+            pass
+        assert nothing_is_left(context)
+        strange = replace(context, spec=context.spec.model_copy(update={"kubernetes": "1.99"}))
+        with pytest.raises(UserError, match=r"no such base image; seen: amazon-eks-node-al2023-x86_64-nvidia-1\.99-v"):
+            node_image.find_base(strange)
+
+
+def test_a_builder_whose_agent_never_answers_is_given_up_and_ended(
+    account: Account, workshop: FoundationOutputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iam, arn = account.client("iam"), "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+    iam.detach_role_policy(RoleName=WORKSHOP, PolicyArn=arn)
+    monkeypatch.setattr(builder, "_ONLINE_S", 3.0)
+    try:
+        with campaign(account, "silent") as context:
+            base, _ = node_image.find_base(context)
+            with pytest.raises(PermanentError, match="SSM agent"), builder.builder(context, workshop, base):
+                pass
+            assert nothing_is_left(context)
+    finally:
+        iam.attach_role_policy(RoleName=WORKSHOP, PolicyArn=arn)
+
+
+def test_aws_ends_a_builder_whose_driver_is_gone(world: World, account: Account, workshop: FoundationOutputs) -> None:
+    """The driver enters the block and never leaves it, as one that was killed."""
+    with campaign(account, "dead-driver") as context:
+        base, _ = node_image.find_base(context)
+        abandoned = builder.builder(context, workshop, base, life=timedelta(seconds=6))
+        built = abandoned.__enter__()
+        other = account.client("ec2").run_instances(
+            ImageId=base, InstanceType="m7i.large", MinCount=1, MaxCount=1, SubnetId=workshop.workshop_subnet_id
+        )["Instances"][0]["InstanceId"]
+        assert world.machines[built.id].alive()
+        assert datetime.now(UTC) < built.ends_at
+        assert nothing_is_left(context), "the schedule deletes itself when it has fired"
+        assert datetime.now(UTC) >= built.ends_at - timedelta(seconds=1)
+        runs = [json.loads(line) for line in (WORK / "aws/schedule-runs.jsonl").read_text().splitlines()]
+        assert [(run["error"], built.id in run["input"]) for run in runs] == [(None, True)]
+        state = account.client("ec2").describe_instances(InstanceIds=[other])["Reservations"][0]["Instances"][0]
+        assert state["State"]["Name"] in ("pending", "running")
+        abandoned.__exit__(None, None, None)
+
+
+def test_the_role_that_ends_builders_can_end_nothing_else(
+    world: World, account: Account, workshop: FoundationOutputs
+) -> None:
+    guard = access.open_session(world, workshop.workshop_guard_arn, "test")
+    ec2 = boto3.client(
+        "ec2",
+        region_name=account.region,
+        aws_access_key_id=guard.access_key_id,
+        aws_secret_access_key=guard.secret_access_key,
+        aws_session_token=guard.session_token,
+    )
+    launch = dict(InstanceType="m7i.large", MinCount=1, MaxCount=1, SubnetId=workshop.workshop_subnet_id)
+    base, _ = node_image.find_base(SimpleNamespace(spec=SPEC, account=account))  # type: ignore[arg-type]
+    plain = account.client("ec2").run_instances(ImageId=base, **launch)["Instances"][0]["InstanceId"]
+    with pytest.raises(ClientError, match=r"UnauthorizedOperation|AccessDenied"):
+        ec2.terminate_instances(InstanceIds=[plain])
+    account.client("ec2").create_tags(Resources=[plain], Tags=[{"Key": ROLE_TAG, "Value": "builder"}])
+    ec2.terminate_instances(InstanceIds=[plain])
+
+
+def test_a_builder_that_a_killed_driver_left_is_ended_by_the_next_bake(
+    account: Account, workshop: FoundationOutputs
+) -> None:
+    with campaign(account, "left") as context:
+        base, _ = node_image.find_base(context)
+        left = builder.builder(context, workshop, base)
+        first = left.__enter__().id
+        with builder.builder(context, workshop, base) as built:
+            assert built.id != first
+            eventually(lambda: builder.living_builders(account, context.names) == [built.id])
+        assert nothing_is_left(context)

@@ -1,0 +1,183 @@
+"""A steward killed between recording and acting: its successor finishes what was begun, once.
+
+Each test leaves record and world as the kill would have, in an emulated account with a node group of two, and looks at
+what `reconcile` makes of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from aws_fakes import FakeMachine, Site, fake_site, until
+from campaign_world import node_of
+from fake_kubernetes import FakeKubernetes
+from lightkube import Client, KubeConfig
+from lightkube.config.models import Cluster, User
+
+from infra.actions import attempts
+from infra.actions.cluster import JobSet
+from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
+from infra.actions.nodes import GpuNodes
+from infra.events import Kind
+from infra.names import NAMESPACE, Names
+from infra.steward.reconcile import reconcile
+from infra.store import CampaignStore
+
+numbers = itertools.count(1)
+NAMES = Names("killed")
+
+
+@dataclass
+class Gang:
+    """One campaign's node group and record, and the API server that its steward sees."""
+
+    site: Site
+    api: FakeKubernetes
+    store: CampaignStore
+    client: Client
+    nodes: GpuNodes
+    campaign: str
+
+    def machines(self) -> list[FakeMachine]:
+        group = self.nodes.names.gpu_group
+        return [one for one in self.site.alive() if one.settings["tags"].get("eks:nodegroup-name") == group]
+
+    def instances(self) -> set[str]:
+        return {str(one.settings["instance_id"]) for one in self.machines()}
+
+    def take_over(self, committed: int = 20) -> None:
+        reconcile(self.client, self.store, self.nodes, self.campaign, committed)
+
+    def jobset(self, attempt: int) -> str:
+        name, labels = f"{self.campaign}-a{attempt}", {CAMPAIGN_LABEL: self.campaign, ATTEMPT_LABEL: str(attempt)}
+        self.client.create(
+            JobSet.from_dict({"metadata": {"name": name, "namespace": NAMESPACE, "labels": labels}, "spec": {}})
+        )
+        return name
+
+    def kinds(self) -> list[str]:
+        return [str(event.kind) for event in self.store.events()]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with fake_site(tmp_path_factory.mktemp("killed")) as made:
+        made.client("s3").create_bucket(Bucket="state")
+        _pitch(made, NAMES)
+        yield made
+
+
+@pytest.fixture
+def gang(site: Site) -> Iterator[Gang]:
+    """A record of its own for each test; the two nodes are the same until one is given back."""
+    campaign = f"killed{next(numbers)}"
+    api = FakeKubernetes(lambda: [node_of(machine) for machine in site.alive()])
+    config = KubeConfig.from_one(cluster=Cluster(server=api.endpoint), user=User(), context_name="killed")
+    client = Client(config=config, namespace=NAMESPACE, field_manager="steward", trust_env=False)
+    store = CampaignStore(site.client("s3"), "state", campaign, "first")
+    made = Gang(site, api, store, client, GpuNodes(site, client, NAMES, lambda: None), campaign)  # type: ignore[arg-type]
+    until(lambda: len(made.machines()) == 2 and all(one.joined for one in made.machines()), 20)
+    try:
+        yield made
+    finally:
+        api.stop()
+
+
+def _pitch(site: Site, names: Names) -> None:
+    ec2, eks, iam = site.client("ec2"), site.client("eks"), site.client("iam")
+    vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
+    subnets = [
+        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.42.{i}.0/24", AvailabilityZone=zone)["Subnet"]["SubnetId"]
+        for i, zone in enumerate(("us-east-1a", "us-east-1b"))
+    ]
+    roles = {}
+    for name, service, policy in (
+        ("cluster", "eks", "AmazonEKSClusterPolicy"),
+        ("node", "ec2", "AmazonEKSWorkerNodePolicy"),
+    ):
+        statement = {
+            "Effect": "Allow",
+            "Principal": {"Service": f"{service}.amazonaws.com"},
+            "Action": ["sts:AssumeRole", "sts:TagSession"],
+        }
+        trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        made = iam.create_role(RoleName=f"{names.campaign}-{name}", AssumeRolePolicyDocument=trust)["Role"]
+        iam.attach_role_policy(RoleName=made["RoleName"], PolicyArn=f"arn:aws:iam::aws:policy/{policy}")
+        roles[name] = made["Arn"]
+    eks.create_cluster(
+        name=names.cluster,
+        version="1.36",
+        roleArn=roles["cluster"],
+        resourcesVpcConfig={"subnetIds": subnets},
+        accessConfig={"authenticationMode": "API"},
+    )
+    eks.get_waiter("cluster_active").wait(name=names.cluster, WaiterConfig={"Delay": 0, "MaxAttempts": 200})
+    eks.create_nodegroup(
+        clusterName=names.cluster,
+        nodegroupName=names.gpu_group,
+        nodeRole=roles["node"],
+        subnets=subnets[:1],
+        scalingConfig={"minSize": 0, "maxSize": 4, "desiredSize": 2},
+    )
+
+
+def test_a_node_recorded_as_quarantined_is_given_back_and_replaced(gang: Gang) -> None:
+    """Killed right after the record: Kubernetes knows nothing, the instance runs and bills."""
+    bad = gang.nodes.facts()[0]
+    gang.store.append(Kind.NODE_QUARANTINED, node=bad.name, instance=bad.instance, reason="died")
+    gang.take_over()
+    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2, 10)
+    assert gang.nodes.desired() == 2
+
+
+def test_a_node_quarantined_in_kubernetes_is_given_back_and_replaced(gang: Gang) -> None:
+    """Killed between the label and the give-back."""
+    bad = gang.nodes.facts()[1]
+    gang.nodes.quarantine(bad.name, "dead")
+    gang.take_over()
+    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2, 10)
+
+
+def test_giving_back_twice_costs_one_node(gang: Gang) -> None:
+    bad, good = gang.nodes.facts()
+    gang.store.append(Kind.NODE_QUARANTINED, node=bad.name, instance=bad.instance, reason="died")
+    gang.take_over()
+    gang.take_over()
+    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2, 10)
+    gang.take_over()
+    assert good.instance in gang.instances() and len(gang.instances()) == 2
+
+
+def test_an_attempt_launched_but_not_recorded_is_recorded_not_launched_again(gang: Gang) -> None:
+    name = gang.jobset(1)
+    gang.take_over(committed=-1)
+    gang.take_over(committed=-1)
+    (attempt,) = gang.store.state().attempts
+    assert attempt["jobset"] == name and attempt["committed_step"] == -1
+    assert attempts.jobsets(gang.client, gang.campaign) == {1: name}
+
+
+def test_an_attempt_recorded_as_ended_holds_no_node(gang: Gang) -> None:
+    """Killed between the record of an end and the removal of the job and its pods."""
+    name = gang.jobset(1)
+    labels = {CAMPAIGN_LABEL: gang.campaign, ATTEMPT_LABEL: "1"}
+    pod = {"metadata": {"name": f"{name}-0", "namespace": NAMESPACE, "labels": labels}}
+    gang.api.handle("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+    gang.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset=name, committed_step=-1)
+    gang.store.append(Kind.ATTEMPT_ENDED, attempt=1, failure="node", detail="died", committed_at_end=20)
+    gang.take_over()
+    assert not attempts.jobsets(gang.client, gang.campaign)
+    assert not attempts.pods(gang.client, labels)
+
+
+def test_what_is_whole_is_left_alone(gang: Gang) -> None:
+    name = gang.jobset(1)
+    gang.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset=name, committed_step=-1)
+    before, events = gang.instances(), gang.kinds()
+    gang.take_over()
+    assert gang.instances() == before and gang.kinds() == events
+    assert attempts.jobsets(gang.client, gang.campaign) == {1: name}
