@@ -37,6 +37,9 @@ OWNER_TAG = "bivouac:owner"
 EXPIRES_TAG = "bivouac:expires"
 FOUNDATION_TAG = "bivouac:foundation"
 
+KEY_ALIAS = "alias/bivouac"
+"""Of the foundation's own key, where a campaign asked for one."""
+
 
 @dataclass(frozen=True)
 class Buckets:

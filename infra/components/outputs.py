@@ -16,6 +16,8 @@ class FoundationOutputs(_Outputs):
     repository_url: str
     """Of the trainer's images, without tag or digest."""
     repository_arn: str
+    key_arn: str | None = None
+    """Of the key that encrypts the buckets; None: S3's own."""
 
 
 class CampaignOutputs(_Outputs):

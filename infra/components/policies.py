@@ -75,7 +75,7 @@ def steward(spec: Spec) -> list[Statement]:
     scaling = where.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/eks-{names.gpu_group}-*")
     return [
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [group]),
-        allow(["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"], [scaling]),
+        allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], [scaling]),
         allow(
             [
                 "autoscaling:DescribeAutoScalingGroups",
@@ -124,6 +124,19 @@ def builder(spec: Spec) -> list[Statement]:
     if base is not None and base != where.repository(REPOSITORY):
         statements.append(allow(_PULL, [base]))
     return statements
+
+
+def key_through_s3(spec: Spec, key_arn: str | None) -> list[Statement]:
+    """The customer's key, only as S3 uses it on one's behalf; nothing where there is none."""
+    if key_arn is None:
+        return []
+    by_s3 = {"StringEquals": {"kms:ViaService": f"s3.{spec.region}.amazonaws.com"}}
+    return [allow(["kms:Decrypt", "kms:GenerateDataKey"], [key_arn], by_s3)]
+
+
+def cluster_secrets(key_arn: str) -> list[Statement]:
+    """The control plane encrypts the cluster's secrets with the customer's key."""
+    return [allow(["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"], [key_arn])]
 
 
 def base_repository(spec: Spec) -> str | None:

@@ -6,15 +6,14 @@ from typing import Any
 
 from infra.actions import dataset
 from infra.components.outputs import CampaignOutputs
-from infra.components.settings import CampaignSettings, FoundationSettings
 from infra.errors import UserError
 from infra.folders import writable
 from infra.lifecycle import certify
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
+from infra.lifecycle.keeping import campaign_settings, foundation_settings, remember
 from infra.lifecycle.opening import STACK_CONFIG, foundation_lease
 from infra.names import FOUNDATION_STACK
-from infra.spec import Spec
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -30,8 +29,9 @@ def run(context: Context) -> dict[str, Any]:
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets and registry")
-    settings = foundation_settings(context.spec)
     with foundation_lease(context) as lease, engine.holding(lease):
+        settings = foundation_settings(context.store, context.spec)
+        remember(context.store, settings)
         engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
     context.guard()
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
@@ -51,14 +51,3 @@ def run(context: Context) -> dict[str, Any]:
         "train_tokens": data.manifest.train_tokens,
         "resources": count,
     }
-
-
-def foundation_settings(spec: Spec) -> FoundationSettings:
-    return FoundationSettings(account=spec.account, region=spec.region)
-
-
-def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
-    operator = context.account.principal(context.operator_arn)
-    return CampaignSettings(
-        spec=context.spec, deadline=context.deadline, data_digest=data_digest, operator_arn=operator
-    )

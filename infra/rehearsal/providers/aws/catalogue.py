@@ -13,6 +13,7 @@ from infra.rehearsal.providers.aws import (
     fsx,
     gateways,
     iam,
+    kms,
     launch,
     logs,
     network,
@@ -23,6 +24,7 @@ from infra.rehearsal.providers.aws import (
     schedules,
     security,
     security_rules,
+    sns,
 )
 from infra.rehearsal.providers.aws.table import Resource
 
@@ -47,6 +49,8 @@ _MODULES = (
     logs,
     schedules,
     budgets,
+    kms,
+    sns,
 )
 
 RESOURCES: dict[str, Resource] = {resource.token: resource for module in _MODULES for resource in module.RESOURCES}
