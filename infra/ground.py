@@ -11,6 +11,21 @@ from pydantic import Field
 from infra.duration import Duration
 from infra.section import Section
 
+ENDPOINT_SERVICES = (
+    "autoscaling",  # the steward gives broken nodes back
+    "ec2",  # the CNI, nodeadm, the steward
+    "ecr.api",
+    "ecr.dkr",
+    "eks",  # nodeadm, the steward
+    "eks-auth",  # pod identity
+    "fsx",  # the CSI driver
+    "logs",
+    "ssm",  # the builder
+    "ssmmessages",
+    "sts",
+)
+"""What nodes, add-ons and pods talk to without a NAT gateway; S3 has a gateway endpoint of its own, which is free."""
+
 
 class Egress(StrEnum):
     """How private nodes reach AWS: through a NAT gateway, or only through interface endpoints."""

@@ -127,6 +127,20 @@ class Names:
         return f"{self.prefix}-guard"
 
     @property
+    def budget_role(self) -> str:
+        """With which AWS Budgets freezes the roles that the spec names."""
+        return f"{self.prefix}-budget"
+
+    @property
+    def freeze_policy(self) -> str:
+        return f"{self.prefix}-freeze"
+
+    @property
+    def alarms(self) -> str:
+        """SNS topic of the campaign's alarms."""
+        return f"{self.prefix}-alarms"
+
+    @property
     def roles(self) -> tuple[str, ...]:
         return (
             self.cluster_role,
@@ -136,6 +150,7 @@ class Names:
             self.archive_role,
             self.builder_role,
             self.guard_role,
+            self.budget_role,
         )
 
     @property

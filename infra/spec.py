@@ -64,6 +64,9 @@ class Money(Section):
     alarm_email: str | None = None
     alarm_topic_arn: Annotated[str, Field(pattern=r"^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$")] | None = None
     """An SNS topic to alarm besides the campaign's own (a chat, a pager); its policy must let AWS Budgets publish."""
+    freeze_roles: tuple[Annotated[str, Field(pattern=r"^[\w+=,.@-]{1,64}$")], ...] = ()
+    """IAM roles (names, without path) that may buy no more once AWS counts the budget as spent: a CI's role, say. They
+    may still tear down; a person, or the campaign's own teardown, lifts it."""
 
 
 class Nodes(Section):

@@ -8,6 +8,7 @@ import pulumi_aws as aws
 from pulumi import ResourceOptions
 
 from infra.components.addons import Addons
+from infra.components.budget import Budget
 from infra.components.cluster import Cluster
 from infra.components.guard import Guard
 from infra.components.identity import Identity
@@ -35,9 +36,11 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     identity = Identity(spec, settings.key_arn, opts)
     control_plane = [subnet.id for subnet in network.control_plane_subnets]
     cluster = Cluster(spec, identity, control_plane, settings.operator_arn, [network], settings.key_arn, opts)
+    if spec.network.driver_vpc is not None:
+        security.let_driver_in(cluster.security_group_id, spec.network.driver_vpc)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
     before = Addons("before-nodes", cluster.eks.name, interface_tags, opts=opts)
-    guard = Guard(spec, deadline, opts)
+    guard, budget = Guard(spec, deadline, opts), Budget(spec, opts)
     storage = Storage(
         spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], settings.key_arn, opts
     )
@@ -53,7 +56,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         node_role,
         network.gpu_subnet.id,
         groups,
-        [*ready, guard.schedule],
+        [*ready, guard.schedule, budget],
         settings.node_image,
         key,
         opts,

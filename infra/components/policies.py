@@ -112,6 +112,39 @@ def guard(spec: Spec) -> list[Statement]:
     return [allow(["eks:UpdateNodegroupConfig"], [group])]
 
 
+PURCHASES = (
+    "autoscaling:CreateAutoScalingGroup",
+    "autoscaling:SetDesiredCapacity",
+    "autoscaling:UpdateAutoScalingGroup",
+    "ec2:CreateCapacityReservation",
+    "ec2:CreateFleet",
+    "ec2:CreateNatGateway",
+    "ec2:PurchaseCapacityBlock",
+    "ec2:PurchaseCapacityBlockExtension",
+    "ec2:RequestSpotInstances",
+    "ec2:RunInstances",
+    "eks:CreateCluster",
+    "eks:CreateNodegroup",
+    "fsx:CreateFileSystem",
+)
+"""What begins to bill by the hour; nothing of it is needed to end a campaign."""
+
+
+def no_purchases() -> list[Statement]:
+    """A denial, so everything is its resource: nothing is granted by it."""
+    return [{"Effect": "Deny", "Action": list(PURCHASES), "Resource": [EVERYTHING]}]
+
+
+def freezing(spec: Spec) -> list[Statement]:
+    """To put the denial of purchases on the roles that the spec names, and to lift it; no other policy."""
+    where = place(spec)
+    freeze = f"arn:aws:iam::{where.account}:policy/{Names(spec).freeze_policy}"
+    only = {"ArnEquals": {"iam:PolicyARN": freeze}}
+    # A role's path is not known from its name.
+    roles = [pattern for role in spec.money.freeze_roles for pattern in (where.role(role), where.role(f"*/{role}"))]
+    return [allow(["iam:AttachRolePolicy", "iam:DetachRolePolicy"], roles, only)]
+
+
 def builder(spec: Spec) -> list[Statement]:
     """Push to the trainer's repository, pull its base, use the campaign's folder of the state bucket."""
     where, names = place(spec), Names(spec)

@@ -7,7 +7,7 @@ import pulumi_aws as aws
 from pulumi import Input, ResourceOptions
 
 from infra.names import Names
-from infra.spec import Spec
+from infra.spec import DriverVpc, Spec
 
 LUSTRE_PORTS = ((988, 988), (1018, 1023))
 EVERYWHERE = "0.0.0.0/0"
@@ -37,6 +37,18 @@ class Security(pulumi.ComponentResource):
         self.builder = self._group("builder", "Image builder, reached through Systems Manager only")
         self._way_out("builder", self.builder)
         self.register_outputs({"nodes": self.nodes.id, "lustre": self.lustre.id, "builder": self.builder.id})
+
+    def let_driver_in(self, cluster_group: Input[str], driver: DriverVpc) -> None:
+        """From the driver's own network to the cluster's API, by HTTPS alone."""
+        aws.vpc.SecurityGroupIngressRule(
+            "driver-api",
+            security_group_id=cluster_group,
+            cidr_ipv4=driver.cidr,
+            ip_protocol="tcp",
+            from_port=443,
+            to_port=443,
+            opts=ResourceOptions(parent=self),
+        )
 
     def _group(self, name: str, description: str) -> aws.ec2.SecurityGroup:
         full = f"{self._names.prefix}-{name}"

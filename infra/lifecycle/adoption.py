@@ -16,6 +16,7 @@ from lightkube.resources.core_v1 import Secret
 
 from infra.account import Account
 from infra.actions.cluster import from_outside
+from infra.lifecycle import finders
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
 Inputs = Mapping[str, Any]
@@ -230,6 +231,7 @@ FINDERS: dict[str, Find] = {
     "aws:eks/podIdentityAssociation:PodIdentityAssociation": _pod_identities,
     "aws:fsx/lustreFileSystem:LustreFileSystem": _file_systems,
     "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation": _repository_links,
+    **finders.FINDERS,
 }  # fmt: skip
 """Type -> how what AWS made is found again."""
 
@@ -340,6 +342,8 @@ MADE_OVER = frozenset(
         "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
         "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
         "aws:s3/bucketPolicy:BucketPolicy",
+        "aws:s3/bucketObjectLockConfiguration:BucketObjectLockConfiguration",
+        "aws:sns/topic:Topic",
         "aws:ecr/lifecyclePolicy:LifecyclePolicy",
         "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
         "aws:iam/rolePolicy:RolePolicy",

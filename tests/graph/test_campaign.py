@@ -299,15 +299,6 @@ def test_the_schedule_sets_the_gpu_nodes_to_zero_at_the_deadline(campaign: Graph
     }
 
 
-def test_a_budget_alarms_where_there_is_someone_to_alarm(campaign: Graph) -> None:
-    assert not campaign.of("Budget")
-    graph = campaign_graph(example_spec(money={"alarm_email": "someone@example.com"}))
-    budget = graph.one("Budget", "budget").inputs
-    assert budget["limitAmount"] == "10000"
-    assert budget["costFilters"] == [{"name": "TagKeyValue", "values": ["user:bivouac:campaign$example"]}]
-    assert [one["threshold"] for one in budget["notifications"]] == [80, 100]
-
-
 def test_the_data_set_is_linked_by_its_digest(campaign: Graph) -> None:
     link = campaign.one("DataRepositoryAssociation", "data").inputs
     assert link["fileSystemPath"] == "/data"

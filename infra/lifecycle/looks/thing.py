@@ -26,6 +26,8 @@ _PARTS = (
     "shared",
     "lustre",
     "budget",
+    "freeze",
+    "alarms",
 )
 _ID = re.compile(
     r"\b(?:vpc|subnet|sg|sgr|i|vol|snap|ami|eni|rtb|igw|nat|eipalloc|vpce|fs|lt|acl|pcx|tgw|cr|fl|dra|backup)"

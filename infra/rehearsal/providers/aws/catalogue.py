@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra.rehearsal.providers.aws import (
+    budget_actions,
     budgets,
     ecr,
     eks,
@@ -17,6 +18,7 @@ from infra.rehearsal.providers.aws import (
     launch,
     logs,
     network,
+    peering,
     policies,
     routes,
     s3,
@@ -31,6 +33,7 @@ from infra.rehearsal.providers.aws.table import Resource
 _MODULES = (
     network,
     gateways,
+    peering,
     routes,
     endpoints,
     security,
@@ -49,6 +52,7 @@ _MODULES = (
     logs,
     schedules,
     budgets,
+    budget_actions,
     kms,
     sns,
 )
