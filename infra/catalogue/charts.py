@@ -18,6 +18,8 @@ class Addon(BaseModel):
     """None: EKS's default for the cluster's Kubernetes version."""
     stage: Literal["before-nodes", "after-nodes"]
     """`after-nodes`: an add-on that has pods to schedule before it is ACTIVE."""
+    option: str | None = None
+    """As for a chart."""
 
 
 class Chart(BaseModel):
@@ -31,6 +33,10 @@ class Chart(BaseModel):
     namespace: str
     wanted_for: Literal["all", "nvidia", "efa"] = Field(alias="for")
     """On which nodes the chart makes sense: any, those with NVIDIA GPUs, those with EFA."""
+    option: str | None = None
+    """Field of the spec's section `addons` that asks for it; None: the campaign cannot do without it."""
+    source: str | None = None
+    """Where the version was read, where that is not the file's own source."""
     values: dict[str, Any] = {}
 
 

@@ -117,7 +117,7 @@ def the_archive_is_kept_as_s3_can(case: Case) -> Iterator[Draft]:
         "storage.archive.lock_for",
         "from then on the archive bucket locks what any campaign of this account writes into it",
         seen=f"{archive.lock_for.days} days, governance",
-        cure="who may bypass it needs s3:BypassGovernanceRetention; leave it out if campaigns of others must not be held",
+        cure="to bypass it needs s3:BypassGovernanceRetention; leave it out where others must not be held",
     )
 
 

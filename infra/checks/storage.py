@@ -60,9 +60,7 @@ def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
         yield error("storage.shared.efa", "the nodes have no EFA", seen=instance.name, cure="write efa: false")
     if instance.name.startswith(NO_LUSTRE_OVER_EFA):
         cure = "write efa: false"
-        yield error(
-            "storage.shared.efa", "this type's EFA does not reach FSx for Lustre", seen=instance.name, cure=cure
-        )
+        yield error("storage.shared.efa", "this type's EFA cannot reach FSx", seen=instance.name, cure=cure)
     clients = case.spec.nodes.count + SPARE_CLIENTS
     if clients > EFA_CONNECTIONS:
         cure = "write efa: false: over TCP there is no such limit"

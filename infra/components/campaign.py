@@ -61,7 +61,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         key,
         opts,
     )
-    after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], opts)
+    after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, opts)
     inside = ResourceOptions(providers=[provider, cluster.kubernetes])
     Workloads(spec, cluster, storage, [system.group, *after.all], inside)
 

@@ -26,7 +26,7 @@ from infra.names import (
     TRAINER_ACCOUNT,
     Names,
 )
-from infra.spec import Spec
+from infra.spec import Addons, Spec
 
 _CHANGE = ("create", "delete", "get", "list", "patch", "update", "watch")
 _RBAC = "rbac.authorization.k8s.io"
@@ -55,8 +55,11 @@ def _rule(group: str, resources: list[str], verbs: Sequence[str]) -> PolicyRuleA
     return PolicyRuleArgs(api_groups=[group], resources=resources, verbs=sorted(verbs))
 
 
-def wanted_charts(item: InstanceType) -> tuple[Chart, ...]:
-    """Charts for nodes of this type; raises `UserError` where the kit has no device plugin for them."""
+def wanted_charts(item: InstanceType, addons: Addons | None = None) -> tuple[Chart, ...]:
+    """Charts for nodes of this type and those that the spec asks for.
+
+    Raises `UserError` where the kit has no device plugin for the type.
+    """
     if item.maker != "nvidia":
         raise UserError(
             "there is no device plugin for this accelerator in the catalogue",
@@ -64,7 +67,12 @@ def wanted_charts(item: InstanceType) -> tuple[Chart, ...]:
             cure="choose a type with NVIDIA GPUs, or add its chart to infra/catalogue/charts.yaml",
         )
     present = {"all": True, "nvidia": True, "efa": item.efa_interfaces > 0}
-    return tuple(chart for chart in catalogue.charts() if present[chart.wanted_for])
+    asked = addons or Addons()
+    return tuple(
+        chart
+        for chart in catalogue.charts()
+        if present[chart.wanted_for] and (chart.option is None or getattr(asked, chart.option))
+    )
 
 
 class Workloads(pulumi.ComponentResource):
@@ -94,7 +102,7 @@ class Workloads(pulumi.ComponentResource):
         )
         self._accounts()
         self._shared_volume(spec, storage)
-        self._charts(catalogue.instance_type(spec.nodes.instance_type), runs_on)
+        self._charts(catalogue.instance_type(spec.nodes.instance_type), spec.addons, runs_on)
         self.register_outputs({})
 
     def _child(self, depends_on: Sequence[pulumi.Resource]) -> ResourceOptions:
@@ -172,8 +180,8 @@ class Workloads(pulumi.ComponentResource):
             opts=self._child([self._namespace, volume]),
         )
 
-    def _charts(self, item: InstanceType, runs_on: Sequence[pulumi.Resource]) -> None:
-        charts = wanted_charts(item)
+    def _charts(self, item: InstanceType, addons: Addons, runs_on: Sequence[pulumi.Resource]) -> None:
+        charts = wanted_charts(item, addons)
         own = {chart.namespace for chart in charts} - {"kube-system"}
         spaces: Mapping[str, pulumi.Resource] = {
             name: kubernetes.core.v1.Namespace(name, metadata={"name": name}, opts=self._child([]))

@@ -141,12 +141,6 @@ def _log_groups(account: Account, given: Inputs) -> list[str]:
     return [name for group in seen if group["logGroupName"] == name]
 
 
-def _placement_groups(account: Account, given: Inputs) -> list[str]:
-    filters = [{"Name": "group-name", "Values": [given["name"]]}]
-    found = account.client("ec2").describe_placement_groups(Filters=filters)["PlacementGroups"]
-    return [group["GroupName"] for group in found if group["State"] != "deleted"]
-
-
 def _repositories(account: Account, given: Inputs) -> list[str]:
     pages = account.client("ecr").get_paginator("describe_repositories").paginate()
     return [r["repositoryName"] for page in pages for r in page["repositories"] if r["repositoryName"] == given["name"]]
@@ -200,7 +194,6 @@ FINDERS: dict[str, Find] = {
         "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId", launch_template_name="name"
     ),
     "aws:ec2/eip:Eip": _addresses,
-    "aws:ec2/placementGroup:PlacementGroup": _placement_groups,
     "aws:cloudwatch/logGroup:LogGroup": _log_groups,
     "aws:iam/role:Role": _there("iam", "get_role", _named("name"), RoleName="name"),
     "aws:iam/instanceProfile:InstanceProfile": _there(

@@ -1,4 +1,4 @@
-"""How what AWS made of keys, policies, peerings and budget actions is found again, by name or by tags: see `adoption`."""
+"""How placement groups, keys, policies, peerings and budget actions are found again: see `adoption`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ def _peerings(account: Account, given: Inputs) -> list[str]:
     pages = account.client("ec2").get_paginator("describe_vpc_peering_connections").paginate(Filters=filters)
     found = [one for page in pages for one in page["VpcPeeringConnections"]]
     return [one["VpcPeeringConnectionId"] for one in found if one["Status"]["Code"] in ("active", "pending-acceptance")]
+
+
+def _placement_groups(account: Account, given: Inputs) -> list[str]:
+    filters = [{"Name": "group-name", "Values": [given["name"]]}]
+    found = account.client("ec2").describe_placement_groups(Filters=filters)["PlacementGroups"]
+    return [group["GroupName"] for group in found if group["State"] != "deleted"]
 
 
 def _policies(account: Account, given: Inputs) -> list[str]:
@@ -47,6 +53,7 @@ def _budget_actions(account: Account, given: Inputs) -> list[str]:
 
 FINDERS = {
     "aws:ec2/vpcPeeringConnection:VpcPeeringConnection": _peerings,
+    "aws:ec2/placementGroup:PlacementGroup": _placement_groups,
     "aws:iam/policy:Policy": _policies,
     "aws:kms/key:Key": _keys,
     "aws:kms/alias:Alias": _aliases,
