@@ -160,8 +160,8 @@ def test_the_builder_may_pull_its_base_where_that_needs_a_right(base: str, arn: 
 
 def test_charts_follow_the_hardware() -> None:
     no_efa = instance_type("p5.48xlarge").model_copy(update={"efa_interfaces": 0})
-    assert [chart.name for chart in wanted_charts(no_efa)] == ["jobset", "nvidia-device-plugin"]
-    assert len(wanted_charts(instance_type("p5.48xlarge"))) == 3
+    assert [chart.name for chart in wanted_charts(no_efa)] == ["jobset", "nvidia-device-plugin", "dcgm-exporter"]
+    assert len(wanted_charts(instance_type("p5.48xlarge"))) == 4
 
 
 def test_an_unknown_name_lists_its_neighbours() -> None:

@@ -248,6 +248,8 @@ def _context(
         context[f"aws:resourcetag/{key.lower()}"] = context[f"{service}:resourcetag/{key.lower()}"] = [value]
     if service == "s3" and "Prefix" in params:
         context["s3:prefix"] = [params["Prefix"]]
+    if service == "iam" and "PolicyArn" in params:
+        context["iam:policyarn"] = [params["PolicyArn"]]
     if service == "ec2" and operation in ("CreateTags",):
         context["ec2:createaction"] = []
     return context

@@ -121,7 +121,8 @@ class Alarms:
             due = [one for one in known.notifications if _reached(one.details, spent, limit)]
             acting = [one for one in self.actions.values() if one.budget == asked["budget"] and _due(one, spent, limit)]
         for notification in due:
-            for subscriber in notification.subscribers:
+            subscribers: list[Any] = notification.subscribers
+            for subscriber in subscribers:
                 self._tell(asked["budget"], subscriber, notification.details["Threshold"])
         # Without the lock: an action calls back over HTTP.
         for action in acting:

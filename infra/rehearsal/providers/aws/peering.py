@@ -38,6 +38,12 @@ def read(call: Call) -> Props | None:
     }
 
 
+def delete(call: Call) -> None:
+    """A peering that is no more goes on being listed, as deleted, for hours."""
+    call.destroy(lambda: call.client().delete_vpc_peering_connection(VpcPeeringConnectionId=call.id))
+    call.wait(lambda: _status(call) in ("", *_ENDED), f"VPC peering {call.id} to go")
+
+
 RESOURCES = (
     Resource(
         token="aws:ec2/vpcPeeringConnection:VpcPeeringConnection",
@@ -51,7 +57,7 @@ RESOURCES = (
         create=create,
         read=read,
         update=lambda call: None,
-        delete=PEERING.delete,
+        delete=delete,
         tagger=retag,
     ),
 )
