@@ -126,3 +126,6 @@ class Addons(Section):
     """kube-prometheus-stack in the cluster, without storage of its own: it ends with the campaign."""
     kueue: bool = False
     """Queues and quotas for jobs of your own beside the gang; the gang itself never queues."""
+    image_mirror: Annotated[str, Field(pattern=r"^[a-z0-9.:-]+(/[a-z0-9._-]+)*$")] | None = None
+    """Registry (and path) that holds the charts' images under their own names, as
+    `123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror`; what nodes without a way out pull from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from typing import Any, Literal
 
@@ -37,7 +38,20 @@ class Chart(BaseModel):
     """Field of the spec's section `addons` that asks for it; None: the campaign cannot do without it."""
     source: str | None = None
     """Where the version was read, where that is not the file's own source."""
+    images: dict[str, str]
+    """Value that names an image or a registry, as a dotted path -> what follows the mirror's name there."""
     values: dict[str, Any] = {}
+
+    def mirrored(self, mirror: str | None) -> dict[str, Any]:
+        """The values, with every image taken from `mirror`; None leaves the images where the chart has them."""
+        values = copy.deepcopy(self.values)
+        for path, name in self.images.items() if mirror is not None else ():
+            *sections, last = path.split(".")
+            section = values
+            for one in sections:
+                section = section.setdefault(one, {})
+            section[last] = f"{mirror}/{name}" if name else mirror
+        return values
 
 
 @cache

@@ -57,13 +57,25 @@ def networks_are_networks_and_apart(case: Case) -> Iterator[Draft]:
 
 def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
     """Without a way out nodes pull from this region's ECR and from nowhere else."""
-    if case.spec.network.egress is Egress.ENDPOINTS and case.spec.target == "aws":
+    spec = case.spec
+    if spec.network.egress is not Egress.ENDPOINTS or spec.target != "aws":
+        return
+    here = f".dkr.ecr.{spec.region}."
+    if spec.addons.image_mirror is None:
         yield warning(
-            "network.egress",
+            "addons.image_mirror",
             "without a way out the charts' images cannot be pulled from public registries",
-            seen="egress: endpoints",
-            cure="bake them into the node image, or write egress: nat; EKS's own add-ons come through the endpoints",
+            seen="egress: endpoints, no mirror",
+            cure="copy them to this region's ECR and write image_mirror, bake them into the node image, or take nat",
         )
+    elif here not in spec.addons.image_mirror:
+        cure = f"write a registry of {spec.region}, as 123456789012{here}amazonaws.com/mirror"
+        seen = spec.addons.image_mirror
+        yield error("addons.image_mirror", "the endpoints reach this region's ECR only", seen=seen, cure=cure)
+    host, slash, _ = spec.image.base.partition("/")
+    if slash and ("." in host or ":" in host) and here not in host:
+        cure = f"copy it to ECR in {spec.region}, or write egress: nat"
+        yield error("image.base", "the builder has no way to this registry", seen=host, cure=cure)
 
 
 def the_key_is_one_that_can_be_used(case: Case) -> Iterator[Draft]:

@@ -82,6 +82,10 @@ def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
         cure = f"write {above}, or automatic"
         yield error(field, "1500, 3000, 6000 and multiples of 12000 up to 192000 are sold", seen=shared.metadata_iops,
                     cure=cure)  # fmt: skip
+    elif isinstance(shared.metadata_iops, int):
+        message = "provisioned metadata operations bill by the month, at a price that the catalogue does not hold"
+        cure = "write automatic: it grows with the capacity; or expect more than the plan says"
+        yield warning(field, message, seen=shared.metadata_iops, cure=cure)
 
 
 def local_disks_suit_their_layout(case: Case) -> Iterator[Draft]:

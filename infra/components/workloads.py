@@ -198,7 +198,7 @@ class Workloads(pulumi.ComponentResource):
                 version=chart.version,
                 repository_opts={"repo": chart.repository} if chart.repository else None,
                 namespace=chart.namespace,
-                values=chart.values,
+                values=chart.mirrored(addons.image_mirror),
                 timeout=600,
                 opts=self._child([*waits_for, *space]),
             )

@@ -369,6 +369,19 @@ def test_every_chart_is_pinned_and_none_can_leave_a_bill_behind() -> None:
         assert '"persistence": {"enabled": true' not in text, chart.name
 
 
+def test_without_a_way_out_every_chart_pulls_from_the_mirror() -> None:
+    mirror = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror"
+    addons = {"image_mirror": mirror, "prometheus": True, "kueue": True}
+    graph = campaign_graph(example_spec(network={"egress": "endpoints"}, addons=addons))
+    assert len(releases(graph)) == 6
+    for name, inputs in releases(graph).items():
+        assert mirror in json.dumps(inputs["values"]), f"{name} would be pulled from a public registry"
+    assert releases(graph)["aws-efa-k8s-device-plugin"]["values"]["image"] == {
+        "repository": f"{mirror}/eks/aws-efa-k8s-device-plugin"
+    }
+    assert mirror not in json.dumps([chart.values for chart in catalogue.charts()]), "the catalogue itself is untouched"
+
+
 def test_eks_repairs_the_system_node_and_never_a_gpu_node(campaign: Graph) -> None:
     repairs = {n.name: n.inputs["nodeRepairConfig"]["enabled"] for n in campaign.of("NodeGroup")}
     assert repairs == {"gpu-nodes": False, "system-nodes": True}, "GPU nodes are the steward's"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from aws_account import until
 from campaign_world import Camp, camp
 
 from infra.components.settings import Keeping
+from infra.errors import UserError
 from infra.events import Stage
 from infra.lifecycle import certify, keeping, provision, teardown
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
+from infra.lifecycle.opening import ensure_bucket
 from infra.names import FOUNDATION_STACK
 from infra.spec import Spec
 
@@ -142,6 +146,30 @@ def test_a_second_up_and_a_refresh_change_nothing(context: Context) -> None:
         assert {kind for kind, count in refreshed.items() if count} == {"same"}, (stack, refreshed)
         planned = opened.preview().change_summary
         assert {str(kind) for kind, count in planned.items() if count} == {"same"}, (stack, planned)
+
+
+def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(camped: Camp, context: Context) -> None:
+    eks, scheduler, names = camped.client("eks"), camped.client("scheduler"), camped.names
+    group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
+    eks.update_nodegroup_config(**group, scalingConfig={"minSize": 0, "maxSize": 3, "desiredSize": 2})
+    schedule = scheduler.get_schedule(Name=names.schedule)
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    kept = ("FlexibleTimeWindow", "Target", "Description", "ScheduleExpressionTimezone")
+    scheduler.update_schedule(
+        Name=names.schedule,
+        ScheduleExpression=f"at({soon:%Y-%m-%dT%H:%M:%S})",
+        **{key: schedule[key] for key in kept},
+    )
+    until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["desiredSize"] == 0, 30)
+    fired = [json.loads(line) for line in (camped.world.work / "aws" / "schedule-runs.jsonl").read_text().splitlines()]
+    assert [one["error"] for one in fired] == [None] and names.schedule in fired[0]["schedule"]
+
+
+def test_a_state_bucket_of_a_stranger_is_refused(camped: Camp, context: Context) -> None:
+    bucket = kept(camped, "state")["Bucket"]
+    ensure_bucket(context.account, bucket, context.spec.account)
+    with pytest.raises(UserError, match="see that account 999999999999 owns it"):
+        ensure_bucket(context.account, bucket, "999999999999")
 
 
 def test_another_campaign_that_asks_for_less_takes_nothing_away(camped: Camp, context: Context) -> None:

@@ -25,6 +25,7 @@ P5EN_BLOCK = {
 }
 PERSISTENT_EFA = {"storage.shared.efa": True, "storage.shared.throughput_mbs_per_tib": 1000, "money.budget_usd": 500}
 ON_AWS = {"target": "aws", "rehearsal": None}
+NO_WAY_OUT = {**ON_AWS, "network.egress": "endpoints"}
 PRIVATE = {"network.api_endpoint": "private"}
 DRIVER = {"vpc_id": "vpc-0123456789abcdef0", "cidr": "10.7.0.0/16", "route_table_ids": ["rtb-0123456789abcdef0"]}
 HUGE = {"layers": 96, "width": 12288, "heads": 96, "context": 2048, "vocabulary": 50304}
@@ -247,7 +248,28 @@ REFUSED = (
         {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "10.42.128.0/20"}},
         cure="another",
     ),
-    Row("images-come-from-somewhere", W, "network.egress", {**ON_AWS, "network.egress": "endpoints"}, cure="bake"),
+    Row("images-come-from-somewhere", W, "addons.image_mirror", NO_WAY_OUT, cure="image_mirror"),
+    Row(
+        "images-come-from-somewhere",
+        E,
+        "addons.image_mirror",
+        {**NO_WAY_OUT, "addons.image_mirror": "ghcr.io/mirror"},
+        cure="us-east-1",
+    ),
+    Row(
+        "images-come-from-somewhere",
+        E,
+        "image.base",
+        {**NO_WAY_OUT, "image.base": "nvcr.io/nvidia/pytorch:26.01-py3"},
+        cure="ECR",
+    ),
+    Row(
+        "lustre-metadata-is-for-sale",
+        W,
+        "storage.shared.metadata_iops",
+        {"storage.shared.metadata_iops": 24000},
+        cure="automatic",
+    ),
     Row(
         "the-key-is-one-that-can-be-used",
         E,
@@ -367,7 +389,6 @@ PASSED: tuple[dict[str, Any], ...] = (
     {"encryption.customer_key": True},
     {"encryption.customer_key": True, "encryption.key_arn": "arn:aws:kms:us-east-1:123456789012:key/1-2"},
     {"storage.shared.metadata_iops": "automatic"},
-    {"storage.shared.metadata_iops": 24000},
     {"storage.archive": {"storage_class": "GLACIER_IR", "move_after": "1d"}},
     {"money.alarm_email": None, "money.alarm_topic_arn": "arn:aws:sns:us-east-1:123456789012:pager"},
     {"checkpoint": None, "rehearsal": None},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import boto3
 from botocore.config import Config
@@ -121,8 +121,8 @@ class Alarms:
             due = [one for one in known.notifications if _reached(one.details, spent, limit)]
             acting = [one for one in self.actions.values() if one.budget == asked["budget"] and _due(one, spent, limit)]
         for notification in due:
-            subscribers: list[Any] = notification.subscribers
-            for subscriber in subscribers:
+            # moto calls one dictionary what is a list of them.
+            for subscriber in cast(list[dict[str, str]], notification.subscribers):
                 self._tell(asked["budget"], subscriber, notification.details["Threshold"])
         # Without the lock: an action calls back over HTTP.
         for action in acting:
