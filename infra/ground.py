@@ -118,6 +118,9 @@ class Encryption(Section):
 class Addons(Section):
     """What the cluster holds besides what it cannot do without."""
 
+    efa: Literal["device-plugin", "dra"] = "device-plugin"
+    """Who hands out EFA devices, never both: they would hand out each device twice. Pods of ours take all of a node's,
+    so the plugin is as good; `dra` also suits pods that take some, and needs Kubernetes 1.35."""
     node_monitoring: bool = True
     """EKS's agent, which finds broken nodes. EKS itself repairs the system node only: GPU nodes are the steward's."""
     dcgm_exporter: bool = True

@@ -18,6 +18,9 @@ SHARED_CLAIM = "shared"
 DATA_FOLDER = "data"
 CHECKPOINTS_FOLDER = "checkpoints"
 
+EFA_CLAIM = "efa"
+"""The template of the pods' claims on EFA devices, where a DRA driver hands them out."""
+
 TRAINER_ACCOUNT = "trainer"
 STEWARD_ACCOUNT = "steward"
 ARCHIVE_ACCOUNT = "archive"

@@ -35,7 +35,8 @@ class Chart(BaseModel):
     wanted_for: Literal["all", "nvidia", "efa"] = Field(alias="for")
     """On which nodes the chart makes sense: any, those with NVIDIA GPUs, those with EFA."""
     option: str | None = None
-    """Field of the spec's section `addons` that asks for it; None: the campaign cannot do without it."""
+    """Field of the spec's section `addons` that asks for it, by being true or (`field=value`) by its value; None: the
+    campaign cannot do without it."""
     source: str | None = None
     """Where the version was read, where that is not the file's own source."""
     images: dict[str, str]
@@ -52,6 +53,15 @@ class Chart(BaseModel):
                 section = section.setdefault(one, {})
             section[last] = f"{mirror}/{name}" if name else mirror
         return values
+
+
+def asked_for(option: str | None, section: object) -> bool:
+    """Whether the spec's section `addons` asks for what has this `option`."""
+    if option is None:
+        return True
+    field, equals, value = option.partition("=")
+    wanted = getattr(section, field)
+    return bool(wanted == value) if equals else bool(wanted)
 
 
 @cache

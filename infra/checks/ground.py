@@ -10,6 +10,8 @@ from infra.checks.finding import Case, Draft, error, warning
 from infra.spec import ApiEndpoint, Egress
 
 _DAY = timedelta(days=1)
+DRA_SINCE = (1, 35)
+"""As the chart of the driver says (aws/eks-charts, stable/aws-dranet)."""
 _MOST_LOCK_DAYS = 36500
 _LEAST_DAYS = {"STANDARD_IA": 30}
 """Before which S3 refuses to move an object."""
@@ -78,6 +80,19 @@ def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
         yield error("image.base", "the builder has no way to this registry", seen=host, cure=cure)
 
 
+def efa_is_handed_out_as_can_be(case: Case) -> Iterator[Draft]:
+    """A DRA driver needs a Kubernetes that knows claims, and nodes that publish their devices."""
+    spec, field = case.spec, "addons.efa"
+    if spec.addons.efa != "dra":
+        return
+    cure = "write efa: device-plugin"
+    if _version(spec.kubernetes) < DRA_SINCE:
+        since = ".".join(map(str, DRA_SINCE))
+        yield error(field, f"the DRA driver needs Kubernetes {since}", seen=spec.kubernetes, cure=f"{cure}, or {since}")
+    if spec.target == "rehearsal":
+        yield error(field, "a rehearsal's nodes publish no devices to claim", seen="dra", cure=cure)
+
+
 def the_key_is_one_that_can_be_used(case: Case) -> Iterator[Draft]:
     """A key of this account and region, for a file system that takes one."""
     encryption, spec = case.spec.encryption, case.spec
@@ -133,6 +148,10 @@ def the_archive_is_kept_as_s3_can(case: Case) -> Iterator[Draft]:
     )
 
 
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
 def _network(cidr: str) -> IPv4Network | None:
     try:
         return IPv4Network(cidr)
@@ -144,6 +163,7 @@ RULES = (
     a_private_cluster_can_be_entered,
     networks_are_networks_and_apart,
     images_come_from_somewhere,
+    efa_is_handed_out_as_can_be,
     the_key_is_one_that_can_be_used,
     the_archive_is_kept_as_s3_can,
 )

@@ -38,7 +38,7 @@ class Addons(pulumi.ComponentResource):
         super().__init__("bivouac:infra:Addons", f"addons-{stage}", None, opts)
         self.all: list[pulumi.Resource] = []
         for addon in catalogue.addons():
-            if addon.stage != stage or (addon.option and not getattr(wanted or Wanted(), addon.option)):
+            if addon.stage != stage or not catalogue.asked_for(addon.option, wanted or Wanted()):
                 continue
             values = configuration(addon.name, interface_tags)
             self.all.append(

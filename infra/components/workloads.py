@@ -11,6 +11,7 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 from pulumi import ResourceOptions
 from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs, RoleRefArgs, SubjectArgs
+from pulumi_kubernetes.resource.v1 import ExactDeviceRequestArgsDict
 
 from infra import catalogue
 from infra.catalogue import Chart, InstanceType
@@ -19,6 +20,7 @@ from infra.components.storage import Storage
 from infra.errors import UserError
 from infra.names import (
     ARCHIVE_ACCOUNT,
+    EFA_CLAIM,
     NAMESPACE,
     PRIORITY_CLASS,
     SHARED_CLAIM,
@@ -30,6 +32,7 @@ from infra.spec import Addons, Spec
 
 _CHANGE = ("create", "delete", "get", "list", "patch", "update", "watch")
 _RBAC = "rbac.authorization.k8s.io"
+EFA_CLASS = "efa.networking.k8s.aws"
 _WATCH = ("get", "list", "watch")
 
 
@@ -69,9 +72,7 @@ def wanted_charts(item: InstanceType, addons: Addons | None = None) -> tuple[Cha
     present = {"all": True, "nvidia": True, "efa": item.efa_interfaces > 0}
     asked = addons or Addons()
     return tuple(
-        chart
-        for chart in catalogue.charts()
-        if present[chart.wanted_for] and (chart.option is None or getattr(asked, chart.option))
+        chart for chart in catalogue.charts() if present[chart.wanted_for] and catalogue.asked_for(chart.option, asked)
     )
 
 
@@ -102,7 +103,10 @@ class Workloads(pulumi.ComponentResource):
         )
         self._accounts()
         self._shared_volume(spec, storage)
-        self._charts(catalogue.instance_type(spec.nodes.instance_type), spec.addons, runs_on)
+        item = catalogue.instance_type(spec.nodes.instance_type)
+        if spec.addons.efa == "dra" and item.efa_interfaces:
+            self._efa_claim(item)
+        self._charts(item, spec.addons, runs_on)
         self.register_outputs({})
 
     def _child(self, depends_on: Sequence[pulumi.Resource]) -> ResourceOptions:
@@ -178,6 +182,20 @@ class Workloads(pulumi.ComponentResource):
                 "resources": {"requests": size},
             },
             opts=self._child([self._namespace, volume]),
+        )
+
+    def _efa_claim(self, item: InstanceType) -> None:
+        """Each pod's own claim is made from it: all of a node's EFA devices, or the pod is not placed."""
+        every: ExactDeviceRequestArgsDict = {
+            "device_class_name": EFA_CLASS,
+            "allocation_mode": "ExactCount",
+            "count": item.efa_interfaces,
+        }
+        kubernetes.resource.v1.ResourceClaimTemplate(
+            EFA_CLAIM,
+            metadata={"name": EFA_CLAIM, "namespace": NAMESPACE},
+            spec={"spec": {"devices": {"requests": [{"name": EFA_CLAIM, "exactly": every}]}}},
+            opts=self._inside(),
         )
 
     def _charts(self, item: InstanceType, addons: Addons, runs_on: Sequence[pulumi.Resource]) -> None:

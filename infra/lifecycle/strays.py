@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from infra.account import Account
+from infra.actions.steward_config import STEWARD_LEASE
 from infra.errors import LeaseHeld
 from infra.events import Stage
 from infra.lifecycle.certify import survey_all
@@ -24,7 +25,6 @@ from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, buckets
 from infra.progress import Progress
 from infra.store import CampaignStore, Lease
 
-STEWARD_LEASE = "steward"
 _GENERIC = "anything tagged"
 """The tagging service's own view, which shows much of the rest a second time and cannot remove anything."""
 

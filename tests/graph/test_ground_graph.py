@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra import catalogue
+from infra.actions.gang import Gang, jobset
 from infra.catalogue import InstanceType, instance_type, instance_types
 from infra.checks import Level
 from infra.components.key import key_policy
@@ -389,10 +390,32 @@ def test_eks_repairs_the_system_node_and_never_a_gpu_node(campaign: Graph) -> No
     assert campaign.comes_after(agent, campaign.one("NodeGroup", "system-nodes"))
 
 
-def test_one_alone_hands_out_efa_devices(full: Graph) -> None:
-    names = set(releases(full))
-    assert "aws-efa-k8s-device-plugin" in names and not any("dranet" in name for name in names)
-    assert releases(full)["nvidia-device-plugin"]["values"]["mofedEnabled"] is False
+@pytest.mark.parametrize("way", ["device-plugin", "dra"])
+def test_one_alone_hands_out_efa_devices_and_pods_ask_that_one(way: str) -> None:
+    graph = campaign_graph(example_spec(addons={"efa": way}))
+    plugin, driver = "aws-efa-k8s-device-plugin" in releases(graph), "aws-dranet" in releases(graph)
+    assert (plugin, driver) == (way == "device-plugin", way == "dra")
+    assert releases(graph)["nvidia-device-plugin"]["values"]["mofedEnabled"] is False
+    gang = Gang(
+        name="a1", campaign="example", attempt=1, image="i@sha256:0", code_digest="c", nodes=4, ranks_per_node=8,
+        accelerators=8, efa_interfaces=32, efa_by_claim=way == "dra", command=("run",), config_map="m",
+        grace_seconds=60,
+    )  # fmt: skip
+    pod = jobset(gang)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    resources = pod["containers"][0]["resources"]
+    if way == "device-plugin":
+        assert resources["limits"]["vpc.amazonaws.com/efa"] == "32" and "resourceClaims" not in pod
+        assert not graph.of("ResourceClaimTemplate")
+        return
+    (claim,) = graph.of("ResourceClaimTemplate")
+    (request,) = claim.inputs["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"] == {
+        "deviceClassName": releases(graph)["aws-dranet"]["values"]["deviceClass"]["name"],
+        "allocationMode": "ExactCount",
+        "count": 32,
+    }
+    assert "vpc.amazonaws.com/efa" not in resources["limits"] and resources["claims"] == [{"name": "efa"}]
+    assert pod["resourceClaims"] == [{"name": "efa", "resourceClaimTemplateName": claim.inputs["metadata"]["name"]}]
 
 
 def test_a_queue_never_holds_what_has_no_queues_name(full: Graph) -> None:

@@ -248,6 +248,14 @@ REFUSED = (
         {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "10.42.128.0/20"}},
         cure="another",
     ),
+    Row("efa-is-handed-out-as-can-be", E, "addons.efa", {"addons.efa": "dra"}, cure="device-plugin"),
+    Row(
+        "efa-is-handed-out-as-can-be",
+        E,
+        "addons.efa",
+        {**ON_AWS, "addons.efa": "dra", "kubernetes": "1.34"},
+        cure="1.35",
+    ),
     Row("images-come-from-somewhere", W, "addons.image_mirror", NO_WAY_OUT, cure="image_mirror"),
     Row(
         "images-come-from-somewhere",
