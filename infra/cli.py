@@ -166,7 +166,8 @@ def relaunch(
 
 @app.command()
 def sweep(
-    name: Name,
+    name: Annotated[str | None, typer.Argument(help="Name of the campaign.")] = None,
+    orphans: Annotated[bool, typer.Option("--orphans", help="What any dead campaign of the account left.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     region: Region = "us-east-1",
     json: Json = False,
@@ -174,7 +175,14 @@ def sweep(
     """What a torn down campaign left; removes what is provably its own, after a yes, and certifies again."""
     from infra import target
 
-    target.enter_where(name)
+    if name is not None:
+        target.enter_where(name)
+    if orphans:
+        from infra.commands.strays import strays_command
+
+        raise typer.Exit(strays_command(region, yes, json, console))
+    if name is None:
+        raise typer.BadParameter("give the name of a campaign, or --orphans")
     from infra.commands.sweep import sweep_command
 
     raise typer.Exit(sweep_command(name, region, yes, json, console))

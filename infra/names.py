@@ -20,6 +20,9 @@ SHARED_CLAIM = "shared"
 DATA_FOLDER = "data"
 CHECKPOINTS_FOLDER = "checkpoints"
 
+EFA_CLAIM = "efa"
+"""The template of the pods' claims on EFA devices, where a DRA driver hands them out."""
+
 TRAINER_ACCOUNT = "trainer"
 STEWARD_ACCOUNT = "steward"
 ARCHIVE_ACCOUNT = "archive"
@@ -41,6 +44,9 @@ FOUNDATION_TAG = "bivouac:foundation"
 ROLE_TAG, BUILDER = "bivouac:role", "builder"
 INPUTS_TAG, MANIFEST_TAG = "bivouac:inputs", "bivouac:manifest"
 """On a baked node image and its snapshots: the digest of its inputs, and its manifest once that is written."""
+
+KEY_ALIAS = "alias/bivouac"
+"""Of the foundation's own key, where a campaign asked for one."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,20 @@ class Names:
         return f"{self.prefix}-guard"
 
     @property
+    def budget_role(self) -> str:
+        """With which AWS Budgets freezes the roles that the spec names."""
+        return f"{self.prefix}-budget"
+
+    @property
+    def freeze_policy(self) -> str:
+        return f"{self.prefix}-freeze"
+
+    @property
+    def alarms(self) -> str:
+        """SNS topic of the campaign's alarms."""
+        return f"{self.prefix}-alarms"
+
+    @property
     def roles(self) -> tuple[str, ...]:
         return (
             self.cluster_role,
@@ -137,6 +157,7 @@ class Names:
             self.trainer_role,
             self.archive_role,
             self.guard_role,
+            self.budget_role,
         )
 
     @property

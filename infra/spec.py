@@ -17,15 +17,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from infra.document import Unreadable, read
 from infra.duration import Duration
 from infra.errors import UserError
+from infra.ground import Addons as Addons
+from infra.ground import ApiEndpoint as ApiEndpoint
+from infra.ground import Archive as Archive
+from infra.ground import DriverVpc as DriverVpc
+from infra.ground import Egress as Egress
+from infra.ground import Encryption as Encryption
+from infra.ground import LocalStorage as LocalStorage
+from infra.ground import Network as Network
+from infra.ground import SharedStorage as SharedStorage
+from infra.ground import Storage as Storage
 from infra.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
+from infra.section import Section
 from trainer.contract import CheckpointConfig, ModelConfig, OptimizerConfig
 
 MAX_NAME = 20
 """Longest campaign name: the longest AWS name made from it is an IAM role, `bivouac-<name>-<workload>-...`, 64."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Capacity(StrEnum):
@@ -43,13 +50,6 @@ class Launcher(StrEnum):
     JOBSET = "jobset"
 
 
-class Egress(StrEnum):
-    """How private nodes reach AWS: through a NAT gateway, or only through interface endpoints."""
-
-    NAT = "nat"
-    ENDPOINTS = "endpoints"
-
-
 class OnStop(StrEnum):
     """What follows an error that a retry would repeat: the warm cluster waits for a relaunch, or falls at once."""
 
@@ -57,14 +57,19 @@ class OnStop(StrEnum):
     TEARDOWN = "teardown"
 
 
-class Money(_Section):
+class Money(Section):
     budget_usd: Decimal = Field(gt=0)
     deadline: Duration = timedelta(days=7)
     """From the first provision: then the GPU node group is set to zero by AWS itself."""
     alarm_email: str | None = None
+    alarm_topic_arn: Annotated[str, Field(pattern=r"^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$")] | None = None
+    """An SNS topic to alarm besides the campaign's own (a chat, a pager); its policy must let AWS Budgets publish."""
+    freeze_roles: tuple[Annotated[str, Field(pattern=r"^[\w+=,.@-]{1,64}$")], ...] = ()
+    """IAM roles (names, without path) that may buy no more once AWS counts the budget as spent: a CI's role, say. They
+    may still tear down; a person, or the campaign's own teardown, lifts it."""
 
 
-class Nodes(_Section):
+class Nodes(Section):
     count: int = Field(ge=1)
     instance_type: str
     capacity: Capacity = Capacity.ON_DEMAND
@@ -79,31 +84,12 @@ class Nodes(_Section):
     system_instance_type: str = "m7i.large"
 
 
-class Network(_Section):
-    cidr: str = "10.42.0.0/16"
-    egress: Egress = Egress.NAT
-
-
-class SharedStorage(_Section):
-    """FSx for Lustre."""
-
-    capacity_gib: int = Field(default=1200, ge=1)
-    deployment: Literal["SCRATCH_2", "PERSISTENT_2"] = "PERSISTENT_2"
-    throughput_mbs_per_tib: int | None = Field(default=250, ge=1)
-    """None where the deployment has only one (SCRATCH_2)."""
-    efa: bool = False
-
-
-class Storage(_Section):
-    shared: SharedStorage = SharedStorage()
-
-
-class Image(_Section):
+class Image(Section):
     base: str
     """Reference of the base image that the node image already holds; the bake puts one layer on top."""
 
 
-class Data(_Section):
+class Data(Section):
     """A prepared data set: a folder written by `bivouac data prepare`, or a folder of text to prepare first."""
 
     source: Path
@@ -114,7 +100,7 @@ class Data(_Section):
     seed: int = 1234
 
 
-class Training(_Section):
+class Training(Section):
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     steps: int = Field(ge=1)
@@ -131,7 +117,7 @@ class Training(_Section):
     launcher: Launcher = Launcher.JOBSET
 
 
-class Recovery(_Section):
+class Recovery(Section):
     """Budgets per failure class and the rules above them."""
 
     attempts_without_progress: int = Field(default=3, ge=1)
@@ -150,14 +136,14 @@ class Recovery(_Section):
     """Estimate of one node's mean time between failures; the cadence is derived from it."""
 
 
-class Preflight(_Section):
+class Preflight(Section):
     profile: str | None = None
     """Name of the expectation in the catalogue; None: the instance type's own."""
     rounds: int = Field(default=3, ge=1)
     """Replace unfit nodes at most so many times."""
 
 
-class KillNode(_Section):
+class KillNode(Section):
     """Kill one node as a whole, without warning, when training has passed a step."""
 
     kill_node: int = Field(ge=0)
@@ -165,13 +151,13 @@ class KillNode(_Section):
     after_step: int = Field(ge=1)
 
 
-class Rehearsal(_Section):
+class Rehearsal(Section):
     """What to rehearse; has no meaning on AWS and is refused there."""
 
     faults: tuple[KillNode, ...] = ()
 
 
-class Spec(_Section):
+class Spec(Section):
     campaign: Annotated[
         str, Field(pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="small letters, digits and dashes")
     ]
@@ -188,6 +174,8 @@ class Spec(_Section):
     nodes: Nodes
     network: Network = Network()
     storage: Storage = Storage()
+    encryption: Encryption = Encryption()
+    addons: Addons = Addons()
     image: Image
     data: Data
     training: Training

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from infra.names import (
+    EFA_CLAIM,
     GPU_POOL,
     GPU_TAINT_KEY,
     LOCAL_CHECKPOINTS_HOST_PATH,
@@ -39,6 +40,8 @@ class Gang(BaseModel):
     accelerators: int
     """GPUs per pod: all of a node's."""
     efa_interfaces: int
+    efa_by_claim: bool = False
+    """The devices come through a claim on a DRA driver, not as a count from a device plugin."""
     command: tuple[str, ...]
     config_map: str
     grace_seconds: int
@@ -100,9 +103,15 @@ def on_gpu_nodes() -> dict[str, Any]:
 def _pod(gang: Gang) -> dict[str, Any]:
     pod_volumes, mounts = volumes(gang.config_map)
     devices = {"nvidia.com/gpu": str(gang.accelerators)}
-    if gang.efa_interfaces:
+    resources: dict[str, Any] = {"limits": devices, "requests": devices}
+    claims: dict[str, Any] = {}
+    if gang.efa_interfaces and gang.efa_by_claim:
+        resources["claims"] = [{"name": EFA_CLAIM}]
+        claims = {"resourceClaims": [{"name": EFA_CLAIM, "resourceClaimTemplateName": EFA_CLAIM}]}
+    elif gang.efa_interfaces:
         devices["vpc.amazonaws.com/efa"] = str(gang.efa_interfaces)
     return {
+        **claims,
         **on_gpu_nodes(),
         "restartPolicy": "Never",
         "serviceAccountName": TRAINER_ACCOUNT,
@@ -116,7 +125,7 @@ def _pod(gang: Gang) -> dict[str, Any]:
                 "command": list(gang.command),
                 "env": _environment(gang),
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT}],
-                "resources": {"limits": devices, "requests": devices},
+                "resources": resources,
                 "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
                 "volumeMounts": mounts,
             }

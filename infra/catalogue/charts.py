@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ class Addon(BaseModel):
     """None: EKS's default for the cluster's Kubernetes version."""
     stage: Literal["before-nodes", "after-nodes"]
     """`after-nodes`: an add-on that has pods to schedule before it is ACTIVE."""
+    option: str | None = None
+    """As for a chart."""
 
 
 class Chart(BaseModel):
@@ -31,7 +34,34 @@ class Chart(BaseModel):
     namespace: str
     wanted_for: Literal["all", "nvidia", "efa"] = Field(alias="for")
     """On which nodes the chart makes sense: any, those with NVIDIA GPUs, those with EFA."""
+    option: str | None = None
+    """Field of the spec's section `addons` that asks for it, by being true or (`field=value`) by its value; None: the
+    campaign cannot do without it."""
+    source: str | None = None
+    """Where the version was read, where that is not the file's own source."""
+    images: dict[str, str]
+    """Value that names an image or a registry, as a dotted path -> what follows the mirror's name there."""
     values: dict[str, Any] = {}
+
+    def mirrored(self, mirror: str | None) -> dict[str, Any]:
+        """The values, with every image taken from `mirror`; None leaves the images where the chart has them."""
+        values = copy.deepcopy(self.values)
+        for path, name in self.images.items() if mirror is not None else ():
+            *sections, last = path.split(".")
+            section = values
+            for one in sections:
+                section = section.setdefault(one, {})
+            section[last] = f"{mirror}/{name}" if name else mirror
+        return values
+
+
+def asked_for(option: str | None, section: object) -> bool:
+    """Whether the spec's section `addons` asks for what has this `option`."""
+    if option is None:
+        return True
+    field, equals, value = option.partition("=")
+    wanted = getattr(section, field)
+    return bool(wanted == value) if equals else bool(wanted)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
-from infra.checks import money, nodes, placement, recovery, storage, training
+from infra.checks import ground, money, nodes, placement, recovery, storage, training
 from infra.checks.finding import Case, Draft, Finding, Level, Rule, error
 from infra.facts import Facts
 from infra.spec import SpecError, SpecFile
@@ -17,6 +17,7 @@ RULES: tuple[Rule, ...] = (
     *nodes.RULES,
     *training.RULES,
     *storage.RULES,
+    *ground.RULES,
     *money.RULES,
     *recovery.RULES,
 )

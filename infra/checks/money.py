@@ -95,11 +95,15 @@ def prices_are_of_the_region(case: Case) -> Iterator[Draft]:
 def budget_alarm_reaches_someone(case: Case) -> Iterator[Draft]:
     """The budget's alarm has a recipient."""
     address = case.spec.money.alarm_email
-    if address is None:
-        cure = "add alarm_email: someone who can act"
+    if address is None and case.spec.money.alarm_topic_arn is None:
+        cure = "add alarm_email or alarm_topic_arn: someone who can act"
         yield info("money.alarm_email", "the budget alarms nobody", seen="nothing", cure=cure)
-    elif address.count("@") != 1 or address.startswith("@") or "." not in address.partition("@")[2]:
+    elif address is not None and not _is_address(address):
         yield error("money.alarm_email", "this is no e-mail address", seen=address, cure="write name@host.domain")
+
+
+def _is_address(text: str) -> bool:
+    return text.count("@") == 1 and not text.startswith("@") and "." in text.partition("@")[2]
 
 
 def _field_of(line: str) -> str:

@@ -13,6 +13,9 @@ PERSISTENT_2_TIERS = (125, 250, 500, 1000)
 SCRATCH_2_TIER = 200
 EFA_STEPS_GIB = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 """Size step of an EFA-enabled PERSISTENT_2 file system by throughput tier."""
+METADATA_IOPS = (1500, 3000, 6000, *range(12000, 192001, 12000))
+NO_LUSTRE_OVER_EFA = "trn2"
+EFA_CONNECTIONS, SPARE_CLIENTS = 1024, 1
 
 
 def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
@@ -51,8 +54,46 @@ def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
     if shared.deployment != "PERSISTENT_2":
         cure = "write deployment: PERSISTENT_2, or efa: false"
         yield error("storage.shared.efa", "only PERSISTENT_2 has EFA", seen=shared.deployment, cure=cure)
-    if instance is not None and instance.efa_interfaces == 0:
+    if instance is None:
+        return
+    if instance.efa_interfaces == 0:
         yield error("storage.shared.efa", "the nodes have no EFA", seen=instance.name, cure="write efa: false")
+    if instance.name.startswith(NO_LUSTRE_OVER_EFA):
+        cure = "write efa: false"
+        yield error("storage.shared.efa", "this type's EFA cannot reach FSx", seen=instance.name, cure=cure)
+    clients = case.spec.nodes.count + SPARE_CLIENTS
+    if clients > EFA_CONNECTIONS:
+        cure = "write efa: false: over TCP there is no such limit"
+        seen = f"{clients} nodes, the spare one counted"
+        message = f"an EFA-enabled file system takes {EFA_CONNECTIONS} connections, one at the least for each node"
+        yield error("storage.shared.efa", message, seen=seen, cure=cure)
+
+
+def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
+    """Metadata operations are provisioned for PERSISTENT_2, in steps."""
+    shared, field = case.spec.storage.shared, "storage.shared.metadata_iops"
+    if shared.metadata_iops is None:
+        return
+    if shared.deployment != "PERSISTENT_2":
+        cure = "remove it, or write deployment: PERSISTENT_2"
+        yield error(field, "only PERSISTENT_2 has a metadata configuration", seen=shared.deployment, cure=cure)
+    elif isinstance(shared.metadata_iops, int) and shared.metadata_iops not in METADATA_IOPS:
+        above = next((step for step in METADATA_IOPS if step >= shared.metadata_iops), METADATA_IOPS[-1])
+        cure = f"write {above}, or automatic"
+        yield error(field, "1500, 3000, 6000 and multiples of 12000 up to 192000 are sold", seen=shared.metadata_iops,
+                    cure=cure)  # fmt: skip
+    elif isinstance(shared.metadata_iops, int):
+        message = "provisioned metadata operations bill by the month, at a price that the catalogue does not hold"
+        cure = "write automatic: it grows with the capacity; or expect more than the plan says"
+        yield warning(field, message, seen=shared.metadata_iops, cure=cure)
+
+
+def local_disks_suit_their_layout(case: Case) -> Iterator[Draft]:
+    """Mirrored stripes need at least four disks."""
+    instance = case.facts.instance
+    if case.spec.storage.local.layout == "RAID10" and instance is not None and instance.nvme_count < 4:
+        seen = f"{instance.name} has {instance.nvme_count}"
+        yield error("storage.local.layout", "RAID10 needs four disks", seen=seen, cure="write layout: RAID0")
 
 
 def checkpoints_fit_the_local_tier(case: Case) -> Iterator[Draft]:
@@ -144,6 +185,8 @@ RULES = (
     lustre_throughput_is_a_tier,
     lustre_capacity_is_a_step,
     lustre_efa_is_possible,
+    lustre_metadata_is_for_sale,
+    local_disks_suit_their_layout,
     checkpoints_fit_the_local_tier,
     checkpoints_fit_the_shared_tier,
     shared_tier_keeps_up,

@@ -17,9 +17,9 @@ from rich.console import Console
 from infra import names, target
 from infra.account import Account
 from infra.actions.cluster import kubeconfig
-from infra.components.settings import FoundationSettings
 from infra.errors import UserError
 from infra.lifecycle.engine import PASSPHRASE
+from infra.lifecycle.keeping import foundation_settings
 from infra.lifecycle.opening import DRIVER_LEASE, STACK_CONFIG, holder_of, record_of, stored_spec
 from infra.spec import Spec
 from infra.store import CampaignStore
@@ -82,7 +82,7 @@ def _write_project(work: Path, store: CampaignStore, spec: Spec) -> None:
     backend = f"s3://{store.bucket}?region={spec.region}&awssdk=v2"
     project = {"name": names.PROJECT, "runtime": "python", "backend": {"url": backend}}
     (work / "Pulumi.yaml").write_text(json.dumps(project))
-    foundation = FoundationSettings(account=spec.account, region=spec.region).to_config()
+    foundation = foundation_settings(store, spec).to_config()
     stacks = {names.FOUNDATION_STACK: foundation, names.campaign_stack(spec.campaign): store.get_json(STACK_CONFIG)}
     for stack, config in stacks.items():
         # JSON is YAML. Without configuration the campaign's stack has not been brought up yet.

@@ -15,6 +15,7 @@ from infra.events import Stage
 from infra.lifecycle import sweep
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
+from infra.lifecycle.rates import shown, total
 from infra.lifecycle.stages import STEPS, run_step
 from infra.lifecycle.sweep import Left, Sight, Swept
 
@@ -73,10 +74,14 @@ def _show(seen: Sight, console: Console) -> None:
     if not seen.left and not seen.suspects:
         console.print("nothing is left")
     if seen.left:
-        table = Table("kind", "what", "evidence", "created", "sweep", box=None)
+        table = Table("kind", "what", "evidence", "created", "USD/h", "sweep", box=None)
         for one in seen.left:
-            table.add_row(one.kind, one.thing.label, str(one.evidence), _born(one), _fate(one))
+            rate = shown(one.usd_per_hour)
+            table.add_row(one.kind, one.thing.label, str(one.evidence), _born(one), rate, _fate(one))
         console.print(table)
+        known, unknown = total(one.usd_per_hour for one in seen.left)
+        more = f", and {unknown} whose price is not in the catalogue" if unknown else ""
+        console.print(f"together {shown(known)} USD/h{more}", markup=False)
     for suspect in seen.suspects:
         console.print(f"suspect, not touched: {suspect}", markup=False)
     for kind, why in seen.blind.items():
@@ -100,6 +105,7 @@ def _rows(seen: Sight) -> dict[str, Any]:
                 "name": one.thing.name,
                 "evidence": str(one.evidence),
                 "created": one.created.isoformat() if one.created else None,
+                "usd_per_hour": one.usd_per_hour,
                 "removable": one.removable,
             }
             for one in seen.left

@@ -12,6 +12,7 @@ from pulumi import CustomTimeouts, Input, ResourceOptions
 
 from infra import catalogue
 from infra.names import POOL_LABEL, SYSTEM_POOL
+from infra.spec import Addons as Wanted
 
 Stage = Literal["before-nodes", "after-nodes"]
 _SYSTEM_ONLY = {POOL_LABEL: SYSTEM_POOL}
@@ -30,12 +31,14 @@ class Addons(pulumi.ComponentResource):
         cluster_name: Input[str],
         interface_tags: dict[str, str],
         depends_on: Sequence[pulumi.Resource] = (),
+        wanted: Wanted | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
+        """`wanted`: which of those that a spec may leave out it asks for."""
         super().__init__("bivouac:infra:Addons", f"addons-{stage}", None, opts)
         self.all: list[pulumi.Resource] = []
         for addon in catalogue.addons():
-            if addon.stage != stage:
+            if addon.stage != stage or not catalogue.asked_for(addon.option, wanted or Wanted()):
                 continue
             values = configuration(addon.name, interface_tags)
             self.all.append(
@@ -70,6 +73,9 @@ def configuration(name: str, interface_tags: dict[str, str]) -> dict[str, Any]:
         return {"env": environment}
     if name == "coredns":
         return {"nodeSelector": _SYSTEM_ONLY}
+    if name == "eks-node-monitoring-agent":
+        everywhere = {"tolerations": [{"operator": "Exists"}]}
+        return {"nodeAgent": everywhere, "dcgmAgent": everywhere}
     if name == "aws-fsx-csi-driver":
         return {"controller": {"nodeSelector": _SYSTEM_ONLY}}
     return {}

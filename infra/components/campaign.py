@@ -8,6 +8,7 @@ import pulumi_aws as aws
 from pulumi import ResourceOptions
 
 from infra.components.addons import Addons
+from infra.components.budget import Budget
 from infra.components.cluster import Cluster
 from infra.components.guard import Guard
 from infra.components.identity import Identity
@@ -32,29 +33,35 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     opts = ResourceOptions(providers=[provider])
     network = Network(spec, opts)
     security = Security(spec, network.vpc.id, opts)
-    identity = Identity(spec, opts)
+    identity = Identity(spec, settings.key_arn, opts)
     control_plane = [subnet.id for subnet in network.control_plane_subnets]
-    cluster = Cluster(spec, identity, control_plane, settings.operator_arn, [network], opts)
+    cluster = Cluster(spec, identity, control_plane, settings.operator_arn, [network], settings.key_arn, opts)
+    if spec.network.driver_vpc is not None:
+        security.let_driver_in(cluster.security_group_id, spec.network.driver_vpc)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
     before = Addons("before-nodes", cluster.eks.name, interface_tags, opts=opts)
-    guard = Guard(spec, deadline, opts)
-    storage = Storage(spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], opts)
+    guard, budget = Guard(spec, deadline, opts), Budget(spec, opts)
+    storage = Storage(
+        spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], settings.key_arn, opts
+    )
 
     groups = [security.nodes.id, cluster.security_group_id]
     ready = [*before.all, *identity.node_ready, network, security]
-    system = SystemNodes(spec, cluster, deadline, identity.node.arn, network.system_subnet.id, groups, ready, opts)
+    key, node_role = settings.key_arn, identity.node.arn
+    system = SystemNodes(spec, cluster, deadline, node_role, network.system_subnet.id, groups, ready, key, opts)
     gpu = GpuNodes(
         spec,
         cluster,
         deadline,
-        identity.node.arn,
+        node_role,
         network.gpu_subnet.id,
         groups,
-        [*ready, guard.schedule],
+        [*ready, guard.schedule, budget],
         settings.node_image,
+        key,
         opts,
     )
-    after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], opts)
+    after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, opts)
     inside = ResourceOptions(providers=[provider, cluster.kubernetes])
     Workloads(spec, cluster, storage, [system.group, *after.all], inside)
 

@@ -10,11 +10,12 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
 from pulumi import CustomTimeouts, Input, InvokeOptions, Output, ResourceOptions
+from pulumi_aws.eks import ClusterVpcConfigArgsDict
 
 from infra.components.addresses import SERVICE_CIDR
 from infra.components.identity import Identity
 from infra.names import ARCHIVE_ACCOUNT, NAMESPACE, STEWARD_ACCOUNT, TRAINER_ACCOUNT, Names
-from infra.spec import Spec
+from infra.spec import ApiEndpoint, Spec
 
 ADMINISTRATION = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
 _SESSION = re.compile(r"^arn:(?P<partition>[\w-]+):sts::(?P<account>\d{12}):assumed-role/(?P<role>[^/]+)/.+$")
@@ -30,24 +31,27 @@ class Cluster(pulumi.ComponentResource):
         subnet_ids: Sequence[Input[str]],
         operator_arn: str | None,
         depends_on: Sequence[pulumi.Resource],
+        key_arn: str | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
+        """`key_arn`: of the customer's own key, for the cluster's secrets and its logs."""
         super().__init__("bivouac:infra:Cluster", "cluster", None, opts)
         self._spec, self._names = spec, Names(spec)
         # Made by us, so that it dies with the stack: the dying control plane would make its own again.
         logs = aws.cloudwatch.LogGroup(
-            "logs", name=self._names.log_group, retention_in_days=30, opts=ResourceOptions(parent=self)
+            "logs",
+            name=self._names.log_group,
+            retention_in_days=30,
+            kms_key_id=key_arn,
+            opts=ResourceOptions(parent=self),
         )
         self.eks = aws.eks.Cluster(
             "cluster",
             name=self._names.cluster,
             version=spec.kubernetes,
             role_arn=identity.cluster.arn,
-            vpc_config={
-                "subnet_ids": list(subnet_ids),
-                "endpoint_private_access": True,
-                "endpoint_public_access": True,
-            },
+            vpc_config=vpc_config(spec, subnet_ids),
+            encryption_config={"provider": {"key_arn": key_arn}, "resources": ["secrets"]} if key_arn else None,
             access_config={"authentication_mode": "API", "bootstrap_cluster_creator_admin_permissions": False},
             bootstrap_self_managed_addons=False,
             upgrade_policy={"support_type": "STANDARD"},
@@ -108,6 +112,20 @@ class Cluster(pulumi.ComponentResource):
             access_scope={"type": "cluster"},
             opts=ResourceOptions(parent=self, depends_on=[entry]),
         )
+
+
+def vpc_config(spec: Spec, subnet_ids: Sequence[Input[str]]) -> ClusterVpcConfigArgsDict:
+    """Nodes always enter from inside; from outside only where the spec lets them."""
+    network = spec.network
+    public = network.api_endpoint is ApiEndpoint.PUBLIC
+    config: ClusterVpcConfigArgsDict = {
+        "subnet_ids": list(subnet_ids),
+        "endpoint_private_access": True,
+        "endpoint_public_access": public,
+    }
+    if public and network.api_allowed_cidrs:
+        config["public_access_cidrs"] = list(network.api_allowed_cidrs)
+    return config
 
 
 def principal_arn(caller: str) -> str:

@@ -7,18 +7,24 @@ driver makes it when it is missing. This program manages its settings only, and 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 from pulumi import Input, ResourceOptions
-from pulumi_aws.s3 import BucketLifecycleConfigurationRuleArgsDict
+from pulumi_aws.s3 import (
+    BucketLifecycleConfigurationRuleArgsDict,
+    BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgsDict,
+    BucketServerSideEncryptionConfigurationRuleArgsDict,
+)
 
 from infra.components import policies
-from infra.components.settings import FoundationSettings
+from infra.components.key import CustomerKey
+from infra.components.settings import FoundationSettings, StorageClass
 from infra.components.tags import tags
 from infra.components.workshop import Workshop
-from infra.names import REPOSITORY, buckets
+from infra.names import REPOSITORY, Names, buckets
 
 KEPT_IMAGES = 500
 OLD_STATE_DAYS = 90
@@ -33,10 +39,13 @@ class PrivateBucket(pulumi.ComponentResource):
         name: str,
         *,
         make: bool = True,
-        forget_versions_after_days: int | None = None,
+        rules: Sequence[BucketLifecycleConfigurationRuleArgsDict] = (),
+        key_arn: Input[str] | None = None,
+        lock_days: int = 0,
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`make`: False where the bucket is there already."""
+        """`make`: False where the bucket is there already. `rules`: of its life, besides the end of half-done
+        uploads. `lock_days`: how long versions are under governance lock; 0: not at all."""
         super().__init__("bivouac:infra:PrivateBucket", label, None, opts)
         child = ResourceOptions(parent=self)
         bucket: Input[str] = aws.s3.Bucket(label, bucket=name, force_destroy=False, opts=child).bucket if make else name
@@ -46,7 +55,7 @@ class PrivateBucket(pulumi.ComponentResource):
         aws.s3.BucketServerSideEncryptionConfiguration(
             label,
             bucket=bucket,
-            rules=[{"apply_server_side_encryption_by_default": {"sse_algorithm": "AES256"}}],
+            rules=[encryption(key_arn)],
             opts=child,
         )
         owned = aws.s3.BucketOwnershipControls(
@@ -71,32 +80,55 @@ class PrivateBucket(pulumi.ComponentResource):
         aws.s3.BucketLifecycleConfiguration(
             label,
             bucket=bucket,
-            rules=lifecycle_rules(forget_versions_after_days),
+            rules=[ABORT_UPLOADS, *rules],
             opts=ResourceOptions(parent=self, depends_on=[versioning]),
         )
+        if lock_days:
+            aws.s3.BucketObjectLockConfiguration(
+                label,
+                bucket=bucket,
+                object_lock_enabled="Enabled",
+                # Never COMPLIANCE: nobody could lift that, and the bucket could not even be deleted with its account's.
+                rule={"default_retention": {"mode": "GOVERNANCE", "days": lock_days}},
+                opts=ResourceOptions(parent=self, depends_on=[versioning]),
+            )
         self.bucket = bucket
         self.register_outputs({"bucket": bucket})
 
 
-def lifecycle_rules(forget_versions_after_days: int | None) -> list[BucketLifecycleConfigurationRuleArgsDict]:
-    rules: list[BucketLifecycleConfigurationRuleArgsDict] = [
-        {
-            "id": "abort-incomplete-uploads",
-            "status": "Enabled",
-            "filter": {"prefix": ""},
-            "abort_incomplete_multipart_upload": {"days_after_initiation": 7},
-        }
-    ]
-    if forget_versions_after_days is not None:
-        rules.append(
-            {
-                "id": "forget-old-versions",
-                "status": "Enabled",
-                "filter": {"prefix": ""},
-                "noncurrent_version_expiration": {"noncurrent_days": forget_versions_after_days},
-            }
-        )
-    return rules
+def encryption(key_arn: Input[str] | None) -> BucketServerSideEncryptionConfigurationRuleArgsDict:
+    """By S3's own key, or by the customer's: then with a key per bucket, or every object would be a request to KMS."""
+    if key_arn is None:
+        return {"apply_server_side_encryption_by_default": {"sse_algorithm": "AES256"}}
+    by_key: BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgsDict = {
+        "sse_algorithm": "aws:kms",
+        "kms_master_key_id": key_arn,
+    }
+    return {"apply_server_side_encryption_by_default": by_key, "bucket_key_enabled": True}
+
+
+ABORT_UPLOADS: BucketLifecycleConfigurationRuleArgsDict = {
+    "id": "abort-incomplete-uploads",
+    "status": "Enabled",
+    "filter": {"prefix": ""},
+    "abort_incomplete_multipart_upload": {"days_after_initiation": 7},
+}
+FORGET_VERSIONS: BucketLifecycleConfigurationRuleArgsDict = {
+    "id": "forget-old-versions",
+    "status": "Enabled",
+    "filter": {"prefix": ""},
+    "noncurrent_version_expiration": {"noncurrent_days": OLD_STATE_DAYS},
+}
+
+
+def moving(one: StorageClass) -> BucketLifecycleConfigurationRuleArgsDict:
+    """One campaign's objects go to a cheaper class."""
+    return {
+        "id": f"class-of-{one.campaign}",
+        "status": "Enabled",
+        "filter": {"prefix": Names(one.campaign).state_prefix},
+        "transitions": [{"days": one.after_days, "storage_class": one.name}],
+    }
 
 
 def foundation(settings: FoundationSettings) -> dict[str, Any]:
@@ -110,9 +142,20 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
     opts = ResourceOptions(provider=provider)
     names = buckets(settings.account, settings.region)
     inside = ResourceOptions(providers=[provider])
-    state = PrivateBucket("state", names.state, make=False, forget_versions_after_days=OLD_STATE_DAYS, opts=inside)
-    data = PrivateBucket("data", names.data, opts=inside)
-    archive = PrivateBucket("archive", names.archive, opts=inside)
+    keeping = settings.keeping
+    # Once made it stays, also when another key goes before it: what lies under it needs it.
+    own = CustomerKey(settings.account, settings.region, inside) if keeping.own_key else None
+    key_arn: Input[str] | None = keeping.key_arn or (own.arn if own else None)
+    state = PrivateBucket("state", names.state, make=False, rules=[FORGET_VERSIONS], key_arn=key_arn, opts=inside)
+    data = PrivateBucket("data", names.data, key_arn=key_arn, opts=inside)
+    archive = PrivateBucket(
+        "archive",
+        names.archive,
+        rules=[moving(one) for one in keeping.classes],
+        key_arn=key_arn,
+        lock_days=keeping.lock_days,
+        opts=inside,
+    )
     repository = aws.ecr.Repository(
         "trainer",
         name=REPOSITORY,
@@ -133,6 +176,7 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
         "workshop_security_group_id": workshop.group.id,
         "workshop_instance_profile": workshop.profile.name,
         "workshop_guard_arn": workshop.guard.arn,
+        "key_arn": key_arn,
     }
     return outputs
 

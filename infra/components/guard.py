@@ -1,4 +1,4 @@
-"""Money safety that depends on none of our processes: the deadline that AWS itself keeps, and the budget's alarm."""
+"""Money safety that depends on none of our processes: the deadline that AWS itself keeps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import pulumi_aws as aws
 from pulumi import ResourceOptions
 
 from infra.components import policies
-from infra.names import CAMPAIGN_TAG, Names
+from infra.names import Names
 from infra.spec import Spec
 
-ALARM_SHARES = (80, 100)
-"""Per cent of the budget."""
 _TARGET = "arn:aws:scheduler:::aws-sdk:eks:updateNodegroupConfig"
 
 
@@ -52,32 +50,7 @@ class Guard(pulumi.ComponentResource):
             },
             opts=ResourceOptions(parent=self, depends_on=[policy]),
         )
-        if spec.money.alarm_email is not None:
-            self._alarm(spec, names, spec.money.alarm_email)
         self.register_outputs({"schedule": self.schedule.name})
-
-    def _alarm(self, spec: Spec, names: Names, email: str) -> None:
-        """A backstop, not a meter: it counts only once the tag is a cost-allocation tag, and a day late."""
-        aws.budgets.Budget(
-            "budget",
-            name=names.prefix,
-            budget_type="COST",
-            limit_amount=str(spec.money.budget_usd),
-            limit_unit="USD",
-            time_unit="ANNUALLY",
-            cost_filters=[{"name": "TagKeyValue", "values": [f"user:{CAMPAIGN_TAG}${spec.campaign}"]}],
-            notifications=[
-                {
-                    "comparison_operator": "GREATER_THAN",
-                    "threshold": share,
-                    "threshold_type": "PERCENTAGE",
-                    "notification_type": "ACTUAL",
-                    "subscriber_email_addresses": [email],
-                }
-                for share in ALARM_SHARES
-            ],
-            opts=ResourceOptions(parent=self),
-        )
 
 
 def scale_to_zero(names: Names) -> str:

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import pulumi
 import pulumi_aws as aws
-from pulumi import ResourceOptions
+from pulumi import Input, ResourceOptions
 
 from infra.components.addresses import second_zone, subnet_plan
+from infra.ground import ENDPOINT_SERVICES
 from infra.names import Names
-from infra.spec import Egress, Spec
-
-ENDPOINT_SERVICES = (
-    "autoscaling",
-    "ec2",
-    "ecr.api",
-    "ecr.dkr",
-    "eks",
-    "eks-auth",
-    "elasticloadbalancing",
-    "fsx",
-    "logs",
-    "ssm",
-    "sts",
-)
-"""What nodes, add-ons and pods talk to, when there is no NAT gateway."""
+from infra.spec import DriverVpc, Egress, Spec
 
 
 class Network(pulumi.ComponentResource):
@@ -53,6 +39,8 @@ class Network(pulumi.ComponentResource):
             self._nat()
         else:
             self._interface_endpoints()
+        if spec.network.driver_vpc is not None:
+            self._peer(spec.network.driver_vpc)
         self.register_outputs({"vpc_id": self.vpc.id, "gpu_subnet_id": self.gpu_subnet.id})
 
     def _child(self, **changes: object) -> ResourceOptions:
@@ -107,6 +95,27 @@ class Network(pulumi.ComponentResource):
             nat_gateway_id=nat.id,
             opts=self._child(),
         )
+
+    def _peer(self, driver: DriverVpc) -> None:
+        """A way between the driver's network and the cluster's private endpoint, and to nothing else: no transit."""
+        peering = aws.ec2.VpcPeeringConnection(
+            "driver",
+            vpc_id=self.vpc.id,
+            peer_vpc_id=driver.vpc_id,
+            auto_accept=True,
+            tags={"Name": f"{self._names.prefix}-driver"},
+            opts=self._child(),
+        )
+        ways: list[tuple[str, Input[str], str]] = [("back", self._routes.id, driver.cidr)]
+        ways += [(table, table, self._spec.network.cidr) for table in driver.route_table_ids]
+        for label, table, destination in ways:
+            aws.ec2.Route(
+                f"driver-{label}",
+                route_table_id=table,
+                destination_cidr_block=destination,
+                vpc_peering_connection_id=peering.id,
+                opts=self._child(),
+            )
 
     def _gateway_endpoint(self) -> None:
         """Keeps data and checkpoints off the NAT gateway's bill."""

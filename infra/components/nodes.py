@@ -15,6 +15,7 @@ from infra.catalogue import instance_type
 from infra.components.capacity import SPARE_NODES, purchase
 from infra.components.cluster import Cluster
 from infra.components.efa import efa_layout
+from infra.components.lustre import boot_script
 from infra.components.tags import tags
 from infra.components.user_data import node_config, user_data
 from infra.names import GPU_POOL, GPU_TAINT, POOL_LABEL, SYSTEM_POOL, Names
@@ -34,11 +35,16 @@ class _NodeGroup(pulumi.ComponentResource):
 
     pool: str
     taint: str | None = None
-    raid = False
+    raid: str | None = None
+    repaired_by_eks = False
+    """Whether EKS itself replaces broken nodes of the group."""
+    _scripts: tuple[str, ...] = ()
 
-    def _prepare(self, spec: Spec, cluster: Cluster, deadline: datetime, group: str) -> None:
+    def _prepare(
+        self, spec: Spec, cluster: Cluster, deadline: datetime, group: str, key_arn: str | None = None
+    ) -> None:
         self._spec, self._names, self._cluster, self._group = spec, Names(spec), cluster, group
-        self._tags = tags(spec, deadline)
+        self._tags, self._key_arn = tags(spec, deadline), key_arn
 
     def _image(self, maker: str | None) -> Output[str]:
         parameter = image_parameter(self._spec.kubernetes, maker)
@@ -62,6 +68,7 @@ class _NodeGroup(pulumi.ComponentResource):
                         "volume_type": "gp3",
                         "encrypted": "true",
                         "delete_on_termination": "true",
+                        **({"kms_key_id": self._key_arn} if self._key_arn else {}),
                     },
                 }
             ],
@@ -78,7 +85,9 @@ class _NodeGroup(pulumi.ComponentResource):
     def _user_data(self) -> Output[str]:
         labels = {POOL_LABEL: self.pool, "eks.amazonaws.com/nodegroup": self._group}
         return Output.all(self._cluster.endpoint, self._cluster.authority).apply(
-            lambda at: user_data(node_config(self._names.cluster, at[0], at[1], labels, self.taint, raid=self.raid))
+            lambda at: user_data(
+                node_config(self._names.cluster, at[0], at[1], labels, self.taint, raid=self.raid), *self._scripts
+            )
         )
 
     def _node_group(
@@ -101,6 +110,8 @@ class _NodeGroup(pulumi.ComponentResource):
             scaling_config=scaling,
             launch_template={"id": template.id, "version": template.latest_version.apply(lambda v: str(int(v)))},
             update_config={"max_unavailable": 1},
+            # Said in so many words: whoever switches EKS's repair on for GPU nodes would see it in a preview.
+            node_repair_config={"enabled": self.repaired_by_eks},
             opts=ResourceOptions(
                 parent=self,
                 depends_on=list(depends_on),
@@ -116,6 +127,7 @@ class SystemNodes(_NodeGroup):
     """One node for CoreDNS, the JobSet controller and the steward."""
 
     pool = SYSTEM_POOL
+    repaired_by_eks = True
 
     def __init__(
         self,
@@ -126,10 +138,11 @@ class SystemNodes(_NodeGroup):
         subnet_id: Input[str],
         security_group_ids: Sequence[Input[str]],
         depends_on: Sequence[pulumi.Resource],
+        key_arn: str | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
         super().__init__("bivouac:infra:SystemNodes", "system-nodes", None, opts)
-        self._prepare(spec, cluster, deadline, Names(spec).system_group)
+        self._prepare(spec, cluster, deadline, Names(spec).system_group, key_arn)
         template = self._template(
             self._image(None), spec.nodes.system_instance_type, vpc_security_group_ids=list(security_group_ids)
         )
@@ -150,7 +163,6 @@ class GpuNodes(_NodeGroup):
 
     pool = GPU_POOL
     taint = GPU_TAINT
-    raid = True
 
     def __init__(
         self,
@@ -162,11 +174,15 @@ class GpuNodes(_NodeGroup):
         security_group_ids: Sequence[Input[str]],
         depends_on: Sequence[pulumi.Resource],
         image: str | None = None,
+        key_arn: str | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
         super().__init__("bivouac:infra:GpuNodes", "gpu-nodes", None, opts)
-        self._prepare(spec, cluster, deadline, Names(spec).gpu_group)
+        self._prepare(spec, cluster, deadline, Names(spec).gpu_group, key_arn)
         item = instance_type(spec.nodes.instance_type)
+        self.raid = spec.storage.local.layout
+        script = boot_script(spec.storage.shared, item, spec.nodes.count + SPARE_NODES)
+        self._scripts = (script,) if script else ()
         bought = purchase(spec.nodes, item)
         interfaces = [
             {

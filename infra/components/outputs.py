@@ -22,6 +22,8 @@ class FoundationOutputs(_Outputs):
     workshop_instance_profile: str
     workshop_guard_arn: str
     """Role of the schedule that ends a builder."""
+    key_arn: str | None = None
+    """Of the key that encrypts the buckets; None: S3's own."""
 
 
 class CampaignOutputs(_Outputs):

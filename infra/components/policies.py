@@ -75,7 +75,7 @@ def steward(spec: Spec) -> list[Statement]:
     scaling = where.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/eks-{names.gpu_group}-*")
     return [
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [group]),
-        allow(["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"], [scaling]),
+        allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], [scaling]),
         allow(
             [
                 "autoscaling:DescribeAutoScalingGroups",
@@ -112,6 +112,39 @@ def guard(spec: Spec) -> list[Statement]:
     return [allow(["eks:UpdateNodegroupConfig"], [group])]
 
 
+PURCHASES = (
+    "autoscaling:CreateAutoScalingGroup",
+    "autoscaling:SetDesiredCapacity",
+    "autoscaling:UpdateAutoScalingGroup",
+    "ec2:CreateCapacityReservation",
+    "ec2:CreateFleet",
+    "ec2:CreateNatGateway",
+    "ec2:PurchaseCapacityBlock",
+    "ec2:PurchaseCapacityBlockExtension",
+    "ec2:RequestSpotInstances",
+    "ec2:RunInstances",
+    "eks:CreateCluster",
+    "eks:CreateNodegroup",
+    "fsx:CreateFileSystem",
+)
+"""What begins to bill by the hour; nothing of it is needed to end a campaign."""
+
+
+def no_purchases() -> list[Statement]:
+    """A denial, so everything is its resource: nothing is granted by it."""
+    return [{"Effect": "Deny", "Action": list(PURCHASES), "Resource": [EVERYTHING]}]
+
+
+def freezing(spec: Spec) -> list[Statement]:
+    """To put the denial of purchases on the roles that the spec names, and to lift it; no other policy."""
+    where = place(spec)
+    freeze = f"arn:aws:iam::{where.account}:policy/{Names(spec).freeze_policy}"
+    only = {"ArnEquals": {"iam:PolicyARN": freeze}}
+    # A role's path is not known from its name.
+    roles = [pattern for role in spec.money.freeze_roles for pattern in (where.role(role), where.role(f"*/{role}"))]
+    return [allow(["iam:AttachRolePolicy", "iam:DetachRolePolicy"], roles, only)]
+
+
 def builder(where: Place) -> list[Statement]:
     """Push to the trainer's repository, pull a base from the account's own; files come by presigned addresses."""
     return [
@@ -126,6 +159,19 @@ def builder_guard(where: Place) -> list[Statement]:
     """Only to end what carries the tag of a builder."""
     tagged = {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}}
     return [allow(["ec2:TerminateInstances"], [where.arn("ec2", "instance/*")], tagged)]
+
+
+def key_through_s3(spec: Spec, key_arn: str | None) -> list[Statement]:
+    """The customer's key, only as S3 uses it on one's behalf; nothing where there is none."""
+    if key_arn is None:
+        return []
+    by_s3 = {"StringEquals": {"kms:ViaService": f"s3.{spec.region}.amazonaws.com"}}
+    return [allow(["kms:Decrypt", "kms:GenerateDataKey"], [key_arn], by_s3)]
+
+
+def cluster_secrets(key_arn: str) -> list[Statement]:
+    """The control plane encrypts the cluster's secrets with the customer's key."""
+    return [allow(["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"], [key_arn])]
 
 
 def tls_only(bucket: str) -> str:

@@ -7,7 +7,7 @@ import pulumi_aws as aws
 from pulumi import Input, ResourceOptions
 
 from infra.names import Names
-from infra.spec import Spec
+from infra.spec import DriverVpc, Spec
 
 LUSTRE_PORTS = ((988, 988), (1018, 1023))
 EVERYWHERE = "0.0.0.0/0"
@@ -35,6 +35,18 @@ class Security(pulumi.ComponentResource):
                 self._rules("nodes-lustre", self.nodes, self.lustre, first, last, out=True)
 
         self.register_outputs({"nodes": self.nodes.id, "lustre": self.lustre.id})
+
+    def let_driver_in(self, cluster_group: Input[str], driver: DriverVpc) -> None:
+        """From the driver's own network to the cluster's API, by HTTPS alone."""
+        aws.vpc.SecurityGroupIngressRule(
+            "driver-api",
+            security_group_id=cluster_group,
+            cidr_ipv4=driver.cidr,
+            ip_protocol="tcp",
+            from_port=443,
+            to_port=443,
+            opts=ResourceOptions(parent=self),
+        )
 
     def _group(self, name: str, description: str) -> aws.ec2.SecurityGroup:
         full = f"{self._names.prefix}-{name}"

@@ -34,10 +34,49 @@ class _Settings(BaseModel):
         return values
 
 
+class StorageClass(BaseModel):
+    """Where one campaign's objects of the archive bucket move, and when."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    campaign: str
+    name: str
+    after_days: int = Field(ge=0)
+
+
+class Keeping(BaseModel):
+    """How the foundation keeps what campaigns leave: what any campaign of the account has asked for, together.
+
+    It belongs to all of them, so a campaign that asks for less takes nothing away from another.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    own_key: bool = False
+    """The foundation makes a key and encrypts its buckets with it."""
+    key_arn: str | None = None
+    """A key that was there already; goes before `own_key`."""
+    lock_days: int = Field(default=0, ge=0)
+    """Governance lock of what comes into the archive bucket; 0: none."""
+    classes: tuple[StorageClass, ...] = ()
+    """By campaign, at most one each, sorted by name."""
+
+    def joined(self, other: Keeping) -> Keeping:
+        """Both wishes; where they exclude each other (a key, a campaign's class) `other` goes first."""
+        classes = {one.campaign: one for one in (*self.classes, *other.classes)}
+        return Keeping(
+            own_key=self.own_key or other.own_key,
+            key_arn=other.key_arn or self.key_arn,
+            lock_days=max(self.lock_days, other.lock_days),
+            classes=tuple(classes[name] for name in sorted(classes)),
+        )
+
+
 class FoundationSettings(_Settings):
     kind: Literal["foundation"] = "foundation"
     account: Annotated[str, Field(pattern=r"^\d{12}$")]
     region: str
+    keeping: Keeping = Keeping()
 
 
 class CampaignSettings(_Settings):
@@ -51,6 +90,8 @@ class CampaignSettings(_Settings):
     operator_arn: str | None = None
     """Principal that gets the cluster's administration. None: the caller, as far as its ARN tells its role: the
     ARN of an assumed role has lost the role's path, so a role with a path must be named here."""
+    key_arn: str | None = None
+    """The customer's own key; None where the spec asks for none."""
     node_image: str | None = None
     """AMI of the GPU nodes. None: the newest EKS-optimized one."""
 
@@ -68,9 +109,9 @@ def read_settings(get: Callable[[str], str | None]) -> FoundationSettings | Camp
     model = models[kind]
     raw = {name: get(_key(name)) for name in model.model_fields}
     values = {name: value for name, value in raw.items() if value is not None}
-    if "spec" in values:
-        return model.model_validate(values | {"spec": Spec.model_validate_json(str(values["spec"]))})
-    return model.model_validate(values)
+    documents: dict[str, type[BaseModel]] = {"spec": Spec, "keeping": Keeping}
+    read = {name: documents[name].model_validate_json(text) for name, text in values.items() if name in documents}
+    return model.model_validate(values | read)
 
 
 def _key(field: str) -> str:

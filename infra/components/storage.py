@@ -6,6 +6,7 @@ import pulumi
 import pulumi_aws as aws
 from pulumi import CustomTimeouts, Input, ResourceOptions
 
+from infra.components.lustre import file_system
 from infra.names import DATA_FOLDER, Names, buckets, data_prefix
 from infra.spec import Spec
 
@@ -20,23 +21,17 @@ class Storage(pulumi.ComponentResource):
         security_group_id: Input[str],
         data_digest: str,
         depends_on: list[pulumi.Resource],
+        key_arn: str | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
+        """`key_arn`: of the customer's own key; None leaves encryption to FSx's."""
         super().__init__("bivouac:infra:Storage", "storage", None, opts)
-        shared = spec.storage.shared
-        persistent = shared.deployment == "PERSISTENT_2"
         self.lustre = aws.fsx.LustreFileSystem(
             "shared",
             subnet_ids=subnet_id,
             security_group_ids=[security_group_id],
-            storage_type="SSD",
-            storage_capacity=shared.capacity_gib,
-            deployment_type=shared.deployment,
-            per_unit_storage_throughput=shared.throughput_mbs_per_tib if persistent else None,
-            file_system_type_version="2.15",
-            efa_enabled=True if shared.efa else None,
-            metadata_configuration={"mode": "AUTOMATIC"} if shared.efa else None,
-            data_compression_type="NONE",
+            **file_system(spec.storage.shared),
+            kms_key_id=key_arn,
             skip_final_backup=True,
             tags={"Name": Names(spec).file_system},
             opts=ResourceOptions(

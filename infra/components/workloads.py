@@ -11,6 +11,7 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 from pulumi import ResourceOptions
 from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs, RoleRefArgs, SubjectArgs
+from pulumi_kubernetes.resource.v1 import ExactDeviceRequestArgsDict
 
 from infra import catalogue
 from infra.catalogue import Chart, InstanceType
@@ -19,6 +20,7 @@ from infra.components.storage import Storage
 from infra.errors import UserError
 from infra.names import (
     ARCHIVE_ACCOUNT,
+    EFA_CLAIM,
     NAMESPACE,
     PRIORITY_CLASS,
     SHARED_CLAIM,
@@ -26,10 +28,11 @@ from infra.names import (
     TRAINER_ACCOUNT,
     Names,
 )
-from infra.spec import Spec
+from infra.spec import Addons, Spec
 
 _CHANGE = ("create", "delete", "get", "list", "patch", "update", "watch")
 _RBAC = "rbac.authorization.k8s.io"
+EFA_CLASS = "efa.networking.k8s.aws"
 _WATCH = ("get", "list", "watch")
 
 
@@ -55,8 +58,11 @@ def _rule(group: str, resources: list[str], verbs: Sequence[str]) -> PolicyRuleA
     return PolicyRuleArgs(api_groups=[group], resources=resources, verbs=sorted(verbs))
 
 
-def wanted_charts(item: InstanceType) -> tuple[Chart, ...]:
-    """Charts for nodes of this type; raises `UserError` where the kit has no device plugin for them."""
+def wanted_charts(item: InstanceType, addons: Addons | None = None) -> tuple[Chart, ...]:
+    """Charts for nodes of this type and those that the spec asks for.
+
+    Raises `UserError` where the kit has no device plugin for the type.
+    """
     if item.maker != "nvidia":
         raise UserError(
             "there is no device plugin for this accelerator in the catalogue",
@@ -64,7 +70,10 @@ def wanted_charts(item: InstanceType) -> tuple[Chart, ...]:
             cure="choose a type with NVIDIA GPUs, or add its chart to infra/catalogue/charts.yaml",
         )
     present = {"all": True, "nvidia": True, "efa": item.efa_interfaces > 0}
-    return tuple(chart for chart in catalogue.charts() if present[chart.wanted_for])
+    asked = addons or Addons()
+    return tuple(
+        chart for chart in catalogue.charts() if present[chart.wanted_for] and catalogue.asked_for(chart.option, asked)
+    )
 
 
 class Workloads(pulumi.ComponentResource):
@@ -94,7 +103,10 @@ class Workloads(pulumi.ComponentResource):
         )
         self._accounts()
         self._shared_volume(spec, storage)
-        self._charts(catalogue.instance_type(spec.nodes.instance_type), runs_on)
+        item = catalogue.instance_type(spec.nodes.instance_type)
+        if spec.addons.efa == "dra" and item.efa_interfaces:
+            self._efa_claim(item)
+        self._charts(item, spec.addons, runs_on)
         self.register_outputs({})
 
     def _child(self, depends_on: Sequence[pulumi.Resource]) -> ResourceOptions:
@@ -172,8 +184,22 @@ class Workloads(pulumi.ComponentResource):
             opts=self._child([self._namespace, volume]),
         )
 
-    def _charts(self, item: InstanceType, runs_on: Sequence[pulumi.Resource]) -> None:
-        charts = wanted_charts(item)
+    def _efa_claim(self, item: InstanceType) -> None:
+        """Each pod's own claim is made from it: all of a node's EFA devices, or the pod is not placed."""
+        every: ExactDeviceRequestArgsDict = {
+            "device_class_name": EFA_CLASS,
+            "allocation_mode": "ExactCount",
+            "count": item.efa_interfaces,
+        }
+        kubernetes.resource.v1.ResourceClaimTemplate(
+            EFA_CLAIM,
+            metadata={"name": EFA_CLAIM, "namespace": NAMESPACE},
+            spec={"spec": {"devices": {"requests": [{"name": EFA_CLAIM, "exactly": every}]}}},
+            opts=self._inside(),
+        )
+
+    def _charts(self, item: InstanceType, addons: Addons, runs_on: Sequence[pulumi.Resource]) -> None:
+        charts = wanted_charts(item, addons)
         own = {chart.namespace for chart in charts} - {"kube-system"}
         spaces: Mapping[str, pulumi.Resource] = {
             name: kubernetes.core.v1.Namespace(name, metadata={"name": name}, opts=self._child([]))
@@ -190,7 +216,7 @@ class Workloads(pulumi.ComponentResource):
                 version=chart.version,
                 repository_opts={"repo": chart.repository} if chart.repository else None,
                 namespace=chart.namespace,
-                values=chart.values,
+                values=chart.mirrored(addons.image_mirror),
                 timeout=600,
                 opts=self._child([*waits_for, *space]),
             )

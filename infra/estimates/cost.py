@@ -12,12 +12,13 @@ from infra.estimates import sizing
 from infra.estimates.clock import BEFORE_STACK, GPU_STAGES, StageTime, seconds
 from infra.estimates.figure import cents, rounded
 from infra.facts import Facts
+from infra.ground import ENDPOINT_SERVICES
 from infra.spec import Egress, Spec
 
 HOURS_PER_MONTH = Decimal(730)
 NAT_GB_PER_NODE = 2
 """Through the NAT gateway: what is not in the image or in S3 (its gateway endpoint is free)."""
-ENDPOINTS = 11
+ENDPOINTS = len(ENDPOINT_SERVICES)
 """Interface endpoints of a cluster without NAT, each in the zone of its nodes."""
 
 

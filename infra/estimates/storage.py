@@ -48,6 +48,8 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier,
     whole = sizing.checkpoint_bytes(training.model, training.precision)
     per = sizing.WEIGHT_BYTES[training.precision] + sizing.OPTIMIZER_BYTES
     nvme = facts.instance.nvme_count * facts.instance.nvme_gb * 10**9 if facts.instance else None
+    if nvme is not None and spec.storage.local.layout == "RAID10":
+        nvme //= 2
     shared = spec.storage.shared
     return (
         _tier("local", "NVMe of each node", node, checkpoint.keep_local, nvme, f"weights + optimizer / {nodes} nodes"),

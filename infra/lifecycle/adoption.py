@@ -16,6 +16,7 @@ from lightkube.resources.core_v1 import Secret
 
 from infra.account import Account
 from infra.actions.cluster import from_outside
+from infra.lifecycle import finders
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
 Inputs = Mapping[str, Any]
@@ -140,12 +141,6 @@ def _log_groups(account: Account, given: Inputs) -> list[str]:
     return [name for group in seen if group["logGroupName"] == name]
 
 
-def _placement_groups(account: Account, given: Inputs) -> list[str]:
-    filters = [{"Name": "group-name", "Values": [given["name"]]}]
-    found = account.client("ec2").describe_placement_groups(Filters=filters)["PlacementGroups"]
-    return [group["GroupName"] for group in found if group["State"] != "deleted"]
-
-
 def _repositories(account: Account, given: Inputs) -> list[str]:
     pages = account.client("ecr").get_paginator("describe_repositories").paginate()
     return [r["repositoryName"] for page in pages for r in page["repositories"] if r["repositoryName"] == given["name"]]
@@ -199,7 +194,6 @@ FINDERS: dict[str, Find] = {
         "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId", launch_template_name="name"
     ),
     "aws:ec2/eip:Eip": _addresses,
-    "aws:ec2/placementGroup:PlacementGroup": _placement_groups,
     "aws:cloudwatch/logGroup:LogGroup": _log_groups,
     "aws:iam/role:Role": _there("iam", "get_role", _named("name"), RoleName="name"),
     "aws:iam/instanceProfile:InstanceProfile": _there(
@@ -230,6 +224,7 @@ FINDERS: dict[str, Find] = {
     "aws:eks/podIdentityAssociation:PodIdentityAssociation": _pod_identities,
     "aws:fsx/lustreFileSystem:LustreFileSystem": _file_systems,
     "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation": _repository_links,
+    **finders.FINDERS,
 }  # fmt: skip
 """Type -> how what AWS made is found again."""
 
@@ -340,6 +335,8 @@ MADE_OVER = frozenset(
         "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
         "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
         "aws:s3/bucketPolicy:BucketPolicy",
+        "aws:s3/bucketObjectLockConfiguration:BucketObjectLockConfiguration",
+        "aws:sns/topic:Topic",
         "aws:ecr/lifecyclePolicy:LifecyclePolicy",
         "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
         "aws:iam/rolePolicy:RolePolicy",

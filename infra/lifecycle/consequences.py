@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from infra.lifecycle.drift import Row
 
 _NO_WAY_OUT = "nodes have no way out: images cannot be pulled and AWS cannot be called"
+_NO_DOOR = "the driver cannot reach the cluster's private endpoint: no preflight, launch or look from outside"
 _STEWARD = "the steward cannot see, replace or launch anything: training does not survive its next failure"
 _TRAINER = "the trainer's pods lose their rights: no checkpoint reaches S3"
 _ARCHIVE = "the golden checkpoint cannot be carried out"
@@ -25,12 +26,19 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("BucketServerSideEncryption*", "*", "objects are not encrypted as the bucket promises"),
     ("BucketLifecycle*", "*", "old versions and broken uploads are never removed, and bill"),
     ("BucketOwnershipControls", "*", "objects of the bucket may belong to others"),
+    ("BucketObjectLock*", "*", "what comes into the archive from now on can be deleted before its time"),
+    ("Key", "*", "nothing that lies under the key can be read without it: buckets, file system, volumes, secrets"),
+    ("Alias", "*", "the next campaign does not find the key by its name"),
     ("Repository", "*", "the baked images are gone: a node that is replaced cannot pull"),
     ("LifecyclePolicy", "*", "old images are never removed, and bill"),
     # Money
     ("Schedule", "deadline", "nothing stops the GPU nodes at the deadline if all our processes die"),
     ("Role*", "guard", "the schedule may not stop the GPU nodes at the deadline if all our processes die"),
     ("Budget", "*", "nobody gets a mail when the budget runs out"),
+    ("Topic", "*", "alarms reach nobody who subscribed to the topic"),
+    ("BudgetAction", "*", "a spent budget keeps nobody from buying more"),
+    ("*", "freeze", "a spent budget keeps nobody from buying more"),
+    ("Role*", "budget", "a spent budget keeps nobody from buying more"),
     # Who may do what
     ("*", "steward", _STEWARD),
     ("Role*", "trainer", _TRAINER),
@@ -49,6 +57,9 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("NatGateway", "*", _NO_WAY_OUT),
     ("Eip", "*", _NO_WAY_OUT),
     ("InternetGateway", "*", _NO_WAY_OUT),
+    ("Route", "driver-*", _NO_DOOR),
+    ("VpcPeering*", "*", _NO_DOOR),
+    ("SecurityGroup*Rule", "driver-*", _NO_DOOR),
     ("Route*", "*", _NO_WAY_OUT),
     ("VpcEndpoint", "s3", "traffic to S3 goes through the NAT gateway, which bills each GB"),
     ("VpcEndpoint", "*", "nodes cannot reach this AWS service"),
@@ -69,6 +80,10 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("Addon", "eks-pod-identity-agent", "pods get no credentials: no checkpoint reaches S3"),
     ("Addon", "aws-fsx-csi-driver", "new pods cannot mount the shared file system"),
     ("Release", "jobset", "no attempt can be launched or ended: its controller is missing"),
+    ("Addon", "eks-node-monitoring-agent", "broken nodes are found later, by their own silence"),
+    ("Release", "dcgm-exporter", "GPU metrics are missing from then on"),
+    ("Release", "kube-prometheus-stack", "metrics are missing from then on, and with it what it had kept"),
+    ("Release", "kueue", "jobs with a queue's name are not admitted; the gang has none"),
     ("Release", "*device-plugin", "nodes offer none of these devices: new pods are not placed"),
     ("Namespace", "campaign", "steward and training have died with it; after the repair `bivouac run` goes on"),
     ("Namespace", "jobset*", "no attempt can be launched or ended: its controller is missing"),

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from infra.components.outputs import FoundationOutputs
-from infra.components.settings import FoundationSettings
 from infra.events import Stage
 from infra.folders import writable
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
+from infra.lifecycle.keeping import foundation_settings, remember
 from infra.lifecycle.opening import foundation_lease
 from infra.names import FOUNDATION_STACK
-from infra.spec import Spec
 
 OUTPUTS = "foundation"
 """Key of the foundation's outputs among those of the bake."""
-
-
-def foundation_settings(spec: Spec) -> FoundationSettings:
-    return FoundationSettings(account=spec.account, region=spec.region)
 
 
 def foundation(context: Context, engine: Engine | None = None) -> FoundationOutputs:
@@ -27,8 +22,9 @@ def foundation(context: Context, engine: Engine | None = None) -> FoundationOutp
         return FoundationOutputs.model_validate(known)
     engine = engine or Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets, registry, workshop")
-    settings = foundation_settings(context.spec)
     with foundation_lease(context) as lease, engine.holding(lease):
+        settings = foundation_settings(context.store, context.spec)
+        remember(context.store, settings)
         outputs = engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
     context.guard()
     return FoundationOutputs.model_validate(outputs)

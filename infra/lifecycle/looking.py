@@ -16,9 +16,8 @@ from infra.events import Stage
 from infra.folders import results_folder
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, look, resources_of, short, stored_state
-from infra.lifecycle.foundation import foundation_settings
+from infra.lifecycle.keeping import campaign_settings, foundation_settings
 from infra.lifecycle.opening import CLOCK, DRIVER_LEASE, LEASE_TTL, SPEC, stored_plan
-from infra.lifecycle.provision import campaign_settings
 from infra.names import FOUNDATION_STACK
 from infra.plan import Plan
 from infra.progress import Progress
@@ -76,7 +75,7 @@ def look_at_stacks(context: Context, only: Container[str] | None = None) -> tupl
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
     """Stack -> its configuration, as provision gives it."""
     return {
-        FOUNDATION_STACK: foundation_settings(context.spec).to_config,
+        FOUNDATION_STACK: foundation_settings(context.store, context.spec).to_config,
         context.names.stack: lambda: campaign_settings(context, data_digest(context)).to_config(),
     }
 

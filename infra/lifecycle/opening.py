@@ -43,7 +43,7 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
     account = Account(spec.region)
     arn = account.refuse_foreign(spec.account)
     buckets = names.buckets(spec.account, spec.region)
-    ensure_bucket(account, buckets.state)
+    ensure_bucket(account, buckets.state, spec.account)
     store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, _writer())
     lease = store.lease(DRIVER_LEASE, LEASE_TTL)
     previous = lease.acquire()
@@ -81,7 +81,7 @@ def opened_for_images(spec: Spec, plan: Plan, console: Console, life: timedelta)
     account = Account(spec.region)
     arn = account.refuse_foreign(spec.account)
     buckets = names.buckets(spec.account, spec.region)
-    ensure_bucket(account, buckets.state)
+    ensure_bucket(account, buckets.state, spec.account)
     store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, _writer())
     lease = store.lease(DRIVER_LEASE, LEASE_TTL)
     lease.acquire()
@@ -172,18 +172,21 @@ def stored_plan(store: CampaignStore, spec: Spec) -> Plan:
     return Plan.model_validate(stored) if stored is not None else make_plan(spec, survey(spec))
 
 
-def ensure_bucket(account: Account, bucket: str) -> None:
-    """The state bucket has to be there before any stack; the foundation's stack then sets its properties."""
+def ensure_bucket(account: Account, bucket: str, owner: str) -> None:
+    """The state bucket has to be there before any stack; the foundation's stack then sets its properties.
+
+    Its name can be guessed: one that a stranger made first, and opened to us, is refused.
+    """
     s3 = account.client("s3")
     try:
-        s3.head_bucket(Bucket=bucket)
+        s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=owner)
         return
     except s3.exceptions.ClientError as error:
         if not is_missing(error):
             raise UserError(
                 "the state bucket cannot be reached",
                 seen=f"{bucket}: {error.response['Error']['Code']}",
-                cure="allow s3:ListBucket on it, or use other credentials",
+                cure=f"see that account {owner} owns it; allow s3:ListBucket on it, or use other credentials",
             ) from error
     where = (
         {} if account.region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": account.region}}

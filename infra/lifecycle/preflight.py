@@ -154,6 +154,7 @@ def gang_of(context: Context, name: str, command: tuple[str, ...]) -> Gang:
         ranks_per_node=shape.ranks_per_node,
         accelerators=instance.accelerators,
         efa_interfaces=instance.efa_interfaces,
+        efa_by_claim=context.spec.addons.efa == "dra",
         command=command,
         config_map=CONFIG,
         grace_seconds=5,

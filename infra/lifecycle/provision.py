@@ -6,13 +6,13 @@ from typing import Any
 
 from infra.actions import dataset
 from infra.components.outputs import CampaignOutputs
-from infra.components.settings import CampaignSettings
 from infra.errors import UserError
 from infra.folders import writable
-from infra.lifecycle import certify, node_image
+from infra.lifecycle import certify
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.foundation import foundation
+from infra.lifecycle.keeping import campaign_settings
 from infra.lifecycle.opening import STACK_CONFIG
 
 
@@ -46,14 +46,3 @@ def run(context: Context) -> dict[str, Any]:
         "train_tokens": data.manifest.train_tokens,
         "resources": count,
     }
-
-
-def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
-    image = node_image.recorded(context.store)
-    return CampaignSettings(
-        spec=context.spec,
-        deadline=context.deadline,
-        data_digest=data_digest,
-        operator_arn=context.account.principal(context.operator_arn),
-        node_image=None if image is None else image.ami,
-    )

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
+from typing import Protocol
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from infra.account import Account
 from infra.lifecycle.certify import knowledge, survey_all
 from infra.lifecycle.context import Context
 from infra.lifecycle.looks import Evidence, Suspicion, Thing
 from infra.lifecycle.looks.evidence import PROVES
 from infra.lifecycle.looks.removal import REMOVERS, is_gone
+from infra.lifecycle.rates import usd_per_hour
+from infra.progress import Progress
 
 PATIENCE_S = 300.0
 """For what is held by something that is on its way out."""
@@ -50,6 +55,11 @@ class Left:
     def created(self) -> datetime | None:
         return self.thing.created
 
+    @property
+    def usd_per_hour(self) -> Decimal | None:
+        """What it bills by the hour; None where no price is known."""
+        return usd_per_hour(self.kind, self.thing)
+
     def __str__(self) -> str:
         return f"{self.kind} {self.thing.label}"
 
@@ -70,18 +80,33 @@ class Swept:
     """What would not go, and AWS's words."""
 
 
+def order(one: Left) -> tuple[int, str]:
+    """In which things let go of each other."""
+    return _ORDER.get(one.kind, len(_ORDER)), one.thing.id
+
+
 def look(context: Context) -> Sight:
     """What is left now, by the same judgement as the certificate's."""
     known = knowledge(context.store, context.names)
     seen, blind = survey_all(context.account)
     found = known.judge(seen)
     left = [Left(kind, one, why) for kind, rows in found.items() for one, why in rows]
-    ordered = sorted(left, key=lambda one: (_ORDER.get(one.kind, len(_ORDER)), one.thing.id))
+    ordered = sorted(left, key=order)
     suspects = [one for one in known.suspects(seen) if one.kind != "anything tagged"]
     return Sight(tuple(ordered), tuple(suspects), blind)
 
 
-def remove(context: Context, wanted: Iterable[Left]) -> Swept:
+class Broom(Protocol):
+    """What removing needs: a `Context`, or what stands for several campaigns at once."""
+
+    account: Account
+    progress: Progress
+
+    def guard(self) -> None: ...
+    def turns(self, seconds: float, interval: float = 0.5) -> Iterator[None]: ...
+
+
+def remove(context: Broom, wanted: Iterable[Left]) -> Swept:
     """Remove these, in order, again while something on its way out still holds them; each under the driver's lease."""
     open_ones, removed, refused = list(wanted), list[Left](), list[tuple[Left, str]]()
     until, words = time.monotonic() + PATIENCE_S, dict[str, str]()
@@ -106,7 +131,7 @@ def remove(context: Context, wanted: Iterable[Left]) -> Swept:
     return Swept(tuple(removed), (*refused, *((one, words[one.thing.id]) for one in open_ones)))
 
 
-def _remove(context: Context, one: Left) -> str | None:
+def _remove(context: Broom, one: Left) -> str | None:
     """None when it is gone, else why not yet."""
     try:
         REMOVERS[one.kind](context.account, one.thing)

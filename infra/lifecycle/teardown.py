@@ -21,9 +21,9 @@ from infra.lifecycle.builder import end_builders, living_builders
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.failures import RETRIED, Cause, EngineFailed, cure_for
+from infra.lifecycle.keeping import campaign_settings
 from infra.lifecycle.nodegroups import end_instances
 from infra.lifecycle.orphans import forget_kubernetes
-from infra.lifecycle.provision import campaign_settings
 from infra.lifecycle.remains import holding, remains
 from infra.lifecycle.sweep import remove_left
 
@@ -42,6 +42,7 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     state = context.state()
     refuse_unproven(state, context.spec.campaign, abandon)
     _terminate_builders(context)
+    _unfreeze(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     count = _destroy(context, engine, state)
     swept = remove_left(context)
@@ -51,6 +52,21 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
         _refuse_forgotten(context)
     context.progress.note(f"{count} resources destroyed" if count else "the stack was empty and nothing is there")
     return {"resources": count, "abandoned": abandon, "swept": list(swept)}
+
+
+def _unfreeze(context: Context) -> None:
+    """What AWS Budgets attached to roles outside the campaign: the stack does not know of it, and IAM deletes no policy
+    that is attached."""
+    iam = context.account.client("iam")
+    policy = f"arn:aws:iam::{context.spec.account}:policy/{context.names.freeze_policy}"
+    try:
+        roles = iam.list_entities_for_policy(PolicyArn=policy)["PolicyRoles"]
+    except iam.exceptions.NoSuchEntityException:
+        return
+    for role in roles:
+        context.guard()
+        iam.detach_role_policy(RoleName=role["RoleName"], PolicyArn=policy)
+        context.progress.note(f"role {role['RoleName']} may buy again: AWS Budgets had frozen it")
 
 
 def refuse_unproven(state: CampaignState, campaign: str, abandon: bool) -> None:

@@ -338,6 +338,7 @@ class Steward:
             ranks_per_node=self.config.ranks_per_node,
             accelerators=self.config.accelerators,
             efa_interfaces=self.config.efa_interfaces,
+            efa_by_claim=self.config.spec.addons.efa == "dra",
             command=("python", "-m", "trainer.agent"),
             config_map=config,
             grace_seconds=self.config.grace_seconds,

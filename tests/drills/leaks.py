@@ -36,6 +36,8 @@ from infra.names import CAMPAIGN_TAG  # noqa: E402
 
 PER_ROUND = 10
 OURS, THEIRS = {CAMPAIGN_TAG: "drilled"}, {CAMPAIGN_TAG: "drilled-2"}
+MARKED = {"Name": "scratch", "team": "vision"}
+"""Tags that say nothing of whose it is."""
 
 
 @dataclass
@@ -115,7 +117,7 @@ def round_of(ground: Grounds, draw: random.Random, number: int, count: int) -> l
     for index in range(count):
         plant = draw.choice(PLANTS)
         ways = ["elsewhere", "by another"]
-        ways += ["tagged"] * 2 if plant.tagged else []
+        ways += ["tagged"] * 2 + ["marked"] if plant.tagged else []
         ways += ["placed"] * 2 if plant.placed else []
         ways += ["late"] if plant.retag else []
         leaks.append(Leak(plant, draw.choice(ways), f"left-{number}-{index}-{draw.randrange(10**6)}"))
@@ -127,7 +129,7 @@ def round_of(ground: Grounds, draw: random.Random, number: int, count: int) -> l
 
 
 def plant_one(ground: Grounds, leak: Leak) -> None:
-    tags = {"tagged": OURS, "theirs": THEIRS}.get(leak.how, {})
+    tags = {"tagged": OURS, "theirs": THEIRS, "marked": MARKED}.get(leak.how, {})
     place = ground.own if leak.how == "placed" else ground.elsewhere
     client = ground.by_another if leak.how == "by another" else ground.client
     leak.id = leak.plant.make(client, place, leak.name, tags)

@@ -24,8 +24,7 @@ from tests.graph.engine import Graph, Node, build, campaign_graph
 
 def node_config(graph: Graph, name: str) -> dict[str, Any]:
     text = base64.b64decode(graph.one("LaunchTemplate", name).inputs["userData"]).decode()
-    _, part = email.message_from_string(text).walk()
-    assert part.get_content_type() == "application/node.eks.aws"
+    (part,) = [p for p in email.message_from_string(text).walk() if p.get_content_type() == "application/node.eks.aws"]
     return yaml.safe_load(str(part.get_payload()))
 
 
@@ -298,15 +297,6 @@ def test_the_schedule_sets_the_gpu_nodes_to_zero_at_the_deadline(campaign: Graph
         "NodegroupName": "bivouac-example-gpu",
         "ScalingConfig": {"MinSize": 0, "DesiredSize": 0},
     }
-
-
-def test_a_budget_alarms_where_there_is_someone_to_alarm(campaign: Graph) -> None:
-    assert not campaign.of("Budget")
-    graph = campaign_graph(example_spec(money={"alarm_email": "someone@example.com"}))
-    budget = graph.one("Budget", "budget").inputs
-    assert budget["limitAmount"] == "10000"
-    assert budget["costFilters"] == [{"name": "TagKeyValue", "values": ["user:bivouac:campaign$example"]}]
-    assert [one["threshold"] for one in budget["notifications"]] == [80, 100]
 
 
 def test_the_data_set_is_linked_by_its_digest(campaign: Graph) -> None:

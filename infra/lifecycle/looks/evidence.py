@@ -1,8 +1,8 @@
 """What makes a thing the campaign's: its tag, its name, its place; or what makes it suspect: only its time.
 
 A tag, or a place in the campaign's own network, proves it. Kinship (made from, attached to, using something of the
-campaign's) and a name that only we would give speak for it. What is new, untagged and lies elsewhere may be anybody's:
-a human is told, and nothing is removed.
+campaign's) and a name that only we would give speak for it. What is new, lies elsewhere and has no tag that names an
+owner may be anybody's: a human is told, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Evidence(StrEnum):
 
 PROVES = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE})
 """Enough to remove a thing after a yes; kinship or a name alone is not."""
+_OWNERS = frozenset({CAMPAIGN_TAG, FOUNDATION_TAG, "eks:cluster-name", "aws:cloudformation:stack-id"})
 _NETWORK = ("vpc-", "subnet-")
 _SKEW = timedelta(minutes=1)
 
@@ -88,7 +89,7 @@ class Knowledge:
             places = places | strong
 
     def suspects(self, seen: Mapping[str, Iterable[Thing]]) -> list[Suspicion]:
-        """What is new since the campaign began, carries no tag, and is not the campaign's by any evidence.
+        """What is new since the campaign began, is not the campaign's by any evidence, and names no other owner.
 
         What belongs to a thing of the foundation, as the default group of its network does, is the foundation's.
         """
@@ -97,11 +98,8 @@ class Knowledge:
         suspicions = []
         for kind, things in seen.items():
             for one in things:
-                why = (
-                    None
-                    if (kind, one.id) in found or one.tags or one.mentions & durable
-                    else self._suspicious(kind, one)
-                )
+                theirs = _owned(one.tags) or bool(one.mentions & durable)
+                why = None if (kind, one.id) in found or theirs else self._suspicious(kind, one)
                 if why is not None:
                     suspicions.append(Suspicion(kind, one, why))
         return suspicions
@@ -112,7 +110,21 @@ class Knowledge:
         if one.created is not None:
             if self.began is None or one.created < self.began - _SKEW:
                 return None
-            return f"made {one.created:%Y-%m-%d %H:%M} UTC, since the campaign began, without a tag"
+            return f"made {one.created:%Y-%m-%d %H:%M} UTC, since the campaign began, {_marks(one.tags)}"
         if kind not in self.before:
             return None
-        return "new since the campaign began, without a tag"
+        return f"new since the campaign began, {_marks(one.tags)}"
+
+
+def _owned(tags: Mapping[str, str]) -> bool:
+    """Whether the tags say whose it is: another campaign's, the foundation's, a cluster's, a CloudFormation stack's.
+
+    Any other tag says nothing of that, least of all a mere name.
+    """
+    return any(key in _OWNERS or key.startswith("kubernetes.io/cluster/") for key in tags)
+
+
+def _marks(tags: Mapping[str, str]) -> str:
+    if not tags:
+        return "without a tag"
+    return "with no tag that names an owner: " + ", ".join(f"{key}={value}" for key, value in sorted(tags.items()))

@@ -128,6 +128,15 @@ def _budgets(account: Account) -> Iterator[Thing]:
         yield thing(item, item["BudgetName"], item["BudgetName"], {})
 
 
+def _topics(account: Account) -> Iterator[Thing]:
+    for item in _items(account.client("sns"), "list_topics", "Topics"):
+        yield Thing(item["TopicArn"], item["TopicArn"].rpartition(":")[2])
+
+
+def _topic_tags(account: Account, one: Thing) -> Mapping[str, str]:
+    return tags_of(account.client("sns").list_tags_for_resource(ResourceArn=one.id)["Tags"])
+
+
 def _clusters(account: Account) -> Iterator[Thing]:
     eks = account.client("eks")
     for name in _items(eks, "list_clusters", "clusters"):
@@ -158,7 +167,7 @@ _OWN_LOOK = re.compile(
     r"|vpc-peering-connection|internet-gateway|route-table|security-group|launch-template|placement-group|key-pair"
     r"|spot-instances-request|vpc-flow-log|capacity-reservation)/"
     r"|:autoscaling:|:elasticloadbalancing:|:eks:[^:]*:\d*:cluster/|:fsx:[^:]*:\d*:file-system/|:logs:|:s3:::"
-    r"|:iam::\d*:(?:role|policy|instance-profile)/|:scheduler:|:events:[^:]*:\d*:rule/|:ssm:[^:]*:\d*:parameter/"
+    r"|:iam::\d*:(?:role|policy|instance-profile)/|:sns:|:scheduler:|:events:[^:]*:\d*:rule/|:ssm:[^:]*:\d*:parameter/"
 )
 """Kinds with a look of their own, which tells their state: the tagging service goes on showing what is no more."""
 
@@ -267,6 +276,7 @@ LOOKS: tuple[Look, ...] = (
         _with_tags(_listed("ssm", "describe_parameters", "Parameters", *["Name"] * 2), _parameter_tags),
     ),
     Look("budgets", "budget", _budgets),
+    Look("sns", "topic", _with_tags(_topics, _topic_tags)),
     Look("cloudwatch", "alarm", _listed("cloudwatch", "describe_alarms", "MetricAlarms", *["AlarmName"] * 2)),
     Look("s3", "bucket", _with_tags(_listed("s3", "list_buckets", "Buckets", *["Name"] * 2), _bucket_tags)),
     Look("s3", "incomplete upload", _uploads),

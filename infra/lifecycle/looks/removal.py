@@ -176,6 +176,7 @@ REMOVERS: dict[str, Remove] = {
     "alarm": lambda account, one: account.client("cloudwatch").delete_alarms(AlarmNames=[one.id]),
     "log group": _call("logs", "delete_log_group", "logGroupName"),
     "budget": _budget,
+    "topic": _call("sns", "delete_topic", "TopicArn"),
     "incomplete upload": _upload,
     # Empty ones only: S3 itself refuses to delete what still holds data.
     "bucket": _call("s3", "delete_bucket", "Bucket"),

@@ -26,6 +26,8 @@ _PARTS = (
     "shared",
     "lustre",
     "budget",
+    "freeze",
+    "alarms",
 )
 _ID = re.compile(
     r"\b(?:vpc|subnet|sg|sgr|i|vol|snap|ami|eni|rtb|igw|nat|eipalloc|vpce|fs|lt|acl|pcx|tgw|cr|fl|dra|backup)"
@@ -35,6 +37,10 @@ _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(?:role|instance-profile)/[\w+=,
 _BORN = (
     "CreateTime", "CreationTime", "CreateDate", "CreationDate", "CreatedTime", "StartTime", "LaunchTime", "createdAt",
     "creationTime", "CreationTimestamp", "CreateTimestamp", "LastModifiedDate", "CreatedAt", "Initiated",
+)  # fmt: skip
+_PRICED_BY = (
+    "InstanceType", "State", "StorageCapacity", "LustreConfiguration", "VpcEndpointType", "SubnetIds",
+    "TotalInstanceCount",
 )  # fmt: skip
 _OTHERS_RULES = frozenset({"IpPermissions", "IpPermissionsEgress"})
 """A group elsewhere that lets ours in is not ours for that."""
@@ -52,6 +58,8 @@ class Thing:
     """Ids and role ARNs that stand in its description: its VPC, its volume, the role that it uses."""
     leaving: bool = False
     """On its way out already."""
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    """What its price depends on, as AWS describes it: type, capacity, state."""
 
     @property
     def label(self) -> str:
@@ -66,7 +74,8 @@ def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, s
         tags = dict(raw) if isinstance(raw, Mapping) else tags_of(raw)
     shown = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
     mentions = frozenset([*_ID.findall(shown), *_ROLE.findall(shown)]) - {id}
-    return Thing(id, name, tags, _born(item), mentions, _leaving(item))
+    traits = {key: item[key] for key in _PRICED_BY if key in item}
+    return Thing(id, name, tags, _born(item), mentions, _leaving(item), traits)
 
 
 def _leaving(item: Mapping[str, Any]) -> bool:

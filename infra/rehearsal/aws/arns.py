@@ -81,9 +81,26 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
             role = (role or {}).get(step)
         if role:
             yield Need("iam:PassRole", [role], {"iam:passedtoservice": [principal]})
+    if service == "s3":
+        yield from _through_s3(world, operation, params)
     if service == "s3" and operation == "CopyObject":
         source = str(params["CopySource"]).lstrip("/").partition("?")[0]
         yield Need("s3:GetObject", [f"arn:aws:s3:::{source}"], {})
+
+
+_WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
+
+
+def _through_s3(world: World, operation: str, params: Parameters) -> Iterator[Need]:
+    """Objects of a bucket that a customer's key encrypts ask for that key too."""
+    bucket = world.backend("s3").buckets.get(params.get("Bucket"))
+    if bucket is None or not bucket.encryption or operation not in (*_WRITES, "GetObject"):
+        return
+    rule = bucket.encryption["Rule"]
+    default = (rule[0] if isinstance(rule, list) else rule).get("ApplyServerSideEncryptionByDefault") or {}
+    if key := default.get("KMSMasterKeyID"):
+        action = "kms:GenerateDataKey" if operation in _WRITES else "kms:Decrypt"
+        yield Need(action, [key], {"kms:viaservice": [f"s3.{world.region}.amazonaws.com"]})
 
 
 def _resources(world: World, service: str, operation: str, params: Parameters) -> list[str] | None:
@@ -231,6 +248,8 @@ def _context(
         context[f"aws:resourcetag/{key.lower()}"] = context[f"{service}:resourcetag/{key.lower()}"] = [value]
     if service == "s3" and "Prefix" in params:
         context["s3:prefix"] = [params["Prefix"]]
+    if service == "iam" and "PolicyArn" in params:
+        context["iam:policyarn"] = [params["PolicyArn"]]
     if service == "ec2" and operation in ("CreateTags",):
         context["ec2:createaction"] = []
     return context

@@ -1,4 +1,4 @@
-"""AWS Budgets: what moto lacks of updates, subscribers and tags; budgets are kept, never evaluated."""
+"""AWS Budgets: what moto lacks of updates, subscribers, tags and actions; a budget knows of spending by being told."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from moto.budgets.models import Budget, BudgetsBackend, Notification
 from moto.budgets.responses import BudgetsResponse
 
+from infra.rehearsal.aws.budget_alarms import Alarms
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, tag_list
 from infra.rehearsal.aws.world import World
 
@@ -15,6 +16,7 @@ class Budgets:
     def __init__(self, world: World) -> None:
         self.world = world
         self.tags: dict[str, dict[str, str]] = {}
+        self.alarms = Alarms(world, self)
 
     @property
     def backend(self) -> BudgetsBackend:
@@ -45,6 +47,7 @@ class Budgets:
     def delete_budget(self, params: Parameters) -> None:
         self.backend.delete_budget(params["AccountId"], params["BudgetName"])
         self.tags.pop(self.arn(params["BudgetName"]), None)
+        self.alarms.forget(params["BudgetName"])
 
     def describe_budget(self, params: Parameters) -> dict[str, Any]:
         return {"Budget": self.find(params).to_dict()}
@@ -76,10 +79,6 @@ class Budgets:
         if params["Subscriber"] not in subscribers:
             raise AwsError("NotFoundException", f"the subscriber {params['Subscriber']} doesn't exist")
         subscribers.remove(params["Subscriber"])
-
-    def describe_budget_actions_for_budget(self, params: Parameters) -> dict[str, Any]:
-        self.find(params)
-        return {"Actions": []}
 
     def list_tags_for_resource(self, params: Parameters) -> dict[str, Any]:
         return {"ResourceTags": tag_list(self.tags.get(params["ResourceARN"], {}))}
@@ -113,9 +112,17 @@ def install(world: World) -> None:
         "describe_subscribers_for_notification",
         "create_subscriber",
         "delete_subscriber",
-        "describe_budget_actions_for_budget",
         "list_tags_for_resource",
         "tag_resource",
         "untag_resource",
     )
     add_operations(world, BudgetsResponse, {name: getattr(budgets, name) for name in names})
+    actions = (
+        "create_budget_action",
+        "describe_budget_action",
+        "describe_budget_actions_for_budget",
+        "update_budget_action",
+        "delete_budget_action",
+    )
+    add_operations(world, BudgetsResponse, {name: getattr(budgets.alarms, name) for name in actions})
+    world.routes["/_site/spent"] = budgets.alarms.route

@@ -58,6 +58,8 @@ class FileSystem:
     lustre: dict[str, Any]
     folder: Path
     token: str | None
+    key: str | None = None
+    """Of the customer's own; None: FSx's."""
     lifecycle: str = "CREATING"
     creation_time: float = field(default_factory=time.time)
     actions: list[dict[str, Any]] = field(default_factory=list)
@@ -65,24 +67,28 @@ class FileSystem:
     failure: str | None = None
 
     def describe(self, tags: dict[str, str]) -> dict[str, Any]:
-        return {
-            "OwnerId": self.owner_id,
-            "CreationTime": self.creation_time,
-            "FileSystemId": self.file_system_id,
-            "FileSystemType": self.file_system_type,
-            "FileSystemTypeVersion": self.version,
-            "Lifecycle": self.lifecycle,
-            "StorageCapacity": self.storage_capacity,
-            "StorageType": self.storage_type,
-            "VpcId": self.vpc_id,
-            "SubnetIds": self.subnet_ids,
-            "NetworkInterfaceIds": self.network_interface_ids,
-            "DNSName": self.dns_name,
-            "ResourceARN": self.resource_arn,
-            "Tags": tag_list(tags),
-            "LustreConfiguration": self.lustre,
-            "AdministrativeActions": self.actions,
-        } | ({"FailureDetails": {"Message": self.failure}} if self.failure else {})
+        return (
+            {
+                "OwnerId": self.owner_id,
+                "CreationTime": self.creation_time,
+                "FileSystemId": self.file_system_id,
+                "FileSystemType": self.file_system_type,
+                "FileSystemTypeVersion": self.version,
+                "Lifecycle": self.lifecycle,
+                "StorageCapacity": self.storage_capacity,
+                "StorageType": self.storage_type,
+                "VpcId": self.vpc_id,
+                "SubnetIds": self.subnet_ids,
+                "NetworkInterfaceIds": self.network_interface_ids,
+                "DNSName": self.dns_name,
+                "ResourceARN": self.resource_arn,
+                "Tags": tag_list(tags),
+                "LustreConfiguration": self.lustre,
+                "AdministrativeActions": self.actions,
+            }
+            | ({"KmsKeyId": self.key} if self.key else {})
+            | ({"FailureDetails": {"Message": self.failure}} if self.failure else {})
+        )
 
 
 class Lustre:
@@ -146,9 +152,20 @@ class Lustre:
             lustre=lustre,
             folder=folder,
             token=token,
+            key=self._key(params.get("KmsKeyId"), deployment),
         )
         self.file_systems[file_system_id] = created
         return created
+
+    def _key(self, arn: str | None, deployment: str) -> str | None:
+        if arn is None:
+            return None
+        if deployment.startswith("SCRATCH"):
+            raise fsx_rules.bad_request(f"KmsKeyId is not supported with deployment type {deployment}")
+        keys = self.world.backend("kms").keys
+        if arn.rpartition("/")[2] not in keys:
+            raise fsx_rules.bad_request(f"The KMS key {arn} does not exist")
+        return arn
 
     def _subnet(self, subnet_ids: list[str]) -> Any:
         if len(subnet_ids) != 1:

@@ -122,6 +122,9 @@ class Gateway:
     def _admit(self, message: Message, signature: Signature, operation: str, params: dict[str, Any]) -> None:
         principal = authenticate(self.world, message, signature)
         caller.set(principal)
+        owner = message.headers.get("x-amz-expected-bucket-owner")
+        if owner not in (None, self.world.account):
+            raise AwsError("AccessDenied", f"the bucket is not owned by {owner}")
         for need in needs(self.world, signature.service, operation, params):
             authorise(self.world, principal, need.action, need.resources, need.context)
         if (signature.service, operation) == ("sts", "AssumeRole"):

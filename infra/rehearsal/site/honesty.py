@@ -18,7 +18,10 @@ NOT_REHEARSED = (
     "EKS add-ons: recorded with their state; vpc-cni, kube-proxy, coredns and the CSI drivers do not run",
     "drivers, EFA installer, Lustre client, GPU health, NVLink, fabric bandwidth",
     "capacity, quotas and prices as AWS has them at the moment",
-    "routing, NAT, security groups: every address of a site is on one link",
+    "routing, NAT, peering, security groups: every address of a site is on one link",
+    "encryption: keys are made and asked for as IAM has it, but nothing lies encrypted under them",
+    "shell scripts in user data (Lustre's client settings): a nodelet reads the NodeConfig only",
+    "EKS's own node repair; what a budget sees of spending: a site is told by hand",
 )
 
 

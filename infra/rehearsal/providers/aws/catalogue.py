@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra.rehearsal.providers.aws import (
+    budget_actions,
     budgets,
     ecr,
     eks,
@@ -13,9 +14,11 @@ from infra.rehearsal.providers.aws import (
     fsx,
     gateways,
     iam,
+    kms,
     launch,
     logs,
     network,
+    peering,
     policies,
     routes,
     s3,
@@ -23,12 +26,14 @@ from infra.rehearsal.providers.aws import (
     schedules,
     security,
     security_rules,
+    sns,
 )
 from infra.rehearsal.providers.aws.table import Resource
 
 _MODULES = (
     network,
     gateways,
+    peering,
     routes,
     endpoints,
     security,
@@ -47,6 +52,9 @@ _MODULES = (
     logs,
     schedules,
     budgets,
+    budget_actions,
+    kms,
+    sns,
 )
 
 RESOURCES: dict[str, Resource] = {resource.token: resource for module in _MODULES for resource in module.RESOURCES}

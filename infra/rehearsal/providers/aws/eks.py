@@ -34,6 +34,9 @@ _CREATED = (
 
 def create(call: Call) -> str:
     request = call.request(*_CREATED)
+    if "encryptionConfig" in request:
+        # The SDK's is one object.
+        request["encryptionConfig"] = [request["encryptionConfig"]]
     if call.new.get("enabledClusterLogTypes"):
         request["logging"] = _logging(call)
     call.client().create_cluster(**request, tags=call.tags)
@@ -63,8 +66,7 @@ def read(call: Call) -> Props | None:
     if not answer:
         return None
     found = answer["cluster"]
-    if not found.get("encryptionConfig"):
-        found.pop("encryptionConfig", None)
+    found = {**found, "encryptionConfig": next(iter(found.get("encryptionConfig") or []), None)}
     entries = (found.get("logging") or {}).get("clusterLogging") or []
     issuer = ((found.get("identity") or {}).get("oidc") or {}).get("issuer")
     return {

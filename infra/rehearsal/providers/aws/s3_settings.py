@@ -59,6 +59,19 @@ def _lifecycle(call: Call) -> dict[str, Any]:
     return {"LifecycleConfiguration": {"Rules": [{"Filter": {"Prefix": ""}, **rule} for rule in rules]}}
 
 
+def unlock(call: Call) -> None:
+    """A bucket cannot lose its lock again, only the rule by which new objects get theirs, as the real plugin does."""
+    bare = {"ObjectLockEnabled": "Enabled"}
+    call.destroy(lambda: call.client().put_object_lock_configuration(Bucket=call.id, ObjectLockConfiguration=bare))
+
+
+def _lock(answer: dict[str, Any]) -> dict[str, Any] | None:
+    """None where the bucket has a lock but no rule: then nothing of ours is there."""
+    found: dict[str, Any] = answer["ObjectLockConfiguration"]
+    return found if found.get("Rule") else None
+
+
+_LOCKED = ("objectLockEnabled", "rule")
 _TRANSITION = {"days": Input(), "date": Input(kind=Kind.TIME), "storageClass": Input(required=True)}
 _NONCURRENT = {"noncurrentDays": Input(required=True), "newerNoncurrentVersions": Input()}
 _SIZES = {"objectSizeGreaterThan": Input(), "objectSizeLessThan": Input()}
@@ -144,5 +157,24 @@ RESOURCES = (
             found=lambda answer: answer,
             delete="delete_bucket_lifecycle",
         ),
+    ),
+    _resource(
+        "aws:s3/bucketObjectLockConfiguration:BucketObjectLockConfiguration",
+        {
+            "objectLockEnabled": Input(default="Enabled", replaces=True),
+            "rule": Input(
+                fields={
+                    "defaultRetention": Input(
+                        required=True, fields={"mode": Input(required=True), "days": Input(), "years": Input()}
+                    )
+                }
+            ),
+        },
+        Setting(
+            "object_lock_configuration",
+            body=lambda call: {"ObjectLockConfiguration": call.request(*_LOCKED)},
+            found=_lock,
+        ),
+        delete=unlock,
     ),
 )

@@ -1,0 +1,91 @@
+"""`bivouac sweep --orphans`: what dead campaigns of this account left, with its price; removed after a yes."""
+
+from __future__ import annotations
+
+import io
+import json as json_text
+
+from rich.console import Console
+from rich.table import Table
+
+from infra.account import Account
+from infra.errors import NotProven
+from infra.lifecycle import strays
+from infra.lifecycle.rates import shown, total
+from infra.lifecycle.strays import Sight, Stray
+from infra.lifecycle.sweep import Swept
+from infra.progress import Progress
+
+
+def strays_command(region: str, yes: bool, json: bool, console: Console) -> int:
+    """Exit code 0 when nothing of a dead campaign is left, 74 while something is, or could not be looked for."""
+    quiet = Console(file=io.StringIO()) if json else console
+    keeper = strays.keeper(Account(region), Progress(quiet))
+    with keeper.progress.stage("sweep", f"what dead campaigns left in {region}"):
+        seen = strays.look(keeper)
+    _show(seen, quiet)
+    wanted = [one for one in seen.strays if one.left.removable]
+    swept = Swept((), ())
+    if wanted and (yes or (not json and _asked(console, len(wanted)))):
+        with keeper.progress.stage("sweep", f"removing {len(wanted)}"):
+            swept = strays.clear(keeper, wanted)
+        for one, why in swept.stuck:
+            quiet.print(f"left: {one}: {why}", markup=False)
+    gone = {(one.kind, one.thing.id) for one in swept.removed}
+    remain = [one for one in seen.strays if (one.left.kind, one.left.thing.id) not in gone]
+    if json:
+        console.print_json(json_text.dumps(_facts(seen, swept), default=str))
+    elif swept.removed:
+        console.print(f"{len(swept.removed)} removed, {len(remain)} left")
+    return NotProven.exit_code if remain or seen.blind else 0
+
+
+def _show(seen: Sight, console: Console) -> None:
+    if not seen.strays:
+        console.print("no dead campaign left anything")
+    else:
+        table = Table("campaign", "kind", "what", "until", "USD/h", "sweep", box=None)
+        for one in seen.strays:
+            rate = shown(one.left.usd_per_hour)
+            table.add_row(one.owner.campaign, one.left.kind, one.left.thing.label, one.expires, rate, _fate(one))
+        console.print(table)
+        known, unknown = total(one.left.usd_per_hour for one in seen.strays)
+        more = f", and {unknown} whose price is not in the catalogue" if unknown else ""
+        console.print(f"together {shown(known)} USD/h{more}", markup=False)
+        for owner in {one.owner.campaign: one.owner for one in seen.strays}.values():
+            console.print(f"{owner.campaign} is over: {owner.why}", markup=False)
+    for owner in seen.cared_for:
+        console.print(f"{owner.campaign} is left alone: {owner.why}", markup=False)
+    for kind, why in seen.blind.items():
+        console.print(f"could not look: {kind}: {why}", markup=False)
+
+
+def _fate(one: Stray) -> str:
+    return "removes it" if one.left.removable else "leaves it: remove it by hand"
+
+
+def _facts(seen: Sight, swept: Swept) -> dict[str, object]:
+    rows = [
+        {
+            "campaign": one.owner.campaign,
+            "why": one.owner.why,
+            "kind": one.left.kind,
+            "id": one.left.thing.id,
+            "name": one.left.thing.name,
+            "expires": one.expires,
+            "usd_per_hour": one.left.usd_per_hour,
+            "removable": one.left.removable,
+        }
+        for one in seen.strays
+    ]
+    return {
+        "strays": rows,
+        "left_alone": {owner.campaign: owner.why for owner in seen.cared_for},
+        "removed": [str(one) for one in swept.removed],
+        "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
+        "could_not_look": dict(seen.blind),
+    }
+
+
+def _asked(console: Console, count: int) -> bool:
+    return console.input(f"Remove {count}? [y/N] ").strip().lower() in ("y", "yes")

@@ -1,0 +1,79 @@
+"""What campaigns together ask of the foundation: whose key, which lock, which storage class. And the key they use.
+
+A campaign adds its wish to what is there and never takes away: an archive that was locked or encrypted for one stays so
+when another, that asked for nothing, goes through the same foundation.
+"""
+
+from __future__ import annotations
+
+from botocore.exceptions import ClientError
+
+from infra.account import Account
+from infra.components.settings import CampaignSettings, FoundationSettings, Keeping, StorageClass
+from infra.lifecycle import node_image
+from infra.lifecycle.context import Context
+from infra.lifecycle.opening import FOUNDATION
+from infra.names import KEY_ALIAS
+from infra.spec import Spec
+from infra.store import CampaignStore
+
+_NAME = "keeping.json"
+
+
+def wish(spec: Spec) -> Keeping:
+    archive, encryption = spec.storage.archive, spec.encryption
+    moves = archive.storage_class != "STANDARD"
+    return Keeping(
+        own_key=encryption.customer_key and encryption.key_arn is None,
+        key_arn=encryption.key_arn,
+        lock_days=archive.lock_for.days if archive.lock_for else 0,
+        classes=(
+            (StorageClass(campaign=spec.campaign, name=archive.storage_class, after_days=archive.move_after.days),)
+            if moves
+            else ()
+        ),
+    )
+
+
+def foundation_settings(store: CampaignStore, spec: Spec) -> FoundationSettings:
+    """As all campaigns so far and this one want it."""
+    stored = _folder(store).get_json(_NAME)
+    before = Keeping() if stored is None else Keeping.model_validate(stored)
+    return FoundationSettings(account=spec.account, region=spec.region, keeping=before.joined(wish(spec)))
+
+
+def remember(store: CampaignStore, settings: FoundationSettings) -> None:
+    """To be called with the foundation's lease held."""
+    folder = _folder(store)
+    if (keeping := settings.keeping.model_dump(mode="json")) != folder.get_json(_NAME):
+        folder.put_json(_NAME, keeping)
+
+
+def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
+    image = node_image.recorded(context.store)
+    operator = context.account.principal(context.operator_arn)
+    return CampaignSettings(
+        spec=context.spec,
+        deadline=context.deadline,
+        data_digest=data_digest,
+        operator_arn=operator,
+        key_arn=key_of(context.account, context.spec),
+        node_image=None if image is None else image.ami,
+    )
+
+
+def key_of(account: Account, spec: Spec) -> str | None:
+    """ARN of the campaign's key; None where it asks for none, or where the foundation has yet to make it."""
+    if not spec.encryption.customer_key or spec.encryption.key_arn is not None:
+        return spec.encryption.key_arn
+    kms = account.client("kms")
+    try:
+        return str(kms.describe_key(KeyId=KEY_ALIAS)["KeyMetadata"]["Arn"])
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "NotFoundException":
+            return None
+        raise
+
+
+def _folder(store: CampaignStore) -> CampaignStore:
+    return CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)

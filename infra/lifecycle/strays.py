@@ -1,0 +1,176 @@
+"""Strays: what carries any campaign's tag and has nobody left to end it, across all campaigns of an account and region.
+
+A campaign is over when its record says so, or when its time has run out and neither driver nor steward lives. What
+carries the tag of such a campaign is a stray; nothing else is ever looked at twice here: not what has only a name, not
+the foundation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from infra.account import Account
+from infra.actions.steward_config import STEWARD_LEASE
+from infra.errors import LeaseHeld
+from infra.events import Stage
+from infra.lifecycle.certify import survey_all
+from infra.lifecycle.looks import Evidence, Thing
+from infra.lifecycle.opening import DRIVER_LEASE, LEASE_TTL, holder_of
+from infra.lifecycle.sweep import Left, Swept, order, remove
+from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, buckets
+from infra.progress import Progress
+from infra.store import CampaignStore, Lease
+
+_GENERIC = "anything tagged"
+"""The tagging service's own view, which shows much of the rest a second time and cannot remove anything."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A campaign that something carries the tag of."""
+
+    campaign: str
+    over: bool
+    why: str
+    """Why it is over, or who still looks after it."""
+
+
+@dataclass(frozen=True)
+class Stray:
+    owner: Owner
+    left: Left
+    expires: str
+    """As its tag says; empty where it has none."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    strays: tuple[Stray, ...]
+    """In the order of removal."""
+    cared_for: tuple[Owner, ...]
+    """Campaigns that still have somebody; what carries their tag is left alone."""
+    blind: Mapping[str, str]
+
+
+@dataclass
+class Keeper:
+    """Stands for several campaigns while their strays are removed: holds the driver's lease of each."""
+
+    account: Account
+    bucket: str
+    progress: Progress
+    leases: list[Lease] = field(default_factory=list)
+
+    def guard(self) -> None:
+        for lease in self.leases:
+            lease.check()
+
+    def turns(self, seconds: float, interval: float = 0.5) -> Iterator[None]:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            yield
+            time.sleep(interval)
+
+    def store(self, campaign: str) -> CampaignStore:
+        return CampaignStore(self.account.client("s3"), self.bucket, campaign, f"strays-{time.time_ns()}")
+
+
+def keeper(account: Account, progress: Progress) -> Keeper:
+    """For the account of the credentials; nothing is held yet."""
+    return Keeper(account, buckets(account.identity()["Account"], account.region).state, progress)
+
+
+def look(keeper: Keeper, now: datetime | None = None) -> Sight:
+    """All strays of the account and region, by looking at everything that the certificate looks at."""
+    keeper.progress.step("listing everything in the account")
+    seen, blind = survey_all(keeper.account)
+    tagged = [
+        (kind, one)
+        for kind, things in seen.items()
+        if kind != _GENERIC
+        for one in things
+        if one.tags.get(CAMPAIGN_TAG) and not one.leaving
+    ]
+    known = {(kind, one.id) for kind, one in tagged}
+    # What no look of its own shows is named all the same: by its ARN, for a human.
+    tagged += [
+        (_GENERIC, one)
+        for one in seen.get(_GENERIC, ())
+        if one.tags.get(CAMPAIGN_TAG) and not any(one.id.endswith(id) for _, id in known)
+    ]
+    by_campaign: dict[str, list[tuple[str, Thing]]] = {}
+    for kind, one in tagged:
+        by_campaign.setdefault(one.tags[CAMPAIGN_TAG], []).append((kind, one))
+    strays, cared_for = list[Stray](), list[Owner]()
+    for campaign, things in sorted(by_campaign.items()):
+        keeper.progress.step(f"who looks after {campaign}")
+        owner = judge(keeper.store(campaign), [one for _, one in things], now or datetime.now(UTC))
+        if not owner.over:
+            cared_for.append(owner)
+            continue
+        for kind, one in things:
+            strays.append(Stray(owner, Left(kind, one, Evidence.TAG), one.tags.get(EXPIRES_TAG, "")))
+    return Sight(tuple(sorted(strays, key=lambda one: order(one.left))), tuple(cared_for), blind)
+
+
+def judge(store: CampaignStore, things: list[Thing], now: datetime) -> Owner:
+    """Whether the campaign is over. Who lives looks after his own, whatever the clock says."""
+    campaign = store.campaign
+    for role in (DRIVER_LEASE, STEWARD_LEASE):
+        holder = holder_of(store, role)
+        if holder is not None and holder.endswith("(living)"):
+            return Owner(campaign, False, f"its {role} lives: {holder}")
+    state = store.state()
+    if Stage.TEARDOWN in state.finished_stages:
+        return Owner(campaign, True, "its record says that it was torn down")
+    ends = [moment for one in things if (moment := _moment(one.tags.get(EXPIRES_TAG))) is not None]
+    if not ends:
+        return Owner(campaign, False, "no tag says until when, and no record that it was torn down")
+    last = max(ends)
+    if last > now:
+        return Owner(campaign, False, f"its time runs until {last:%Y-%m-%d %H:%M} UTC")
+    return Owner(campaign, True, f"its time ran out {last:%Y-%m-%d %H:%M} UTC and nobody looks after it")
+
+
+def clear(keeper: Keeper, wanted: list[Stray]) -> Swept:
+    """Remove these, with the driver's lease of each campaign held; whose driver comes back keeps everything."""
+    removed, stuck = list[Left](), list[tuple[Left, str]]()
+    with ExitStack() as held:
+        free = list[Stray]()
+        taken: dict[str, bool] = {}
+        for stray in wanted:
+            campaign = stray.owner.campaign
+            if campaign not in taken:
+                taken[campaign] = _take(keeper, campaign, held)
+            if taken[campaign]:
+                free.append(stray)
+            else:
+                stuck.append((stray.left, f"campaign {campaign} has a driver again"))
+        swept = remove(keeper, [one.left for one in free if one.left.removable])
+        removed += swept.removed
+        stuck += swept.stuck
+    return Swept(tuple(removed), tuple(stuck))
+
+
+def _take(keeper: Keeper, campaign: str, held: ExitStack) -> bool:
+    lease = keeper.store(campaign).lease(DRIVER_LEASE, LEASE_TTL)
+    try:
+        lease.acquire()
+    except LeaseHeld:
+        return False
+    keeper.leases.append(lease)
+    held.callback(lease.release)
+    held.callback(keeper.leases.remove, lease)
+    return True
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        parsed = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

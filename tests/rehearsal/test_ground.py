@@ -1,0 +1,194 @@
+"""What a campaign stands on, with every option set, through the real engine: made, used, changed, destroyed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from aws_account import until
+from campaign_world import Camp, camp
+
+from infra.components.settings import Keeping
+from infra.errors import UserError
+from infra.events import Stage
+from infra.lifecycle import certify, keeping, provision, teardown
+from infra.lifecycle.context import Context
+from infra.lifecycle.engine import Engine
+from infra.lifecycle.opening import ensure_bucket
+from infra.names import FOUNDATION_STACK
+from infra.spec import Spec
+
+CI = "ci-driver"
+OPTIONS = {
+    "money": {"budget_usd": 100, "deadline": "4h", "freeze_roles": [CI]},
+    "storage": {
+        "shared": {"metadata_iops": 6000, "compression": "LZ4"},
+        "local": {"layout": "RAID0"},
+        "archive": {"storage_class": "GLACIER_IR", "move_after": "14d", "lock_for": "30d"},
+    },
+    "encryption": {"customer_key": True},
+    "addons": {"prometheus": True, "kueue": True},
+}
+
+
+def driver_vpc(camped: Camp) -> dict[str, Any]:
+    """The VPC in which the driver's own machine stands."""
+    ec2 = camped.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
+    table = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+    return {"vpc_id": vpc, "cidr": "10.7.0.0/16", "route_table_ids": [table]}
+
+
+@pytest.fixture(scope="module")
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+    with camp(tmp_path_factory.mktemp("camp"), **OPTIONS) as one:
+        trust = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "ec2.amazonaws.com"}}
+        document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
+        one.client("iam").create_role(RoleName=CI, AssumeRolePolicyDocument=document)
+        network = {"api_endpoint": "private", "driver_vpc": driver_vpc(one), "egress": "endpoints"}
+        one.spec = Spec.model_validate(one.spec.model_dump(mode="json") | {"network": network})
+        yield one
+
+
+@pytest.fixture(scope="module")
+def context(camped: Camp) -> Iterator[Context]:
+    with camped.opened() as one:
+        one.outputs[Stage.PROVISION] = provision.run(one)
+        yield one
+
+
+def kept(camped: Camp, kind: str) -> dict[str, Any]:
+    return {"Bucket": f"bivouac-{kind}-{camped.world.account}-{camped.world.region}"}
+
+
+def test_everything_is_encrypted_with_one_key_of_the_customers(camped: Camp, context: Context) -> None:
+    key = camped.client("kms").describe_key(KeyId="alias/bivouac")["KeyMetadata"]["Arn"]
+    s3, names = camped.client("s3"), camped.names
+    for kind in ("state", "data", "archive"):
+        (rule,) = s3.get_bucket_encryption(**kept(camped, kind))["ServerSideEncryptionConfiguration"]["Rules"]
+        assert rule["ApplyServerSideEncryptionByDefault"]["KMSMasterKeyID"] == key and rule["BucketKeyEnabled"]
+    cluster = camped.client("eks").describe_cluster(name=names.cluster)["cluster"]
+    assert cluster["encryptionConfig"] == [{"resources": ["secrets"], "provider": {"keyArn": key}}]
+    (system,) = camped.client("fsx").describe_file_systems()["FileSystems"]
+    assert system["KmsKeyId"] == key
+    templates = camped.client("ec2").describe_launch_template_versions(LaunchTemplateName=names.gpu_group)
+    (disk,) = templates["LaunchTemplateVersions"][0]["LaunchTemplateData"]["BlockDeviceMappings"]
+    assert disk["Ebs"]["KmsKeyId"] == key
+    (group,) = camped.client("logs").describe_log_groups(logGroupNamePrefix=names.log_group)["logGroups"]
+    assert group["kmsKeyId"] == key
+    assert camped.client("kms").get_key_rotation_status(KeyId=key)["KeyRotationEnabled"]
+
+
+def test_the_archive_locks_and_moves_what_comes_into_it(camped: Camp, context: Context) -> None:
+    s3, archive = camped.client("s3"), kept(camped, "archive")
+    lock = s3.get_object_lock_configuration(**archive)["ObjectLockConfiguration"]
+    assert {"Mode": "GOVERNANCE", "Days": 30}.items() <= lock["Rule"]["DefaultRetention"].items()
+    rules = {one["ID"]: one for one in s3.get_bucket_lifecycle_configuration(**archive)["Rules"]}
+    moving = rules["class-of-drilled"]
+    assert moving["Filter"] == {"Prefix": "campaigns/drilled/"}
+    assert moving["Transitions"] == [{"Days": 14, "StorageClass": "GLACIER_IR"}]
+    assert "abort-incomplete-uploads" in rules
+
+
+def test_the_file_system_is_as_the_spec_says(camped: Camp, context: Context) -> None:
+    (system,) = camped.client("fsx").describe_file_systems()["FileSystems"]
+    lustre = system["LustreConfiguration"]
+    assert lustre["MetadataConfiguration"] == {"Mode": "USER_PROVISIONED", "Iops": 6000}
+    assert lustre["DataCompressionType"] == "LZ4"
+
+
+def test_a_private_endpoint_is_reached_through_the_drivers_network_and_by_nobody_else(
+    camped: Camp, context: Context
+) -> None:
+    ec2 = camped.client("ec2")
+    vpc = camped.client("eks").describe_cluster(name=camped.names.cluster)["cluster"]["resourcesVpcConfig"]
+    assert vpc["endpointPrivateAccess"] and not vpc["endpointPublicAccess"]
+    (peering,) = ec2.describe_vpc_peering_connections()["VpcPeeringConnections"]
+    assert peering["Status"]["Code"] == "active"
+    driver = camped.spec.network.driver_vpc
+    assert driver is not None
+    (table,) = ec2.describe_route_tables(RouteTableIds=list(driver.route_table_ids))["RouteTables"]
+    ways = {one["DestinationCidrBlock"]: one.get("VpcPeeringConnectionId") for one in table["Routes"]}
+    assert ways[camped.spec.network.cidr] == peering["VpcPeeringConnectionId"]
+    rules = ec2.describe_security_group_rules(
+        Filters=[{"Name": "group-id", "Values": [vpc["clusterSecurityGroupId"]]}]
+    )["SecurityGroupRules"]
+    doors = [one for one in rules if not one["IsEgress"] and one.get("CidrIpv4")]
+    assert [(one["CidrIpv4"], one["FromPort"]) for one in doors] == [("10.7.0.0/16", 443)]
+
+
+def test_a_spent_budget_alarms_its_topic_and_freezes_the_roles_that_the_spec_names(
+    camped: Camp, context: Context
+) -> None:
+    name, topic = camped.names.prefix, context.names.alarms
+    first = camped.ask("spent", budget=name, usd=85)
+    assert [(one["to"].endswith(topic), one["per_cent"], one["error"]) for one in first["sent"]] == [(True, 80, None)]
+    iam = camped.client("iam")
+    assert not iam.list_attached_role_policies(RoleName=CI)["AttachedPolicies"]
+    second = camped.ask("spent", budget=name, usd=101)
+    assert [one["Status"] for one in second["actions"]] == ["EXECUTION_SUCCESS"], second
+    attached = iam.list_attached_role_policies(RoleName=CI)["AttachedPolicies"]
+    assert [one["PolicyName"] for one in attached] == [context.names.freeze_policy]
+
+
+def test_a_second_up_and_a_refresh_change_nothing(context: Context) -> None:
+    engine = Engine(context, context.results / "pulumi")
+    digest = context.outputs[Stage.PROVISION]["data_digest"]
+    for stack, settings in (
+        (FOUNDATION_STACK, keeping.foundation_settings(context.store, context.spec)),
+        (context.names.stack, keeping.campaign_settings(context, digest)),
+    ):
+        opened = engine.stack(stack, settings.to_config())
+        refreshed = opened.refresh().summary.resource_changes or {}
+        assert {kind for kind, count in refreshed.items() if count} == {"same"}, (stack, refreshed)
+        planned = opened.preview().change_summary
+        assert {str(kind) for kind, count in planned.items() if count} == {"same"}, (stack, planned)
+
+
+def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(camped: Camp, context: Context) -> None:
+    eks, scheduler, names = camped.client("eks"), camped.client("scheduler"), camped.names
+    group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
+    eks.update_nodegroup_config(**group, scalingConfig={"minSize": 0, "maxSize": 3, "desiredSize": 2})
+    schedule = scheduler.get_schedule(Name=names.schedule)
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    kept = ("FlexibleTimeWindow", "Target", "Description", "ScheduleExpressionTimezone")
+    scheduler.update_schedule(
+        Name=names.schedule,
+        ScheduleExpression=f"at({soon:%Y-%m-%dT%H:%M:%S})",
+        **{key: schedule[key] for key in kept},
+    )
+    until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["desiredSize"] == 0, 30)
+    fired = [json.loads(line) for line in (camped.world.work / "aws" / "schedule-runs.jsonl").read_text().splitlines()]
+    assert [one["error"] for one in fired] == [None] and names.schedule in fired[0]["schedule"]
+
+
+def test_a_state_bucket_of_a_stranger_is_refused(camped: Camp, context: Context) -> None:
+    bucket = kept(camped, "state")["Bucket"]
+    ensure_bucket(context.account, bucket, context.spec.account)
+    with pytest.raises(UserError, match="see that account 999999999999 owns it"):
+        ensure_bucket(context.account, bucket, "999999999999")
+
+
+def test_another_campaign_that_asks_for_less_takes_nothing_away(camped: Camp, context: Context) -> None:
+    plain = camped.spec.model_dump(mode="json")
+    plain |= {"campaign": "other", "encryption": {}, "storage": {}}
+    settings = keeping.foundation_settings(context.store, Spec.model_validate(plain))
+    assert settings.keeping == keeping.foundation_settings(context.store, camped.spec).keeping
+    assert settings.keeping.lock_days == 30 and settings.keeping.own_key
+    more = settings.keeping.joined(Keeping(lock_days=90))
+    assert more.lock_days == 90 and more.classes == settings.keeping.classes
+
+
+def test_teardown_lifts_the_freeze_and_leaves_nothing_but_what_is_the_foundations(
+    camped: Camp, context: Context
+) -> None:
+    teardown.run(context, abandon=True)
+    assert not camped.client("iam").list_attached_role_policies(RoleName=CI)["AttachedPolicies"]
+    certify.run(context)
+    certificate = context.state().certificate
+    assert certificate is not None and certificate["clean"], certificate
+    assert not camped.client("sns").list_topics()["Topics"]
+    assert camped.client("kms").describe_key(KeyId="alias/bivouac")["KeyMetadata"]["KeyState"] == "Enabled"

@@ -1,0 +1,205 @@
+"""What dead campaigns left is found across the account, priced, and removed after a yes; the living keep theirs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from io import StringIO
+from typing import Any
+
+import pytest
+from campaign_world import Camp, camp
+from rich.console import Console
+
+from infra.commands.strays import strays_command
+from infra.commands.sweep import _show
+from infra.events import Kind, Stage
+from infra.identity import Holder
+from infra.lifecycle import certify, rates, strays, sweep
+from infra.lifecycle.context import Context
+from infra.lifecycle.looks import Evidence, Knowledge, Thing
+from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, Names
+from infra.progress import Progress
+from infra.store import CampaignStore
+
+PAST, FUTURE = "2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+    with camp(tmp_path_factory.mktemp("camp")) as one:
+        yield one
+
+
+@pytest.fixture
+def living(camped: Camp) -> Iterator[Context]:
+    """The campaign `drilled`, with a driver at work."""
+    with camped.opened() as context:
+        yield context
+
+
+@pytest.fixture
+def keeper(camped: Camp, living: Context) -> strays.Keeper:
+    return strays.keeper(living.account, Progress(Console(file=StringIO())))
+
+
+def volume(camped: Camp, campaign: str, expires: str | None) -> str:
+    tags = [{"Key": CAMPAIGN_TAG, "Value": campaign}]
+    tags += [{"Key": EXPIRES_TAG, "Value": expires}] if expires else []
+    marked = [{"ResourceType": "volume", "Tags": tags}]
+    made = camped.client("ec2").create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=marked)
+    return str(made["VolumeId"])
+
+
+def volumes(camped: Camp) -> set[str]:
+    return {one["VolumeId"] for one in camped.client("ec2").describe_volumes()["Volumes"]}
+
+
+def record(camped: Camp, context: Context, campaign: str) -> CampaignStore:
+    return CampaignStore(camped.client("s3"), context.buckets.state, campaign, "test")
+
+
+def command(camped: Camp, **more: Any) -> tuple[int, str]:
+    out = StringIO()
+    return strays_command(
+        camped.world.region, more.get("yes", False), True, Console(file=out, width=200)
+    ), out.getvalue()
+
+
+def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: Camp, living: Context) -> None:
+    store = record(camped, living, "ended")
+    store.append(Kind.STAGE_STARTED, stage=Stage.TEARDOWN)
+    store.append(Kind.STAGE_FINISHED, stage=Stage.TEARDOWN, seconds=1.0, outputs={})
+    dead = {volume(camped, "ended", FUTURE), volume(camped, "forgotten", PAST)}
+    kept = {volume(camped, "drilled", PAST), volume(camped, "elsewhere", FUTURE), volume(camped, "unknown", None)}
+    named = camped.client("ec2").create_volume(
+        AvailabilityZone="us-east-1a",
+        Size=1,
+        TagSpecifications=[{"ResourceType": "volume", "Tags": [{"Key": "Name", "Value": "bivouac-forgotten-gpu"}]}],
+    )["VolumeId"]
+    code, text = command(camped)
+    shown = json.loads(text)
+    assert code == 74 and {one["id"] for one in shown["strays"]} == dead and volumes(camped) >= dead | kept
+    assert {one["campaign"]: one["why"] for one in shown["strays"]} == {
+        "ended": "its record says that it was torn down",
+        "forgotten": "its time ran out 2026-01-01 00:00 UTC and nobody looks after it",
+    }
+    assert set(shown["left_alone"]) == {"drilled", "elsewhere", "unknown"}
+    assert "its driver lives" in shown["left_alone"]["drilled"], "whatever the clock says"
+    code, text = command(camped, yes=True)
+    assert code == 0 and len(json.loads(text)["removed"]) == 2
+    assert not volumes(camped) & dead and volumes(camped) >= kept | {named}
+
+
+def test_a_driver_that_comes_back_keeps_its_own(camped: Camp, living: Context, keeper: strays.Keeper) -> None:
+    mine = volume(camped, "returned", PAST)
+    seen = strays.look(keeper)
+    wanted = [one for one in seen.strays if one.left.thing.id == mine]
+    assert len(wanted) == 1
+    other = Holder.this_process().model_copy(update={"host": "another-machine", "boot_id": "another", "pid": 1})
+    lease = record(camped, living, "returned").lease("driver", timedelta(seconds=30), other)
+    lease.acquire()
+    try:
+        swept = strays.clear(keeper, wanted)
+        assert not swept.removed and swept.stuck[0][1] == "campaign returned has a driver again"
+    finally:
+        lease.release()
+    assert mine in volumes(camped)
+    assert [one.thing.id for one in strays.clear(keeper, wanted).removed] == [mine]
+    assert not keeper.leases, "nothing is held any more"
+
+
+def test_a_living_steward_looks_after_a_campaign_without_a_driver(camped: Camp, living: Context) -> None:
+    store = record(camped, living, "stewarded")
+    lease = store.lease("steward", timedelta(seconds=30))
+    lease.acquire()
+    things = [Thing("vol-1", tags={EXPIRES_TAG: PAST})]
+    try:
+        owner = strays.judge(store, things, datetime.now(UTC))
+        assert not owner.over and "its steward lives" in owner.why
+    finally:
+        lease.release()
+    assert strays.judge(store, things, datetime.now(UTC)).over
+
+
+@pytest.mark.parametrize(
+    ("kind", "traits", "usd"),
+    [
+        ("instance", {"InstanceType": "p5.48xlarge", "State": {"Name": "running"}}, "55.04"),
+        ("instance", {"InstanceType": "p5.48xlarge", "State": {"Name": "stopped"}}, "0"),
+        ("instance", {"InstanceType": "x9.unheard", "State": {"Name": "running"}}, None),
+        ("instance", {"InstanceType": "m7i.large", "State": {"Name": "pending"}}, "0.1008"),
+        ("NAT gateway", {}, "0.045"),
+        ("cluster", {}, "0.10"),
+        ("VPC endpoint", {"VpcEndpointType": "Interface", "SubnetIds": ["a", "b"]}, "0.02"),
+        ("VPC endpoint", {"VpcEndpointType": "Gateway"}, "0"),
+        ("volume", {}, None),
+        ("role", {}, "0"),
+    ],
+)
+def test_what_is_left_says_what_it_costs_by_the_hour(kind: str, traits: dict[str, Any], usd: str | None) -> None:
+    assert rates.usd_per_hour(kind, Thing("x", traits=traits)) == (None if usd is None else Decimal(usd))
+
+
+def test_a_file_system_costs_its_capacity_in_its_tier() -> None:
+    lustre = {"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 250}
+    one = Thing("fs-1", traits={"StorageCapacity": 1200, "LustreConfiguration": lustre})
+    assert rates.usd_per_hour("file system", one) == pytest.approx(1200 * Decimal("0.210") / 730)
+    assert rates.usd_per_hour("file system", Thing("fs-1", leaving=True)) == 0
+
+
+def test_the_sweeps_table_prices_what_is_left_and_sums_it_up() -> None:
+    out = StringIO()
+    left = tuple(
+        sweep.Left(kind, Thing(id, traits=traits), Evidence.TAG)
+        for kind, id, traits in (("NAT gateway", "nat-1", {}), ("volume", "vol-1", {}))
+    )
+    _show(sweep.Sight(left, (), {}), Console(file=out, width=200))
+    assert (
+        "0.045" in out.getvalue()
+        and "together 0.045 USD/h, and 1 whose price is not in the catalogue" in out.getvalue()
+    )
+
+
+BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("tags", "suspect"),
+    [
+        ({}, True),
+        ({"Name": "scratch"}, True),
+        ({"team": "vision", "Name": "x"}, True),
+        ({CAMPAIGN_TAG: "another"}, False),
+        ({"bivouac:foundation": "true"}, False),
+        ({"kubernetes.io/cluster/web": "owned"}, False),
+        ({"aws:cloudformation:stack-id": "arn:aws:cloudformation:..."}, False),
+    ],
+)
+def test_only_a_tag_that_names_an_owner_hides_a_suspect(tags: dict[str, str], suspect: bool) -> None:
+    known = Knowledge(Names("drilled"), began=BEGAN)
+    one = Thing("vol-0123456789abcdef0", tags=tags, created=BEGAN + timedelta(hours=1))
+    shown = known.suspects({"volume": [one]})
+    assert [str(each) for each in shown] == (
+        [f"volume {one.id}: made 2026-11-01 01:00 UTC, since the campaign began, {_said(tags)}"] if suspect else []
+    )
+    assert not known.suspects({"volume": [Thing(one.id, tags=tags, created=BEGAN - timedelta(hours=1))]})
+
+
+def _said(tags: dict[str, str]) -> str:
+    if not tags:
+        return "without a tag"
+    return "with no tag that names an owner: " + ", ".join(f"{key}={value}" for key, value in sorted(tags.items()))
+
+
+def test_a_left_topic_is_found_and_swept(camped: Camp, living: Context) -> None:
+    tags = [{"Key": CAMPAIGN_TAG, "Value": "drilled"}]
+    topic = camped.client("sns").create_topic(Name="bivouac-drilled-alarms", Tags=tags)["TopicArn"]
+    known = certify.knowledge(living.store, living.names)
+    certificate = certify.look_through(living.account, living.names, "", living.spec.account, (), known)
+    assert "topic bivouac-drilled-alarms" in certificate.found
+    mine = [one for one in sweep.look(living).left if one.kind == "topic"]
+    assert [one.thing.id for one in sweep.remove(living, mine).removed] == [topic]
+    assert not camped.client("sns").list_topics()["Topics"]
