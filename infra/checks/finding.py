@@ -87,7 +87,7 @@ Rule = Callable[[Case], Iterator[Draft]]
 
 def _shown(seen: object) -> str:
     """One line of a bearable length, whatever was written."""
-    text = "".join(sign if sign.isprintable() else "?" for sign in str(seen))
+    text = "".join(sign if sign.isprintable() else "?" for sign in str(seen)).strip() or "nothing"
     return text if len(text) <= _LONGEST_SEEN else f"{text[: _LONGEST_SEEN - 3]}..."
 
 
