@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from pulumi.output import Unknown
 from pulumi.runtime import rpc, settings
 
-from infra.rules.graph import Graph, Resource
+from infra.rules.graph import UNKNOWN, Graph, Resource
 
 
 def recorded(program: Callable[[], None], graph: Graph) -> Callable[[], None]:
@@ -35,13 +36,22 @@ class _Listener:
         return response
 
 
+def _plain(value: Any) -> Any:
+    """With the engine's mark for what only AWS will give, instead of an object that equals no other."""
+    if isinstance(value, Unknown):
+        return UNKNOWN
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list) else value
+
+
 def resource_of(request: Any, urn: str) -> Resource:
     """From the engine's own request."""
     return Resource(
         urn=urn,
         type=request.type,
         name=request.name,
-        inputs=rpc.deserialize_properties(request.object, keep_unknowns=True),
+        inputs=_plain(rpc.deserialize_properties(request.object, keep_unknowns=True)),
         refers={name: frozenset(one.urns) for name, one in request.propertyDependencies.items()},
         depends=frozenset(request.dependencies),
         provider=request.provider or request.providers.get(request.type.partition(":")[0], ""),
