@@ -41,6 +41,7 @@ def said(command: Any, *arguments: Any, **more: Any) -> tuple[int, str]:
 
 
 def spec_file(camped: Camp, folder: Path, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / "campaign.yaml"
     document = camped.spec.model_dump(mode="json", exclude_unset=True)
     path.write_text(yaml.safe_dump(document | changes))
@@ -50,7 +51,8 @@ def spec_file(camped: Camp, folder: Path, **changes: Any) -> Path:
 def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(camped: Camp, tmp_path: Path) -> None:
     with mutations(camped) as heard:
         code, text = said(preview_command, spec_file(camped, tmp_path), False)
-    assert code == 2 and not heard
+    assert code == 2 and not heard, text
+    assert "error" not in text and "no budget watches this campaign" in text, "rules see values not known yet"
     assert "campaign-drilled: 8" in text and "to create" in text and "+ LustreFileSystem shared" in text
     lines = {line.name: line for line in camped.plan.cost}
     month = lines["FSx for Lustre"].usd_per_hour * 730
@@ -100,14 +102,6 @@ def test_repair_waits_for_no_living_driver_but_says_how_to_go_on(provisioned: Ca
     provisioned.client("s3").delete_object(Bucket=context.store.bucket, Key=key)
 
 
-def test_repair_sets_everything_right_and_says_so(provisioned: Camp) -> None:
-    code, text = said(repair_command, "drilled", provisioned.spec.region, True)
-    assert code == 0 and text.splitlines()[-1] == "campaign-drilled: 100 resources, no drift", text
-    assert provisioned.client("scheduler").get_schedule(Name=provisioned.names.schedule)["State"] == "ENABLED"
-    key = {"clusterName": provisioned.names.cluster, "nodegroupName": provisioned.names.gpu_group}
-    assert provisioned.client("eks").describe_nodegroup(**key)["nodegroup"]["scalingConfig"]["maxSize"] == 3
-
-
 def test_an_up_that_would_replace_the_file_system_is_refused_by_name_of_the_property(provisioned: Camp) -> None:
     shared = provisioned.spec.storage.shared
     other = provisioned.spec.model_copy(
@@ -128,24 +122,24 @@ def test_an_up_that_would_replace_the_file_system_is_refused_by_name_of_the_prop
         assert "bivouac down drilled" in (refused.value.cure or "")
 
 
-def test_another_spec_is_refused_with_the_fields_that_differ(provisioned: Camp, tmp_path: Path) -> None:
-    money = provisioned.spec.model_dump(mode="json", exclude_unset=True)["money"] | {"budget_usd": 77}
-    code, text = said(preview_command, spec_file(provisioned, tmp_path, money=money), False)
-    assert code == 64 and "money.budget_usd" in text and "77" in text
-
-
-def test_a_file_system_that_was_deleted_by_hand_is_not_made_anew_under_a_campaign(
+def test_a_file_system_deleted_by_hand_is_not_made_anew_and_another_spec_is_refused_with_its_fields(
     provisioned: Camp, tmp_path: Path
 ) -> None:
+    """What a pull request would be told; that a repair refuses the same is in tests/drills/drift.py."""
     lose_file_system(provisioned)
-    code, text = said(preview_command, spec_file(provisioned, tmp_path), True)
+    money = provisioned.spec.model_dump(mode="json", exclude_unset=True)["money"] | {"budget_usd": 77}
+    path = spec_file(provisioned, tmp_path, money=money)
+    with mutations(provisioned) as heard:
+        code, text = said(preview_command, path, True, before=spec_file(provisioned, tmp_path / "before"))
     document = json.loads(text)
-    assert code == 64 and [one["resource"] for one in document["refused"]] == ["LustreFileSystem shared"]
+    assert code == 64 and not heard and document["ok"] is False
+    assert [one["resource"] for one in document["refused"]] == ["LustreFileSystem shared"]
     assert "newest checkpoints" in text
-    with mutations(provisioned) as heard, pytest.raises(UserError, match="deleted by hand") as refused:
-        said(repair_command, "drilled", provisioned.spec.region, True)
-    assert not [one for one in heard if one[0] != "s3"]
-    assert "bivouac down drilled" in (refused.value.cure or "")
+    found = {one["rule"]: one for one in document["findings"] if one["level"] == "error"}
+    assert set(found) == {"campaign_that_has_begun", "spec_of_a_campaign_that_has_begun"}, "the rules find nothing else"
+    assert "money.budget_usd: 60 -> 77" in found["spec_of_a_campaign_that_has_begun"]["seen"]
+    assert "bivouac down drilled" in found["campaign_that_has_begun"]["cure"]
+    assert document["changed"] == [], "a budget is no cost"
 
 
 def test_a_look_may_not_mutate(camped: Camp) -> None:
