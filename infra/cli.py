@@ -52,11 +52,18 @@ def plan(spec: SpecPath, json: Json = False) -> None:
 
 
 @app.command()
-def preview(spec: SpecPath, json: Json = False) -> None:
-    """What `run` would do to AWS now, and what drifted. Reads only; exits 2 when something would change."""
+def preview(
+    spec: SpecPath,
+    json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    before: Annotated[Path | None, typer.Option(help="The spec as it was: shows how the bill changes.")] = None,
+    cluster: Annotated[bool, typer.Option(help="Look at what is inside the cluster too.")] = True,
+) -> None:
+    """What `run` would do to AWS now, what drifted, what the rules find. Reads only; exits 2 when something would
+    change, 64 when it must not."""
     from infra.commands.preview import preview_command
 
-    raise typer.Exit(preview_command(spec, json, console))
+    raise typer.Exit(preview_command(spec, json, console, as_markdown=markdown, before=before, inside=cluster))
 
 
 @app.command()

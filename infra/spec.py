@@ -141,6 +141,11 @@ class Preflight(Section):
     """Name of the expectation in the catalogue; None: the instance type's own."""
     rounds: int = Field(default=3, ge=1)
     """Replace unfit nodes at most so many times."""
+    bus_bandwidth_share: float | None = Field(default=None, gt=0, le=1)
+    """Part of the profile's measured bus bandwidth that the gang must reach; None: the catalogue's own (0.7)."""
+    dcgm_level: int | None = Field(default=None, ge=1, le=4)
+    """Also run `dcgmi diag -r` at this level on each node: 1 takes seconds, 2 two minutes, 3 half an hour, 4 up to two
+    hours of paid time. None: not run."""
 
 
 class KillNode(Section):

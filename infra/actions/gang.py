@@ -45,6 +45,8 @@ class Gang(BaseModel):
     command: tuple[str, ...]
     config_map: str
     grace_seconds: int
+    capabilities: tuple[str, ...] = ("IPC_LOCK",)
+    """Linux capabilities of the container; EFA pins memory."""
 
 
 def jobset(gang: Gang) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def _pod(gang: Gang) -> dict[str, Any]:
                 "env": _environment(gang),
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT}],
                 "resources": resources,
-                "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+                "securityContext": {"capabilities": {"add": list(gang.capabilities)}},
                 "volumeMounts": mounts,
             }
         ],

@@ -24,6 +24,11 @@ def profiles() -> tuple[str, ...]:
     return (*_content()["profiles"], *(item.name for item in instance_types()))
 
 
+def floor_share() -> float:
+    """Part of the measured bus bandwidth that a profile's floor is."""
+    return float(_content()["floor_share"])
+
+
 @cache
 def expectation(name: str) -> Expectation:
     """The profile of this name: a written one or an instance type; raises `UserError` with the nearest names."""

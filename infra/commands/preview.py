@@ -5,56 +5,72 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from infra import target
 from infra.checks import failed
-from infra.commands.check import checked, refuse, show, write_json
+from infra.checks.finding import Level
+from infra.commands.check import Checked, checked, refuse, show, write_json
 from infra.errors import UserError
-from infra.plan import make_plan
+from infra.plan import Plan, make_plan
 
-CHANGES = 2
-"""Exit code when there is something to change."""
+_COLOUR = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}
 
 
-def preview_command(path: Path, as_json: bool, console: Console) -> int:
-    """Exit code 0: nothing to change, 2: changes, 64: refused."""
+def preview_command(
+    path: Path,
+    as_json: bool,
+    console: Console,
+    *,
+    as_markdown: bool = False,
+    before: Path | None = None,
+    inside: bool = True,
+) -> int:
+    """Exit code 0: nothing to change, 2: changes, 64: refused, or a rule that finds an error.
+
+    `before`: the spec as it was, for the change of the bill. `inside`: also look into the cluster.
+    """
     seen = checked(path)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
-        show(path, seen.findings, as_json, console)
+        if as_markdown:
+            from infra.lifecycle.markdown import of_checks
+
+            console.file.write(of_checks(path.name, seen.findings))
+        else:
+            show(path, seen.findings, as_json, console)
         return UserError.exit_code
+    was = None if before is None else _plan_of(checked(before))
     aside = Console(stderr=True, highlight=False)
     target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}"))
-    from infra.lifecycle import explain
-    from infra.lifecycle.looking import look_at_stacks, looking, refuse_other_spec
-    from infra.lifecycle.refusal import refusals, standing
+    from infra.lifecycle import explain, markdown, previewing
+    from infra.lifecycle.looking import looking
 
-    context = looking(seen.spec, make_plan(seen.spec, seen.facts), aside)
-    where = standing(context)
     try:
-        refuse_other_spec(context)
-        if where.falling:
-            raise UserError(
-                "its teardown has begun: nothing is made any more",
-                seen=context.spec.campaign,
-                cure=f"`bivouac down {context.spec.campaign}` continues it; a new campaign needs another name",
-            )
+        context = looking(seen.spec, make_plan(seen.spec, seen.facts), aside)
+        with context.progress.stage("preview", "the stacks against AWS and against the spec; nothing is touched"):
+            found = previewing.preview(context, was, inside=inside)
     except UserError as error:
+        if as_markdown:
+            console.file.write(markdown.refused(seen.spec.campaign, error))
+            return error.exit_code
         return refuse(error, as_json, console)
-    with context.progress.stage("preview", "the stacks against AWS and against the spec; nothing is touched"):
-        looks = look_at_stacks(context)
-    refused = tuple(one for each in looks for one in refusals(each, where, context.spec.campaign))
-    costs = explain.cost_changes(looks, context.plan)
-    drifted, planned = (any(rows) for rows in ([x.drifted for x in looks], [x.planned for x in looks]))
     if as_json:
-        money = [{"what": one.what, "usd_per_hour": str(one.usd_per_hour), "usd_per_month": str(one.usd_per_month),
-                  "usd_per_campaign": str(one.usd_per_campaign)} for one in costs]  # fmt: skip
-        write_json(console, {"campaign": context.spec.campaign, **explain.as_facts(looks, refused), "costs": money})
+        write_json(console, previewing.as_facts(found))
+    elif as_markdown:
+        console.file.write(markdown.of(found))
     else:
-        if drifted:
-            explain.print_drift(console, looks, context.spec.campaign)
-        explain.print_plan(console, looks)
-        explain.print_costs(console, costs)
-        explain.print_refusals(console, refused)
-    if refused:
-        return UserError.exit_code
-    return CHANGES if planned or drifted else 0
+        if any(one.drifted for one in found.looks):
+            explain.print_drift(console, found.looks, context.spec.campaign)
+        explain.print_plan(console, found.looks)
+        explain.print_costs(console, found.costs)
+        for line in found.changed or ():
+            console.print(f"  {line.month_usd:+12,.2f} USD a month against the spec before: {line.what}")
+        for one in found.findings:
+            told = f"{one.resource}: {one.message}; seen: {one.seen}; cure: {one.cure}"
+            console.print(f"[{_COLOUR[one.level]}]{one.level.value}[/] {escape(told)}", soft_wrap=True)
+    return found.exit_code
+
+
+def _plan_of(seen: Checked) -> Plan | None:
+    """None where the spec as it was could not be planned: then there is nothing to compare with."""
+    return None if seen.spec is None or seen.facts is None else make_plan(seen.spec, seen.facts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,8 @@ from infra.lifecycle.failures import EngineFailed, Watch
 from infra.lifecycle.orphans import KUBERNETES, without
 from infra.names import PROJECT
 from infra.program import program
+from infra.program.recording import recorded
+from infra.rules import Graph
 
 PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -90,17 +92,24 @@ class Look:
     """URNs of what was made but never came to life; it may be made anew."""
     resources: int = 0
     notes: tuple[str, ...] = field(default=())
+    asked: Graph = field(default_factory=Graph, compare=False, repr=False)
+    """All that the program asks for, changed or not, for the rules to look at."""
 
 
-def look(context: Context, stack: str, settings: Mapping[str, str], *, refresh: bool = True) -> Look:
+def look(
+    context: Context, stack: str, settings: Mapping[str, str], *, refresh: bool = True, inside: bool = True
+) -> Look:
     """Raises `EngineFailed` where AWS or the cluster does not answer. Mutates nothing but a temporary folder.
 
-    `refresh`: False compares the program with what the state says, without a look at AWS.
+    `refresh`: False compares the program with what the state says, without a look at AWS. `inside`: False leaves out
+    what is in the cluster, for who has no access to it.
     """
     stored = stored_state(context, stack)
     before = resources_of(stored)
     notes: list[str] = []
-    with _copy(context, stack, settings, stored, notes) as copy:
+    graph = Graph()
+    shown = _readable(context, stored, notes, inside=inside) if stored is not None else None
+    with _copy(context, stack, settings, shown, recorded(program, graph)) as copy:
         if before and refresh:
             _watched(context, "comparing with AWS", stack, copy.refresh)
         after = resources_of(copy.export_stack().deployment)
@@ -108,7 +117,11 @@ def look(context: Context, stack: str, settings: Mapping[str, str], *, refresh: 
         _watched(context, "planning", stack, copy.preview, plan)
     broken = frozenset(urn for urn, one in before.items() if one.get("initErrors"))
     drifted = tuple(drift_between(before, after)) if refresh else ()
-    return Look(stack, drifted, tuple(plan.values()), broken, len(before), tuple(notes))
+    rows = list(plan.values())
+    if not inside:
+        drifted = tuple(row for row in drifted if not row.kind.startswith(KUBERNETES))
+        rows = [row for row in rows if not row.kind.startswith(KUBERNETES)]
+    return Look(stack, drifted, tuple(rows), broken, len(before), tuple(notes), graph)
 
 
 def stored_state(context: Context, stack: str) -> dict[str, Any] | None:
@@ -170,7 +183,11 @@ def silent(kind: str, path: str, key: str = "") -> bool:
 
 @contextmanager
 def _copy(
-    context: Context, stack: str, settings: Mapping[str, str], stored: dict[str, Any] | None, notes: list[str]
+    context: Context,
+    stack: str,
+    settings: Mapping[str, str],
+    stored: dict[str, Any] | None,
+    asking: Callable[[], None],
 ) -> Iterator[auto.Stack]:
     """A stack on an empty local backend that holds this state."""
     with tempfile.TemporaryDirectory(prefix="bivouac-look-") as folder:
@@ -180,8 +197,7 @@ def _copy(
             one.mkdir(parents=True)
         (state / "meta.yaml").write_text("version: 1\n")
         if stored is not None:
-            body = json.dumps(_readable(context, stored, notes))
-            (state / "stacks" / PROJECT / f"{stack}.json").write_text(body)
+            (state / "stacks" / PROJECT / f"{stack}.json").write_text(json.dumps(stored))
         try:
             options = auto.LocalWorkspaceOptions(
                 work_dir=str(work),
@@ -190,7 +206,7 @@ def _copy(
                 ),
                 env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
             )
-            copy = auto.create_or_select_stack(stack, project_name=PROJECT, program=program, opts=options)
+            copy = auto.create_or_select_stack(stack, project_name=PROJECT, program=asking, opts=options)
             copy.set_all_config({key: auto.ConfigValue(value) for key, value in settings.items()})
         except FileNotFoundError as error:
             raise PermanentError("there is no Pulumi engine", seen=error, cure="see `bivouac doctor`") from error
@@ -199,20 +215,27 @@ def _copy(
         yield copy
 
 
-def _readable(context: Context, stored: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """Without what is in a cluster that is gone: no API server could be asked for it."""
+def _readable(context: Context, stored: dict[str, Any], notes: list[str], *, inside: bool) -> dict[str, Any]:
+    """Without what is in a cluster that is gone or not to be asked: its API server would only refuse."""
     resources = resources_of(stored)
-    inside = {urn for urn, one in resources.items() if one["type"].startswith(KUBERNETES)}
-    if not inside:
+    objects = {urn for urn, one in resources.items() if one["type"].startswith(KUBERNETES)}
+    if not objects:
         return stored
+    if not inside:
+        notes.append(f"{len(objects)} objects in the cluster were not looked at")
+        return _without(stored, objects)
     eks = context.account.client("eks")
     try:
         eks.describe_cluster(name=context.names.cluster)
     except eks.exceptions.ResourceNotFoundException:
-        notes.append(f"the cluster is gone, and {len(inside)} Kubernetes objects with it")
-        latest = without(stored["checkpoint"]["latest"], inside)
-        return {**stored, "checkpoint": {**stored["checkpoint"], "latest": latest}}
+        notes.append(f"the cluster is gone, and {len(objects)} Kubernetes objects with it")
+        return _without(stored, objects)
     return stored
+
+
+def _without(stored: dict[str, Any], urns: set[str]) -> dict[str, Any]:
+    latest = without(stored["checkpoint"]["latest"], urns)
+    return {**stored, "checkpoint": {**stored["checkpoint"], "latest": latest}}
 
 
 def _watched(context: Context, verb: str, stack: str, act: Any, plan: dict[str, Row] | None = None) -> None:

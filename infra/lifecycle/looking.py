@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,19 +12,21 @@ from rich.console import Console
 from infra import names
 from infra.account import Account
 from infra.actions import dataset
+from infra.components.settings import CampaignSettings
 from infra.errors import UserError
 from infra.events import Stage
 from infra.folders import results_folder
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, look, resources_of, short, stored_state
 from infra.lifecycle.keeping import campaign_settings, foundation_settings
-from infra.lifecycle.opening import CLOCK, DRIVER_LEASE, LEASE_TTL, SPEC, stored_plan
-from infra.names import FOUNDATION_STACK
+from infra.lifecycle.opening import CLOCK, DRIVER_LEASE, LEASE_TTL, SPEC, STACK_CONFIG, stored_plan
+from infra.names import FOUNDATION_STACK, PROJECT
 from infra.plan import Plan
 from infra.progress import Progress
 from infra.spec import Spec
 from infra.store import CampaignStore
 
+NO_DATA = "not-prepared-here"
 _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 
 
@@ -51,33 +54,52 @@ def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
 
 def refuse_other_spec(context: Context) -> None:
     """Raises `UserError` naming each field in which the stored spec of this campaign differs."""
+    if other := other_spec(context):
+        raise other
+
+
+def other_spec(context: Context) -> UserError | None:
+    """The refusal of a campaign that was begun with another spec, naming each field; None where it was not."""
     stored = context.store.get_json(SPEC)
     if stored is None:
-        return
+        return None
     differing = list(
         _differing(Spec.model_validate(stored).model_dump(mode="json"), context.spec.model_dump(mode="json"))
     )
-    if differing:
-        raise UserError(
-            f"campaign {context.spec.campaign} was begun with another spec",
-            seen=", ".join(f"{path}: {short(old)} -> {short(new)}" for path, old, new in differing),
-            cure="set these fields back; or give the new campaign another name, or first end this one: "
-            f"bivouac down {context.spec.campaign}",
-        )
+    if not differing:
+        return None
+    return UserError(
+        f"campaign {context.spec.campaign} was begun with another spec",
+        seen=", ".join(f"{path}: {short(old)} -> {short(new)}" for path, old, new in differing),
+        cure="set these fields back; or give the new campaign another name, or first end this one: "
+        f"bivouac down {context.spec.campaign}",
+    )
 
 
-def look_at_stacks(context: Context, only: Container[str] | None = None) -> tuple[Look, ...]:
+def look_at_stacks(context: Context, only: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
     """Foundation and campaign, or only the named of them, each against AWS and against the program."""
-    wanted = {stack: settings for stack, settings in stacks(context).items() if only is None or stack in only}
-    return tuple(look(context, stack, settings()) for stack, settings in wanted.items())
+    wanted = {stack: settings() for stack, settings in stacks(context).items() if only is None or stack in only}
+    # Each engine waits for AWS most of the time: side by side they take little longer than the slower one.
+    with ThreadPoolExecutor(max_workers=len(wanted) or 1) as pool:
+        looks = [pool.submit(look, context, stack, settings, inside=inside) for stack, settings in wanted.items()]
+        return tuple(one.result() for one in looks)
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
     """Stack -> its configuration, as provision gives it."""
     return {
         FOUNDATION_STACK: foundation_settings(context.store, context.spec).to_config,
-        context.names.stack: lambda: campaign_settings(context, data_digest(context)).to_config(),
+        context.names.stack: lambda: _as_operated(
+            context, campaign_settings(context, data_digest(context))
+        ).to_config(),
     }
+
+
+def _as_operated(context: Context, settings: CampaignSettings) -> CampaignSettings:
+    """With the operator that the stack has: who only looks must not seem to take the cluster over."""
+    stored = context.store.get_json(STACK_CONFIG) or {}
+    operator = stored.get(f"{PROJECT}:operatorArn")
+    return settings.model_copy(update={"operator_arn": operator}) if operator else settings
 
 
 def data_digest(context: Context) -> str:
@@ -88,7 +110,12 @@ def data_digest(context: Context) -> str:
     for one in resources_of(stored_state(context, context.names.stack)).values():
         if one["type"] == _ASSOCIATION:
             return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
-    return dataset.prepare(context.spec, context.progress.step).digest
+    try:
+        return dataset.prepare(context.spec, context.progress.step).digest
+    except UserError as error:
+        # Where a pull request is previewed the data mostly is not; only the path of one link depends on it.
+        context.progress.note(f"the data is not here, its digest is left open: {error.what}")
+        return NO_DATA
 
 
 def _differing(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -15,18 +14,18 @@ from infra import catalogue
 from infra.actions import attempts
 from infra.actions.cluster import from_outside
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
-from infra.actions.nodes import GpuNodes, NodeFacts
+from infra.actions.nodes import GpuNodes
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
 from infra.lifecycle.capacity import retreat, wait_for_nodes
 from infra.lifecycle.context import Context
-from trainer.contract import Expectation, HealthReport
+from infra.lifecycle.expecting import expectation_of, read_versions
+from infra.lifecycle.verdicts import REPORT, Judgement, judge, told, why
+from trainer.contract import DCGM_LONGEST_S, Expectation, HealthReport
 
 CONFIG = "preflight"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
-COLLECTIVE = frozenset({"fabric", "all_reduce", "bus_bandwidth_gb_s"})
-"""Probes that all nodes pass or fail together."""
 _RUN_S = 600.0
 _LONGEST = 45
 """Of a JobSet's name: the pods' names add 18 characters and are names of hosts."""
@@ -37,7 +36,7 @@ def run(context: Context) -> dict[str, Any]:
     spec = context.spec
     client = from_outside(context.account, context.names.cluster)
     nodes = GpuNodes(context.account, client, context.names, context.guard)
-    expectation = catalogue.expectation(spec.preflight.profile or spec.nodes.instance_type)
+    expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, read_versions())
     labels = {CAMPAIGN_LABEL: spec.campaign}
     attempts.create_config(client, CONFIG, labels, {"expectation.json": expectation.model_dump_json(indent=1)})
     if datetime.now(UTC) >= context.deadline:
@@ -48,48 +47,81 @@ def run(context: Context) -> dict[str, Any]:
         )
     nodes.set_desired(spec.nodes.count)
     _finish_replacements(context, nodes)
-    verdicts: list[dict[str, Any]] = []
-    fabric_failures = 0
+    seen, fabric_failures = Judgement((), (), ()), 0
     for _ in range(spec.preflight.rounds):
         fit = wait_for_nodes(context, nodes)
         reports = _prove(context, client)
-        verdicts = _judge(reports, fit)
-        for verdict in verdicts:
+        seen = judge(reports, fit)
+        for verdict in seen.verdicts:
             context.store.append(Kind.NODE_VERDICT, **verdict)
-        unfit = [v for v in verdicts if not v["fit"]]
-        if not unfit and len(verdicts) == spec.nodes.count and all(v["fabric"] for v in verdicts):
+        _say_what_was_not_seen(context, seen)
+        if seen.common or _blind_where_asked(seen, expectation):
+            raise _no_node_is_to_blame(context, nodes, seen, expectation)
+        if not seen.unfit and len(seen.verdicts) == spec.nodes.count and seen.fabric:
             bandwidth = min((r.bus_bandwidth_gb_s or 0.0) for r in reports.values())
-            context.progress.note(f"{len(verdicts)} nodes fit; all-reduce {bandwidth:.3f} GB/s bus bandwidth")
-            return {"verdicts": verdicts, "profile": expectation.profile, "bus_bandwidth_gb_s": bandwidth}
-        for verdict in unfit:
-            context.progress.note(f"{verdict['node']} is unfit: {_why(verdict, expectation)}; it is replaced")
+            context.progress.note(f"{len(seen.verdicts)} nodes fit; all-reduce {bandwidth:.3f} GB/s bus bandwidth")
+            return {
+                "verdicts": list(seen.verdicts),
+                "profile": expectation.profile,
+                "bus_bandwidth_gb_s": bandwidth,
+                "floor_gb_s": expectation.bus_bandwidth_gb_s,
+                "not_seen": [told(probe) for probe in seen.blind],
+            }
+        for verdict in seen.unfit:
+            context.progress.note(f"{verdict['node']} is unfit: {why(verdict, expectation.profile)}; it is replaced")
             _replace(context, nodes, verdict["node"], verdict["instance"])
-        if len(verdicts) < spec.nodes.count:
-            context.progress.note(f"{spec.nodes.count - len(verdicts)} nodes never ran the health check")
-        elif not unfit:
+        if len(seen.verdicts) < spec.nodes.count:
+            context.progress.note(f"{spec.nodes.count - len(seen.verdicts)} nodes never ran the health check")
+        elif not seen.unfit:
             fabric_failures += 1
             context.progress.note(
                 "every node is fit by itself, but together they are not: tried once more, none replaced"
             )
             if fabric_failures > 1:
-                raise _no_fabric(context, nodes, verdicts, expectation)
+                raise _no_fabric(context, nodes, seen, expectation)
     given = retreat(context, nodes)
     raise PermanentError(
         f"the gang was not fit after {spec.preflight.rounds} rounds",
-        seen="; ".join([*(f"{v['node']}: {_why(v, expectation)}" for v in verdicts if not v["fit"]), given]),
+        seen="; ".join([*(f"{v['node']}: {why(v, expectation.profile)}" for v in seen.unfit), given]),
         cure="see the verdicts; raise preflight.rounds only if the nodes differ each time; `bivouac run` continues, "
         f"`bivouac down {spec.campaign}` removes what still bills",
     )
 
 
-def _no_fabric(
-    context: Context, nodes: GpuNodes, verdicts: list[dict[str, Any]], expectation: Expectation
+def _say_what_was_not_seen(context: Context, seen: Judgement) -> None:
+    for probe in seen.blind:
+        context.progress.note(f"could not look: {told(probe)}")
+
+
+def _blind_where_asked(seen: Judgement, expectation: Expectation) -> bool:
+    """A diagnostic that the spec asks for and that did not run is no diagnostic."""
+    asked = f"dcgm_{expectation.dcgm_level}"
+    return expectation.dcgm_level is not None and any(probe.name == asked for probe in seen.blind)
+
+
+def _no_node_is_to_blame(
+    context: Context, nodes: GpuNodes, seen: Judgement, expectation: Expectation
 ) -> PermanentError:
+    """Image, launch template, spec or catalogue: another node would only show the same, at its price."""
+    given = retreat(context, nodes)
+    asked = [probe for probe in seen.blind if probe.name == f"dcgm_{expectation.dcgm_level}"]
+    at_fault = (*seen.common, *asked)
+    what = "every node shows the same fault, so none was replaced" if seen.common else "a diagnostic did not run"
+    then = f"`bivouac run` continues, `bivouac down {context.spec.campaign}` removes what still bills"
+    mend = f"mend image, launch template or spec (profile {expectation.profile}); then {then}"
+    return PermanentError(
+        what,
+        seen="; ".join([*map(told, at_fault), given]),
+        cure="; ".join([*(probe.cure for probe in at_fault if probe.cure), mend]),
+    )
+
+
+def _no_fabric(context: Context, nodes: GpuNodes, seen: Judgement, expectation: Expectation) -> PermanentError:
     """No single node can be blamed, so none is replaced: the way between them is at fault."""
     given = retreat(context, nodes)
     return PermanentError(
         "the fabric fails twice though every node is fit by itself",
-        seen="; ".join([*(f"{v['node']}: {_why(v, expectation)}" for v in verdicts), given]),
+        seen="; ".join([*(f"{v['node']}: {why(v, expectation.profile)}" for v in seen.verdicts), given]),
         cure="look at what lies between the nodes: their security group (it must name itself, both ways, for EFA), "
         "one placement group, EFA plugin; a floor of bus bandwidth that this type does not reach is in "
         f"infra/catalogue/expectations.yaml; then `bivouac run` continues, or `bivouac down {context.spec.campaign}`",
@@ -128,7 +160,8 @@ def _prove(context: Context, client: Client) -> dict[str, HealthReport]:
     gang = gang_of(context, name, ("python", "-m", "trainer.health", "--expectation", "/config/expectation.json"))
     context.guard()
     attempts.launch(client, gang)
-    until, done, pods = time.monotonic() + _RUN_S, 0, list[Pod]()
+    longest = _RUN_S + DCGM_LONGEST_S.get(context.spec.preflight.dcgm_level or 0, 0.0)
+    until, done, pods = time.monotonic() + longest, 0, list[Pod]()
     while time.monotonic() < until:
         pods = attempts.pods(client, labels | {JOBSET_LABEL: name})
         done = sum(p.status is not None and p.status.phase in ("Succeeded", "Failed") for p in pods)
@@ -158,6 +191,8 @@ def gang_of(context: Context, name: str, command: tuple[str, ...]) -> Gang:
         command=command,
         config_map=CONFIG,
         grace_seconds=5,
+        # The kernel log tells of Xid errors, and of nothing to a container without this.
+        capabilities=("IPC_LOCK", "SYSLOG") if instance.maker == "nvidia" else ("IPC_LOCK",),
     )
 
 
@@ -173,7 +208,7 @@ def _report(client: Client, pod: Pod) -> HealthReport:
         return HealthReport.model_validate_json(message)
     except ValueError:
         words = f"{message[:200] or 'nothing'}; {_last_words(client, pod)}"
-        probe = {"name": "report", "ok": False, "seen": words, "wanted": "a health report"}
+        probe = {"name": REPORT, "ok": False, "seen": words, "wanted": "a health report"}
         return HealthReport.model_validate({"node": node, "probes": [probe]})
 
 
@@ -184,24 +219,3 @@ def _last_words(client: Client, pod: Pod) -> str:
         ]
     except ApiError as error:
         return f"no log: {error}"
-
-
-def _judge(reports: dict[str, HealthReport], nodes: list[NodeFacts]) -> list[dict[str, Any]]:
-    """A node is judged by its own probes; what only shows between nodes is nobody's fault yet."""
-    instances = {node.name: node.instance for node in nodes}
-    return [
-        {
-            "node": node,
-            "instance": instances.get(node, ""),
-            "fit": all(probe.ok for probe in report.probes if probe.name not in COLLECTIVE),
-            "fabric": all(probe.ok for probe in report.probes if probe.name in COLLECTIVE),
-            "probes": json.loads(report.model_dump_json())["probes"],
-            "bus_bandwidth_gb_s": report.bus_bandwidth_gb_s,
-        }
-        for node, report in sorted(reports.items())
-    ]
-
-
-def _why(verdict: dict[str, Any], expectation: Expectation) -> str:
-    bad = [f"{p['name']}: {p['seen']}, wanted {p['wanted']}" for p in verdict["probes"] if not p["ok"]]
-    return f"{'; '.join(bad)} (profile {expectation.profile})"

@@ -161,7 +161,7 @@ def _takeover(record: Record, event: Event, attempts: Sequence[AttemptTime]) -> 
 
 
 def _unfit(record: Record, event: Event) -> Interruption:
-    bad = [p for p in event.data.get("probes", ()) if not p.get("ok", True)]
+    bad = [p for p in event.data.get("probes", ()) if not p.get("ok", True) and p.get("looked", True)]
     seen = "; ".join(f"{p.get('name')}: {p.get('seen')}, wanted {p.get('wanted')}" for p in bad)
     return Interruption(
         at_s=record.seconds(event.at),

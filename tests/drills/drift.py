@@ -13,6 +13,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +23,21 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
 os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.01")
 
+import yaml  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402
-from drift_cases import HANDS, Hand, desired, lose_file_system, mutations  # noqa: E402
+from drift_cases import HANDS, Hand, as_reader, desired, lose_file_system, mutations  # noqa: E402
+from rich.console import Console  # noqa: E402
 
-from infra.errors import BivouacError  # noqa: E402
+from infra.commands.preview import preview_command  # noqa: E402
+from infra.commands.repair import repair_command  # noqa: E402
+from infra.errors import BivouacError, UserError  # noqa: E402
 from infra.events import Stage  # noqa: E402
 from infra.lifecycle import provision  # noqa: E402
 from infra.lifecycle.context import Context  # noqa: E402
 from infra.lifecycle.drift import look  # noqa: E402
 from infra.lifecycle.engine import Engine  # noqa: E402
-from infra.lifecycle.looking import stacks  # noqa: E402
+from infra.lifecycle.looking import looking, stacks  # noqa: E402
+from infra.lifecycle.previewing import preview  # noqa: E402
 from infra.lifecycle.refusal import refusals, standing  # noqa: E402
 from infra.lifecycle.stages import Step, run_step  # noqa: E402
 
@@ -62,6 +70,59 @@ def one_case(camp: Camp, context: Context, hands: list[Hand], size: int) -> dict
     return {"hands": [hand.name for hand in hands], "size": size, "told": told}
 
 
+def repaired_case(camp: Camp) -> dict[str, Any]:
+    """The command itself, after every hand at once."""
+    taken = [hand for hand in HANDS if hand.name != "schedule disabled"]
+    for hand in taken:
+        hand.act(camp)
+    out = StringIO()
+    code = repair_command("drilled", camp.spec.region, True, Console(file=out, width=300))
+    said = out.getvalue().splitlines()
+    assert code == 0 and said[-1].endswith("resources, no drift") and camp.names.stack in said[-1], said[-6:]
+    assert camp.client("scheduler").get_schedule(Name=camp.names.schedule)["State"] == "ENABLED"
+    key = {"clusterName": camp.names.cluster, "nodegroupName": camp.names.gpu_group}
+    scaling = camp.client("eks").describe_nodegroup(**key)["nodegroup"]["scalingConfig"]
+    assert scaling["maxSize"] == camp.spec.nodes.count + 1, scaling
+    return {"hands": [hand.name for hand in taken], "repaired": said[-1]}
+
+
+def read_only_case(camp: Camp) -> dict[str, Any]:
+    """The pull request's role, without access to the cluster, sees no difference where there is none."""
+    with as_reader(camp), mutations(camp) as heard:
+        seen = preview(looking(camp.spec, camp.plan, Console(file=StringIO())), inside=False)
+    assert seen.exit_code == 0 and not seen.differs, [row.title for one in seen.looks for row in one.planned]
+    assert not heard and any("were not looked at" in note for one in seen.looks for note in one.notes)
+    return {"hands": ["read-only role"]}
+
+
+def refused_preview(camp: Camp, folder: Path) -> dict[str, Any]:
+    """Another spec for a campaign whose file system is gone: all that is wrong is told at once."""
+    document = camp.spec.model_dump(mode="json", exclude_unset=True)
+    document["money"] |= {"budget_usd": 77}
+    (folder / "other.yaml").write_text(yaml.safe_dump(document))
+    out = StringIO()
+    with mutations(camp) as heard:
+        code = preview_command(folder / "other.yaml", True, Console(file=out, width=300))
+    facts = json.loads(out.getvalue())
+    found = {one["rule"]: one for one in facts["findings"] if one["level"] == "error"}
+    assert code == 64 and [one["resource"] for one in facts["refused"]] == ["LustreFileSystem shared"], facts["refused"]
+    assert set(found) == {"campaign_that_has_begun", "spec_of_a_campaign_that_has_begun"}, found
+    assert not [one for one in heard if "leases/driver" not in one[2]], heard
+    return {"hands": ["preview of another spec"]}
+
+
+def refused_repair(camp: Camp) -> dict[str, Any]:
+    """Of a campaign whose file system is gone: nothing is touched."""
+    with mutations(camp) as heard:
+        try:
+            repair_command("drilled", camp.spec.region, True, Console(file=StringIO(), width=300))
+            raise AssertionError("it was repaired")
+        except UserError as refused:
+            assert "deleted by hand" in str(refused) and "bivouac down drilled" in (refused.cure or ""), refused
+    assert not [one for one in heard if one[0] != "s3"], heard
+    return {"hands": ["repair of a lost file system"]}
+
+
 def refused_case(camp: Camp, context: Context) -> dict[str, Any]:
     lose_file_system(camp)
     name = context.names.stack
@@ -69,6 +130,19 @@ def refused_case(camp: Camp, context: Context) -> dict[str, Any]:
     refused = [str(one) for one in refusals(seen, standing(context), context.spec.campaign)]
     assert len(refused) == 1 and refused[0].startswith("LustreFileSystem shared: it was deleted"), refused
     return {"hands": ["file system deleted"], "refused": refused}
+
+
+def told(rows: list[dict[str, Any]], number: int, case: Callable[[], dict[str, Any]]) -> int:
+    """1 where the promise is broken."""
+    started, row, verdict = time.monotonic(), dict[str, Any](), "ok"
+    try:
+        row = case()
+    except (AssertionError, BivouacError) as error:
+        verdict = f"FAILED {str(error)[:400]}"
+    row |= {"case": number, "verdict": verdict, "seconds": round(time.monotonic() - started, 1)}
+    rows.append(row)
+    print(f"{number:3d} {row['seconds']:5.1f} s  {verdict:4s} {', '.join(row.get('hands', ()))}", flush=True)
+    return int(verdict != "ok")
 
 
 def main() -> int:
@@ -83,21 +157,20 @@ def main() -> int:
         os.environ["BIVOUAC_SITE"] = "in-process"
         with one.opened() as context:
             run_step(context, Step(Stage.PROVISION, "drill", provision.run))
+        failed += told(rows, -1, lambda: repaired_case(one))
+        failed += told(rows, -2, partial(read_only_case, one))
+        with one.opened() as context:
             for number in range(options.count):
                 hands = chance.sample(HANDS, chance.randint(1, 5))
                 names = {hand.name for hand in hands}
                 hands = [hand for hand in hands if EXCLUDE.get(hand.name) not in names or "deleted" in hand.name]
                 size, last = chance.randint(0, 2), number == options.count - 1
-                started, row = time.monotonic(), dict[str, Any]()
-                try:
-                    row = refused_case(one, context) if last else one_case(one, context, hands, size)
-                    verdict = "ok"
-                except (AssertionError, BivouacError) as error:
-                    failed, verdict = failed + 1, f"FAILED {str(error)[:400]}"
-                row |= {"case": number, "verdict": verdict, "seconds": round(time.monotonic() - started, 1)}
-                row.setdefault("hands", [hand.name for hand in hands])
-                rows.append(row)
-                print(f"{number:3d} {row['seconds']:5.1f} s  {verdict:4s} {', '.join(row['hands'])}", flush=True)
+                act = partial(refused_case, one, context) if last else partial(one_case, one, context, hands, size)
+                failed += told(rows, number, act)
+        failed += told(rows, options.count, partial(refused_preview, one, Path(folder)))
+        failed += told(
+            rows, options.count + 1, lambda: refused_repair(one) or {"hands": ["repair of a lost file system"]}
+        )
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1))
     print(f"drill drift: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")

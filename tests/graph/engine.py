@@ -10,8 +10,10 @@ from typing import Any
 import pulumi
 from pulumi.runtime import mocks, rpc, settings
 
+from infra import rules
 from infra.components.settings import CampaignSettings
 from infra.program import program as bivouac
+from infra.program.recording import resource_of
 from infra.spec import Spec
 from tests.example import DATA_DIGEST, DEADLINE
 
@@ -38,6 +40,8 @@ class Node:
 @dataclass
 class Graph:
     nodes: dict[str, Node] = field(default_factory=dict)
+    asked: rules.Graph = field(default_factory=rules.Graph)
+    """The same, as the product's own rules look at it."""
     outputs: dict[str, Any] = field(default_factory=dict)
 
     def of(self, kind: str) -> list[Node]:
@@ -114,6 +118,7 @@ class _Recorder(mocks.MockMonitor):
     def RegisterResource(self, request: Any) -> Any:
         response = super().RegisterResource(request)
         if request.type != "pulumi:pulumi:Stack":
+            self.graph.asked.add(resource_of(request, response.urn))
             self.graph.nodes[response.urn] = Node(
                 urn=response.urn,
                 type=request.type,

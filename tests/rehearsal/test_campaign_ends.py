@@ -142,6 +142,17 @@ def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_with_a_c
     assert before <= launched and not gpu_instances(camped), "given back, none replaced"
 
 
+def test_what_every_node_shows_alike_replaces_nobody_and_names_the_cure(camped: Camp, context: Context) -> None:
+    cure = "images/versions.yaml says 580; bake anew, or mend the file"
+    old = {"name": "version driver", "ok": False, "seen": "570.1", "wanted": "580", "cure": cure}
+    ran = gang(camped, lambda host: [OWN, FABRIC, old])
+    with pytest.raises(PermanentError, match="every node shows the same fault, so none was replaced") as refused:
+        preflight.run(context)
+    assert len(ran) == 1, "another round would only bill"
+    assert cure in (refused.value.cure or "") and "version driver: 570.1, wanted 580" in str(refused.value)
+    assert not [e for e in context.store.events() if e.kind == "node.quarantined"] and not gpu_instances(camped)
+
+
 @pytest.fixture
 def short_patience() -> Iterator[None]:
     os.environ["BIVOUAC_REHEARSAL_PATIENCE"] = "0.004"

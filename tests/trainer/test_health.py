@@ -12,7 +12,7 @@ from typing import Any
 
 from agents import PORT, ROOT
 
-from trainer.contract import Env, Expectation, HealthReport
+from trainer.contract import Env, Expectation, HealthReport, Verdict
 from trainer.health.fabric import bus_bandwidth
 from trainer.place import TERMINATION_LOG_VARIABLE
 
@@ -65,7 +65,7 @@ def test_two_sound_nodes_are_fit_and_agree_on_the_bandwidth(tmp_path: Path) -> N
 def test_a_node_below_its_profile_is_unfit_and_says_in_what(tmp_path: Path) -> None:
     ((code, report),) = examine(tmp_path, 1, cpus=4096, mounts=("/nowhere",))
     assert code == 70 and not report.fit
-    assert {probe.name for probe in report.probes if not probe.ok} == {"cpus", "mount /nowhere"}
+    assert {probe.name for probe in report.probes if probe.verdict is Verdict.FAIL} == {"cpus", "mount /nowhere"}
 
 
 def test_bus_bandwidth_follows_the_ring_formula() -> None:

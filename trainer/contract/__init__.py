@@ -13,7 +13,7 @@ from trainer.contract.checkpoint import (
     step_of_folder,
 )
 from trainer.contract.data import DATA_MANIFEST_NAME, DataManifest, TokenShard
-from trainer.contract.health import Expectation, HealthReport, Probe
+from trainer.contract.health import DCGM_LONGEST_S, Expectation, GpuExpectation, HealthReport, Probe, Verdict
 from trainer.contract.job import (
     AGENT_PORT,
     CONFIG_FILE,
@@ -36,6 +36,7 @@ __all__ = [
     "CONFIG_FILE",
     "DATA_MANIFEST_NAME",
     "DATA_MOUNT",
+    "DCGM_LONGEST_S",
     "LOCAL_CHECKPOINTS",
     "SHARED_CHECKPOINTS",
     "TERMINATION_LOG",
@@ -45,6 +46,7 @@ __all__ = [
     "Env",
     "ExitCode",
     "Expectation",
+    "GpuExpectation",
     "HealthReport",
     "Manifest",
     "ModelConfig",
@@ -57,6 +59,7 @@ __all__ = [
     "Termination",
     "TokenShard",
     "TrainConfig",
+    "Verdict",
     "attempt_folder",
     "parse_manifest",
     "step_folder",

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from trainer.contract import LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, ExitCode, Expectation, HealthReport, Probe
 from trainer.errors import ConfigError, TrainerError
+from trainer.health import collective, fabrics, gpus, message
+from trainer.health.collective import Collective
+from trainer.health.looking import look
+from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
-from trainer.network import interface_of, split_endpoint, wait_for_name
 from trainer.place import Place, write_termination
 
 
@@ -24,30 +29,33 @@ def main() -> int:
     except TrainerError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
-    probes = list(node_probes(expectation, options.local, options.shared))
-    bandwidth = None
-    try:
-        bandwidth = _prove_fabric(place, expectation, options.join_timeout_s, probes)
-    except (TrainerError, RuntimeError, OSError) as error:
-        seen = str(error).splitlines()[0][:400]
-        probes.append(Probe(name="fabric", ok=False, seen=seen, wanted="an all-reduce over all nodes"))
+    probes = list(node_probes(expectation, options.local, options.shared, look))
+    with tempfile.TemporaryDirectory(prefix="bivouac-health-") as work:
+        seen = collective.run(place, expectation, options.expectation, options.join_timeout_s, Path(work))
+    probes += seen.probes
+    if seen.error is not None:
+        probes.append(Probe(name="fabric", ok=False, seen=seen.error[:400], wanted="an all-reduce over all nodes"))
+    probes += _of_nccl(expectation, seen, place.node_count)
+    if expectation.dcgm_level is not None and expectation.gpus is not None:
+        # Last: it takes the GPUs for itself, and from level 2 on for minutes.
+        probes.append(gpus.diagnose(expectation.dcgm_level, look))
+    bandwidth = None if seen.bus_bandwidth_gb_s is None else round(seen.bus_bandwidth_gb_s, 4)
     report = HealthReport(node=place.node_name, probes=tuple(probes), bus_bandwidth_gb_s=bandwidth)
     print(report.model_dump_json(), flush=True)
-    write_termination(report.model_dump_json())
+    write_termination(message.of(report))
     return int(ExitCode.DONE if report.fit else ExitCode.INTERNAL)
 
 
-def _prove_fabric(place: Place, expectation: Expectation, timeout_s: float, probes: list[Probe]) -> float:
-    interface = interface_of(place.pod_ip)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    wait_for_name(split_endpoint(place.rendezvous)[0], timeout_s)
-    # Torch after the environment: it reads the interface when a group is made, its threads when it is imported.
-    from trainer.health.fabric import prove
-
-    fabric = prove(place, expectation, timeout_s)
-    probes.extend(fabric.probes)
-    return round(fabric.bus_bandwidth_gb_s, 4)
+def _of_nccl(expectation: Expectation, seen: Collective, nodes: int) -> Iterator[Probe]:
+    """What only a run of the collective can show."""
+    log = seen.log
+    told = log is not None and bool(log.providers or log.networks)
+    # Where the collective broke down before NCCL came to its network, that is no word about the network.
+    if expectation.efa_devices and nodes > 1 and (told or seen.error is None):
+        yield fabrics.nccl_probe(log or parse_nccl(""), expectation.efa_devices)
+    for component, wanted in expectation.versions.items():
+        if component != "driver":
+            yield gpus.version_probe(component, fabrics.version_of(component, log, look), wanted)
 
 
 def _load(path: Path) -> Expectation:
@@ -67,7 +75,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    # Threads of a fabric that never came together may not end by themselves.
-    os._exit(code)
+    sys.exit(main())

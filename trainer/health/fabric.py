@@ -1,17 +1,27 @@
-"""The fabric: clocks compared and an all-reduce over all nodes that must be right, and fast enough."""
+"""The fabric: clocks compared, an all-reduce over all GPUs of all nodes, and where that is slow, the node at fault.
+
+`python -m trainer.health.fabric` is one process of it, for one GPU; `collective.py` starts one per GPU of the node.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import statistics
+import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from trainer.contract import Expectation, Probe
+from trainer.errors import TrainerError
+from trainer.health.bisection import Group, Located, locate
 from trainer.network import split_endpoint
 from trainer.place import Place
 from trainer.store import open_store
@@ -21,85 +31,191 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Fabric:
-    probes: tuple[Probe, ...]
+class Reading:
+    """Of one group: whether every sum was right in every round, and its bus bandwidth in the best round."""
+
+    right: bool
     bus_bandwidth_gb_s: float
 
 
-def prove(place: Place, expectation: Expectation, timeout_s: float) -> Fabric:
-    """One process per node, on its first device, joins and measures; raises torch's error when they do not meet."""
-    _join(place, timeout_s)
-    try:
-        skew = _clock_skew()
-        device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-        right, bandwidth = _all_reduce(expectation.all_reduce_mib * _MIB, device)
-        return Fabric(tuple(_probes(expectation, skew, right, bandwidth)), bandwidth)
-    finally:
-        dist.destroy_process_group()
-
-
 def bus_bandwidth(size_bytes: int, seconds: float, ranks: int) -> float:
-    """GB/s on the busiest link of a ring, 2 (n-1)/n x bytes / time (NCCL tests, PERFORMANCE.md)."""
+    """GB/s on the busiest link of a ring, 2 (n-1)/n x bytes / time (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
     return 2 * (ranks - 1) / ranks * size_bytes / seconds / 1e9
 
 
-def _probes(expectation: Expectation, skew: float, right: bool, bandwidth: float) -> Iterator[Probe]:
+class Fabric:
+    """This process in the gang. All of its methods are collective: every process calls them in the same order."""
+
+    def __init__(self, place: Place, local_rank: int, locals_: int, timeout: timedelta) -> None:
+        """Joins; raises `TrainerError` or torch's error when the others do not come."""
+        self.place, self.locals, self.timeout = place, locals_, timeout
+        self.rank, self.world = place.node_rank * locals_ + local_rank, place.node_count * locals_
+        self.device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        seat = replace(place, node_rank=self.rank, node_count=self.world)
+        self.store = open_store(seat, split_endpoint(place.rendezvous), timeout)
+        self.backend = "nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(self.backend, store=self.store, rank=self.rank, world_size=self.world, timeout=timeout)
+        self.told = 0
+
+    def names(self) -> list[str]:
+        """Node names by rank of node."""
+        self.store.set(f"name-{self.place.node_rank}", self.place.node_name)
+        return [self.store.get(f"name-{node}").decode() for node in range(self.place.node_count)]
+
+    def clock_skew(self) -> float:
+        """This node's clock minus node 0's, seconds: the median over rounds of reading both at the same barrier.
+
+        One process of each node compares; for the others it is 0.
+        """
+        firsts = list(range(0, self.world, self.locals))
+        control = dist.new_group(firsts, backend="gloo", timeout=self.timeout)
+        if self.rank not in firsts:
+            return 0.0
+        seen = []
+        for _ in range(_ROUNDS):
+            dist.barrier(group=control)
+            mine = time.time()
+            theirs = torch.tensor([mine], dtype=torch.float64)
+            dist.broadcast(theirs, src=0, group=control)
+            seen.append(mine - float(theirs))
+        return statistics.median(seen)
+
+    def measure(self, groups: Sequence[Group], mib: int) -> list[Reading]:
+        """An all-reduce of `mib` MiB in each group of nodes, all groups at the same time; the same list everywhere."""
+        self.told += 1
+        for number, nodes in enumerate(groups):
+            ranks = [node * self.locals + local for node in nodes for local in range(self.locals)]
+            # All processes make all groups: torch asks for it, members or not.
+            group = dist.new_group(ranks, timeout=self.timeout)
+            if self.rank in ranks:
+                reading = self._all_reduce(group, len(ranks), ranks.index(self.rank), mib * _MIB)
+                if self.rank == ranks[0]:
+                    self.store.set(
+                        f"reading-{self.told}-{number}", json.dumps([reading.right, reading.bus_bandwidth_gb_s])
+                    )
+                dist.destroy_process_group(group)
+        keys = [f"reading-{self.told}-{number}" for number in range(len(groups))]
+        return [Reading(*json.loads(self.store.get(key))) for key in keys]
+
+    def _all_reduce(self, group: dist.ProcessGroup, ranks: int, index: int, size_bytes: int) -> Reading:
+        """Of the slowest rank: every rank must be right, and the time is the longest of the best."""
+        elements = size_bytes // 4
+        # Small integers: their sums are exact in float32 and each element differs from its neighbours.
+        pattern = torch.arange(elements, dtype=torch.float32, device=self.device) % 251
+        wanted = pattern * ranks + ranks * (ranks - 1) / 2
+        best, right = float("inf"), True
+        for _ in range(_ROUNDS):
+            tensor = pattern + index
+            dist.barrier(group=group)
+            started = time.monotonic()
+            dist.all_reduce(tensor, group=group)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            best = min(best, time.monotonic() - started)
+            right = right and torch.equal(tensor, wanted)
+        worst = torch.tensor([best, 0.0 if right else 1.0], device=self.device)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=group)
+        slowest, wrong = worst.tolist()
+        return Reading(wrong == 0.0, bus_bandwidth(size_bytes, slowest, ranks))
+
+
+def prove(fabric: Fabric, expectation: Expectation) -> Iterator[Probe | float]:
+    """Probes of this node, and the gang's bus bandwidth (GB/s) as the one number among them."""
+    skew = fabric.clock_skew()
     yield Probe(
         name="clock_skew_s",
         ok=abs(skew) <= expectation.clock_skew_s,
         seen=f"{skew:+.3f}",
         wanted=f"within {expectation.clock_skew_s}",
     )
-    yield Probe(name="all_reduce", ok=right, seen="the right sum" if right else "a wrong sum", wanted="the right sum")
-    single = dist.get_world_size() == 1
+    nodes = tuple(range(fabric.place.node_count))
+    (whole,) = fabric.measure([nodes], expectation.all_reduce_mib)
+    single, floor = fabric.world == 1, expectation.bus_bandwidth_gb_s
+    yield whole.bus_bandwidth_gb_s
     yield Probe(
-        name="bus_bandwidth_gb_s",
-        ok=single or bandwidth >= expectation.bus_bandwidth_gb_s,
-        seen="one node alone" if single else f"{bandwidth:.3f}",
-        wanted=f">= {expectation.bus_bandwidth_gb_s}",
+        name="all_reduce",
+        ok=whole.right,
+        seen="the right sum" if whole.right else "a wrong sum",
+        wanted="the right sum",
     )
+    fast = single or whole.bus_bandwidth_gb_s >= floor
+    seen = "one process alone" if single else f"{whole.bus_bandwidth_gb_s:.3f}"
+    yield Probe(name="bus_bandwidth_gb_s", ok=fast, seen=seen, wanted=f">= {floor}")
+    if not (whole.right and fast) and len(nodes) > 2:
+        yield _blame(fabric, expectation, nodes)
 
 
-def _join(place: Place, timeout_s: float) -> None:
-    store = open_store(place, split_endpoint(place.rendezvous), timedelta(seconds=timeout_s))
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    if torch.cuda.is_available():
-        torch.cuda.set_device(0)
-    dist.init_process_group(
-        backend, store=store, rank=place.node_rank, world_size=place.node_count, timeout=timedelta(seconds=timeout_s)
+def _blame(fabric: Fabric, expectation: Expectation, nodes: Group) -> Probe:
+    """This node's part in a gang that is slow or wrong."""
+    worst: dict[Group, Reading] = {}
+
+    def sound(groups: Sequence[Group]) -> list[bool]:
+        readings = fabric.measure(groups, expectation.all_reduce_mib)
+        worst.update(zip(groups, readings, strict=True))
+        return [one.right and one.bus_bandwidth_gb_s >= expectation.bus_bandwidth_gb_s for one in readings]
+
+    located = locate(nodes, sound)
+    return blame_probe(fabric.place.node_rank, fabric.names(), located, worst, expectation.bus_bandwidth_gb_s)
+
+
+def blame_probe(
+    me: int, names: Sequence[str], located: Located, readings: dict[Group, Reading], floor_gb_s: float
+) -> Probe:
+    """Whether it is this node that makes the gang slow; `readings`: of the groups that were measured on the way."""
+    wanted = f"sound with others, >= {floor_gb_s} GB/s"
+    slow = ", ".join(names[node] for node in located.slow)
+    if me not in located.slow:
+        whose = f"the slow node is {slow}" if slow else f"no single node is to blame after {located.rounds} rounds"
+        return Probe(name="slow_node", ok=True, seen=whose, wanted=wanted)
+    pairs = [(group, one) for group, one in readings.items() if len(group) == 2 and me in group]
+    said = "; ".join(
+        f"{one.bus_bandwidth_gb_s:.3f} GB/s{'' if one.right else ' and a wrong sum'} with "
+        + ", ".join(names[node] for node in group if node != me)
+        for group, one in pairs
     )
+    return Probe(name="slow_node", ok=False, seen=said, wanted=wanted, cure="replace this node")
 
 
-def _clock_skew() -> float:
-    """This node's clock minus rank 0's, seconds; the median over rounds of reading both at the same barrier."""
-    control = dist.new_group(backend="gloo")
-    seen = []
-    for _ in range(_ROUNDS):
-        dist.barrier(group=control)
-        mine = time.time()
-        theirs = torch.tensor([mine], dtype=torch.float64)
-        dist.broadcast(theirs, src=0, group=control)
-        seen.append(mine - float(theirs))
-    return statistics.median(seen)
+def main() -> int:
+    """One process: joins, measures, writes what it found as JSON to `--out`; exit code 0 whatever it found."""
+    options = _parse()
+    expectation = Expectation.model_validate_json(options.expectation.read_bytes())
+    found: dict[str, object] = {"probes": [], "bus_bandwidth_gb_s": None, "error": None}
+    probes = list[Probe]()
+    try:
+        place = Place.of(os.environ)
+        fabric = Fabric(place, options.local_rank, options.locals, timedelta(seconds=options.join_timeout_s))
+        try:
+            for one in prove(fabric, expectation):
+                if isinstance(one, Probe):
+                    probes.append(one)
+                else:
+                    found["bus_bandwidth_gb_s"] = one
+        finally:
+            dist.destroy_process_group()
+    except (TrainerError, RuntimeError, OSError) as error:
+        found["error"] = str(error).splitlines()[0][:400]
+    found["probes"] = [one.model_dump(mode="json") for one in probes]
+    temporary = options.out.with_suffix(".part")
+    temporary.write_text(json.dumps(found))
+    temporary.rename(options.out)
+    return 0
 
 
-def _all_reduce(size_bytes: int, device: torch.device) -> tuple[bool, float]:
-    """Whether every element came out right in every round, and the bus bandwidth of the slowest rank's best round."""
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    elements = size_bytes // 4
-    # Small integers: their sums are exact in float32 and each element differs from its neighbours.
-    pattern = torch.arange(elements, dtype=torch.float32, device=device) % 251
-    wanted = pattern * ranks + ranks * (ranks - 1) / 2
-    best, right = float("inf"), True
-    for _ in range(_ROUNDS):
-        tensor = pattern + rank
-        dist.barrier()
-        started = time.monotonic()
-        dist.all_reduce(tensor)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.monotonic() - started)
-        right = right and torch.equal(tensor, wanted)
-    slowest = torch.tensor([best], device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return right, bus_bandwidth(size_bytes, float(slowest), ranks)
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m trainer.health.fabric")
+    parser.add_argument("--expectation", type=Path, required=True)
+    parser.add_argument("--local-rank", type=int, required=True)
+    parser.add_argument("--locals", type=int, required=True)
+    parser.add_argument("--join-timeout-s", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # Threads of a fabric that never came together may not end by themselves.
+    os._exit(code)

@@ -10,24 +10,39 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.contract import DATA_MANIFEST_NAME, DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, Probe
+from trainer.health.clocks import clock_probes
+from trainer.health.fabrics import efa_probes
+from trainer.health.gpus import gpu_probes
+from trainer.health.looking import Look
+from trainer.health.throughput import throughput_probes
 
 _GIB = 2**30
 _MEMORY_SHARE = 0.9
 """The kernel and the firmware keep a part of the memory that an instance type promises."""
 
 
-def node_probes(expectation: Expectation, local: Path, shared: Path) -> Iterator[Probe]:
-    """Everything that a node can check alone; in the order in which a person would."""
+def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look) -> Iterator[Probe]:
+    """Everything that a node can check alone; in the order in which a person would.
+
+    What the profile does not promise is not looked at: a CPU profile asks no GPU tool.
+    """
     yield _at_least("cpus", float(len(os.sched_getaffinity(0))), float(expectation.cpus), "{:.0f}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     yield _at_least("memory_gib", memory, expectation.memory_gib * _MEMORY_SHARE, "{:.1f}")
     accelerators = _accelerators() if expectation.accelerators else 0
     yield _at_least("accelerators", float(accelerators), float(expectation.accelerators), "{:.0f}")
+    if expectation.gpus is not None:
+        yield from gpu_probes(expectation.gpus, look, expectation.versions.get("driver"))
+    yield from efa_probes(expectation.efa_devices, look)
     places = {LOCAL_CHECKPOINTS: local, SHARED_CHECKPOINTS: shared}
     for mount in expectation.mounts:
         yield readable(Path(mount)) if mount == DATA_MOUNT else writable(places.get(mount, Path(mount)))
     yield _free("local_disk_gib", local, expectation.local_disk_gib)
     yield _free("shared_disk_gib", shared, expectation.shared_disk_gib)
+    mib = expectation.throughput_mib
+    yield from throughput_probes("local_throughput", local, mib, expectation.local_mb_s)
+    yield from throughput_probes("shared_throughput", shared, mib, expectation.shared_mb_s)
+    yield from clock_probes(expectation.clock_skew_s, expectation.time_source, look)
 
 
 def readable(mount: Path) -> Probe:

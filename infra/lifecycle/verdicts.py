@@ -1,0 +1,84 @@
+"""From the nodes' reports to what is done about them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infra.actions.nodes import NodeFacts
+from trainer.contract import HealthReport, Probe, Verdict
+
+COLLECTIVE = frozenset({"fabric", "all_reduce", "bus_bandwidth_gb_s"})
+"""Probes that all nodes pass or fail together."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    verdicts: tuple[dict[str, Any], ...]
+    """One per report, as the record keeps it."""
+    common: tuple[Probe, ...]
+    """What fails with the same words on every node: no node's fault, and no other node would do better."""
+    blind: tuple[Probe, ...]
+    """What no report could look at, each probe once."""
+
+    @property
+    def unfit(self) -> list[dict[str, Any]]:
+        """To be replaced."""
+        return [verdict for verdict in self.verdicts if not verdict["fit"]]
+
+    @property
+    def fabric(self) -> bool:
+        return all(verdict["fabric"] for verdict in self.verdicts)
+
+
+def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts]) -> Judgement:
+    """A node is judged by its own probes; what only shows between nodes, or on all alike, is nobody's fault."""
+    instances = {node.name: node.instance for node in nodes}
+    common = _common(list(reports.values()))
+    shared = {(probe.name, probe.seen) for probe in common}
+    verdicts = []
+    for node, report in sorted(reports.items()):
+        failed = [probe for probe in report.probes if probe.verdict is Verdict.FAIL]
+        own = [one for one in failed if one.name not in COLLECTIVE and (one.name, one.seen) not in shared]
+        verdicts.append(
+            {
+                "node": node,
+                "instance": instances.get(node, ""),
+                "fit": not own,
+                "fabric": not any(probe.name in COLLECTIVE for probe in failed),
+                "probes": json.loads(report.model_dump_json())["probes"],
+                "bus_bandwidth_gb_s": report.bus_bandwidth_gb_s,
+            }
+        )
+    blind = {probe.name: probe for one in reports.values() for probe in one.probes if probe.verdict is Verdict.BLIND}
+    return Judgement(tuple(verdicts), common, tuple(blind.values()))
+
+
+def _common(reports: list[HealthReport]) -> tuple[Probe, ...]:
+    """Of one node alone nothing can be said to be common."""
+    if len(reports) < 2:
+        return ()
+    failed = [
+        {(p.name, p.seen): p for p in one.probes if p.verdict is Verdict.FAIL and p.name not in COLLECTIVE}
+        for one in reports
+    ]
+    return tuple(probe for key, probe in failed[0].items() if key[0] != REPORT and all(key in one for one in failed))
+
+
+REPORT = "report"
+"""The probe of a pod that left no report: nodes that died alike may well have died each of its own."""
+
+
+def why(verdict: Mapping[str, Any], profile: str) -> str:
+    """What failed on a node, with what was wanted."""
+    bad = [one for one in verdict["probes"] if not one["ok"] and one.get("looked", True)]
+    told = [f"{one['name']}: {one['seen']}, wanted {one['wanted']}" for one in bad]
+    return f"{'; '.join(told)} (profile {profile})"
+
+
+def told(probe: Probe) -> str:
+    """One probe with its cure."""
+    cure = f" ({probe.cure})" if probe.cure else ""
+    return f"{probe.name}: {probe.seen}, wanted {probe.wanted}{cure}"

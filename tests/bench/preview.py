@@ -1,0 +1,152 @@
+"""How long `bivouac preview` takes for a whole campaign, warm, for 2 and for 512 nodes; beside a bare `pulumi preview`.
+
+The engine, the plugins and the program are real, AWS is emulated in this process. Pairs are interleaved, so that what
+else the machine does falls on both; the ratio is that of the medians.
+
+    .venv/bin/python tests/bench/preview.py [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
+os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.01")
+
+import yaml  # noqa: E402
+from campaign_world import Camp, camp  # noqa: E402
+from pulumi import automation as auto  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from infra.commands.preview import preview_command  # noqa: E402
+from infra.events import Stage  # noqa: E402
+from infra.lifecycle import provision  # noqa: E402
+from infra.lifecycle.looking import looking, stacks  # noqa: E402
+from infra.lifecycle.stages import Step, run_step  # noqa: E402
+from infra.names import PROJECT  # noqa: E402
+from infra.program import program  # noqa: E402
+
+RESULTS = Path(os.environ.get("BIVOUAC_BENCH", ROOT / "results/bench")) / "preview.json"
+LIMIT_S = 15.0
+LARGE = 512
+CPU = list[float]()
+"""CPU seconds of each preview, of this process (with the emulated AWS in it) and of the engines that it waited for."""
+
+
+def spec_file(one: Camp, folder: Path, count: int) -> Path:
+    document = one.spec.model_dump(mode="json", exclude_unset=True)
+    document["nodes"] |= {"count": count}
+    document["training"] |= {"global_batch": 16 * count}
+    document["money"] |= {"budget_usd": 1_000_000}
+    path = folder / f"nodes-{count}.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def previewed(path: Path) -> tuple[float, int]:
+    """Seconds, and resources in both stacks."""
+    out = StringIO()
+    began, spent = time.monotonic(), sum(os.times()[:4])
+    code = preview_command(path, True, Console(file=out, width=300))
+    seconds = time.monotonic() - began
+    CPU.append(round(sum(os.times()[:4]) - spent, 2))
+    told = json.loads(out.getvalue())
+    assert code in (0, 2), told["findings"]
+    return seconds, sum(max(one["resources"], len(one["planned"])) for one in told["stacks"])
+
+
+@contextmanager
+def bare_stack(one: Camp, folder: Path) -> Iterator[Callable[[], float]]:
+    """The peer: `pulumi preview` of the campaign stack alone on an empty local backend, without refresh."""
+    context = looking(one.spec, one.plan, Console(file=StringIO()))
+    config = stacks(context)[context.names.stack]()
+    (folder / "backend").mkdir()
+    options = auto.LocalWorkspaceOptions(
+        work_dir=str(folder),
+        project_settings=auto.ProjectSettings(
+            name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=f"file://{folder}/backend")
+        ),
+        env_vars={"PULUMI_CONFIG_PASSPHRASE": ""},
+    )
+    stack = auto.create_or_select_stack("bare", project_name=PROJECT, program=program, opts=options)
+    stack.set_all_config({key: auto.ConfigValue(value) for key, value in config.items()})
+
+    def run() -> float:
+        began = time.monotonic()
+        stack.preview(on_output=lambda _: None)
+        return time.monotonic() - began
+
+    yield run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    rows: dict[str, list[float]] = {}
+    counts: dict[str, int] = {}
+
+    def note(name: str, value: float) -> None:
+        rows.setdefault(name, []).append(round(value, 2))
+        print(f"  {name:<42} {value:6.2f} s", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="bivouac-bench-") as text, camp(Path(text) / "camp") as one:
+        folder = Path(text)
+        os.environ["BIVOUAC_SITE"] = "in-process"
+        small, large = spec_file(one, folder, 2), spec_file(one, folder, LARGE)
+        (folder / "bare").mkdir()
+        with bare_stack(one, folder / "bare") as bare:
+            print("warming up", flush=True)
+            previewed(small)
+            bare()
+            for _ in range(options.rounds):
+                for name, path in (
+                    ("preview, 2 nodes, not begun", small),
+                    (f"preview, {LARGE} nodes, not begun", large),
+                ):
+                    seconds, counts[name] = previewed(path)
+                    note(name, seconds)
+                note("pulumi preview alone, campaign stack", bare())
+        with one.opened() as context:
+            run_step(context, Step(Stage.PROVISION, "bench", provision.run))
+        (folder / "own.yaml").write_text(yaml.safe_dump(one.spec.model_dump(mode="json", exclude_unset=True)))
+        for _ in range(options.rounds):
+            seconds, counts["preview, a campaign that stands"] = previewed(folder / "own.yaml")
+            note("preview, a campaign that stands", seconds)
+    return told(rows, counts)
+
+
+def told(rows: dict[str, list[float]], counts: dict[str, int]) -> int:
+    medians = {name: statistics.median(several) for name, several in rows.items()}
+    few, many = "preview, 2 nodes, not begun", f"preview, {LARGE} nodes, not begun"
+    ratio = medians[many] / medians[few]
+    worst = max(value for name, value in medians.items() if name.startswith("preview"))
+    print(f"\n{'what':<44} {'median':>8} {'resources':>10}")
+    for name, median in medians.items():
+        print(f"{name:<44} {median:7.2f} s {counts.get(name, ''):>10}")
+    print(f"{LARGE} nodes against 2: {ratio:.2f} x (at most 1.2); the slowest {worst:.1f} s (at most {LIMIT_S:.0f})")
+    equal = counts[few] == counts[many]
+    print(f"CPU seconds of the previews: {CPU}")
+    facts: dict[str, Any] = {
+        "rows": rows, "cpu_s": CPU, "medians": medians, "resources": counts, "ratio": ratio, "equal": equal,
+        "cores": os.cpu_count(), "load": os.getloadavg(),
+    }  # fmt: skip
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(facts, indent=1))
+    return 0 if worst <= LIMIT_S and ratio <= 1.2 and equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

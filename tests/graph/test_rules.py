@@ -1,0 +1,217 @@
+"""The rules over the resource graph: every type and purchase option passes, and each broken graph is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.catalogue import InstanceType, instance_types
+from infra.checks.finding import Level
+from infra.errors import UserError
+from infra.rules import RULES, Graph, Resource, broken, findings
+from infra.rules.graph import UNKNOWN
+from infra.spec import Capacity
+from tests.example import example_spec
+from tests.graph.engine import Graph as Built
+from tests.graph.engine import campaign_graph
+from tests.graph.test_layouts import SOLD, nodes
+
+SPEC = example_spec(money={"alarm_email": "someone@example.com"})
+
+
+@pytest.fixture(scope="module")
+def whole() -> Graph:
+    return campaign_graph(SPEC).asked
+
+
+@pytest.mark.parametrize(("item", "capacity"), SOLD, ids=lambda part: getattr(part, "name", part))
+def test_every_type_of_the_catalogue_in_every_way_it_is_sold_passes_all_rules(
+    item: InstanceType, capacity: Capacity
+) -> None:
+    spec = example_spec(
+        nodes=nodes(item, capacity).model_dump(mode="json"), money={"alarm_email": "someone@example.com"}
+    )
+    if item.maker == "neuron":
+        with pytest.raises(UserError, match="no device plugin"):
+            campaign_graph(spec)
+        return
+    found = findings(campaign_graph(spec).asked, spec)
+    assert [one for one in found if one.level is not Level.INFO] == []
+
+
+@pytest.mark.parametrize("egress", ["nat", "endpoints"])
+def test_both_ways_out_pass_all_rules(egress: str) -> None:
+    spec = example_spec(network={"egress": egress}, money={"alarm_email": "someone@example.com"})
+    assert not broken(findings(campaign_graph(spec).asked, spec))
+
+
+def test_the_foundation_passes_all_rules(foundation: Built) -> None:
+    assert findings(foundation.asked, SPEC) == ()
+
+
+def test_a_campaign_without_anyone_to_alarm_is_warned_about() -> None:
+    spec = example_spec()
+    found = [one for one in findings(campaign_graph(spec).asked, spec) if one.rule == "budget_exists"]
+    assert [one.level for one in found] == [Level.WARNING] and "money.alarm_email" in found[0].cure
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def damaged(graph: Graph, title: str, change: Change | None, **fields: Any) -> Graph:
+    """The same graph with one resource changed, or without it."""
+    other, hit = Graph(), 0
+    for one in graph:
+        if str(one) == title and not one.type.startswith("bivouac:"):
+            hit += 1
+            if change is None and not fields:
+                continue
+            inputs = json.loads(json.dumps(dict(one.inputs)))
+            if change is not None:
+                change(inputs)
+            one = replace(one, inputs=inputs, **fields)
+        other.add(one)
+    assert hit == 1, f"{hit} resources {title}"
+    return other
+
+
+def setting(**changes: Any) -> Change:
+    return lambda inputs: inputs.update(changes)
+
+
+def at(path: str, value: Any) -> Change:
+    def change(inputs: dict[str, Any]) -> None:
+        *way, last = (int(part) if part.isdigit() else part for part in path.split("."))
+        place: Any = inputs
+        for part in way:
+            place = place[part]
+        place[last] = value
+
+    return change
+
+
+def gone(path: str) -> Change:
+    def change(inputs: dict[str, Any]) -> None:
+        *way, last = (int(part) if part.isdigit() else part for part in path.split("."))
+        place: Any = inputs
+        for part in way:
+            place = place[part]
+        del place[last]
+
+    return change
+
+
+GPU = "LaunchTemplate gpu-nodes"
+BROKEN: list[tuple[str, str, Change | None, str]] = [
+    ("no_public_ingress", "SecurityGroupIngressRule nodes-self-in", setting(cidrIpv4="0.0.0.0/0"), "outside the VPC"),
+    ("no_public_ingress", "SecurityGroupIngressRule lustre-nodes-in-988", setting(cidrIpv6="::/0"), "outside the VPC"),
+    ("no_public_ingress", "Subnet gpu", setting(mapPublicIpOnLaunch=True), "public addresses"),
+    ("no_public_ingress", GPU, at("networkInterfaces.0.associatePublicIpAddress", "true"), "public addresses"),
+    ("nodes_reach_each_other", "SecurityGroupEgressRule nodes-self-out", None, "names itself both ways"),
+    ("nodes_reach_each_other", "SecurityGroupIngressRule nodes-self-in", setting(ipProtocol="tcp"), "both ways"),
+    ("nodes_reach_each_other", GPU, at("networkInterfaces.7.securityGroups", ["sg-other"]), "different groups"),
+    ("nodes_reach_each_other", GPU, at("networkInterfaces.7.securityGroups", []), "different groups"),
+    ("efa_devices", GPU, gone("networkInterfaces.5"), "does not attach all"),
+    ("efa_devices", GPU, at("networkInterfaces.5.networkCardIndex", 7), "several EFA devices on one card"),
+    ("efa_devices", GPU, at("networkInterfaces.0.interfaceType", "efa-only"), "no primary interface"),
+    ("one_zone", "Subnet gpu", setting(availabilityZone="us-east-1f"), "campaign's zone"),
+    ("purchase", GPU, setting(instanceMarketOptions={"marketType": "capacity-block"}), "otherwise than the spec"),
+    ("metadata_service", GPU, at("metadataOptions.httpTokens", "optional"), "version 1"),
+    ("metadata_service", "LaunchTemplate system-nodes", at("metadataOptions.httpPutResponseHopLimit", 2),
+     "node's role"),
+    ("encrypted_volumes", GPU, at("blockDeviceMappings.0.ebs.encrypted", "false"), "not encrypted"),
+    ("encrypted_volumes", GPU, setting(blockDeviceMappings=[]), "image's settings"),
+    ("none_before_asked", "NodeGroup gpu-nodes", at("scalingConfig.desiredSize", 4), "at once"),
+    ("deadline_guard", "Schedule deadline", None, "no schedule stops it"),
+    ("deadline_guard", "Schedule deadline", at("target.input", '{"NodegroupName": "other"}'), "no schedule stops it"),
+    ("budget_exists", "Budget budget", setting(costFilters=[]), "something else"),
+    ("budget_exists", "Budget budget", setting(limitAmount="1000000"), "more than the campaign"),
+    ("tags_everywhere", GPU, gone("tagSpecifications.1"), "does not mark"),
+    ("tags_everywhere", "Vpc vpc", at("tags", {"bivouac:campaign": "other"}), "another's tag"),
+    ("nothing_made_from_inside", "PersistentVolumeClaim shared", gone("spec.volumeName"), "volume that the stack"),
+    ("no_wildcard_rights", "RolePolicy steward",
+     setting(policy='{"Statement": [{"Effect": "Allow", "Action": ["ec2:*"], "Resource": "*"}]}'), "groups of actions"),
+    ("cluster_is_closed", "Cluster cluster", at("accessConfig.authenticationMode", "API_AND_CONFIG_MAP"),
+     "whoever made it"),
+    ("cluster_is_closed", "Cluster cluster", at("upgradePolicy.supportType", "EXTENDED"), "extended support"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "title", "change", "word"), BROKEN)
+def test_a_broken_graph_is_told_by_its_rule(
+    whole: Graph, rule: str, title: str, change: Change | None, word: str
+) -> None:
+    told = [one for one in findings(damaged(whole, title, change), SPEC) if one.level is Level.ERROR]
+    assert rule in {one.rule for one in told}, told
+    assert any(word in one.message and one.cure and one.seen for one in told if one.rule == rule), told
+
+
+def test_edges_that_are_missing_are_told(whole: Graph) -> None:
+    alone = {"depends": frozenset(), "refers": {}}
+    told = {one.rule for one in findings(damaged(whole, "NodeGroup gpu-nodes", None, **alone), SPEC)}
+    assert {"cni_outlives_nodes", "deadline_guard", "one_zone"} <= told
+    free = damaged(whole, "ServiceAccount trainer", None, deleted_with="")
+    assert "nothing_made_from_inside" in {one.rule for one in findings(free, SPEC)}
+    strange = damaged(whole, "Vpc vpc", None, provider="urn:pulumi:x::y::pulumi:providers:aws::default::1")
+    assert "tags_everywhere" in {one.rule for one in findings(strange, SPEC)}
+
+
+def test_a_card_that_carries_no_efa_and_a_block_in_a_placement_group_are_told() -> None:
+    b300 = example_spec(nodes={"instance_type": "p6-b300.48xlarge"})
+    moved = damaged(campaign_graph(b300).asked, GPU, at("networkInterfaces.1.networkCardIndex", 0))
+    assert any("card 0" in one.message for one in findings(moved, b300))
+    item = next(one for one in instance_types() if one.capacity_block)
+    block = example_spec(nodes=nodes(item, Capacity.CAPACITY_BLOCK).model_dump(mode="json"))
+    placed = damaged(campaign_graph(block).asked, GPU, setting(placement={"groupName": "x"}))
+    assert any("capacity block" in one.message for one in findings(placed, block))
+
+
+def test_an_open_bucket_is_told_by_name(foundation: Built) -> None:
+    for kind, word in (
+        ("BucketPublicAccessBlock", "opened to the world"),
+        ("BucketVersioning", "keeps no versions"),
+        ("BucketPolicy", "without TLS"),
+        ("BucketServerSideEncryptionConfiguration", "not encrypted"),
+        ("BucketLifecycleConfiguration", "broken uploads"),
+    ):
+        found = findings(damaged(foundation.asked, f"{kind} archive", None), SPEC)
+        assert [word in one.message and "bivouac-archive" in one.message for one in found] == [True], (kind, found)
+    assert broken(findings(damaged(foundation.asked, "Bucket data", setting(forceDestroy=True)), SPEC))
+
+
+def test_values_that_only_aws_will_give_are_judged_by_what_they_come_from(whole: Graph) -> None:
+    """As a preview of a stack that does not stand yet sees them."""
+
+    def veiled(one: Resource) -> Resource:
+        def veil(value: Any) -> Any:
+            if isinstance(value, list):
+                return [veil(part) for part in value]
+            if isinstance(value, dict):
+                return {key: veil(part) for key, part in value.items()}
+            given = isinstance(value, str) and (value.split("-")[0] in KINDS or value.startswith("sg-"))
+            return UNKNOWN if given else value
+
+        return replace(one, inputs=veil(dict(one.inputs)))
+
+    blind = Graph()
+    for one in whole:
+        blind.add(veiled(one))
+    assert any(one.inputs.get("securityGroupId") == UNKNOWN for one in blind)
+    assert not broken(findings(blind, SPEC))
+    without = Graph()
+    for one in blind:
+        if str(one) != "SecurityGroupIngressRule nodes-self-in":
+            without.add(one)
+    assert broken(findings(without, SPEC))
+
+
+KINDS = {"SecurityGroup", "Subnet", "Vpc", "RouteTable", "LustreFileSystem", "NatGateway", "Eip", "InternetGateway"}
+
+
+def test_every_rule_says_what_it_wants() -> None:
+    assert all(rule.__doc__ and len(rule.__doc__) > 40 for rule in RULES)
+    assert len({rule.__name__ for rule in RULES}) == len(RULES)

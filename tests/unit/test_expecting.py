@@ -1,0 +1,59 @@
+"""What a node is held against follows from instance type, spec and what was baked."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.catalogue import instance_types
+from infra.catalogue.hardware import gpu_expectation
+from infra.lifecycle.expecting import baked_versions, expectation_of, read_versions, shared_floor_mb_s
+from tests.example import example_spec
+
+BAKED = {
+    "versions": {
+        "nvidia_driver": {"version": "580.159.03"},
+        "efa": {"version": "1.49.0", "kernel_module": "3.1.0", "ofi_nccl": "1.20.0"},
+        "nccl": {"package": "libnccl-2.28.9-1+cuda13.0"},
+        "trainer_image": {"packages": []},
+    }
+}
+
+
+def test_an_instance_type_is_expected_with_all_its_hardware_and_what_was_baked() -> None:
+    wanted = expectation_of(example_spec(preflight={"dcgm_level": 2}), "https://s3.example", BAKED)
+    gpus = wanted.gpus
+    assert gpus is not None and (gpus.product, gpus.count, gpus.nvlinks, gpus.nvswitch) == ("H100", 8, 18, True)
+    assert (wanted.efa_devices, wanted.dcgm_level, wanted.time_source) == (32, 2, "https://s3.example")
+    assert wanted.versions == {"driver": "580.159.03", "efa": "3.1.0", "aws-ofi-nccl": "1.20.0", "nccl": "2.28.9"}
+    assert wanted.bus_bandwidth_gb_s == pytest.approx(0.7 * 437)
+
+
+def test_the_share_of_the_profiles_bandwidth_is_the_specs_to_choose() -> None:
+    wanted = expectation_of(example_spec(preflight={"bus_bandwidth_share": 0.9}), None, {})
+    assert wanted.bus_bandwidth_gb_s == pytest.approx(0.9 * 437)
+
+
+def test_a_rehearsal_holds_this_machine_against_what_it_is() -> None:
+    wanted = expectation_of(example_spec(preflight={"profile": "this-machine"}), "http://aws", BAKED)
+    assert wanted.gpus is None and wanted.efa_devices == 0 and not wanted.versions
+    assert wanted.throughput_mib > 0 and wanted.shared_mb_s > 0 and wanted.time_source == "http://aws"
+
+
+def test_a_nodes_share_of_the_file_system_follows_from_capacity_tier_and_nodes() -> None:
+    storage = {"shared": {"capacity_gib": 9600, "throughput_mbs_per_tib": 500}}
+    four = shared_floor_mb_s(example_spec(storage=storage))
+    assert four == pytest.approx(0.5 * 9600 / 1024 * 500 / 4)
+    assert shared_floor_mb_s(example_spec(storage=storage, nodes={"count": 8})) == pytest.approx(four / 2)
+
+
+def test_only_what_the_file_of_versions_names_is_held_against_anything() -> None:
+    assert baked_versions({}) == {} and baked_versions({"trainer_image": {"packages": []}}) == {}
+    assert set(baked_versions(read_versions())) <= {"driver", "efa", "aws-ofi-nccl", "nccl"}
+
+
+@pytest.mark.parametrize("item", instance_types(), ids=lambda item: item.name)
+def test_every_type_of_the_catalogue_says_what_its_gpus_must_show(item: object) -> None:
+    wanted = gpu_expectation(item)  # type: ignore[arg-type]
+    assert (wanted is None) == (item.maker == "neuron")  # type: ignore[attr-defined]
+    if wanted is not None:
+        assert wanted.nvlinks in (0, 12, 18) and (wanted.nvlinks == 0 or wanted.count == 8)

@@ -1,0 +1,67 @@
+"""The node's clock against the time that others keep: chrony's estimate, and AWS's own `Date`."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+
+from trainer.contract import Probe
+from trainer.health.looking import CannotLook, Look, blind, text_of
+from trainer.health.parsers import clock
+
+_DATE_STEP_S = 1.0
+"""`Date` counts whole seconds."""
+_ANSWER_S = 5.0
+
+
+def clock_probes(skew_s: float, time_source: str | None, look: Look) -> Iterator[Probe]:
+    """Chrony where it can be asked (from a pod mostly not), and AWS where the driver has named an endpoint."""
+    try:
+        yield tracking_probe(clock.parse_tracking(text_of(look("chronyc", "-n", "tracking"), "chronyc")), skew_s)
+    except (CannotLook, ValueError) as error:
+        if time_source is None:
+            yield blind("clock", error, f"within {skew_s} s")
+    if time_source is not None:
+        yield _against(time_source, skew_s)
+
+
+def tracking_probe(seen: clock.Tracking, skew_s: float) -> Probe:
+    """Chrony's bound, not its estimate: what the clock is off at most."""
+    ok = seen.synchronised and seen.bound_s <= skew_s
+    said = f"off by at most {seen.bound_s:.6f} s" if seen.synchronised else "not synchronised"
+    return Probe(name="chrony", ok=ok, seen=f"{said}, source {seen.reference}", wanted=f"within {skew_s} s")
+
+
+def _against(url: str, skew_s: float) -> Probe:
+    """The second that AWS shows, from the request's beginning to its end."""
+    wanted = f"within {skew_s} s of AWS (whose Date counts whole seconds)"
+    began = time.time()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_ANSWER_S) as answer:
+            date = answer.headers["Date"]
+    except urllib.error.HTTPError as error:  # an answer all the same
+        date = error.headers["Date"]
+    except OSError as error:
+        return blind("clock_aws", f"{url}: {error}", wanted, "the node needs its way to S3")
+    ended = time.time()
+    try:
+        theirs = parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return blind("clock_aws", f"{url} answers with Date {date!r}", wanted)
+    return date_probe(began, ended, theirs, skew_s)
+
+
+def date_probe(began: float, ended: float, theirs: float, skew_s: float) -> Probe:
+    """Off by what no moment of the request and of AWS's second can explain; Unix seconds."""
+    early, late = theirs - ended, began - (theirs + _DATE_STEP_S)
+    off = max(early, late, 0.0)
+    return Probe(
+        name="clock_aws",
+        ok=off <= skew_s,
+        seen=f"off by at least {off:.3f} s",
+        wanted=f"within {skew_s} s of AWS (whose Date counts whole seconds)",
+        cure="chronyd of the node must follow 169.254.169.123" if off > skew_s else "",
+    )

@@ -1,0 +1,94 @@
+"""The node's EFA devices, and NCCL's log as proof that the collective went over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.contract import Probe
+from trainer.health.looking import CannotLook, Look, blind, text_of
+from trainer.health.parsers import fabric
+from trainer.health.parsers.fabric import NcclLog
+
+SYSFS = Path("/sys/class/infiniband")
+_CURE = "the launch template's interfaces and the pod's request of vpc.amazonaws.com/efa must both name all of them"
+
+
+def efa_probes(wanted: int, look: Look, sysfs: Path = SYSFS) -> Iterator[Probe]:
+    """What the kernel has, and what libfabric can use; nothing where the type has no EFA."""
+    if not wanted:
+        return
+    yield _counted("efa_devices", of_sysfs(sysfs), wanted, "in /sys/class/infiniband")
+    for name in ("/opt/amazon/efa/bin/fi_info", "fi_info"):
+        try:
+            output = look(name, "-p", "efa", "-t", "FI_EP_RDM")
+        except CannotLook:
+            continue
+        # It ends with an error when it finds none, and that is an answer.
+        yield _counted("efa_libfabric", fabric.parse_fi_info(output.text), wanted, "by fi_info")
+        return
+    yield blind("efa_libfabric", "there is no fi_info in the image", f"{wanted} devices", "bake the EFA installer in")
+
+
+def of_sysfs(sysfs: Path) -> tuple[str, ...]:
+    """RDMA devices of Amazon's."""
+    if not sysfs.is_dir():
+        return ()
+    found = []
+    for device in sorted(sysfs.iterdir()):
+        try:
+            vendor = (device / "device" / "vendor").read_text().strip()
+        except OSError:
+            continue
+        if vendor == fabric.EFA_VENDOR:
+            found.append(device.name)
+    return tuple(found)
+
+
+def _counted(name: str, devices: tuple[str, ...], wanted: int, where: str) -> Probe:
+    ok = len(devices) == wanted
+    return Probe(
+        name=name, ok=ok, seen=f"{len(devices)} {where}", wanted=f"{wanted} EFA devices", cure="" if ok else _CURE
+    )
+
+
+def nccl_probe(log: NcclLog, wanted: int) -> Probe:
+    """One verdict: the EFA provider, all devices, and no channel between nodes over anything else.
+
+    `NET/OFI Selected provider is efa, fabric is efa-direct (found N nics)`; a fall back to sockets is ten times slower
+    and says so only there.
+    """
+    wrong = []
+    if log.providers != ("efa",):
+        wrong.append(f"provider {', '.join(log.providers) or 'none'}")
+    elif log.nics and log.nics != (wanted,):
+        wrong.append(f"found {' and '.join(map(str, log.nics))} devices")
+    others = [name for name in (*log.networks, *log.channels) if "Libfabric" not in name]
+    if others:
+        wrong.append(f"network {', '.join(dict.fromkeys(others))}")
+    elif not log.networks and not log.channels:
+        wrong.append("NCCL names no network")
+    ends = sum(log.channels.values())
+    direct = f", {log.gdr_channels} of {ends} channel ends by GPUDirect" if ends else ""
+    using = f"provider efa{' (' + ', '.join(log.fabrics) + ')' if log.fabrics else ''}, {wanted} devices{direct}"
+    return Probe(
+        name="nccl_efa",
+        ok=not wrong,
+        seen="; ".join(wrong) or using,
+        wanted=f"provider efa with {wanted} devices and no other network",
+        cure="the image needs aws-ofi-nccl on its library path, the pod its EFA devices and huge pages"
+        if wrong
+        else "",
+    )
+
+
+def version_of(component: str, log: NcclLog | None, look: Look) -> str | None:
+    """What runs, by component; None where nothing tells."""
+    if component == "efa":
+        try:
+            return text_of(look("cat", "/sys/module/efa/version"), "efa").strip() or None
+        except CannotLook:
+            return None
+    if log is None:
+        return None
+    return {"nccl": log.nccl, "aws-ofi-nccl": log.plugin, "libfabric": log.libfabric}.get(component)

@@ -1,0 +1,220 @@
+"""Verdicts on the GPUs of a node: what their tools said against what the profile promises."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from trainer.contract import DCGM_LONGEST_S, GpuExpectation, Probe
+from trainer.health.looking import CannotLook, Look, blind, text_of
+from trainer.health.parsers import dcgm, kernel_log, nvidia_smi
+from trainer.health.parsers.nvidia_smi import Gpu, Smi
+
+_REPLACE = "replace the node: nobody repairs a GPU of an EC2 instance"
+_HARD_THROTTLES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+"""Reasons that an idle or freshly loaded GPU must not have; a software power cap under load is normal."""
+_LINK_ERRORS_ALLOWED = 0
+"""Since the driver was loaded, per link and kind; as in facebookresearch/gcm's `check-dcgmi nvlink`."""
+
+
+def gpu_probes(expectation: GpuExpectation, look: Look, driver: str | None = None) -> Iterator[Probe]:
+    """All that the tools of a node tell about its GPUs, in the order in which a person would ask.
+
+    `driver`: the version that was baked.
+    """
+    try:
+        smi = nvidia_smi.parse_query(text_of(look("nvidia-smi", "-q", "-x", timeout_s=60), "nvidia-smi"))
+    except (CannotLook, ValueError) as error:
+        cure = "the image must ask for the driver's `utility` capability: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        yield blind("gpus", error, f"{expectation.count} {expectation.product}", cure)
+    else:
+        yield from query_probes(smi, expectation)
+        if driver is not None:
+            yield version_probe("driver", smi.driver, driver)
+    yield _looked("xid", "no fatal Xid", lambda: xid_probe(_said(look, "dmesg")), _KERNEL_CURE)
+    if expectation.nvlinks:
+        wanted = f"{expectation.nvlinks} active links per GPU"
+        yield _looked("nvlinks", wanted, lambda: links_of(_said(look, "nvidia-smi", "nvlink", "-s"), expectation))
+        yield _looked("nvlink_errors", "none", lambda: link_errors_of(_said(look, "nvidia-smi", "nvlink", "-e")))
+
+
+def _said(look: Look, *command: str) -> str:
+    return text_of(look(*command), " ".join(command))
+
+
+_KERNEL_CURE = "the pod needs the capability SYSLOG to read the kernel log"
+
+
+def _looked(name: str, wanted: str, probe: Callable[[], Probe], cure: str = "") -> Probe:
+    try:
+        return probe()
+    except (CannotLook, ValueError) as error:
+        return blind(name, error, wanted, cure)
+
+
+def query_probes(smi: Smi, expectation: GpuExpectation) -> Iterator[Probe]:
+    """Of `nvidia-smi -q -x`: number and kind, memory errors, what waits for a reset, clocks, lanes, the switch."""
+    # As a whole word: an L40S is no L4.
+    named = re.compile(rf"\b{re.escape(expectation.product)}\b")
+    fitting = [one for one in smi.gpus if named.search(one.product)]
+    names = ", ".join(sorted({one.product for one in smi.gpus})) or "none"
+    yield Probe(
+        name="gpus",
+        ok=len(fitting) == smi.attached == expectation.count,
+        seen=f"{smi.attached} attached: {names}",
+        wanted=f"{expectation.count} {expectation.product}",
+        cure=_REPLACE,
+    )
+    yield _each(
+        "gpu_memory",
+        smi.gpus,
+        lambda gpu: _memory(gpu, expectation.memory_gib),
+        f">= {expectation.memory_gib:.0f} GiB each",
+    )
+    yield _each("mig", smi.gpus, lambda gpu: "partitioned" if gpu.mig else None, "not partitioned")
+    yield _each("ecc_mode", smi.gpus, lambda gpu: "off" if gpu.ecc is False else None, "on")
+    yield _each("ecc", smi.gpus, _memory_errors, "no uncorrectable error since boot, none over the threshold")
+    yield _each("row_remapping", smi.gpus, _remapping, "nothing failed, nothing waits for a reset")
+    yield _each("recovery", smi.gpus, _recovery, "the driver recommends nothing")
+    yield _each("throttling", smi.gpus, _throttled, "no slowdown by hardware or heat")
+    yield _each("clock_limits", smi.gpus, _limits, "power limit and lanes as built")
+    if expectation.nvswitch:
+        yield _each("fabric_manager", smi.gpus, _fabric, "Completed, Success")
+
+
+def _each(name: str, gpus: Iterable[Gpu], judge: Callable[[Gpu], str | None], wanted: str) -> Probe:
+    """One probe over all GPUs; `judge` says what is wrong with one."""
+    bad = [f"GPU {number} ({gpu.bus_id}): {wrong}" for number, gpu in enumerate(gpus) if (wrong := judge(gpu))]
+    return Probe(name=name, ok=not bad, seen="; ".join(bad) or "all well", wanted=wanted, cure=_REPLACE if bad else "")
+
+
+def _memory(gpu: Gpu, wanted_gib: float) -> str | None:
+    if gpu.memory_mib is None or gpu.memory_mib / 1024 >= wanted_gib:
+        return None
+    return f"{gpu.memory_mib / 1024:.1f} GiB"
+
+
+def _memory_errors(gpu: Gpu) -> str | None:
+    if gpu.volatile.uncorrectable:
+        return f"{gpu.volatile.uncorrectable} uncorrectable since boot, {gpu.aggregate.uncorrectable} in its life"
+    if gpu.sram_threshold_exceeded:
+        return f"SRAM errors over NVIDIA's threshold, {gpu.aggregate.uncorrectable} uncorrectable in its life"
+    return "memory that cannot be repaired" if gpu.unrepairable else None
+
+
+def _remapping(gpu: Gpu) -> str | None:
+    if gpu.remap_failed:
+        return "a row could not be remapped"
+    if gpu.remap_pending or gpu.repair_pending:
+        return "a repair waits for a reset"
+    return None
+
+
+def _recovery(gpu: Gpu) -> str | None:
+    return None if gpu.recovery_action in (None, "None") else gpu.recovery_action
+
+
+def _throttled(gpu: Gpu) -> str | None:
+    return ", ".join(one for one in gpu.throttles if one in _HARD_THROTTLES) or None
+
+
+def _limits(gpu: Gpu) -> str | None:
+    width, full = gpu.pcie_width
+    limit, default = gpu.power_limit_w
+    if width is not None and full is not None and width < full:
+        return f"PCIe x{width} of x{full}"
+    if limit is not None and default is not None and limit < default:
+        return f"power limit {limit:.0f} W of {default:.0f} W"
+    return None
+
+
+def _fabric(gpu: Gpu) -> str | None:
+    if gpu.fabric_state is None:  # GPUs before Hopper do not register with their switch
+        return None
+    if (gpu.fabric_state, gpu.fabric_status) == ("Completed", "Success"):
+        return None
+    return f"{gpu.fabric_state}, {gpu.fabric_status or 'no status'}"
+
+
+def links_of(text: str, expectation: GpuExpectation) -> Probe:
+    """Every GPU has all links of its type, none inactive."""
+    counts = {one.gpu: one.active for one in nvidia_smi.parse_links(text)}
+    bad = [f"GPU {gpu}: {active}" for gpu, active in counts.items() if active != expectation.nvlinks]
+    if len(counts) != expectation.count:
+        bad.append(f"{len(counts)} GPUs listed")
+    return Probe(
+        name="nvlinks",
+        ok=not bad,
+        seen="; ".join(bad) or f"{expectation.nvlinks} each",
+        wanted=f"{expectation.nvlinks} active links on each of {expectation.count} GPUs",
+        cure=_REPLACE if bad else "",
+    )
+
+
+def link_errors_of(text: str) -> Probe:
+    """Counters of all links; a fresh instance has none. Raises `CannotLook` without counters."""
+    errors = nvidia_smi.parse_link_errors(text)
+    bad = [
+        f"GPU {gpu} link {link}: {count} {kind}"
+        for (gpu, link, kind), count in errors.items()
+        if count > _LINK_ERRORS_ALLOWED
+    ]
+    if not errors:
+        raise CannotLook("no counters")
+    seen = "; ".join(bad[:4]) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")
+    return Probe(name="nvlink_errors", ok=not bad, seen=seen or f"{len(errors)} counters at 0",
+                 wanted=f"<= {_LINK_ERRORS_ALLOWED} each", cure=_REPLACE if bad else "")  # fmt: skip
+
+
+def xid_probe(log: str) -> Probe:
+    """Fatal events fail; others are told, since the node's GPUs have answered."""
+    events = kernel_log.parse(log)
+    fatal = list(dict.fromkeys(str(one) for one in events if one.fatal))
+    other = list(dict.fromkeys(str(one) for one in events if not one.fatal))
+    return Probe(
+        name="xid",
+        ok=not fatal,
+        seen="; ".join([*fatal, *(f"not fatal: {one}" for one in other)]) or "none",
+        wanted="no fatal Xid or SXid in the kernel log",
+        cure=_REPLACE if fatal else "",
+    )
+
+
+def diagnose(level: int, look: Look) -> Probe:
+    """DCGM's own diagnostic at this level."""
+    name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
+    try:
+        output = look("dcgmi", "diag", "-r", str(level), "--json", timeout_s=DCGM_LONGEST_S[level])
+        return diagnostic_probe(dcgm.parse(output.text or output.errors), level)
+    except (CannotLook, ValueError) as error:
+        cure = "bake DCGM into the image (it needs nv-hostengine), or leave preflight.dcgm_level out"
+        return blind(name, error, wanted, cure)
+
+
+def diagnostic_probe(seen: dcgm.Diagnostic, level: int) -> Probe:
+    """A diagnostic that skipped everything has seen nothing."""
+    name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
+    if not seen.executed:
+        return blind(name, f"DCGM {seen.version} skipped all of its {len(seen.results)} tests", wanted)
+    failed = [
+        f"{one.test} on GPU {one.gpus}: {' '.join(one.warnings) or one.status}" for one in seen.results if one.failed
+    ]
+    skipped = sorted({one.test for one in seen.results if one.status.startswith("skip")})
+    passed = f"{seen.executed} results, none failed" + (f"; skipped: {', '.join(skipped)}" if skipped else "")
+    return Probe(
+        name=name, ok=not failed, seen="; ".join(failed) or passed, wanted=wanted, cure=_REPLACE if failed else ""
+    )
+
+
+def version_probe(component: str, seen: str | None, wanted: str) -> Probe:
+    """`580` fits 580.159.03, `2.30.4` fits 2.30.4 and not 2.30.40."""
+    name = f"version {component}"
+    if seen is None:
+        return blind(name, "nothing told its version", wanted)
+    fits = [*_parts(seen)][: len(_parts(wanted))] == _parts(wanted)
+    cure = f"images/versions.yaml says {wanted}; bake anew, or mend the file" if not fits else ""
+    return Probe(name=name, ok=fits, seen=seen, wanted=wanted, cure=cure)
+
+
+def _parts(version: str) -> list[str]:
+    return version.removeprefix("v").replace("-", ".").replace("+", ".").split(".")

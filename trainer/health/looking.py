@@ -1,0 +1,54 @@
+"""Running a tool of the node: what it said, or why nothing could be seen."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainer.contract import Probe
+
+_LONGEST = 240
+"""Characters of a tool's words that are kept."""
+
+
+class CannotLook(Exception):
+    """The tool is missing, refused or silent; says nothing about the hardware."""
+
+
+@dataclass(frozen=True)
+class Output:
+    code: int
+    text: str
+    """Standard output."""
+    errors: str
+
+
+Look = Callable[..., Output]
+"""`look(*command, timeout_s=30)`; raises `CannotLook`."""
+
+
+def look(*command: str, timeout_s: float = 30.0) -> Output:
+    """Run a tool; its exit code is for the caller to judge. Raises `CannotLook` when it is not there or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+    except FileNotFoundError as error:
+        raise CannotLook(f"there is no {command[0]} in the image") from error
+    except subprocess.TimeoutExpired as error:
+        raise CannotLook(f"{' '.join(command)} has not answered in {timeout_s:.0f} s") from error
+    except OSError as error:
+        raise CannotLook(f"{command[0]}: {error.strerror or error}") from error
+    return Output(done.returncode, done.stdout, done.stderr)
+
+
+def text_of(output: Output, tool: str) -> str:
+    """Standard output; raises `CannotLook` with the tool's words when it failed."""
+    if output.code != 0:
+        words = " ".join((output.errors or output.text).split())[:_LONGEST]
+        raise CannotLook(f"{tool} ended with {output.code}: {words or 'without a word'}")
+    return output.text
+
+
+def blind(name: str, why: object, wanted: str, cure: str = "") -> Probe:
+    """A probe that could not look."""
+    return Probe(name=name, ok=False, looked=False, seen=str(why)[:_LONGEST], wanted=wanted, cure=cure)

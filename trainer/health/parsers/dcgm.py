@@ -1,0 +1,85 @@
+"""`dcgmi diag -r N --json`, of DCGM 3 (`DCGM GPU Diagnostic`) and DCGM 4 (`DCGM Diagnostic`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
+CONFIGURATION = 5
+"""`error_severity` of what is a setting of the node and not its hardware (dcgm_errors.h, DCGM_ERROR_CONFIG)."""
+
+
+@dataclass(frozen=True)
+class TestResult:
+    category: str
+    test: str
+    gpus: str
+    status: str
+    """In lower case: pass, fail, warn, skip."""
+    warnings: tuple[str, ...]
+    severity: int | None
+    """The worst of the warnings; None where DCGM gives none."""
+
+    @property
+    def failed(self) -> bool:
+        return self.status.startswith("fail") and self.severity != CONFIGURATION
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    version: str
+    driver: str
+    results: tuple[TestResult, ...]
+
+    @property
+    def executed(self) -> int:
+        return sum(not one.status.startswith("skip") for one in self.results)
+
+
+def parse(text: str) -> Diagnostic:
+    """The tool may speak before its JSON. Raises ValueError when there is none, or none of a diagnostic."""
+    begin = text.find("{")
+    if begin < 0:
+        raise ValueError(f"no JSON: {text.strip()[:200]!r}")
+    try:
+        document, _ = json.JSONDecoder().raw_decode(text[begin:])
+    except json.JSONDecodeError as error:
+        raise ValueError(f"broken JSON: {error}") from error
+    root = next((document[name] for name in _ROOTS if name in document), None)
+    if not isinstance(root, dict) or "test_categories" not in root:
+        raise ValueError(f"no diagnostic: {', '.join(document)[:200]}")
+    metadata = document.get("metadata") or {}
+    return Diagnostic(
+        version=str(metadata.get("version") or root.get("version") or ""),
+        driver=str(metadata.get("Driver Version Detected") or root.get("Driver Version Detected") or ""),
+        results=tuple(_results(root["test_categories"])),
+    )
+
+
+def _results(categories: list[Any]) -> Iterator[TestResult]:
+    for category in categories:
+        for test in category.get("tests") or ():
+            for result in (test or {}).get("results") or ():
+                said = [one if isinstance(one, dict) else {"warning": one} for one in _list(result.get("warnings"))]
+                levels = [one["error_severity"] for one in said if isinstance(one.get("error_severity"), int)]
+                yield TestResult(
+                    category=str(category.get("category", "")),
+                    test=str(test.get("name", "")),
+                    gpus=str(result.get("gpu_ids", result.get("entity_id", ""))),
+                    status=str(result.get("status", "")).lower(),
+                    warnings=tuple(str(one.get("warning", one)) for one in said),
+                    severity=_worst(levels),
+                )
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _worst(levels: list[int]) -> int | None:
+    """Only configuration where all are: any other severity speaks of the hardware."""
+    others = [one for one in levels if one != CONFIGURATION]
+    return max(others) if others else CONFIGURATION if levels else None

@@ -1,0 +1,79 @@
+"""EFA devices as libfabric and the kernel list them, and NCCL's log as proof of what it really uses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+EFA_VENDOR = "0x1d0f"
+"""Amazon's PCI vendor number."""
+
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([^\s,]+)(?:, fabric is (\S+))?(?: \(found (\d+) nics\))?")
+_PLUGIN = re.compile(r"NET/OFI (?:Initializing|Using) aws-ofi-nccl (\S+)")
+_LIBFABRIC = re.compile(r"NET/OFI Using Libfabric version (\S+)")
+_NCCL = re.compile(r"NCCL version (\d[\w.]*?)(?:\+cuda([\d.]+))?\s*$")
+_NETWORK = re.compile(r"NCCL INFO Using network (.+?)\s*$")
+_CHANNEL = re.compile(r"\[(?:send|receive)\] via NET/([^/]+)/(\d+)(\(\d+\))?(/GDRDMA)?")
+
+
+@dataclass(frozen=True)
+class NcclLog:
+    nccl: str | None
+    plugin: str | None
+    """Version of aws-ofi-nccl."""
+    libfabric: str | None
+    providers: tuple[str, ...]
+    """Each provider once, in the order of the log."""
+    fabrics: tuple[str, ...]
+    nics: tuple[int, ...]
+    """Each number of found devices once, ascending: one number when all processes agree."""
+    networks: tuple[str, ...]
+    """What NCCL said that it uses: `Libfabric`, `AWS Libfabric`, `Socket`, `IB`."""
+    channels: dict[str, int]
+    """Network of a channel between nodes (`Libfabric`, `Socket`) -> number of its ends."""
+    gdr_channels: int
+    """Ends that move data between NIC and GPU memory directly."""
+
+
+def parse_nccl(text: str) -> NcclLog:
+    """Of the log of one or more processes with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET."""
+    chosen = [match.groups() for match in map(_PROVIDER.search, text.splitlines()) if match]
+    channels: dict[str, int] = {}
+    direct = 0
+    for line in text.splitlines():
+        if match := _CHANNEL.search(line):
+            channels[match.group(1)] = channels.get(match.group(1), 0) + 1
+            direct += match.group(4) is not None
+    return NcclLog(
+        nccl=_first(_NCCL, text),
+        plugin=_first(_PLUGIN, text),
+        libfabric=_first(_LIBFABRIC, text),
+        providers=tuple(dict.fromkeys(provider for provider, _, _ in chosen)),
+        fabrics=tuple(dict.fromkeys(fabric for _, fabric, _ in chosen if fabric)),
+        nics=tuple(sorted({int(number) for _, _, number in chosen if number})),
+        networks=tuple(dict.fromkeys(m.group(1) for m in map(_NETWORK.search, text.splitlines()) if m)),
+        channels=channels,
+        gdr_channels=direct,
+    )
+
+
+def parse_fi_info(text: str) -> tuple[str, ...]:
+    """EFA devices of `fi_info -p efa -t FI_EP_RDM`: each once, though newer versions list it per fabric."""
+    provider, found = "", dict[str, None]()
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(": ")
+        if key == "provider":
+            provider = value.strip()
+        elif key == "domain" and provider == "efa":
+            found[re.sub(r"-(rdm|dgrm)$", "", value.strip())] = None
+    return tuple(found)
+
+
+def parse_ibv_devices(text: str) -> tuple[str, ...]:
+    """Devices of `ibv_devices`, of whatever vendor."""
+    lines = [line.split() for line in text.splitlines()]
+    return tuple(parts[0] for parts in lines if len(parts) == 2 and re.fullmatch(r"[0-9a-f]{16}", parts[1]))
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    return next((match.group(1) for match in map(pattern.search, text.splitlines()) if match), None)

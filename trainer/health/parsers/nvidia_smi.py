@@ -1,0 +1,211 @@
+"""`nvidia-smi -q -x`, `nvidia-smi nvlink -s` and `-e`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+_NOTHING = ("", "N/A", "[N/A]", "Requested functionality has been deprecated")
+_GPU = re.compile(r"^GPU (\d+):")
+_SPEED = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(inactive|off|sleep)>?)", re.IGNORECASE)
+_ERRORS = re.compile(r"^\s*Link (\d+): (\w[\w -]*?) Errors?: (\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class EccCounts:
+    """None where the GPU does not tell."""
+
+    correctable: int | None
+    uncorrectable: int | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; None wherever the driver says N/A or does not know the field."""
+
+    bus_id: str
+    product: str
+    uuid: str
+    serial: str | None
+    memory_mib: float | None
+    mig: bool | None
+    ecc: bool | None
+    volatile: EccCounts
+    """Since the driver was loaded."""
+    aggregate: EccCounts
+    """Since the GPU was made."""
+    sram_threshold_exceeded: bool | None
+    remap_pending: bool | None
+    remap_failed: bool | None
+    repair_pending: bool
+    """Of a memory channel or a texture cluster, or retired pages that wait for a reset."""
+    unrepairable: bool
+    recovery_action: str | None
+    """What the driver recommends; `None` is its word for nothing."""
+    throttles: tuple[str, ...]
+    """Active reasons for lower clocks, as the tool names them: `hw_thermal_slowdown`."""
+    pcie_width: tuple[int | None, int | None]
+    """Lanes: now, at most."""
+    power_limit_w: tuple[float | None, float | None]
+    """Enforced, default."""
+    sm_clock_mhz: tuple[float | None, float | None]
+    """Set for applications, at most."""
+    fabric_state: str | None
+    fabric_status: str | None
+
+
+@dataclass(frozen=True)
+class Smi:
+    driver: str
+    cuda: str
+    attached: int
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True)
+class Links:
+    """NVLinks of one GPU: link -> GB/s, 0 when it is inactive."""
+
+    gpu: int
+    speeds: dict[int, float]
+
+    @property
+    def active(self) -> int:
+        return sum(speed > 0 for speed in self.speeds.values())
+
+
+def parse_query(text: str) -> Smi:
+    """Of `nvidia-smi -q -x`. Raises ValueError when it is no such document."""
+    try:
+        root = ElementTree.fromstring(text.strip())
+    except ElementTree.ParseError as error:
+        raise ValueError(f"no XML of nvidia-smi: {error}: {text[:120]!r}") from error
+    if root.tag != "nvidia_smi_log":
+        raise ValueError(f"a document <{root.tag}> instead of <nvidia_smi_log>")
+    gpus = tuple(_gpu(one) for one in root.findall("gpu"))
+    attached = _number(root, "attached_gpus")
+    return Smi(
+        driver=_text(root, "driver_version") or "",
+        cuda=_text(root, "cuda_version") or "",
+        attached=len(gpus) if attached is None else int(attached),
+        gpus=gpus,
+    )
+
+
+def _gpu(one: ElementTree.Element) -> Gpu:
+    waiting = ("ecc_errors/channel_repair_pending", "ecc_errors/tpc_repair_pending", "retired_pages/pending_retirement",
+               "retired_pages/pending_blacklist")  # fmt: skip
+    widths = "pci/pci_gpu_link_info/link_widths"
+    return Gpu(
+        bus_id=one.get("id", ""),
+        product=_text(one, "product_name") or "",
+        uuid=_text(one, "uuid") or "",
+        serial=_text(one, "serial"),
+        memory_mib=_number(one, "fb_memory_usage/total"),
+        mig=_is(one, "mig_mode/current_mig", "Enabled"),
+        ecc=_is(one, "ecc_mode/current_ecc", "Enabled"),
+        volatile=_counts(one.find("ecc_errors/volatile")),
+        aggregate=_counts(one.find("ecc_errors/aggregate")),
+        sram_threshold_exceeded=_is(one, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
+        remap_pending=_is(one, "remapped_rows/remapped_row_pending", "Yes"),
+        remap_failed=_is(one, "remapped_rows/remapped_row_failure", "Yes"),
+        repair_pending=any(_is(one, path, "Yes") for path in waiting),
+        unrepairable=bool(_is(one, "ecc_errors/unrepairable_memory", "Yes")),
+        recovery_action=_recovery(one),
+        throttles=tuple(_throttles(one)),
+        pcie_width=(
+            _whole(_number(one, f"{widths}/current_link_width")),
+            _whole(_number(one, f"{widths}/max_link_width")),
+        ),
+        power_limit_w=(
+            _number(one, "gpu_power_readings/current_power_limit"),
+            _number(one, "gpu_power_readings/default_power_limit"),
+        ),
+        sm_clock_mhz=(_number(one, "applications_clocks/graphics_clock"), _number(one, "max_clocks/sm_clock")),
+        fabric_state=_text(one, "fabric/state"),
+        fabric_status=_text(one, "fabric/status"),
+    )
+
+
+def _counts(element: ElementTree.Element | None) -> EccCounts:
+    """Sums of SRAM and DRAM; newer drivers split SRAM's uncorrectable errors into parity and SEC-DED."""
+    if element is None:
+        return EccCounts(None, None)
+    right = [_of(child) for child in element if child.tag.endswith("_correctable")]
+    wrong = [_of(child) for child in element if "_uncorrectable" in child.tag]
+    return EccCounts(_sum(right), _sum(wrong))
+
+
+def _recovery(one: ElementTree.Element) -> str | None:
+    """The driver's word (from 565 on), or that of the older reset status."""
+    if (said := _text(one, "gpu_recovery_action")) is not None:
+        return said
+    if _is(one, "gpu_reset_status/reset_required", "Yes"):
+        return "Reset"
+    if _is(one, "gpu_reset_status/drain_and_reset_recommended", "Yes"):
+        return "Drain and Reset"
+    return None if one.find("gpu_reset_status") is None else "None"
+
+
+def _throttles(one: ElementTree.Element) -> Iterator[str]:
+    """Drivers before 535 call them throttle reasons."""
+    for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
+        for child in one.find(name) if one.find(name) is not None else ():  # type: ignore[union-attr]
+            if (child.text or "").strip() == "Active":
+                yield child.tag.partition("_reason_")[2]
+
+
+def _text(element: ElementTree.Element, path: str) -> str | None:
+    found = (element.findtext(path) or "").strip()
+    return None if found in _NOTHING else found
+
+
+def _number(element: ElementTree.Element, path: str) -> float | None:
+    """The number at the beginning of `81920 MiB`, `16x`, `1410 MHz`."""
+    found = re.match(r"-?[\d.]+", _text(element, path) or "")
+    return float(found.group()) if found else None
+
+
+def _of(element: ElementTree.Element) -> int | None:
+    return int(element.text or "") if (element.text or "").strip().isdigit() else None
+
+
+def _sum(parts: list[int | None]) -> int | None:
+    known = [one for one in parts if one is not None]
+    return sum(known) if known else None
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def _is(element: ElementTree.Element, path: str, word: str) -> bool | None:
+    found = _text(element, path)
+    return None if found is None else found == word
+
+
+def parse_links(text: str) -> tuple[Links, ...]:
+    """Of `nvidia-smi nvlink -s`; empty where no GPU has links."""
+    found: dict[int, dict[int, float]] = {}
+    gpu = -1
+    for line in text.splitlines():
+        if head := _GPU.match(line):
+            gpu = int(head.group(1))
+            found[gpu] = {}
+        elif gpu >= 0 and (link := _SPEED.match(line)):
+            found[gpu][int(link.group(1))] = float(link.group(2) or 0)
+    return tuple(Links(number, speeds) for number, speeds in found.items())
+
+
+def parse_link_errors(text: str) -> dict[tuple[int, int, str], int]:
+    """Of `nvidia-smi nvlink -e`: (GPU, link, kind of error such as `CRC`) -> count."""
+    found: dict[tuple[int, int, str], int] = {}
+    gpu = -1
+    for line in text.splitlines():
+        if head := _GPU.match(line):
+            gpu = int(head.group(1))
+        elif gpu >= 0 and (error := _ERRORS.match(line)):
+            found[gpu, int(error.group(1)), error.group(2).strip()] = int(error.group(3))
+    return found
