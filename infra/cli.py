@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 data = typer.Typer(no_args_is_help=True, help="Data sets.")
 app.add_typer(data, name="data")
+catalogue = typer.Typer(help="Instance types: what each offers, what it costs, and what no source states.")
+app.add_typer(catalogue, name="catalogue")
 console = Console(highlight=False)
 
 SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]
@@ -222,6 +224,27 @@ def data_prepare(
     from infra.commands.data import prepare_command
 
     raise typer.Exit(prepare_command(arguments, str(out), console))
+
+
+@catalogue.callback(invoke_without_command=True)
+def catalogue_list(context: typer.Context, json: Json = False) -> None:
+    """Instance types: what each offers, what it costs, and what no source states. Offline."""
+    if context.invoked_subcommand is None:
+        from infra.commands.catalogue import list_command
+
+        raise typer.Exit(list_command(json, console))
+
+
+@catalogue.command("refresh")
+def catalogue_refresh(
+    region: Region = "us-east-1",
+    write: Annotated[bool, typer.Option("--write", help="Take AWS's figures over into the catalogue's file.")] = False,
+    json: Json = False,
+) -> None:
+    """Compare with DescribeInstanceTypes and the price list; exits 2 when figures differ."""
+    from infra.commands.catalogue import refresh_command
+
+    raise typer.Exit(refresh_command(region, write, json, console))
 
 
 class Interrupted(BaseException):
