@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.names import (
     GPU_POOL,
     GPU_TAINT_KEY,
+    HUGE_PAGES_PER_POD,
     LOCAL_CHECKPOINTS_HOST_PATH,
     NAMESPACE,
     POOL_LABEL,
@@ -102,6 +103,7 @@ def _pod(gang: Gang) -> dict[str, Any]:
     devices = {"nvidia.com/gpu": str(gang.accelerators)}
     if gang.efa_interfaces:
         devices["vpc.amazonaws.com/efa"] = str(gang.efa_interfaces)
+        devices["hugepages-2Mi"] = HUGE_PAGES_PER_POD
     return {
         **on_gpu_nodes(),
         "restartPolicy": "Never",
@@ -116,7 +118,8 @@ def _pod(gang: Gang) -> dict[str, Any]:
                 "command": list(gang.command),
                 "env": _environment(gang),
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT}],
-                "resources": {"limits": devices, "requests": devices},
+                # Kubernetes takes huge pages only beside a request of CPU or memory.
+                "resources": {"limits": devices, "requests": {**devices, "cpu": "100m"}},
                 "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
                 "volumeMounts": mounts,
             }

@@ -17,7 +17,7 @@ from infra.components.cluster import Cluster
 from infra.components.efa import efa_layout
 from infra.components.tags import tags
 from infra.components.user_data import node_config, user_data
-from infra.names import GPU_POOL, GPU_TAINT, POOL_LABEL, SYSTEM_POOL, Names
+from infra.names import GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
 from infra.spec import Spec
 
 ROOT_VOLUME_GIB = 100
@@ -35,6 +35,8 @@ class _NodeGroup(pulumi.ComponentResource):
     pool: str
     taint: str | None = None
     raid = False
+    huge_pages = 0
+    """Of 2 MiB, set aside before kubelet starts."""
 
     def _prepare(self, spec: Spec, cluster: Cluster, deadline: datetime, group: str) -> None:
         self._spec, self._names, self._cluster, self._group = spec, Names(spec), cluster, group
@@ -78,7 +80,9 @@ class _NodeGroup(pulumi.ComponentResource):
     def _user_data(self) -> Output[str]:
         labels = {POOL_LABEL: self.pool, "eks.amazonaws.com/nodegroup": self._group}
         return Output.all(self._cluster.endpoint, self._cluster.authority).apply(
-            lambda at: user_data(node_config(self._names.cluster, at[0], at[1], labels, self.taint, raid=self.raid))
+            lambda at: user_data(
+                node_config(self._names.cluster, at[0], at[1], labels, self.taint, raid=self.raid), self.huge_pages
+            )
         )
 
     def _node_group(
@@ -168,6 +172,7 @@ class GpuNodes(_NodeGroup):
         self._prepare(spec, cluster, deadline, Names(spec).gpu_group)
         item = instance_type(spec.nodes.instance_type)
         bought = purchase(spec.nodes, item)
+        self.huge_pages = HUGE_PAGES if item.efa_interfaces else 0
         interfaces = [
             {
                 "network_card_index": one.card,
@@ -181,9 +186,8 @@ class GpuNodes(_NodeGroup):
         more: dict[str, Any] = {"network_interfaces": interfaces}
         if bought.market_type:
             more["instance_market_options"] = {"market_type": bought.market_type}
-        if bought.reservation_id:
-            target = {"capacity_reservation_id": bought.reservation_id}
-            more["capacity_reservation_specification"] = {"capacity_reservation_target": target}
+        if bought.reservation is not None:
+            more["capacity_reservation_specification"] = bought.reservation
         if bought.placement_group:
             more["placement"] = {"group_name": self._placement_group().name}
         template = self._template(image or self._image(item.maker), item.name, **more)

@@ -14,6 +14,7 @@ from infra.actions import dataset
 from infra.errors import UserError
 from infra.events import Stage
 from infra.folders import results_folder
+from infra.lifecycle.blocks import clock_of
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, look, resources_of, short, stored_state
 from infra.lifecycle.opening import CLOCK, DRIVER_LEASE, LEASE_TTL, SPEC, stored_plan
@@ -34,10 +35,13 @@ def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
     where = names.buckets(spec.account, spec.region)
     store = CampaignStore(account.client("s3"), where.state, spec.campaign, "looker")
     clock = store.get_json(CLOCK)
-    deadline = datetime.fromisoformat(clock["deadline"]) if clock else datetime.now(UTC) + spec.money.deadline
+    plan = plan or stored_plan(store, spec)
+    deadline = (
+        datetime.fromisoformat(clock["deadline"]) if clock else clock_of(account, spec, plan, datetime.now(UTC))[1]
+    )
     return Context(
         spec=spec,
-        plan=plan or stored_plan(store, spec),
+        plan=plan,
         account=account,
         operator_arn=arn,
         buckets=where,
