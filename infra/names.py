@@ -40,6 +40,9 @@ CAMPAIGN_TAG = "bivouac:campaign"
 OWNER_TAG = "bivouac:owner"
 EXPIRES_TAG = "bivouac:expires"
 FOUNDATION_TAG = "bivouac:foundation"
+BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
+"""The campaign that a capacity block was bought for. Not the campaign tag: no teardown may count it as its own."""
+BLOCK_OFFERING_TAG = "bivouac:block-offering"
 
 
 @dataclass(frozen=True)

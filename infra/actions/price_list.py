@@ -66,4 +66,4 @@ def _hourly(product: dict[str, Any]) -> Iterator[Decimal]:
         for dimension in term["priceDimensions"].values():
             usd = Decimal(dimension["pricePerUnit"].get("USD", "0"))
             if usd and dimension["unit"] == "Hrs":
-                yield usd
+                yield Decimal(f"{usd.normalize():f}")

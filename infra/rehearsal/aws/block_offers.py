@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-import secrets
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -34,7 +34,8 @@ class Blocks(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     start_in_s: float | None = None
-    """The first offering begins so soon; None: tomorrow at 11:30 UTC, as on AWS."""
+    """The first offering begins so long after this was asked for; None: tomorrow at 11:30 UTC, as on AWS."""
+    asked_at: datetime | None = None
     late_s: float = 0.0
     """A block is `scheduled` so long beyond its begin."""
     payment: Literal["succeeds", "fails"] = "succeeds"
@@ -58,9 +59,10 @@ def offerings(params: Parameters, region: str, blocks: Blocks) -> list[dict[str,
     for number in range(OFFERINGS_PER_TYPE):
         start = first.replace(hour=11, minute=30, second=0, microsecond=0) + timedelta(days=number + 1)
         if blocks.start_in_s is not None:
-            start = first + timedelta(seconds=blocks.start_in_s, days=number)
+            start = (blocks.asked_at or first) + timedelta(seconds=blocks.start_in_s, days=number)
+        known = hashlib.sha256(f"{kind} {count} {hours} {start}".encode()).hexdigest()
         offering = {
-            "CapacityBlockOfferingId": f"cbr-{secrets.token_hex(9)[:17]}",
+            "CapacityBlockOfferingId": f"cbr-{known[:17]}",
             "InstanceType": kind,
             "AvailabilityZone": f"{region}{'ab'[number % 2]}",
             "InstanceCount": count,

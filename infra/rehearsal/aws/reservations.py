@@ -66,10 +66,11 @@ class Reservations:
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
         asked = json.loads(body) if body else {}
         try:
-            self.blocks = Blocks.model_validate(self.blocks.model_dump() | asked)
+            now = {"asked_at": datetime.now(UTC)} if "start_in_s" in asked else {}
+            self.blocks = Blocks.model_validate(self.blocks.model_dump() | asked | now)
         except ValidationError as error:
             return 400, {"message": str(error)}
-        return 200, self.blocks.model_dump()
+        return 200, self.blocks.model_dump(mode="json")
 
     def users(self, reservation: Reservation) -> int:
         """Live instances in the reservation; what came by a group or as open fills the oldest reservation first."""
