@@ -39,7 +39,7 @@ def purchase_problems(nodes: Nodes, item: InstanceType | None) -> Iterator[Purch
         if capacity is Capacity.RESERVATION:
             cure += ", the ARN of a resource group of reservations, or open"
         yield PurchaseProblem("reservation_id", f"capacity {capacity} needs the reservation to use", "nothing", cure)
-    elif capacity not in RESERVED and named:
+    elif capacity not in RESERVED and named is not None:
         cure = "write capacity: reservation or capacity-block, or remove it"
         yield PurchaseProblem("reservation_id", f"capacity {capacity} uses no reservation", named, cure)
     elif named and capacity is Capacity.CAPACITY_BLOCK and not _ID.match(named):

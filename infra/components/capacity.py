@@ -40,7 +40,7 @@ def purchase(nodes: Nodes, item: InstanceType) -> Purchase:
 
 def _reservation(named: str | None) -> dict[str, Any] | None:
     """`open` is asked for as reservations only: EC2's own preference of that name would go on to buy on demand."""
-    if named is None:
+    if not named:
         return None
     if named == OPEN:
         return {"capacity_reservation_preference": "capacity-reservations-only"}

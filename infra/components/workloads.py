@@ -16,7 +16,6 @@ from infra import catalogue
 from infra.catalogue import Chart, InstanceType
 from infra.components.cluster import Cluster
 from infra.components.storage import Storage
-from infra.errors import UserError
 from infra.names import (
     ARCHIVE_ACCOUNT,
     NAMESPACE,
@@ -56,15 +55,9 @@ def _rule(group: str, resources: list[str], verbs: Sequence[str]) -> PolicyRuleA
 
 
 def wanted_charts(item: InstanceType) -> tuple[Chart, ...]:
-    """Charts for nodes of this type; raises `UserError` where the kit has no device plugin for them."""
-    if item.maker != "nvidia":
-        raise UserError(
-            "there is no device plugin for this accelerator in the catalogue",
-            seen=f"{item.name} ({item.accelerator})",
-            cure="choose a type with NVIDIA GPUs, or add its chart to infra/catalogue/charts.yaml",
-        )
-    present = {"all": True, "nvidia": True, "efa": item.efa_interfaces > 0}
-    return tuple(chart for chart in catalogue.charts() if present[chart.wanted_for])
+    """Charts for nodes of this type."""
+    present = {"all": True, item.maker: True, "efa": item.efa_interfaces > 0}
+    return tuple(chart for chart in catalogue.charts() if present.get(chart.wanted_for))
 
 
 class Workloads(pulumi.ComponentResource):

@@ -29,7 +29,7 @@ MAX_BLOCK = timedelta(days=182)
 
 
 class Blocks(BaseModel):
-    """`/_site/blocks`: how blocks behave that are offered or bought from now on; an empty body reads it."""
+    """`/_site/blocks`: how blocks are offered, and how those that were bought behave; an empty body reads it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,6 +39,8 @@ class Blocks(BaseModel):
     late_s: float = 0.0
     """A block is `scheduled` so long beyond its begin."""
     payment: Literal["succeeds", "fails"] = "succeeds"
+    end_in_s: float | None = None
+    """Blocks that were bought end so soon."""
     sold_out: bool = False
     """An offering vanishes with its purchase; otherwise it can be bought again, which AWS does not rule out."""
     groups: dict[str, tuple[str, ...]] = {}

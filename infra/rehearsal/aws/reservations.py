@@ -70,6 +70,10 @@ class Reservations:
             self.blocks = Blocks.model_validate(self.blocks.model_dump() | asked | now)
         except ValidationError as error:
             return 400, {"message": str(error)}
+        for one in (one for one in self.reservations.values() if one.kind == "capacity-block"):
+            one.late, one.paid = timedelta(seconds=self.blocks.late_s), self.blocks.payment == "succeeds"
+            if self.blocks.end_in_s is not None and "end_in_s" in asked:
+                one.end = datetime.now(UTC) + timedelta(seconds=self.blocks.end_in_s)
         return 200, self.blocks.model_dump(mode="json")
 
     def users(self, reservation: Reservation) -> int:
@@ -250,7 +254,10 @@ class Reservations:
         if (launch.market == "capacity-block") != (reservation.kind == "capacity-block"):
             message = f"MarketType {launch.market} does not go with a reservation of type {reservation.kind}"
             raise LaunchRefused("InvalidParameterCombination", message)
-        if reservation.state() != "active" or self.users(reservation) >= reservation.count:
+        over = (
+            reservation.kind == "capacity-block" and reservation.end and reservation.end - ENDING <= datetime.now(UTC)
+        )
+        if over or reservation.state() != "active" or self.users(reservation) >= reservation.count:
             message = f"The capacity reservation {reservation.reservation_id} has insufficient available capacity"
             raise LaunchRefused("ReservationCapacityExceeded", message)
 
