@@ -142,8 +142,10 @@ def test_a_block_that_does_not_fit_is_refused_before_the_campaign_s_name_is_take
         ),
         ("nosuch", "cr-00000000000000000", {}, "no such capacity block"),
     )
-    until(lambda: camped.client("ec2").describe_capacity_reservations(
-        CapacityReservationIds=[bought["CapacityReservationId"]])["CapacityReservations"][0]["State"] == "active")  # fmt: skip
+    ids = [bought["CapacityReservationId"]]
+    ec2 = camped.client("ec2")
+    found = lambda: ec2.describe_capacity_reservations(CapacityReservationIds=ids)["CapacityReservations"]  # noqa: E731
+    until(lambda: found()[0]["State"] == "active")
     was = camped.spec, camped.plan, camped.names
     for name, reservation, changes, words in refused:
         use(camped, name, reservation, **changes)

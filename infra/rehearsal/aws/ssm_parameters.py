@@ -12,7 +12,7 @@ from moto.ssm.models import Parameter
 from infra.rehearsal.aws.world import World
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 37))
-VARIANTS = (("x86_64", "standard"), ("x86_64", "nvidia"), ("arm64", "standard"))
+VARIANTS = (("x86_64", "standard"), ("x86_64", "nvidia"), ("x86_64", "neuron"), ("arm64", "standard"))
 RELEASE = "20261020"
 OWNER = "602401143452"
 """The account that publishes EKS AMIs."""
