@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import threading
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import create_loader
+from botocore.session import get_session
 from botocore.signers import RequestSigner
 
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
@@ -22,12 +25,20 @@ RETRY_AFTER = timedelta(seconds=30)
 _RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
 
 
+@cache
+def _models() -> Any:
+    return create_loader()
+
+
 class Account:
     """Clients of one region; thread-safe."""
 
     def __init__(self, region: str) -> None:
         self.region = region
-        self.session = boto3.Session(region_name=region)
+        # The models of EC2 alone take half a second to read: once per process, whatever the number of accounts.
+        underlying = get_session()
+        underlying.register_component("data_loader", _models())
+        self.session = boto3.Session(region_name=region, botocore_session=underlying)
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
 

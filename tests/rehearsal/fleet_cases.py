@@ -200,8 +200,11 @@ class Fleet:
 
     def running(self, case: Case) -> list[dict[str, Any]]:
         mine = [{"Name": "tag:eks:nodegroup-name", "Values": [Names(case.campaign).gpu_group]}]
-        found = self.clients["ec2"].describe_instances(Filters=mine)["Reservations"]
-        return [one for group in found for one in group["Instances"] if one["State"]["Name"] == "running"]
+        # moto shows a new instance as running for a moment before the emulation takes it in hand: ask for the machine.
+        machines = set(self.site.world.machines)
+        found = [one for group in self.clients["ec2"].describe_instances(Filters=mine)["Reservations"]
+                 for one in group["Instances"]]  # fmt: skip
+        return [one for one in found if one["State"]["Name"] == "running" and one["InstanceId"] in machines]
 
     def check_node(self, case: Case, node: dict[str, Any]) -> None:
         kinds = sorted(one["InterfaceType"] for one in node["NetworkInterfaces"])

@@ -22,6 +22,7 @@ from infra import catalogue
 from infra.account import Account
 from infra.actions import block_purchase
 from infra.actions.catalogue import compare
+from infra.actions.market import block_offerings
 from infra.catalogue.reading import read
 from infra.catalogue.writing import header, write
 from infra.commands.block import buy_command
@@ -32,14 +33,17 @@ from tests.example import example_spec
 FILE = Path(catalogue.__file__).with_name("instance_types.yaml")
 
 
-@pytest.fixture
-def here(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+@pytest.fixture(scope="module")
+def here(world: World) -> Iterator[Account]:
     key, secret = world.operator_key
-    for name, value in {
-        "AWS_ENDPOINT_URL": world.endpoint_url, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret,
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    yield Account("us-east-1")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("AWS_ENDPOINT_URL", world.endpoint_url),
+            ("AWS_ACCESS_KEY_ID", key),
+            ("AWS_SECRET_ACCESS_KEY", secret),
+        ):
+            patch.setenv(name, value)
+        yield Account("us-east-1")
 
 
 def site(world: World, route: str, **asked: Any) -> dict[str, Any]:
@@ -109,12 +113,9 @@ def purchases(world: World) -> list[dict[str, Any]]:
     return list(found["CapacityReservations"])
 
 
-def first_offering(command: Any, changes: dict[str, Any] = BLOCK) -> str:
-    _, text = command(offers_command, changes, [], False, True)
-    choices = json.loads(text)["choices"]
-    return str(
-        next(one["id"] for one in choices if (one["id"] or "").startswith("cbr-") and one["zone"] == "us-east-1a")
-    )
+def first_offering(here: Account, changes: dict[str, Any] = BLOCK) -> str:
+    found = block_offerings(here, example_spec(**changes), timedelta(hours=1))
+    return str(next(one["CapacityBlockOfferingId"] for one in found if one["AvailabilityZone"] == "us-east-1a"))
 
 
 def test_offers_tell_zones_prices_and_whether_the_quota_holds_the_nodes(command: Any, world: World) -> None:
@@ -149,9 +150,9 @@ def test_an_api_that_is_denied_leaves_the_other_offers(command: Any, world: Worl
     assert all(one["fits"] is None for one in market["choices"] if one["capacity"] == "on-demand")
 
 
-def test_a_block_is_bought_once_for_a_campaign_and_shown_again(command: Any, world: World) -> None:
+def test_a_block_is_bought_once_for_a_campaign_and_shown_again(command: Any, world: World, here: Account) -> None:
     changes = {**BLOCK, "campaign": "bought"}
-    offering, before = first_offering(command, changes), len(purchases(world))
+    offering, before = first_offering(here, changes), len(purchases(world))
     code, text = command(buy_command, changes, offering, True, False)
     (made,) = purchases(world)[before:]
     assert code == 0 and f"reservation_id: {made['CapacityReservationId']}" in text
@@ -165,9 +166,11 @@ def test_a_block_is_bought_once_for_a_campaign_and_shown_again(command: Any, wor
 
 
 @pytest.mark.parametrize("effect", ["drop-after", "refuse-after"])
-def test_a_purchase_whose_answer_was_lost_is_found_and_not_made_again(command: Any, world: World, effect: str) -> None:
+def test_a_purchase_whose_answer_was_lost_is_found_and_not_made_again(
+    command: Any, world: World, here: Account, effect: str
+) -> None:
     changes = {**BLOCK, "campaign": f"lost-{effect}"}
-    offering, before = first_offering(command, changes), len(purchases(world))
+    offering, before = first_offering(here, changes), len(purchases(world))
     site(world, "faults", add=[{"service": "ec2", "action": "PurchaseCapacityBlock", "effect": effect}])
     code, text = command(buy_command, changes, offering, True, True)
     (made,) = purchases(world)[before:]
@@ -176,7 +179,7 @@ def test_a_purchase_whose_answer_was_lost_is_found_and_not_made_again(command: A
 
 def test_a_buyer_that_was_killed_after_the_call_finds_its_block(command: Any, world: World, here: Account) -> None:
     changes = {**BLOCK, "campaign": "killed"}
-    offering, before = first_offering(command, changes), len(purchases(world))
+    offering, before = first_offering(here, changes), len(purchases(world))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_purchase.Counter, "_keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
@@ -188,7 +191,7 @@ def test_a_buyer_that_was_killed_after_the_call_finds_its_block(command: Any, wo
 
 def test_nothing_is_bought_while_it_cannot_be_told_whether_it_was(command: Any, world: World, here: Account) -> None:
     changes = {**BLOCK, "campaign": "unclear"}
-    offering, before = first_offering(command, changes), len(purchases(world))
+    offering, before = first_offering(here, changes), len(purchases(world))
     site(world, "faults", add=[{"service": "ec2", "action": "PurchaseCapacityBlock", "effect": "drop"}])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_purchase, "PATIENCE_S", 0.2)
@@ -201,14 +204,16 @@ def test_nothing_is_bought_while_it_cannot_be_told_whether_it_was(command: Any, 
     assert len(purchases(world)) == before + 1
 
 
-def test_a_block_that_does_not_cover_the_campaign_or_its_budget_is_not_bought(command: Any, world: World) -> None:
+def test_a_block_that_does_not_cover_the_campaign_or_its_budget_is_not_bought(
+    command: Any, world: World, here: Account
+) -> None:
     before = len(purchases(world))
     poor = {**BLOCK, "campaign": "poor", "money": {"budget_usd": 100}}
     with pytest.raises(UserError, match="costs more than the campaign's budget"):
-        command(buy_command, poor, first_offering(command, poor), True, False)
+        command(buy_command, poor, first_offering(here, poor), True, False)
     elsewhere = {**BLOCK, "campaign": "elsewhere", "zone": "us-east-1c"}
     with pytest.raises(UserError, match="another type or zone"):
-        command(buy_command, elsewhere, first_offering(command, elsewhere), True, False)
+        command(buy_command, elsewhere, first_offering(here, elsewhere), True, False)
     with pytest.raises(UserError, match="does not use a capacity block"):
         command(buy_command, {"campaign": "demand"}, "cbr-1", True, False)
     with pytest.raises(UserError, match="no such offering now"):
