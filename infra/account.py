@@ -6,11 +6,14 @@ import base64
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import create_loader
+from botocore.session import get_session
 from botocore.signers import RequestSigner
 
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
@@ -28,6 +31,11 @@ _READS = ("Get", "List", "Describe", "Head", "Assume", "BatchGet", "BatchCheck",
 _LEASES = "/leases/"
 
 
+@cache
+def _models() -> Any:
+    return create_loader()
+
+
 class Account:
     """Clients of one region; thread-safe."""
 
@@ -35,7 +43,10 @@ class Account:
         self.region = region
         self.guard: Callable[[], None] | None = None
         """Asked right before each request that changes something, each retry of it too; raises to stop it."""
-        self.session = boto3.Session(region_name=region)
+        # The models of EC2 alone take half a second to read: once per process, whatever the number of accounts.
+        underlying = get_session()
+        underlying.register_component("data_loader", _models())
+        self.session = boto3.Session(region_name=region, botocore_session=underlying)
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
 

@@ -27,6 +27,10 @@ app = typer.Typer(
 )
 data = typer.Typer(no_args_is_help=True, help="Data sets.")
 app.add_typer(data, name="data")
+catalogue = typer.Typer(help="Instance types: what each offers, what it costs, and what no source states.")
+app.add_typer(catalogue, name="catalogue")
+block = typer.Typer(no_args_is_help=True, help="Capacity blocks: bought apart from campaigns, and never undone.")
+app.add_typer(block, name="block")
 console = Console(highlight=False)
 
 SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]
@@ -64,6 +68,32 @@ def preview(
     from infra.commands.preview import preview_command
 
     raise typer.Exit(preview_command(spec, json, console, as_markdown=markdown, before=before, inside=cluster))
+
+
+@app.command()
+def offers(
+    spec: SpecPath,
+    types: Annotated[list[str] | None, typer.Option("--type", help="Another instance type; may be repeated.")] = None,
+    alternatives: Annotated[bool, typer.Option("--alternatives", help="Also types with no less to offer.")] = False,
+    json: Json = False,
+) -> None:
+    """What can be had for the campaign's nodes, for how much and when, with quotas. Reads only."""
+    from infra.commands.offers import offers_command
+
+    raise typer.Exit(offers_command(spec, types or [], alternatives, json, console))
+
+
+@block.command("buy")
+def block_buy(
+    spec: SpecPath,
+    offering: Annotated[str, typer.Argument(help="Id of an offering that `bivouac offers` shows.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")] = False,
+    json: Json = False,
+) -> None:
+    """Buy a capacity block for a campaign: paid at once, never given back."""
+    from infra.commands.block import buy_command
+
+    raise typer.Exit(buy_command(spec, offering, yes, json, console))
 
 
 @app.command()
@@ -249,6 +279,27 @@ def data_prepare(
     from infra.commands.data import prepare_command
 
     raise typer.Exit(prepare_command(arguments, str(out), console))
+
+
+@catalogue.callback(invoke_without_command=True)
+def catalogue_list(context: typer.Context, json: Json = False) -> None:
+    """Instance types: what each offers, what it costs, and what no source states. Offline."""
+    if context.invoked_subcommand is None:
+        from infra.commands.catalogue import list_command
+
+        raise typer.Exit(list_command(json, console))
+
+
+@catalogue.command("refresh")
+def catalogue_refresh(
+    region: Region = "us-east-1",
+    write: Annotated[bool, typer.Option("--write", help="Take AWS's figures over into the catalogue's file.")] = False,
+    json: Json = False,
+) -> None:
+    """Compare with DescribeInstanceTypes and the price list; exits 2 when figures differ."""
+    from infra.commands.catalogue import refresh_command
+
+    raise typer.Exit(refresh_command(region, write, json, console))
 
 
 class Interrupted(BaseException):

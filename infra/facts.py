@@ -51,6 +51,8 @@ class DataSource(_Frozen):
 class Facts(_Frozen):
     instance: InstanceType | None
     """The GPU nodes' type; None: the catalogue has none of this name."""
+    all_reduce_gb_s: float | None = None
+    """Measured bus bandwidth of all_reduce between two of them; None: no source states it."""
     instance_names: tuple[str, ...]
     """Every type that the catalogue has."""
     profiles: tuple[str, ...]

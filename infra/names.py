@@ -33,6 +33,10 @@ SYSTEM_POOL = "system"
 GPU_TAINT_KEY = "nvidia.com/gpu"
 GPU_TAINT = f"{GPU_TAINT_KEY}=present:NoSchedule"
 
+HUGE_PAGES = 5128
+"""Pages of 2 MiB on a node with EFA: what AWS's full EFA installation sets aside."""
+HUGE_PAGES_PER_POD = "5120Mi"
+"""Of `hugepages-2Mi`: a rank that gets none falls back to small pages."""
 LOCAL_DISK = "/mnt/k8s-disks/0"
 """Where nodeadm mounts the RAID 0 over the NVMe disks."""
 LOCAL_CHECKPOINTS_HOST_PATH = f"{LOCAL_DISK}/bivouac"
@@ -47,6 +51,9 @@ INPUTS_TAG, MANIFEST_TAG = "bivouac:inputs", "bivouac:manifest"
 
 KEY_ALIAS = "alias/bivouac"
 """Of the foundation's own key, where a campaign asked for one."""
+BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
+"""The campaign that a capacity block was bought for. Not the campaign tag: no teardown may count it as its own."""
+BLOCK_OFFERING_TAG = "bivouac:block-offering"
 
 
 @dataclass(frozen=True)

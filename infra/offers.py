@@ -35,7 +35,7 @@ def catalogue_offers(spec: Spec) -> tuple[Offer, ...]:
             capacity=spec.nodes.capacity,
             usd_per_hour=price if spec.nodes.usd_per_hour is None else spec.nodes.usd_per_hour,
             quota_vcpus=None,
-            as_of=item.as_of,
-            source=item.source if spec.nodes.usd_per_hour is None else "the spec",
+            as_of=item.price.as_of,
+            source=item.price.source if spec.nodes.usd_per_hour is None else "the spec",
         ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from infra.estimates.storage import Tier
 from infra.estimates.work import work_figures
 from infra.facts import Facts, Offer
 from infra.layout import Layout, layout
+from infra.purchase import SCALE_DOWN
 from infra.spec import Spec
 from trainer.contract import CheckpointConfig, DataConfig, TrainConfig
 
@@ -41,6 +42,16 @@ class Totals(_Frozen):
     """If the GPU nodes stay up until the deadline ends them."""
 
 
+class BlockTimes(_Frozen):
+    """What the end of a capacity block leaves."""
+
+    ends: datetime
+    nodes_until: datetime
+    """Then EKS takes the nodes away: what `deadline` cannot go beyond."""
+    train_until: datetime
+    """The last moment at which an interval may begin, so that it is saved and archived in time."""
+
+
 class Plan(_Frozen):
     format: Literal[1] = 1
     campaign: str
@@ -52,6 +63,8 @@ class Plan(_Frozen):
     work: tuple[Figure, ...]
     clock: tuple[StageTime, ...]
     deadline: timedelta
+    block: BlockTimes | None = None
+    """None: no capacity block, or its end is not in the spec."""
     cost: tuple[CostLine, ...]
     budget_usd: Decimal
     totals: Totals
@@ -104,6 +117,7 @@ def _plan(spec: Spec, facts: Facts) -> Plan:
         work=work_figures(spec, facts, shape.world_size),
         clock=guess.stages,
         deadline=spec.money.deadline,
+        block=_block(spec, guess.stages, guess.saving.checkpoint.every_steps),
         cost=guess.lines,
         budget_usd=spec.money.budget_usd,
         totals=_totals(spec, guess.stages, guess.lines, guess.usd, guess.usd_at_deadline),
@@ -111,6 +125,19 @@ def _plan(spec: Spec, facts: Facts) -> Plan:
         cadence=guess.saving.figures,
         checkpoint=guess.saving.checkpoint,
         checkpoint_derived=guess.saving.derived,
+    )
+
+
+def _block(spec: Spec, stages: tuple[StageTime, ...], every_steps: int) -> BlockTimes | None:
+    ends = spec.nodes.block_end
+    if ends is None:
+        return None
+    interval = timedelta(seconds=every_steps * spec.training.step_seconds_estimate)
+    until = ends - SCALE_DOWN
+    return BlockTimes(
+        ends=ends,
+        nodes_until=until,
+        train_until=until - interval - timedelta(seconds=float(seconds(stages, "archive"))),
     )
 
 

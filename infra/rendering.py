@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -62,6 +62,13 @@ def _plan_tables(plan: Plan) -> Iterable[Table]:
     clock.add_section()
     clock.add_row("all stages", _seconds(plan.totals.clock.value), "", style="bold")
     clock.add_row("until archived", _seconds(plan.totals.gpu_clock.value), f"deadline {duration.text(plan.deadline)}")
+    if plan.block is not None:
+        for what, moment, why in (
+            ("train until", plan.block.train_until, "nodes until - one interval - archive"),
+            ("nodes until", plan.block.nodes_until, "the block's end - 40 min: EKS takes them away then"),
+            ("block ends", plan.block.ends, "spec: nodes.block_end"),
+        ):
+            clock.add_row(what, f"{moment.astimezone(UTC):%m-%d %H:%M}Z", why)
     yield clock
     yield _cost(plan)
     tiers = _table("Checkpoint tiers", "tier", "where", ">one", ">keep", ">needed", ">of", "formula")

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from infra.document import Unreadable, read
 from infra.duration import Duration
@@ -74,7 +74,11 @@ class Nodes(Section):
     instance_type: str
     capacity: Capacity = Capacity.ON_DEMAND
     reservation_id: str | None = None
-    """The reservation or capacity block to use."""
+    """Where `capacity` is bought beforehand: `cr-...`, a reservation or a capacity block; for reservations also the ARN
+    of a resource group that holds them, or `open`: every open one that matches, and nothing else."""
+    block_end: AwareDatetime | None = None
+    """End of the capacity block, as `bivouac block buy` prints it: for check and plan, which ask nobody. A run takes
+    AWS's own."""
     placement_group: bool | None = None
     """None: a cluster placement group wherever AWS allows and advises it."""
     ranks_per_node: int | None = Field(default=None, ge=1)

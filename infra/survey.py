@@ -19,8 +19,10 @@ _LOOK_S = 5.0
 def survey(spec: Spec, account: str | None = None, offers: OfferSource = catalogue_offers) -> Facts:
     """`account`: of the credentials at hand, where the caller knows it."""
     known = {item.name: item for item in catalogue.instance_types()}
+    measured = catalogue.bandwidth(spec.nodes.instance_type)
     return Facts(
         instance=known.get(spec.nodes.instance_type),
+        all_reduce_gb_s=None if measured is None else measured.bus_bandwidth_gb_s,
         instance_names=tuple(known),
         profiles=catalogue.profiles(),
         prices=catalogue.service_prices(),

@@ -10,6 +10,7 @@ from infra.names import (
     EFA_CLAIM,
     GPU_POOL,
     GPU_TAINT_KEY,
+    HUGE_PAGES_PER_POD,
     LOCAL_CHECKPOINTS_HOST_PATH,
     NAMESPACE,
     POOL_LABEL,
@@ -105,13 +106,17 @@ def on_gpu_nodes() -> dict[str, Any]:
 def _pod(gang: Gang) -> dict[str, Any]:
     pod_volumes, mounts = volumes(gang.config_map)
     devices = {"nvidia.com/gpu": str(gang.accelerators)}
-    resources: dict[str, Any] = {"limits": devices, "requests": devices}
+    resources: dict[str, Any] = {}
     claims: dict[str, Any] = {}
     if gang.efa_interfaces and gang.efa_by_claim:
         resources["claims"] = [{"name": EFA_CLAIM}]
         claims = {"resourceClaims": [{"name": EFA_CLAIM, "resourceClaimTemplateName": EFA_CLAIM}]}
     elif gang.efa_interfaces:
         devices["vpc.amazonaws.com/efa"] = str(gang.efa_interfaces)
+    if gang.efa_interfaces:
+        devices["hugepages-2Mi"] = HUGE_PAGES_PER_POD
+    # Kubernetes takes huge pages only beside a request of CPU or memory.
+    resources |= {"limits": devices, "requests": {**devices, "cpu": "100m"}}
     return {
         **claims,
         **on_gpu_nodes(),

@@ -1,21 +1,26 @@
 """The catalogue: dated facts about instance types, prices, charts and what a node must prove. Data, no look-ups."""
 
 from infra.catalogue.charts import Addon, Chart, addons, asked_for, charts
-from infra.catalogue.expectations import expectation, profiles
+from infra.catalogue.expectations import Bandwidth, bandwidth, expectation, profiles
 from infra.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.catalogue.prices import Prices, service_prices
+from infra.catalogue.quotas import Quota, quota
 
 __all__ = [
     "Addon",
+    "Bandwidth",
     "Chart",
     "InstanceType",
     "Prices",
+    "Quota",
     "addons",
     "asked_for",
+    "bandwidth",
     "charts",
     "expectation",
     "instance_type",
     "instance_types",
     "profiles",
+    "quota",
     "service_prices",
 ]

@@ -32,8 +32,8 @@ class Chart(BaseModel):
     repository: str | None = None
     version: str
     namespace: str
-    wanted_for: Literal["all", "nvidia", "efa"] = Field(alias="for")
-    """On which nodes the chart makes sense: any, those with NVIDIA GPUs, those with EFA."""
+    wanted_for: Literal["all", "nvidia", "neuron", "efa"] = Field(alias="for")
+    """On which nodes the chart makes sense: any, those with NVIDIA GPUs or Neuron devices, those with EFA."""
     option: str | None = None
     """Field of the spec's section `addons` that asks for it, by being true or (`field=value`) by its value; None: the
     campaign cannot do without it."""

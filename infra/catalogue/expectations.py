@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from infra.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.catalogue.reading import read, unknown
 from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation
@@ -12,6 +14,16 @@ from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, 
 _MOUNTS = (DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS)
 _USABLE = 0.9
 """Share of the nominal memory and disk that a healthy node shows: kernel, driver and file system keep the rest."""
+
+
+class Bandwidth(BaseModel):
+    """Measured bus bandwidth of all_reduce over two nodes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bus_bandwidth_gb_s: float
+    all_reduce_mib: int
+    """Size of the message that it was measured with."""
 
 
 @cache
@@ -29,6 +41,12 @@ def floor_share() -> float:
     return float(_content()["floor_share"])
 
 
+def bandwidth(instance_type: str) -> Bandwidth | None:
+    """None where no source states it: then preflight reports the speed of the fabric, and judges it by nothing."""
+    measured = _content()["measured"].get(instance_type)
+    return None if measured is None else Bandwidth.model_validate(measured)
+
+
 @cache
 def expectation(name: str) -> Expectation:
     """The profile of this name: a written one or an instance type; raises `UserError` with the nearest names."""
@@ -41,7 +59,7 @@ def expectation(name: str) -> Expectation:
 
 
 def _derived(item: InstanceType) -> Expectation:
-    measured = _content()["measured"].get(item.name, {"bus_bandwidth_gb_s": 0.0, "all_reduce_mib": 1024})
+    measured = bandwidth(item.name) or Bandwidth(bus_bandwidth_gb_s=0.0, all_reduce_mib=1024)
     return Expectation(
         profile=item.name,
         cpus=item.vcpus,
@@ -51,6 +69,6 @@ def _derived(item: InstanceType) -> Expectation:
         shared_disk_gib=100,
         mounts=_MOUNTS,
         clock_skew_s=0.1,
-        all_reduce_mib=measured["all_reduce_mib"],
-        bus_bandwidth_gb_s=measured["bus_bandwidth_gb_s"] * _content()["floor_share"],
+        all_reduce_mib=measured.all_reduce_mib,
+        bus_bandwidth_gb_s=measured.bus_bandwidth_gb_s * _content()["floor_share"],
     )

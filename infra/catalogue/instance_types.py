@@ -1,4 +1,4 @@
-"""Instance types: what a node of each offers, and what it costs."""
+"""Instance types: what a node of each offers, and what it costs. What no source states is absent, with a reason."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from decimal import Decimal
 from functools import cache
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from infra.catalogue.reading import read, unknown
+
+FILE = "instance_types"
+
+
+class Origin(BaseModel):
+    """Where figures come from, and when they were read there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    as_of: date
+    source: str
 
 
 class InstanceType(BaseModel):
@@ -22,8 +33,10 @@ class InstanceType(BaseModel):
     accelerators: int = Field(ge=1)
     accelerator_memory_gib: float
     """Of one accelerator."""
-    peak_bf16_tflops: float | None
-    """Dense, of one accelerator; None where no source gave it."""
+    peak_bf16_tflops: float | None = None
+    """Dense, of one accelerator."""
+    nvlinks: int | None = Field(default=None, ge=0)
+    """Of one accelerator; 0 where there are none."""
     vcpus: int
     memory_gib: int
     nvme_count: int
@@ -35,24 +48,48 @@ class InstanceType(BaseModel):
     """Most EFA devices of one instance (`EfaInfo.MaximumEfaInterfaces`)."""
     efa_on_first_card: bool
     """False where card 0 carries plain ENA only."""
-    price_usd_per_hour: Decimal | None
-    """Linux on demand, us-east-1; None: sold by capacity block only, at the price of its offering."""
+    price_usd_per_hour: Decimal | None = None
+    """Linux on demand, in the region of the price list."""
     capacity_block: bool
     quota_family: str
-    """Family of the EC2 vCPU quota."""
-    as_of: date
-    source: str
+    """Family of the EC2 vCPU quota on demand: a key of quotas.yaml."""
+    spot_quota_family: str | None = None
+    """The same for spot, where the families are others."""
+    absent: dict[str, str] = {}
+    """Field -> why it has no figure. Every field without one is named here."""
+    kept: dict[str, str] = {}
+    """Field -> why a refresh leaves it as it is, though the API shows another figure."""
+    hardware: Origin
+    price: Origin
+    performance: Origin
+    """Of FLOP/s and NVLinks."""
+
+    @model_validator(mode="after")
+    def _nothing_is_missing_without_a_reason(self) -> InstanceType:
+        optional = {"peak_bf16_tflops", "nvlinks", "price_usd_per_hour", "spot_quota_family"}
+        missing = {name for name in optional if getattr(self, name) is None}
+        if missing != set(self.absent):
+            raise ValueError(f"{self.name}: without a figure {sorted(missing)}, with a reason {sorted(self.absent)}")
+        if strange := set(self.kept) - set(type(self).model_fields):
+            raise ValueError(f"{self.name}: `kept` names no field: {sorted(strange)}")
+        return self
 
     @property
     def nvme_total_gib(self) -> float:
         return self.nvme_count * self.nvme_gb * 1e9 / 2**30
 
+    def why_absent(self, field: str) -> str:
+        """Why this field has no figure."""
+        return self.absent.get(field, "not looked up")
+
 
 @cache
 def _table() -> dict[str, InstanceType]:
-    content = read("instance_types")
-    dated = {"as_of": content["as_of"], "source": content["source"]}
-    return {name: InstanceType(name=name, **row, **dated) for name, row in content["types"].items()}
+    content = read(FILE)
+    origins = {name: content[name] for name in ("hardware", "price", "performance")}
+    return {
+        name: InstanceType.model_validate({"name": name, **origins, **row}) for name, row in content["types"].items()
+    }
 
 
 def instance_types() -> tuple[InstanceType, ...]:

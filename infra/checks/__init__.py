@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
-from infra.checks import ground, money, nodes, placement, recovery, storage, training
+from infra.checks import capacity, ground, money, nodes, placement, recovery, storage, training
 from infra.checks.finding import Case, Draft, Finding, Level, Rule, error
 from infra.facts import Facts
 from infra.spec import SpecError, SpecFile
@@ -15,6 +15,7 @@ __all__ = ["RULES", "Finding", "Level", "check", "failed", "rule_name", "shape_f
 RULES: tuple[Rule, ...] = (
     *placement.RULES,
     *nodes.RULES,
+    *capacity.RULES,
     *training.RULES,
     *storage.RULES,
     *ground.RULES,

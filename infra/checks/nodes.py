@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator
 
 from infra.checks.finding import Case, Draft, error, warning
 from infra.spec import Capacity
-
-LARGEST_BLOCK = 64
-"""Instances in one capacity block."""
-_RESERVATION = re.compile(r"^cr-[0-9a-f]{8,17}$")
 
 
 def instance_type_is_in_the_catalogue(case: Case) -> Iterator[Draft]:
@@ -47,66 +42,6 @@ def ranks_fit_the_accelerators(case: Case) -> Iterator[Draft]:
     elif ranks < instance.accelerators:
         cure = "leave it out: one rank per accelerator"
         yield warning("nodes.ranks_per_node", "accelerators are paid for and stay idle", seen=seen, cure=cure)
-
-
-def placement_group_never_with_a_capacity_block(case: Case) -> Iterator[Draft]:
-    """A block already lies close together, and AWS refuses it a placement group."""
-    nodes = case.spec.nodes
-    if nodes.placement_group and nodes.capacity is Capacity.CAPACITY_BLOCK:
-        yield error(
-            "nodes.placement_group",
-            "a capacity block takes no placement group",
-            seen="placement_group: true with capacity: capacity-block",
-            cure="remove placement_group",
-        )
-
-
-def capacity_block_is_offered_for_the_type(case: Case) -> Iterator[Draft]:
-    """Capacity blocks exist for some types only, and hold at most so many instances."""
-    nodes, instance = case.spec.nodes, case.facts.instance
-    if nodes.capacity is not Capacity.CAPACITY_BLOCK:
-        return
-    if instance is not None and not instance.capacity_block:
-        yield error(
-            "nodes.capacity",
-            "AWS sells no capacity blocks of this type",
-            seen=nodes.instance_type,
-            cure="write capacity: on-demand, or choose another type",
-        )
-    if nodes.count > LARGEST_BLOCK:
-        yield error(
-            "nodes.count",
-            "a capacity block holds fewer instances",
-            seen=nodes.count,
-            cure=f"write {LARGEST_BLOCK} or less",
-        )
-
-
-def reservation_is_named_where_it_is_used(case: Case) -> Iterator[Draft]:
-    """Reservations and blocks are bought outside of the campaign and named here; nothing else takes a name."""
-    nodes = case.spec.nodes
-    reserved = nodes.capacity in (Capacity.RESERVATION, Capacity.CAPACITY_BLOCK)
-    if reserved and not nodes.reservation_id:
-        yield error(
-            "nodes.reservation_id",
-            f"capacity {nodes.capacity} needs the reservation to use",
-            seen="nothing",
-            cure="buy or make it first, then write its id: cr-...",
-        )
-    elif not reserved and nodes.reservation_id:
-        yield error(
-            "nodes.reservation_id",
-            f"capacity {nodes.capacity} uses no reservation",
-            seen=nodes.reservation_id,
-            cure="write capacity: reservation or capacity-block, or remove it",
-        )
-    elif nodes.reservation_id and not _RESERVATION.match(nodes.reservation_id):
-        yield error(
-            "nodes.reservation_id",
-            "this is no id of a capacity reservation",
-            seen=nodes.reservation_id,
-            cure="write its id: cr- and 17 hexadecimal digits",
-        )
 
 
 def type_is_for_sale(case: Case) -> Iterator[Draft]:
@@ -151,9 +86,6 @@ RULES = (
     instance_type_is_in_the_catalogue,
     trainer_runs_on_the_accelerator,
     ranks_fit_the_accelerators,
-    placement_group_never_with_a_capacity_block,
-    capacity_block_is_offered_for_the_type,
-    reservation_is_named_where_it_is_used,
     type_is_for_sale,
     quota_allows_the_nodes,
     preflight_profile_is_known,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from infra.catalogue import InstanceType
 from infra.errors import UserError
+from infra.purchase import OPEN, purchase_problems
 from infra.spec import Capacity, Nodes
 
 SPARE_NODES = 1
@@ -18,40 +20,32 @@ class Purchase:
     """Of the node group: ON_DEMAND, SPOT or CAPACITY_BLOCK."""
     market_type: str | None
     """Of the launch template; None leaves it to the node group."""
-    reservation_id: str | None
+    reservation: dict[str, Any] | None
+    """The launch template's capacity_reservation_specification; None leaves it to EC2."""
     placement_group: bool
 
 
 def purchase(nodes: Nodes, item: InstanceType) -> Purchase:
     """Raises `UserError` for an option that AWS does not sell."""
-    wants_id = nodes.capacity in (Capacity.RESERVATION, Capacity.CAPACITY_BLOCK)
-    if wants_id and not nodes.reservation_id:
-        raise UserError(
-            f"capacity {nodes.capacity.value} needs the reservation",
-            seen=None,
-            cure="set nodes.reservation_id to cr-...",
-        )
-    if not wants_id and nodes.reservation_id:
-        raise UserError(
-            f"capacity {nodes.capacity.value} takes no reservation",
-            seen=nodes.reservation_id,
-            cure="remove nodes.reservation_id, or set nodes.capacity to reservation or capacity-block",
-        )
-    if nodes.capacity is Capacity.CAPACITY_BLOCK and not item.capacity_block:
-        raise UserError("this type is not sold by capacity block", seen=item.name, cure="choose another nodes.capacity")
-    if nodes.capacity is Capacity.CAPACITY_BLOCK and nodes.placement_group:
-        raise UserError(
-            "a capacity block takes no placement group",
-            seen=True,
-            cure="remove nodes.placement_group: blocks lie close",
-        )
+    for problem in purchase_problems(nodes, item):
+        raise UserError(problem.what, seen=problem.seen, cure=problem.cure)
     kinds = {Capacity.SPOT: "SPOT", Capacity.CAPACITY_BLOCK: "CAPACITY_BLOCK"}
     return Purchase(
         capacity_type=kinds.get(nodes.capacity, "ON_DEMAND"),
         market_type="capacity-block" if nodes.capacity is Capacity.CAPACITY_BLOCK else None,
-        reservation_id=nodes.reservation_id,
+        reservation=_reservation(nodes.reservation_id),
         placement_group=wants_placement_group(nodes),
     )
+
+
+def _reservation(named: str | None) -> dict[str, Any] | None:
+    """`open` is asked for as reservations only: EC2's own preference of that name would go on to buy on demand."""
+    if not named:
+        return None
+    if named == OPEN:
+        return {"capacity_reservation_preference": "capacity-reservations-only"}
+    field = "capacity_reservation_resource_group_arn" if named.startswith("arn:") else "capacity_reservation_id"
+    return {"capacity_reservation_target": {field: named}}
 
 
 def wants_placement_group(nodes: Nodes) -> bool:

@@ -17,8 +17,8 @@ from infra.components.cluster import Cluster
 from infra.components.efa import efa_layout
 from infra.components.lustre import boot_script
 from infra.components.tags import tags
-from infra.components.user_data import node_config, user_data
-from infra.names import GPU_POOL, GPU_TAINT, POOL_LABEL, SYSTEM_POOL, Names
+from infra.components.user_data import huge_pages, node_config, user_data
+from infra.names import GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
 from infra.spec import Spec
 
 ROOT_VOLUME_GIB = 100
@@ -39,6 +39,8 @@ class _NodeGroup(pulumi.ComponentResource):
     repaired_by_eks = False
     """Whether EKS itself replaces broken nodes of the group."""
     _scripts: tuple[str, ...] = ()
+    huge_pages = 0
+    """Of 2 MiB, set aside before kubelet starts."""
 
     def _prepare(
         self, spec: Spec, cluster: Cluster, deadline: datetime, group: str, key_arn: str | None = None
@@ -86,7 +88,9 @@ class _NodeGroup(pulumi.ComponentResource):
         labels = {POOL_LABEL: self.pool, "eks.amazonaws.com/nodegroup": self._group}
         return Output.all(self._cluster.endpoint, self._cluster.authority).apply(
             lambda at: user_data(
-                node_config(self._names.cluster, at[0], at[1], labels, self.taint, raid=self.raid), *self._scripts
+                node_config(self._names.cluster, at[0], at[1], labels, self.taint, raid=self.raid),
+                *((huge_pages(self.huge_pages),) if self.huge_pages else ()),
+                *self._scripts,
             )
         )
 
@@ -184,6 +188,7 @@ class GpuNodes(_NodeGroup):
         script = boot_script(spec.storage.shared, item, spec.nodes.count + SPARE_NODES)
         self._scripts = (script,) if script else ()
         bought = purchase(spec.nodes, item)
+        self.huge_pages = HUGE_PAGES if item.efa_interfaces else 0
         interfaces = [
             {
                 "network_card_index": one.card,
@@ -197,9 +202,8 @@ class GpuNodes(_NodeGroup):
         more: dict[str, Any] = {"network_interfaces": interfaces}
         if bought.market_type:
             more["instance_market_options"] = {"market_type": bought.market_type}
-        if bought.reservation_id:
-            target = {"capacity_reservation_id": bought.reservation_id}
-            more["capacity_reservation_specification"] = {"capacity_reservation_target": target}
+        if bought.reservation is not None:
+            more["capacity_reservation_specification"] = bought.reservation
         if bought.placement_group:
             more["placement"] = {"group_name": self._placement_group().name}
         template = self._template(image or self._image(item.maker), item.name, **more)

@@ -12,8 +12,17 @@ from typing import Any
 import yaml
 
 from infra.components.addresses import SERVICE_CIDR
+from infra.errors import UserError
 
+MOST_BYTES = 16 * 1024
+"""Of user data before its base64: EC2 refuses more."""
 _BOUNDARY = "bivouac-node-config"
+_HUGE_PAGES = """#!/bin/bash
+# libfabric's EFA provider takes 2 MiB pages; kubelet counts them once, at its start, and nodeadm starts it after this.
+set -eu
+echo 'vm.nr_hugepages = {count}' > /etc/sysctl.d/90-bivouac-huge-pages.conf
+sysctl -q -p /etc/sysctl.d/90-bivouac-huge-pages.conf
+"""
 
 
 def node_config(
@@ -38,20 +47,21 @@ def node_config(
     return {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
 
 
+def huge_pages(count: int) -> str:
+    """The script that sets aside so many pages of 2 MiB."""
+    return _HUGE_PAGES.format(count=count)
+
+
 def user_data(config: Mapping[str, Any], *scripts: str) -> str:
     """Multi-part MIME around a NodeConfig, in base64 as a launch template wants it; nodeadm resolves it first, then
-    the shell scripts run, and only then kubelet starts."""
+    the shell scripts run, and only then kubelet starts. Raises `UserError` where EC2 would refuse it for its size."""
     text = yaml.safe_dump(dict(config), sort_keys=True, default_flow_style=False, width=10_000)
-    lines = [
-        "MIME-Version: 1.0",
-        f'Content-Type: multipart/mixed; boundary="{_BOUNDARY}"',
-        "",
-        f"--{_BOUNDARY}",
-        "Content-Type: application/node.eks.aws",
-        "",
-        text,
-    ]
-    for script in scripts:
-        lines += [f"--{_BOUNDARY}", 'Content-Type: text/x-shellscript; charset="us-ascii"', "", script]
-    lines += [f"--{_BOUNDARY}--", ""]
-    return base64.b64encode("\n".join(lines).encode()).decode()
+    parts = [("application/node.eks.aws", text), *(('text/x-shellscript; charset="us-ascii"', one) for one in scripts)]
+    lines = ["MIME-Version: 1.0", f'Content-Type: multipart/mixed; boundary="{_BOUNDARY}"', ""]
+    for kind, body in parts:
+        lines += [f"--{_BOUNDARY}", f"Content-Type: {kind}", "", body]
+    whole = "\n".join([*lines, f"--{_BOUNDARY}--", ""]).encode()
+    if len(whole) > MOST_BYTES:
+        cure = "a certificate authority of so many bytes is none of EKS's: look at the cluster"
+        raise UserError(f"the nodes' user data exceeds EC2's {MOST_BYTES} bytes", seen=len(whole), cure=cure)
+    return base64.b64encode(whole).decode()

@@ -17,7 +17,6 @@ from infra import catalogue
 from infra.catalogue import Chart, InstanceType
 from infra.components.cluster import Cluster
 from infra.components.storage import Storage
-from infra.errors import UserError
 from infra.names import (
     ARCHIVE_ACCOUNT,
     EFA_CLAIM,
@@ -59,20 +58,13 @@ def _rule(group: str, resources: list[str], verbs: Sequence[str]) -> PolicyRuleA
 
 
 def wanted_charts(item: InstanceType, addons: Addons | None = None) -> tuple[Chart, ...]:
-    """Charts for nodes of this type and those that the spec asks for.
-
-    Raises `UserError` where the kit has no device plugin for the type.
-    """
-    if item.maker != "nvidia":
-        raise UserError(
-            "there is no device plugin for this accelerator in the catalogue",
-            seen=f"{item.name} ({item.accelerator})",
-            cure="choose a type with NVIDIA GPUs, or add its chart to infra/catalogue/charts.yaml",
-        )
-    present = {"all": True, "nvidia": True, "efa": item.efa_interfaces > 0}
+    """Charts for nodes of this type and those that the spec asks for."""
+    present = {"all": True, item.maker: True, "efa": item.efa_interfaces > 0}
     asked = addons or Addons()
     return tuple(
-        chart for chart in catalogue.charts() if present[chart.wanted_for] and catalogue.asked_for(chart.option, asked)
+        chart
+        for chart in catalogue.charts()
+        if present.get(chart.wanted_for) and catalogue.asked_for(chart.option, asked)
     )
 
 

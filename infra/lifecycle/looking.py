@@ -16,6 +16,7 @@ from infra.components.settings import CampaignSettings
 from infra.errors import UserError
 from infra.events import Stage
 from infra.folders import results_folder
+from infra.lifecycle.blocks import clock_of
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, look, resources_of, short, stored_state
 from infra.lifecycle.keeping import campaign_settings, foundation_settings
@@ -37,10 +38,13 @@ def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
     where = names.buckets(spec.account, spec.region)
     store = CampaignStore(account.client("s3"), where.state, spec.campaign, "looker")
     clock = store.get_json(CLOCK)
-    deadline = datetime.fromisoformat(clock["deadline"]) if clock else datetime.now(UTC) + spec.money.deadline
+    plan = plan or stored_plan(store, spec)
+    deadline = (
+        datetime.fromisoformat(clock["deadline"]) if clock else clock_of(account, spec, plan, datetime.now(UTC))[1]
+    )
     return Context(
         spec=spec,
-        plan=plan or stored_plan(store, spec),
+        plan=plan,
         account=account,
         operator_arn=arn,
         buckets=where,

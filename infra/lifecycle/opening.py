@@ -17,6 +17,7 @@ from infra.account import Account
 from infra.errors import LeaseHeld, UserError
 from infra.events import Kind
 from infra.folders import results_folder
+from infra.lifecycle.blocks import clock_of
 from infra.lifecycle.context import Context
 from infra.plan import Plan, make_plan
 from infra.progress import Progress
@@ -49,7 +50,9 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
     previous = lease.acquire()
     account.guard = lease.check
     try:
+        clock = _clock(store, spec, plan, account)
         store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
+        store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())
         store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
         if about is not None:
             store.put_json(SITE, about)
@@ -65,7 +68,7 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
             lease=lease,
             progress=Progress(console),
             results=results_folder(spec.campaign),
-            deadline=_deadline(store, spec),
+            deadline=datetime.fromisoformat(clock["deadline"]).replace(microsecond=0),
         )
     finally:
         lease.release()
@@ -194,13 +197,22 @@ def ensure_bucket(account: Account, bucket: str, owner: str) -> None:
     s3.create_bucket(Bucket=bucket, **where)
 
 
-def _deadline(store: CampaignStore, spec: Spec) -> datetime:
-    """Absolute since the first opening: a restart of the driver does not move it."""
-    begun = datetime.now(UTC)
-    clock = {"started_at": begun.isoformat(), "deadline": (begun + spec.money.deadline).isoformat()}
-    store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())
-    stored = store.get_json(CLOCK) or clock
-    return datetime.fromisoformat(stored["deadline"]).replace(microsecond=0)
+def _clock(store: CampaignStore, spec: Spec, plan: Plan, account: Account) -> dict[str, str]:
+    """Absolute since the first opening: a restart of the driver does not move it.
+
+    Raises `UserError` for a new campaign that its capacity block cannot hold: before its name is taken.
+    """
+    stored = store.get_json(CLOCK)
+    if stored is not None:
+        return dict(stored)
+    now = datetime.now(UTC)
+    try:
+        begun, deadline = clock_of(account, spec, plan, now)
+    except UserError:
+        if store.get_json(SPEC) is None:
+            raise
+        begun, deadline = now, now + spec.money.deadline  # it exists already: whoever opens it now ends it
+    return {"started_at": begun.isoformat(), "deadline": deadline.isoformat()}
 
 
 def _writer() -> str:

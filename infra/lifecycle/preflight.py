@@ -18,6 +18,7 @@ from infra.actions.nodes import GpuNodes
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
+from infra.lifecycle.blocks import await_active
 from infra.lifecycle.capacity import retreat, wait_for_nodes
 from infra.lifecycle.context import Context
 from infra.lifecycle.expecting import expectation_of, read_versions
@@ -45,6 +46,7 @@ def run(context: Context) -> dict[str, Any]:
             seen=context.deadline.isoformat(),
             cure=f"`bivouac down {spec.campaign}`; a longer `money.deadline` needs a new campaign",
         )
+    await_active(context)
     nodes.set_desired(spec.nodes.count)
     _finish_replacements(context, nodes)
     seen, fabric_failures = Judgement((), (), ()), 0

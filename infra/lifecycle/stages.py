@@ -17,7 +17,7 @@ from lightkube.core.exceptions import ApiError
 
 from infra.errors import BivouacError, LeaseLost
 from infra.events import Kind, Stage
-from infra.lifecycle import bake, billing, certify, launch, preflight, provision, report, supervise, teardown
+from infra.lifecycle import bake, billing, blocks, certify, launch, preflight, provision, report, supervise, teardown
 from infra.lifecycle.context import Context
 
 
@@ -46,7 +46,10 @@ _OF_AWS = (ClientError, BotoCoreError, ApiError)
 
 def run_campaign(context: Context) -> None:
     """All stages that have not finished, in order. Raises the first stage's error; the record keeps where it stood."""
-    context.outputs |= context.state().finished_stages
+    state = context.state()
+    context.outputs |= state.finished_stages
+    if state.started_at is None:
+        blocks.await_lead(context)
     for step in STEPS:
         if step.stage in context.outputs:
             continue

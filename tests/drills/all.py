@@ -13,7 +13,16 @@ from rich.console import Console
 from rich.table import Table
 
 FOLDER = Path(__file__).parent
-CASES = {"leaks": 200, "storage": 1000, "input": 200, "kills": 52, "drift": 40, "teardown": 100}
+CASES = {
+    "leaks": 200,
+    "storage": 1000,
+    "input": 200,
+    "kills": 52,
+    "kills_live": 52,
+    "drift": 40,
+    "teardown": 100,
+    "fleet": 160,
+}
 """Drill -> cases of its long form."""
 _LAST_LINE = re.compile(r"^drill (\S+): (\d+) cases, (\d+) failed, ([\d.]+) s$", re.MULTILINE)
 

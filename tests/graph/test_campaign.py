@@ -8,7 +8,6 @@ import json
 import runpy
 from typing import Any
 
-import pytest
 import yaml
 
 from infra.catalogue import instance_type
@@ -16,7 +15,6 @@ from infra.components.cluster import principal_arn
 from infra.components.outputs import CampaignOutputs
 from infra.components.settings import CampaignSettings
 from infra.components.tags import tags
-from infra.errors import UserError
 from infra.names import Names
 from tests.example import DATA_DIGEST, DEADLINE, example_spec
 from tests.graph.engine import Graph, Node, build, campaign_graph
@@ -316,9 +314,11 @@ def test_the_nvidia_plugin_leaves_rdma_devices_to_the_efa_plugin(campaign: Graph
     assert campaign.one("Release", "nvidia-device-plugin").inputs["values"]["mofedEnabled"] is False
 
 
-def test_an_accelerator_without_device_plugin_is_refused() -> None:
-    with pytest.raises(UserError, match="no device plugin"):
-        campaign_graph(example_spec(nodes={"instance_type": "trn1.32xlarge"}))
+def test_each_accelerator_gets_the_device_plugin_of_its_maker(campaign: Graph) -> None:
+    trainium = campaign_graph(example_spec(nodes={"instance_type": "trn1.32xlarge"}))
+    assert "neuron-helm-chart" in {one.name for one in trainium.of("Release")}
+    assert "nvidia-device-plugin" not in {one.name for one in trainium.of("Release")}
+    assert "neuron-helm-chart" not in {one.name for one in campaign.of("Release")}
 
 
 def test_the_outputs_are_what_the_driver_reads(campaign: Graph) -> None:

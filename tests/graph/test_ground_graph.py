@@ -20,7 +20,6 @@ from infra.checks import Level
 from infra.components.key import key_policy
 from infra.components.lustre import EFA_CONNECTIONS, boot_script, efa_interfaces, file_system
 from infra.components.settings import FoundationSettings, Keeping, StorageClass
-from infra.errors import UserError
 from infra.ground import ENDPOINT_SERVICES
 from infra.names import buckets
 from infra.program import program
@@ -149,7 +148,7 @@ def test_the_efa_devices_that_speak_to_lustre_lie_apart(tmp_path: Any) -> None:
 def test_the_boot_script_stands_beside_the_node_configuration(full: Graph) -> None:
     text = base64.b64decode(full.one("LaunchTemplate", "gpu-nodes").inputs["userData"]).decode()
     kinds = [part.get_content_type() for part in email.message_from_string(text).walk()]
-    assert kinds == ["multipart/mixed", "application/node.eks.aws", "text/x-shellscript"]
+    assert kinds == ["multipart/mixed", "application/node.eks.aws", *["text/x-shellscript"] * 2], "huge pages, Lustre"
     system = base64.b64decode(full.one("LaunchTemplate", "system-nodes").inputs["userData"]).decode()
     assert "shellscript" not in system, "the system node mounts nothing fast"
 
@@ -466,8 +465,8 @@ def test_gpu_nodes_come_after_both_guards_and_fall_before_them(campaign: Graph) 
         assert campaign.comes_after(gpu, campaign.one(kind, name)), name
 
 
-def test_a_chart_for_an_unknown_accelerator_is_refused_with_its_cure() -> None:
+def test_charts_for_neuron_devices_come_without_those_for_gpus() -> None:
     from infra.components.workloads import wanted_charts
 
-    with pytest.raises(UserError, match=r"charts\.yaml"):
-        wanted_charts(instance_type("trn2.48xlarge"))
+    names = {chart.name for chart in wanted_charts(instance_type("trn2.48xlarge"))}
+    assert "neuron-helm-chart" in names and not any("nvidia" in name or "dcgm" in name for name in names)

@@ -93,10 +93,10 @@ def test_what_aws_does_not_sell_is_refused_with_a_cure() -> None:
     p5, g5 = instance_type("p5.48xlarge"), instance_type("g5.48xlarge")
     block = nodes(p5, Capacity.CAPACITY_BLOCK)
     refused = (
-        (nodes(g5, Capacity.CAPACITY_BLOCK), g5, "not sold by capacity block"),
+        (nodes(g5, Capacity.CAPACITY_BLOCK), g5, "sells no capacity blocks"),
         (block.model_copy(update={"reservation_id": None}), p5, "needs the reservation"),
         (block.model_copy(update={"placement_group": True}), p5, "takes no placement group"),
-        (nodes(p5, Capacity.ON_DEMAND, reservation_id="cr-1"), p5, "takes no reservation"),
+        (nodes(p5, Capacity.ON_DEMAND, reservation_id="cr-1"), p5, "uses no reservation"),
     )
     for wanted, item, message in refused:
         with pytest.raises(UserError, match=message) as caught:

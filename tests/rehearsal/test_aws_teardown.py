@@ -109,7 +109,7 @@ def test_capacity_can_be_reserved_and_blocks_bought_but_not_cancelled(aws: Accou
     block = aws.ec2.purchase_capacity_block(
         CapacityBlockOfferingId=offering["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
     )["CapacityReservation"]
-    assert (block["State"], block["ReservationType"]) == ("scheduled", "capacity-block")
+    assert (block["State"], block["ReservationType"]) == ("payment-pending", "capacity-block")
     cancel = code_of(lambda: aws.ec2.cancel_capacity_reservation(CapacityReservationId=block["CapacityReservationId"]))
     assert cancel == "UnsupportedOperation"
 

@@ -147,7 +147,12 @@ def capacity(instance: Any) -> dict[str, str]:
         "nvidia.com/gpu": sum(gpu["Count"] for gpu in gpus if gpu["Manufacturer"] == "NVIDIA"),
         "vpc.amazonaws.com/efa": interfaces.requested_efas(instance),
     }
-    return {name: str(count) for name, count in found.items() if count}
+    offered = {name: str(count) for name, count in found.items() if count}
+    # A script part of the user data may set huge pages aside; the nodelet runs no scripts, kubelet would count them.
+    text = instance.user_data.decode() if instance.user_data is not None else ""
+    if pages := re.search(r"^echo 'vm\.nr_hugepages = (\d+)'", text, re.MULTILINE):
+        offered["hugepages-2Mi"] = f"{2 * int(pages[1])}Mi"
+    return offered
 
 
 def pod_addresses(instance: Any) -> tuple[str, ...]:

@@ -42,7 +42,8 @@ def template_version(world: World, argument: dict[str, Any] | None) -> dict[str,
 
 def describe_launch(data: dict[str, Any], arguments: dict[str, Any], image_id: str, zone: str) -> Launch:
     """`data` is the launch template's, `arguments` those of moto's run_instances."""
-    target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    reservation = data.get("CapacityReservationSpecification") or {}
+    target = reservation.get("CapacityReservationTarget") or {}
     tags = (arguments.get("tags") or {}).get("instance", {})
     given = None if arguments.get("is_instance_type_default") else arguments.get("instance_type")
     return Launch(
@@ -51,6 +52,8 @@ def describe_launch(data: dict[str, Any], arguments: dict[str, Any], image_id: s
         image_id=image_id or data.get("ImageId", ""),
         market=arguments.get("instance_market_options") or (data.get("InstanceMarketOptions") or {}).get("MarketType"),
         capacity_reservation_id=target.get("CapacityReservationId"),
+        capacity_reservation_group=target.get("CapacityReservationResourceGroupArn"),
+        reservations_only=reservation.get("CapacityReservationPreference") == "capacity-reservations-only",
         placement_group=(data.get("Placement") or {}).get("GroupName"),
         node_group=tags.get(NODE_GROUP_TAG),
     )

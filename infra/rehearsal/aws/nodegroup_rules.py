@@ -71,13 +71,18 @@ def _check_template(params: Parameters, template: dict[str, Any]) -> None:
 
 def _check_block(template: dict[str, Any] | None, subnets: list[Any]) -> None:
     market = ((template or {}).get("InstanceMarketOptions") or {}).get("MarketType")
-    target = ((template or {}).get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
-    if market != "capacity-block" or not target.get("CapacityReservationId") or not template:
+    if market != "capacity-block" or not block_id(template or {}) or not template:
         raise invalid("CAPACITY_BLOCK needs a launch template with MarketType capacity-block and a reservation id")
     if not template.get("InstanceType"):
         raise invalid("CAPACITY_BLOCK needs the instance type in the launch template")
     if len({subnet.availability_zone for subnet in subnets}) > 1:
         raise invalid("CAPACITY_BLOCK needs subnets in the Availability Zone of the block only")
+
+
+def block_id(template: dict[str, Any]) -> str:
+    """The reservation that a LaunchTemplateData targets; empty for none."""
+    target = (template.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    return str(target.get("CapacityReservationId") or "")
 
 
 def merged_user_data(cluster: Cluster, group: dict[str, Any], own: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from infra.rehearsal.aws import nodegroup_rules as rules
@@ -19,6 +19,8 @@ from infra.rehearsal.aws.world import World
 PERIOD_S = 0.25
 DEFAULT_TYPES = ["t3.medium"]
 SETTLE_S = 0.3
+SCALE_DOWN = timedelta(minutes=40)
+"""So long before a capacity block's end EKS empties the node group."""
 CHANGES = {"scalingConfig": "DesiredSize", "labels": "LabelsToAdd", "taints": "TaintsToAdd"}
 """Parameter of an update -> UpdateParamType."""
 
@@ -163,6 +165,18 @@ class NodeGroups:
             tags=[{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in tags.items()],
             capacity_rebalance=document["capacityType"] == "SPOT",
         )
+        if document["capacityType"] == "CAPACITY_BLOCK":
+            self._end_with_block(group, version)
+
+    def _end_with_block(self, group: NodeGroup, version: Any) -> None:
+        """As EKS does: a scheduled action that empties the group before EC2 ends what runs in the block."""
+        ends = self.world.block_ends(rules.block_id(version.data))
+        if ends is not None:
+            self.world.backend("autoscaling").put_scheduled_update_group_action(
+                name=group.scaling_group, desired_capacity=0, max_size=None, min_size=0,
+                scheduled_action_name="Amazon EKS Node Group Capacity Scaledown Before Reservation End",
+                start_time=(ends - SCALE_DOWN).isoformat(), end_time=None, recurrence=None, timezone=None,
+            )  # fmt: skip
 
     def _set_recipe(self, cluster: Cluster, group: NodeGroup, version: Any) -> None:
         document, data = group.document, version.data

@@ -18,6 +18,7 @@ VCPUS = {
     "L-C4BD4855": ("All P5 Spot Instance Requests", 1536),
     "L-7212CCBC": ("All P4, P3 and P2 Spot Instance Requests", 768),
     "L-3819A6DF": ("All G and VT Spot Instance Requests", 768),
+    "L-6B0D517C": ("All Trn Spot Instance Requests", 512),
     "L-34B43A08": ("All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", 1152),
 }
 OTHERS = {

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import math
+import json
 import secrets
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
+from pydantic import ValidationError
 
+from infra.rehearsal.aws.block_offers import Blocks, offerings, utc
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, matches, specified_tags, tag_list
 from infra.rehearsal.aws.placement import template_data
 from infra.rehearsal.aws.world import Launch, LaunchRefused, World
 
-BLOCK_HOURLY_USD = {"p5.48xlarge": 31.464, "p5en.48xlarge": 36.184, "p4d.24xlarge": 11.80, "p6-b200.48xlarge": 68.8}
-"""Made-up round figures near the public ones: a rehearsal needs a fee, not a quotation."""
-OFFERINGS_PER_TYPE = 2
-MAX_BLOCK = timedelta(days=182)
+PAYMENT = timedelta(seconds=1)
+"""Until a purchase is paid; on AWS up to 12 hours."""
+ENDING = timedelta(minutes=30)
+"""So long before a block's end EC2 terminates what runs in it."""
+PERIOD_S = 0.5
 
 
 @dataclass
@@ -34,15 +39,21 @@ class Reservation:
     match: str = "open"
     kind: str = "default"
     cancelled: bool = False
+    paid: bool = True
+    late: timedelta = timedelta(0)
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def state(self) -> str:
         now = datetime.now(UTC)
         if self.cancelled:
             return "cancelled"
+        if self.kind == "capacity-block" and now < self.created + PAYMENT:
+            return "payment-pending"
+        if not self.paid:
+            return "payment-failed"
         if self.end and self.end <= now:
             return "expired"
-        return "active" if self.start <= now else "scheduled"
+        return "active" if self.start + self.late <= now else "scheduled"
 
 
 class Reservations:
@@ -50,12 +61,58 @@ class Reservations:
         self.world = world
         self.reservations: dict[str, Reservation] = {}
         self.offerings: dict[str, dict[str, Any]] = {}
+        self.blocks = Blocks()
+
+    def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        asked = json.loads(body) if body else {}
+        try:
+            now = {"asked_at": datetime.now(UTC)} if "start_in_s" in asked else {}
+            self.blocks = Blocks.model_validate(self.blocks.model_dump() | asked | now)
+        except ValidationError as error:
+            return 400, {"message": str(error)}
+        for one in (one for one in self.reservations.values() if one.kind == "capacity-block"):
+            one.late, one.paid = timedelta(seconds=self.blocks.late_s), self.blocks.payment == "succeeds"
+            if self.blocks.end_in_s is not None and "end_in_s" in asked:
+                one.end = datetime.now(UTC) + timedelta(seconds=self.blocks.end_in_s)
+        return 200, self.blocks.model_dump(mode="json")
 
     def users(self, reservation: Reservation) -> int:
-        """Live instances whose launch template targets the reservation."""
+        """Live instances in the reservation; what came by a group or as open fills the oldest reservation first."""
         ec2 = self.world.backend("ec2")
         live = [one for one in ec2.all_instances() if one.state not in ("terminated", "shutting-down")]
-        return sum(_target(template_data(ec2, one)) == reservation.reservation_id for one in live)
+        wanted = [self._wanted(template_data(ec2, one), one.instance_type, one.placement.zone) for one in live]
+        used = Counter(ids[0] for ids in wanted if len(ids) == 1)
+        for ids in wanted:
+            if len(ids) > 1:
+                used[next((one for one in ids if used[one] < self.reservations[one].count), ids[0])] += 1
+        return used[reservation.reservation_id]
+
+    def in_block(self, reservation: Reservation) -> list[str]:
+        """Live instances that target this very reservation."""
+        ec2 = self.world.backend("ec2")
+        live = [one for one in ec2.all_instances() if one.state in ("pending", "running")]
+        return [one.id for one in live if _target(template_data(ec2, one)) == reservation.reservation_id]
+
+    def _wanted(self, data: dict[str, Any], instance_type: str, zone: str) -> tuple[str, ...]:
+        """Reservations that a launch with this template may use."""
+        asked = data.get("CapacityReservationSpecification") or {}
+        if target := _target(data):
+            return (target,)
+        group = (asked.get("CapacityReservationTarget") or {}).get("CapacityReservationResourceGroupArn")
+        if group:
+            return self._fitting(instance_type, zone, self.blocks.groups.get(group, ()))
+        if asked.get("CapacityReservationPreference") == "capacity-reservations-only":
+            return self._fitting(instance_type, zone, None)
+        return ()
+
+    def _fitting(self, instance_type: str, zone: str, among: Sequence[str] | None) -> tuple[str, ...]:
+        """`among`: None for every reservation that is open to all."""
+        return tuple(
+            name
+            for name, one in self.reservations.items()
+            if (one.instance_type, one.zone, one.state()) == (instance_type, zone, "active")
+            and (one.match == "open" if among is None else name in among)
+        )
 
     def describe(self, reservation: Reservation) -> dict[str, Any]:
         world, state = self.world, reservation.state()
@@ -84,7 +141,7 @@ class Reservations:
         }
 
     def create_capacity_reservation(self, params: Parameters) -> dict[str, Any]:
-        end, end_type = _utc(params.get("EndDate")), params.get("EndDateType") or "unlimited"
+        end, end_type = utc(params.get("EndDate")), params.get("EndDateType") or "unlimited"
         if (end_type == "limited") != (end is not None):
             raise AwsError("InvalidParameterCombination", "EndDate goes with EndDateType=limited and only with it")
         if not params.get("AvailabilityZone"):
@@ -141,7 +198,7 @@ class Reservations:
         if params.get("EndDateType") == "unlimited":
             reservation.end, reservation.end_type = None, "unlimited"
         elif params.get("EndDate"):
-            reservation.end, reservation.end_type = _utc(params["EndDate"]), "limited"
+            reservation.end, reservation.end_type = utc(params["EndDate"]), "limited"
         return {"Return": True}
 
     def cancel_capacity_reservation(self, params: Parameters) -> dict[str, Any]:
@@ -154,37 +211,12 @@ class Reservations:
         return {"Return": True}
 
     def describe_capacity_block_offerings(self, params: Parameters) -> dict[str, Any]:
-        kind, count = params.get("InstanceType") or "", int(params.get("InstanceCount") or 1)
-        hourly_usd = BLOCK_HOURLY_USD.get(kind)
-        if hourly_usd is None:
-            return {"CapacityBlockOfferings": []}
-        hours = int(params["CapacityDurationHours"])
-        if hours % 24 or not timedelta(hours=24) <= timedelta(hours=hours) <= MAX_BLOCK:
-            raise AwsError("InvalidParameterValue", f"CapacityDurationHours {hours} is not a number of whole days")
-        first = max(_utc(params.get("StartDateRange")) or datetime.now(UTC), datetime.now(UTC))
-        found = []
-        for number in range(OFFERINGS_PER_TYPE):
-            start = first.replace(hour=11, minute=30, second=0, microsecond=0) + timedelta(days=number + 1)
-            offering = {
-                "CapacityBlockOfferingId": f"cbr-{secrets.token_hex(9)[:17]}",
-                "InstanceType": kind,
-                "AvailabilityZone": f"{self.world.region}{'ab'[number % 2]}",
-                "InstanceCount": count,
-                "StartDate": start,
-                "EndDate": start + timedelta(hours=hours),
-                "CapacityBlockDurationHours": hours,
-                "UpfrontFee": str(math.ceil(hourly_usd * hours * count * 100) / 100),
-                "CurrencyCode": "USD",
-                "Tenancy": "default",
-            }
-            latest = _utc(params.get("EndDateRange"))
-            if latest is None or start + timedelta(hours=hours) <= latest:
-                self.offerings[str(offering["CapacityBlockOfferingId"])] = offering
-                found.append(offering)
+        found = offerings(params, self.world.region, self.blocks)
+        self.offerings |= {str(one["CapacityBlockOfferingId"]): one for one in found}
         return {"CapacityBlockOfferings": found}
 
     def purchase_capacity_block(self, params: Parameters) -> dict[str, Any]:
-        offering = self.offerings.pop(params["CapacityBlockOfferingId"], None)
+        offering = self.offerings.get(params["CapacityBlockOfferingId"])
         if offering is None:
             raise AwsError("InvalidCapacityBlockOfferingId.NotFound", f"no {params['CapacityBlockOfferingId']}")
         reservation = Reservation(
@@ -198,11 +230,17 @@ class Reservations:
             start=offering["StartDate"],
             match="targeted",
             kind="capacity-block",
+            paid=self.blocks.payment == "succeeds",
+            late=timedelta(seconds=self.blocks.late_s),
         )
+        if self.blocks.sold_out:
+            del self.offerings[params["CapacityBlockOfferingId"]]
         return {"CapacityReservation": self._keep(reservation, params)}
 
     def check(self, launch: Launch) -> None:
         """A launch that targets a reservation needs one that is active, fits, and has a place left."""
+        if launch.capacity_reservation_group or launch.reservations_only:
+            self._check_pool(launch)
         if not launch.capacity_reservation_id:
             return
         reservation = self.reservations.get(launch.capacity_reservation_id)
@@ -216,19 +254,34 @@ class Reservations:
         if (launch.market == "capacity-block") != (reservation.kind == "capacity-block"):
             message = f"MarketType {launch.market} does not go with a reservation of type {reservation.kind}"
             raise LaunchRefused("InvalidParameterCombination", message)
-        if reservation.state() != "active" or self.users(reservation) >= reservation.count:
+        over = (
+            reservation.kind == "capacity-block" and reservation.end and reservation.end - ENDING <= datetime.now(UTC)
+        )
+        if over or reservation.state() != "active" or self.users(reservation) >= reservation.count:
             message = f"The capacity reservation {reservation.reservation_id} has insufficient available capacity"
             raise LaunchRefused("ReservationCapacityExceeded", message)
+
+    def _check_pool(self, launch: Launch) -> None:
+        group = launch.capacity_reservation_group
+        among = self.blocks.groups.get(group, ()) if group else None
+        fitting = [self.reservations[one] for one in self._fitting(launch.instance_type, launch.zone, among)]
+        if all(self.users(one) >= one.count for one in fitting):
+            where = group or "that match the launch"
+            message = f"There is insufficient capacity in the capacity reservations {where}"
+            raise LaunchRefused("ReservationCapacityExceeded", message)
+
+    def end_blocks(self) -> None:
+        """EC2 ends what runs in a block half an hour before its end."""
+        with self.world.lock:
+            for one in self.reservations.values():
+                over = one.kind == "capacity-block" and one.end and one.end - ENDING <= datetime.now(UTC)
+                if over and (running := self.in_block(one)):
+                    self.world.backend("ec2").terminate_instances(running)
 
 
 def _target(data: dict[str, Any]) -> str | None:
     target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
     return target.get("CapacityReservationId")
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    """moto's parser gives naive UTC."""
-    return moment.replace(tzinfo=UTC) if moment else None
 
 
 def install(world: World) -> None:
@@ -244,3 +297,6 @@ def install(world: World) -> None:
     )
     add_operations(world, EC2Response, {name: getattr(reservations, name) for name in names})
     world.launch_hooks.append(reservations.check)
+    world.routes["/_site/blocks"] = reservations.route
+    world.block_ends = lambda name: reservations.find(name).end
+    world.every(PERIOD_S, reservations.end_blocks)

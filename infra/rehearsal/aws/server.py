@@ -40,6 +40,7 @@ MODULES = (
     "schedules",
     "placement",
     "reservations",
+    "market",
     "budgets",
     "bucket_policies",
     "quotas",

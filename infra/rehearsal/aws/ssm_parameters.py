@@ -15,7 +15,7 @@ from infra.rehearsal.aws.world import World
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 37))
-VARIANTS = (("x86_64", "standard"), ("x86_64", "nvidia"), ("arm64", "standard"))
+VARIANTS = (("x86_64", "standard"), ("x86_64", "nvidia"), ("x86_64", "neuron"), ("arm64", "standard"))
 NEWEST = "20261020"
 OWNER = "602401143452"
 """The account that publishes EKS AMIs."""

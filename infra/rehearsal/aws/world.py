@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -90,6 +91,10 @@ class Launch:
     market: str | None = None
     """MarketType: spot, capacity-block, ..."""
     capacity_reservation_id: str | None = None
+    capacity_reservation_group: str | None = None
+    """ARN of a resource group of reservations."""
+    reservations_only: bool = False
+    """In a reservation that is open to all, or not at all."""
     placement_group: str | None = None
     node_group: str | None = None
 
@@ -192,6 +197,8 @@ class World:
     """`autoscaling.AutoScaling`, once installed."""
     launch_hooks: list[LaunchHook] = field(default_factory=list)
     """Asked in order before each instance of a node group or of RunInstances starts; one may raise LaunchRefused."""
+    block_ends: Callable[[str], datetime | None] = lambda name: None
+    """End of a reservation, once `reservations` is installed."""
     faults: list[FaultHook] = field(default_factory=list)
     """Asked in order before each signed request; the first Fault is the answer."""
     routes: dict[str, SiteRoute] = field(default_factory=dict)

@@ -1,0 +1,68 @@
+"""vCPU quotas of the account: how much of each is left for one instance type and purchase option."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from infra import catalogue
+from infra.account import Account
+from infra.catalogue import InstanceType
+
+_FAMILIES = {
+    (False, "P"): r"p\d", (False, "G and VT"): r"(g|vt)\d", (False, "Trn"): r"trn\d",
+    (True, "P5"): r"p5", (True, "P4, P3 and P2"): r"p[234]", (True, "G and VT"): r"(g|vt)\d", (True, "Trn"): r"trn\d",
+}  # fmt: skip
+"""(spot, family) -> the instance types that the quota counts."""
+
+
+class QuotaUse(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    code: str
+    name: str
+    vcpus: int
+    used: int
+    """By instances that run now."""
+
+    @property
+    def free(self) -> int:
+        return max(0, self.vcpus - self.used)
+
+
+def quota_use(account: Account, item: InstanceType, *, spot: bool) -> QuotaUse | None:
+    """None where it is not known which quota counts. Raises botocore's errors."""
+    quota = catalogue.quota(item, spot=spot)
+    family = item.spot_quota_family if spot else item.quota_family
+    if quota is None or family is None:
+        return None
+    client = account.client("service-quotas")
+    try:
+        found = client.get_service_quota(ServiceCode="ec2", QuotaCode=quota.code)["Quota"]
+    except client.exceptions.NoSuchResourceException:
+        # One that was never raised for this account.
+        found = client.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=quota.code)["Quota"]
+    used = _used(account, re.compile(_FAMILIES[spot, family]), spot)
+    return QuotaUse(code=quota.code, name=quota.name, vcpus=int(found["Value"]), used=used)
+
+
+def _used(account: Account, types: re.Pattern[str], spot: bool) -> int:
+    """Instances in a capacity block do not count against the quota on demand."""
+    states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    total = 0
+    for page in account.client("ec2").get_paginator("describe_instances").paginate(Filters=states):
+        for one in (one for group in page["Reservations"] for one in group["Instances"]):
+            how = one.get("InstanceLifecycle")
+            if types.match(one["InstanceType"]) and how == ("spot" if spot else None):
+                total += _vcpus(one)
+    return total
+
+
+def _vcpus(instance: dict[str, Any]) -> int:
+    known = {item.name: item.vcpus for item in catalogue.instance_types()}
+    if instance["InstanceType"] in known:
+        return known[instance["InstanceType"]]
+    options = instance.get("CpuOptions") or {}
+    return int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 0))

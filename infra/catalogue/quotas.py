@@ -1,0 +1,30 @@
+"""EC2's vCPU quotas: which one counts an instance type, on demand and on spot."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.catalogue.instance_types import InstanceType
+from infra.catalogue.reading import read
+
+
+class Quota(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    code: str
+    name: str
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return read("quotas")
+
+
+def quota(item: InstanceType, *, spot: bool) -> Quota | None:
+    """None where no source says which quota counts this type (`InstanceType.why_absent` says why)."""
+    family = item.spot_quota_family if spot else item.quota_family
+    found = _table()["spot" if spot else "on_demand"].get(family)
+    return None if found is None else Quota.model_validate(found)

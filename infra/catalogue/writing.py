@@ -1,0 +1,42 @@
+"""Writes the file of instance types: one layout for every row, so that a refresh shows in a diff as what it changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+_WIDTH = 95
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def write(header: str, content: dict[str, Any]) -> str:
+    """The file's text: `header` holds its leading comment lines, `content` what `reading.read` gives."""
+    lines = [header.rstrip()]
+    for name, value in content.items():
+        if name != "types":
+            lines.append(_flow({name: value}, "")[1:-1])
+    lines.append("types:")
+    for name, row in content["types"].items():
+        lines += [f"  {name}:", _flow(row, "    ")]
+    return "\n".join(lines) + "\n"
+
+
+def header(text: str) -> str:
+    """The comment lines with which a file begins."""
+    taken = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        taken.append(line)
+    return "\n".join(taken)
+
+
+def _flow(value: Any, indent: str) -> str:
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=_WIDTH).rstrip()
+    first, *others = text.splitlines()
+    return "\n".join([indent + first, *(f"{indent} {line.strip()}" for line in others)])

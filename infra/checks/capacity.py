@@ -1,0 +1,71 @@
+"""Rules about how the GPU nodes are bought, and about figures that no source states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, time, timedelta
+
+from infra import duration
+from infra.checks.finding import Case, Draft, error, info, warning
+from infra.estimates.clock import BEFORE_TRAINING, seconds
+from infra.purchase import SCALE_DOWN, purchase_problems
+from infra.spec import Capacity
+
+
+def what_is_bought_is_sold(case: Case) -> Iterator[Draft]:
+    """Purchase option, reservation, type and placement go together as AWS sells them."""
+    for one in purchase_problems(case.spec.nodes, case.facts.instance):
+        yield error(f"nodes.{one.field}", one.what, seen=str(one.seen), cure=one.cure)
+
+
+def block_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
+    """Training and archive are done before EKS takes the nodes of a block away; judged from the day's beginning."""
+    ends, guess = case.spec.nodes.block_end, case.estimate
+    if ends is None or guess is None or case.spec.nodes.capacity is not Capacity.CAPACITY_BLOCK:
+        return
+    needed = timedelta(seconds=int(seconds(guess.stages, *BEFORE_TRAINING, "supervise", "archive")))
+    left = ends - SCALE_DOWN - datetime.combine(case.today, time(), UTC)
+    if needed > left:
+        yield error(
+            "nodes.block_end",
+            "the block ends before training and archive are done",
+            seen=f"{duration.text(needed)} planned, {duration.text(max(left, timedelta(0)))} left until 40 minutes "
+            f"before {ends.isoformat()}",
+            cure="buy a longer block (bivouac offers), or plan less",
+        )
+
+
+def absent_figures_are_told(case: Case) -> Iterator[Draft]:
+    """What the catalogue cannot know of the type is said, with what it makes impossible."""
+    instance = case.facts.instance
+    if instance is None or case.spec.target != "aws":
+        return
+    missing = []
+    if instance.peak_bf16_tflops is None:
+        missing.append(
+            f"peak BF16 FLOP/s ({instance.why_absent('peak_bf16_tflops')}): no utilisation in plan and report"
+        )
+    if case.facts.all_reduce_gb_s is None and case.spec.nodes.count > 1:
+        missing.append("all-reduce bandwidth (no source states it): preflight measures it and judges it by nothing")
+    if missing:
+        yield info(
+            "nodes.instance_type",
+            "the catalogue lacks figures of this type",
+            seen=f"{instance.name}: {'; '.join(missing)}",
+            cure="nothing; `bivouac catalogue` lists what is absent and why",
+        )
+
+
+def spot_quota_is_known(case: Case) -> Iterator[Draft]:
+    """Where it is not known which quota counts spot nodes of the type, none can be checked."""
+    nodes, instance = case.spec.nodes, case.facts.instance
+    if instance is not None and nodes.capacity is Capacity.SPOT and instance.spot_quota_family is None:
+        yield warning(
+            "nodes.capacity",
+            "no quota can be checked for spot nodes of this type",
+            seen=f"{instance.name}: {instance.why_absent('spot_quota_family')}",
+            cure=f"see Service Quotas for {nodes.count * instance.vcpus} vCPUs of spot requests before a run",
+        )
+
+
+RULES = (what_is_bought_is_sold, block_leaves_room_for_the_plan, absent_figures_are_told, spot_quota_is_known)

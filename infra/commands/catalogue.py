@@ -1,0 +1,128 @@
+"""`bivouac catalogue`: the instance types for people, and their figures against AWS's."""
+
+from __future__ import annotations
+
+import json as json_text
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from infra import catalogue
+from infra.catalogue import InstanceType
+from infra.errors import UserError
+from infra.progress import Progress
+
+WIDTH = 140
+"""Columns that the table needs where no terminal says how many there are."""
+CHANGES = 2
+"""Exit code when AWS shows other figures than the catalogue."""
+
+
+def list_command(as_json: bool, console: Console) -> int:
+    items = catalogue.instance_types()
+    if as_json:
+        rows = [{**item.model_dump(mode="json"), "all_reduce": _bandwidth(item)} for item in items]
+        console.out(json_text.dumps(rows, indent=2), highlight=False)
+        return 0
+    console.print(_table(items), width=max(console.width, WIDTH), crop=False)
+    hardware, price, performance = items[0].hardware, items[0].price, items[0].performance
+    for what, origin in (("hardware", hardware), ("prices", price), ("FLOP/s, NVLinks", performance)):
+        console.print(f"{what}: as of {origin.as_of}, {origin.source}")
+    console.print("absent (-), with the reason:")
+    reasons = dict[tuple[str, str], list[str]]()
+    for item in items:
+        for field, why in item.absent.items():
+            reasons.setdefault((field, why), []).append(item.name)
+        if _bandwidth(item) is None:
+            reasons.setdefault(("all-reduce", "no source states it"), []).append(item.name)
+    for (field, why), names in reasons.items():
+        console.print(f"  {field}: {why}: {', '.join(names)}", soft_wrap=True)
+    return 0
+
+
+def refresh_command(region: str, write: bool, as_json: bool, console: Console) -> int:
+    """Exit code 0: nothing differs, or it was written; 2: AWS shows other figures."""
+    from infra.account import Account
+    from infra.actions.catalogue import compare
+
+    account = Account(region)
+    account.identity()
+    aside = Progress(Console(stderr=True, highlight=False))
+    with aside.stage("catalogue", "every type against DescribeInstanceTypes and the price list; reads only"):
+        seen = compare(account, datetime.now(UTC).date(), aside.step)
+    changed = [one for one in seen.differences if one.kept is None]
+    if write:
+        _write(seen.content)
+    if as_json:
+        console.out(json_text.dumps(seen.model_dump(mode="json", exclude={"content"}), indent=2), highlight=False)
+        return CHANGES if changed and not write else 0
+    for one in seen.differences:
+        note = f"  (kept: {one.kept})" if one.kept else ""
+        console.print(
+            f"{one.instance_type:<18} {one.field:<24} {one.ours or '-'} -> {one.aws or '-'}{note}", soft_wrap=True
+        )
+    if seen.not_offered:
+        console.print(f"not offered in {region}, left as they are: {', '.join(seen.not_offered)}", soft_wrap=True)
+    types = len(catalogue.instance_types())
+    console.print(f"{len(changed)} figures of {types} types differ" + (f"; written to {_file()}" if write else ""))
+    if changed and not write:
+        console.print("`bivouac catalogue refresh --write` takes AWS's figures over")
+    return CHANGES if changed and not write else 0
+
+
+def _write(content: dict[str, Any]) -> None:
+    from infra.catalogue.writing import header
+    from infra.catalogue.writing import write as text_of
+
+    path = _file()
+    text = text_of(header(path.read_text("utf-8")), content)
+    try:
+        partial = path.with_suffix(".partial")
+        partial.write_text(text, "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        cure = "run it in a clone that you may write to"
+        raise UserError("the catalogue's file cannot be written", seen=error, cure=cure) from error
+
+
+def _file() -> Path:
+    from infra.catalogue.instance_types import FILE
+
+    return Path(catalogue.__file__).with_name(f"{FILE}.yaml")
+
+
+def _bandwidth(item: InstanceType) -> float | None:
+    found = catalogue.bandwidth(item.name)
+    return None if found is None else found.bus_bandwidth_gb_s
+
+
+def _table(items: tuple[InstanceType, ...]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("type", "accelerators", ">TFLOP/s", ">NVLinks", ">vCPU", ">GiB", ">NVMe GB", ">cards", ">EFA",
+                   ">all-reduce GB/s", ">USD/h", "block"):  # fmt: skip
+        right = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=True)
+    for item in items:
+        table.add_row(
+            item.name,
+            f"{item.accelerators} x {item.accelerator} {item.accelerator_memory_gib:.0f} GiB",
+            _text(item.peak_bf16_tflops),
+            _text(item.nvlinks),
+            str(item.vcpus),
+            str(item.memory_gib),
+            f"{item.nvme_count} x {item.nvme_gb}",
+            str(item.network_cards),
+            str(item.efa_interfaces),
+            _text(_bandwidth(item)),
+            _text(item.price_usd_per_hour),
+            "yes" if item.capacity_block else "",
+        )
+    return table
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

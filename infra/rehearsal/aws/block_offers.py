@@ -1,0 +1,86 @@
+"""What capacity blocks the emulated EC2 has on offer, and how they will behave."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.rehearsal.aws.operations import AwsError, Parameters
+
+BLOCK_HOURLY_USD = {
+    "p4d.24xlarge": 11.80,
+    "p4de.24xlarge": 14.80,
+    "p5.4xlarge": 3.933,
+    "p5.48xlarge": 31.464,
+    "p5e.48xlarge": 34.608,
+    "p5en.48xlarge": 36.184,
+    "p6-b200.48xlarge": 68.8,
+    "p6-b300.48xlarge": 86.0,
+    "trn1.32xlarge": 9.532,
+    "trn2.48xlarge": 35.7,
+}
+"""Made-up round figures near the public ones: a rehearsal needs a fee, not a quotation."""
+OFFERINGS_PER_TYPE = 2
+MAX_BLOCK = timedelta(days=182)
+
+
+class Blocks(BaseModel):
+    """`/_site/blocks`: how blocks are offered, and how those that were bought behave; an empty body reads it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    start_in_s: float | None = None
+    """The first offering begins so long after this was asked for; None: tomorrow at 11:30 UTC, as on AWS."""
+    asked_at: datetime | None = None
+    late_s: float = 0.0
+    """A block is `scheduled` so long beyond its begin."""
+    payment: Literal["succeeds", "fails"] = "succeeds"
+    end_in_s: float | None = None
+    """Blocks that were bought end so soon."""
+    sold_out: bool = False
+    """An offering vanishes with its purchase; otherwise it can be bought again, which AWS does not rule out."""
+    groups: dict[str, tuple[str, ...]] = {}
+    """ARN of a resource group -> the reservations in it."""
+
+
+def offerings(params: Parameters, region: str, blocks: Blocks) -> list[dict[str, Any]]:
+    """Answer of DescribeCapacityBlockOfferings."""
+    kind, count = params.get("InstanceType") or "", int(params.get("InstanceCount") or 1)
+    hourly_usd = BLOCK_HOURLY_USD.get(kind)
+    if hourly_usd is None:
+        return []
+    hours = int(params["CapacityDurationHours"])
+    if hours % 24 or not timedelta(hours=24) <= timedelta(hours=hours) <= MAX_BLOCK:
+        raise AwsError("InvalidParameterValue", f"CapacityDurationHours {hours} is not a number of whole days")
+    first = max(utc(params.get("StartDateRange")) or datetime.now(UTC), datetime.now(UTC))
+    found = []
+    for number in range(OFFERINGS_PER_TYPE):
+        start = first.replace(hour=11, minute=30, second=0, microsecond=0) + timedelta(days=number + 1)
+        if blocks.start_in_s is not None:
+            start = (blocks.asked_at or first) + timedelta(seconds=blocks.start_in_s, days=number)
+        known = hashlib.sha256(f"{kind} {count} {hours} {start}".encode()).hexdigest()
+        offering = {
+            "CapacityBlockOfferingId": f"cbr-{known[:17]}",
+            "InstanceType": kind,
+            "AvailabilityZone": f"{region}{'ab'[number % 2]}",
+            "InstanceCount": count,
+            "StartDate": start,
+            "EndDate": start + timedelta(hours=hours),
+            "CapacityBlockDurationHours": hours,
+            "UpfrontFee": str(math.ceil(hourly_usd * hours * count * 100) / 100),
+            "CurrencyCode": "USD",
+            "Tenancy": "default",
+        }
+        latest = utc(params.get("EndDateRange"))
+        if latest is None or start + timedelta(hours=hours) <= latest:
+            found.append(offering)
+    return found
+
+
+def utc(moment: datetime | None) -> datetime | None:
+    """moto's parser gives naive UTC."""
+    return moment.replace(tzinfo=UTC) if moment else None

@@ -1,0 +1,89 @@
+"""Benchmark: a preview of 512 nodes against one of 2, on the real engine: resources and time must not grow with nodes.
+
+Pairs in turn on the same machine; the figure is the ratio of the medians, with the bound of the project's numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from io import StringIO
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
+
+from campaign_world import Camp, camp  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from infra.lifecycle.drift import look  # noqa: E402
+from infra.lifecycle.looking import looking, stacks  # noqa: E402
+from infra.plan import make_plan  # noqa: E402
+from infra.spec import Spec  # noqa: E402
+from infra.survey import survey  # noqa: E402
+
+RESULTS = ROOT / "results/bench/preview_scale.json"
+SMALL, LARGE = 2, 512
+MOST = 1.2
+"""Of the large preview's time over the small one's."""
+
+
+def sized(one: Camp, count: int) -> Spec:
+    """The camp's campaign with so many nodes of eight GPUs."""
+    document = one.spec.model_dump(mode="json")
+    document |= {"campaign": f"nodes-{count}", "money": {"budget_usd": "1000000", "deadline": "7d"}}
+    document["nodes"] |= {"count": count, "ranks_per_node": None, "instance_type": "p5.48xlarge"}
+    document["training"] |= {"global_batch": count * 8 * document["training"]["micro_batch"]}
+    return Spec.model_validate(document)
+
+
+def preview(spec: Spec, aside: Console) -> tuple[int, float]:
+    """(resources to create, seconds) of one preview of both stacks."""
+    context = looking(spec, make_plan(spec, survey(spec)), aside)
+    begun = time.perf_counter()
+    looks = [look(context, name, settings()) for name, settings in stacks(context).items()]
+    return sum(len(one.planned) for one in looks), time.perf_counter() - begun
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=7)
+    options = parser.parse_args()
+    seconds: dict[int, list[float]] = {SMALL: [], LARGE: []}
+    resources: dict[int, set[int]] = {SMALL: set(), LARGE: set()}
+    with tempfile.TemporaryDirectory(prefix="bivouac-bench-") as folder, camp(Path(folder)) as one:
+        os.environ["BIVOUAC_SITE"] = "in-process"
+        aside = Console(file=StringIO())
+        one.client("s3").create_bucket(Bucket=f"bivouac-state-{one.spec.account}-{one.spec.region}")
+        specs = {count: sized(one, count) for count in (SMALL, LARGE)}
+        preview(specs[SMALL], aside)  # the engine and the plugins come from the disk once
+        for pair in range(options.pairs):
+            for count in (SMALL, LARGE) if pair % 2 else (LARGE, SMALL):
+                made, took = preview(specs[count], aside)
+                resources[count].add(made)
+                seconds[count].append(took)
+                print(f"pair {pair}  {count:4d} nodes  {made} resources  {took:6.2f} s", flush=True)
+    medians = {count: statistics.median(times) for count, times in seconds.items()}
+    ratio = medians[LARGE] / medians[SMALL]
+    same = resources[SMALL] == resources[LARGE] and len(resources[SMALL]) == 1
+    print(f"{'nodes':>6} {'resources':>10} {'median s':>9} {'least':>7} {'most':>7}")
+    for count, times in seconds.items():
+        made = "/".join(map(str, sorted(resources[count])))
+        print(f"{count:6d} {made:>10} {medians[count]:9.2f} {min(times):7.2f} {max(times):7.2f}")
+    good = same and ratio <= MOST
+    print(f"ratio of medians {ratio:.3f} (at most {MOST}); resources {'equal' if same else 'DIFFER'}")
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({
+        "seconds": seconds, "resources": {count: sorted(made) for count, made in resources.items()},
+        "ratio_of_medians": ratio, "bound": MOST, "ok": good,
+    }, indent=1))  # fmt: skip
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
