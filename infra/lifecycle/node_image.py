@@ -215,7 +215,7 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
     for _ in context.turns(_IMAGED_S, 0.5):
         # By filter: an image this young may not be known by its id yet.
         found = ec2.describe_images(Filters=[{"Name": "image-id", "Values": [made]}])["Images"]
-        image = found[0] if found else {"State": "pending"}
+        image: dict[str, Any] = found[0] if found else {"State": "pending"}
         if image["State"] == "available":
             disks = [row.get("Ebs", {}).get("SnapshotId") for row in image.get("BlockDeviceMappings", ())]
             return made, tuple(disk for disk in disks if disk)

@@ -17,7 +17,8 @@ EMULATED = (
 NOT_REHEARSED = (
     "Helm charts other than jobset: their releases are recorded, their pods do not run",
     "EKS add-ons: recorded with their state; vpc-cni, kube-proxy, coredns and the CSI drivers do not run",
-    "roles of the node image that need a package manager: drivers, EFA installer, Lustre client, GPU health, NVLink, fabric bandwidth",
+    "what the node image takes from packages: drivers, EFA, NCCL, GDRCopy, Lustre client, DCGM",
+    "GPU health, NVLink, fabric bandwidth",
     "capacity, quotas and prices as AWS has them at the moment",
     "routing, NAT, security groups: every address of a site is on one link",
 )
