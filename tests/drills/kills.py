@@ -83,9 +83,9 @@ def strike(held: Camp, changes: Changes, number: signal.Signals, at: int, *argum
 
 
 def _idle(held: Camp) -> bool:
-    """The provision is over: the driver waits for a builder that never boots here."""
+    """The provision is over: the driver waits for health checks that never run here."""
     log = (held.folder / "driver.log").read_text()
-    return "is booting" in log
+    return "GPU nodes up" in log
 
 
 def one_case(folder: Path, where: str, number: signal.Signals, at: int) -> None:
@@ -97,6 +97,7 @@ def one_case(folder: Path, where: str, number: signal.Signals, at: int) -> None:
         driver = None
         try:
             if where == "provision":
+                _baked_before(held)
                 driver = strike(held, changes, number, at, "run", str(spec))
             with held.opened() as context:
                 context.outputs[Stage.PROVISION] = provision.run(context)
@@ -113,6 +114,14 @@ def one_case(folder: Path, where: str, number: signal.Signals, at: int) -> None:
             if driver is not None and driver.poll() is None:
                 driver.kill()
                 driver.wait()
+
+
+def _baked_before(held: Camp) -> None:
+    """No image can be baked on the machines here: the record says that it was."""
+    outputs = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False}
+    with held.opened() as context:
+        context.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
+        context.store.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=0.0, outputs=outputs)
 
 
 def _one_of_each(held: Camp) -> None:
