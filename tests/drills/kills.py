@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rehearsal")]
 from campaign_world import Camp, camp  # noqa: E402
 
 from infra.errors import LeaseLost  # noqa: E402
-from infra.events import Stage  # noqa: E402
+from infra.events import Kind, Stage  # noqa: E402
 from infra.lifecycle import certify, leash, provision, teardown  # noqa: E402
 from infra.lifecycle.engine import Engine  # noqa: E402
 from infra.names import PROJECT  # noqa: E402
