@@ -8,7 +8,8 @@ launch and schedule. What a killed driver left is ended by the next bake of the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,9 +28,13 @@ from infra.names import BUILDER, ROLE_TAG, Names
 INSTANCE_TYPE = "m7i.large"
 LIFE = timedelta(minutes=120)
 """No bake takes so long: installation is bounded, imaging a builder's disk takes minutes."""
+TRANSFER = "bake/"
+"""Folder of the campaign's record through which files travel to its builder."""
 LIVING = ["pending", "running", "stopping", "stopped", "shutting-down"]
 _TARGET = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
-_ONLINE_S = 300.0
+_ONLINE_S, _KNOWN_S = 300.0, 60.0
+_YOUNG = ("ValidationException", "InvalidParameterValue")
+"""How Scheduler and EC2 answer while IAM's newest is on its way to them."""
 _GONE = ("InvalidInstanceID.NotFound", "ResourceNotFoundException")
 
 
@@ -49,6 +54,7 @@ def builder(context: Context, where: FoundationOutputs, image: str, life: timede
     Raises `PermanentError` when EC2 refuses it or its agent does not answer; it is gone then too.
     """
     end_builders(context.account, context.names)
+    _forget_files(context)
     context.guard()
     ends_at = datetime.now(UTC) + life
     instance = _launch(context, where, image, ends_at)
@@ -79,6 +85,13 @@ def end_builders(account: Account, names: Names) -> list[str]:
     return left
 
 
+def _forget_files(context: Context) -> None:
+    """What was on its way to a builder when its driver was killed."""
+    store = context.store
+    for key in store.keys(TRANSFER):
+        store.s3.delete_object(Bucket=store.bucket, Key=key)
+
+
 def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: datetime) -> str:
     wanted = {**tags(context.spec, context.deadline), ROLE_TAG: BUILDER, "Name": context.names.builder}
     minutes = max(1, round((ends_at - datetime.now(UTC)).total_seconds() / 60))
@@ -99,7 +112,7 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
         ],
     )
     try:
-        launched = context.account.client("ec2").run_instances(**request)
+        launched = _once_known(context, lambda: context.account.client("ec2").run_instances(**request))
     except ClientError as error:
         said = error.response["Error"]
         if said["Code"] in EXPIRED:
@@ -113,7 +126,7 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
 
 
 def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: datetime) -> None:
-    context.account.client("scheduler").create_schedule(
+    request: dict[str, Any] = dict(
         Name=context.names.builder,
         Description=f"Ends the builder of campaign {context.spec.campaign} if nobody else does",
         ScheduleExpression=f"at({ends_at:%Y-%m-%dT%H:%M:%S})",
@@ -127,6 +140,22 @@ def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: dat
             "RetryPolicy": {"MaximumEventAgeInSeconds": 86_400, "MaximumRetryAttempts": 185},
         },
     )
+    _once_known(context, lambda: context.account.client("scheduler").create_schedule(**request))
+
+
+def _once_known(context: Context, call: Callable[[], Any]) -> Any:
+    """The call, again while a role or profile that the foundation has just made is not known everywhere yet."""
+    until = time.monotonic() + _KNOWN_S
+    while True:
+        try:
+            return call()
+        except ClientError as error:
+            said = error.response["Error"]
+            young = said["Code"] in _YOUNG and ("role" in said["Message"] or "Instance Profile" in said["Message"])
+            if not young or time.monotonic() > until:
+                raise
+        context.progress.step("waiting until AWS knows the workshop's roles everywhere")
+        time.sleep(2.0)
 
 
 def _disarm(account: Account, names: Names) -> None:
@@ -144,7 +173,8 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
         online = ssm.describe_instance_information(Filters=[{"Key": "InstanceIds", "Values": [instance]}])
         if any(item["PingStatus"] == "Online" for item in online["InstanceInformationList"]):
             return
-        found = ec2.describe_instances(InstanceIds=[instance])["Reservations"]
+        # By filter: an instance this young may not be known by its id yet.
+        found = ec2.describe_instances(Filters=[{"Name": "instance-id", "Values": [instance]}])["Reservations"]
         if found and found[0]["Instances"][0]["State"]["Name"] in ("shutting-down", "terminated"):
             reason = found[0]["Instances"][0].get("StateReason", {}).get("Message", "no reason given")
             raise PermanentError(

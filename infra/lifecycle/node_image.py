@@ -213,7 +213,9 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
         TagSpecifications=[{"ResourceType": kind, "Tags": pairs} for kind in ("image", "snapshot")],
     )["ImageId"]
     for _ in context.turns(_IMAGED_S, 0.5):
-        image = ec2.describe_images(ImageIds=[made])["Images"][0]
+        # By filter: an image this young may not be known by its id yet.
+        found = ec2.describe_images(Filters=[{"Name": "image-id", "Values": [made]}])["Images"]
+        image: dict[str, Any] = found[0] if found else {"State": "pending"}
         if image["State"] == "available":
             disks = [row.get("Ebs", {}).get("SnapshotId") for row in image.get("BlockDeviceMappings", ())]
             return made, tuple(disk for disk in disks if disk)

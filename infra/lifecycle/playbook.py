@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import PermanentError
-from infra.lifecycle.builder import Builder
+from infra.lifecycle.builder import TRANSFER, Builder
 from infra.lifecycle.context import Context
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ def inventory(context: Context, builder: Builder, group: str) -> dict[str, Any]:
         "ssm_instance": builder.id,
         "ssm_region": context.spec.region,
         "ssm_bucket": context.buckets.state,
-        "ssm_prefix": f"{context.store.prefix}/bake/",
+        "ssm_prefix": f"{context.store.prefix}/{TRANSFER}",
         "ssm_timeout": COMMAND_S,
     }
     return {"all": {"children": {group: {"hosts": {"builder": host}}}}}

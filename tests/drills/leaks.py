@@ -102,7 +102,7 @@ def grounds(folder: Path) -> Iterator[tuple[Grounds, Context]]:
             outputs = {name: "x" for name in CampaignOutputs.model_fields}
             own = ground.own
             outputs |= {"vpc_id": own.vpc, "gpu_subnet_id": own.subnet, "system_subnet_id": own.subnet}
-            outputs |= {"node_security_group_id": own.group, "builder_security_group_id": own.group}
+            outputs |= {"node_security_group_id": own.group}
             outputs |= {"node_role_arn": own.instance_role, "file_system_id": own.volume}
             for role in ("steward", "trainer", "archive"):
                 outputs[f"{role}_role_arn"] = own.instance_role

@@ -73,3 +73,19 @@ def test_settings_survive_the_stack_configuration() -> None:
 def test_a_stack_that_does_not_say_what_it_is_is_refused() -> None:
     with pytest.raises(UserError, match="seen: camp"):
         read_settings({"kind": "camp"}.get)
+
+
+def test_the_workshop_has_no_way_in_and_costs_nothing_while_no_builder_runs(foundation: Graph) -> None:
+    assert not foundation.of("SecurityGroupIngressRule")
+    assert not any("ingress" in str(node.inputs) for node in foundation.of("SecurityGroup"))
+    billing = ("NatGateway", "Eip", "VpcEndpoint", "Instance", "LoadBalancer")
+    assert not [node for kind in billing for node in foundation.of(kind)]
+
+
+def test_what_ends_builders_can_end_only_builders(foundation: Graph) -> None:
+    (statement,) = json.loads(str(foundation.one("RolePolicy", "builder-guard").inputs["policy"]))["Statement"]
+    assert statement["Action"] == ["ec2:TerminateInstances"]
+    assert statement["Condition"] == {"StringEquals": {"aws:ResourceTag/bivouac:role": "builder"}}
+    builder = json.loads(str(foundation.one("RolePolicy", "builder").inputs["policy"]))["Statement"]
+    actions = {action for one in builder for action in one["Action"]}
+    assert not any(action.startswith(("s3:", "iam:", "ec2:")) for action in actions)

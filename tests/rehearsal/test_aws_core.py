@@ -465,7 +465,7 @@ def test_a_builder_gets_a_machine_and_other_instances_do_not(site: Site, subnets
     site.client("iam").add_role_to_instance_profile(InstanceProfileName="builder", RoleName="nodes")
     ec2 = site.client("ec2")
     launch = {
-        "ImageId": "ami-12345678",
+        "ImageId": ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],
         "InstanceType": "m6i.large",
         "MinCount": 1,
         "MaxCount": 1,

@@ -61,7 +61,9 @@ class Images:
         return answer
 
     def check(self, launch: Launch) -> None:
-        """A launch hook."""
+        """A launch hook. Node groups are left alone: EKS chooses for them, and `/_site/capacity` refuses on demand."""
+        if launch.node_group is not None:
+            return
         image = self.world.backend("ec2").amis.get(launch.image_id)
         if image is None:
             said = f"The image id '[{launch.image_id}]' does not exist"
