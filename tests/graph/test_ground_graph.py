@@ -22,10 +22,12 @@ from infra.components.lustre import EFA_CONNECTIONS, boot_script, efa_interfaces
 from infra.components.settings import FoundationSettings, Keeping, StorageClass
 from infra.errors import UserError
 from infra.ground import ENDPOINT_SERVICES
+from infra.lifecycle import adoption
 from infra.names import buckets
 from infra.program import program
 from infra.rehearsal.aws import fsx_rules
 from infra.rehearsal.aws.operations import AwsError
+from infra.rehearsal.providers.aws.catalogue import RESOURCES
 from infra.spec import SharedStorage
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, Graph, build, campaign_graph
@@ -361,6 +363,17 @@ def test_a_campaign_has_the_charts_that_its_spec_asks_for(campaign: Graph, full:
     assert "eks-node-monitoring-agent" not in {node.name for node in bare.of("Addon")}
 
 
+def test_a_pinned_add_on_has_its_build_and_another_kubernetes_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = {"1.36": "v1.23.1-eksbuild.1", "1.35": "v1.22.0-eksbuild.1"}
+    known = catalogue.addons()
+    pinned = tuple(one.model_copy(update={"versions": pins if one.name == "vpc-cni" else {}}) for one in known)
+    monkeypatch.setattr(catalogue, "addons", lambda: pinned)
+    for version, pin in pins.items():
+        graph = campaign_graph(example_spec(kubernetes=version))
+        assert graph.one("Addon", "vpc-cni").inputs["addonVersion"] == pin
+        assert "addonVersion" not in graph.one("Addon", "coredns").inputs
+
+
 def test_every_chart_is_pinned_and_none_can_leave_a_bill_behind() -> None:
     for chart in catalogue.charts():
         assert chart.version and not chart.version.startswith(("v", "^", "~", ">"))
@@ -463,3 +476,13 @@ def test_a_chart_for_an_unknown_accelerator_is_refused_with_its_cure() -> None:
 
     with pytest.raises(UserError, match=r"charts\.yaml"):
         wanted_charts(instance_type("trn2.48xlarge"))
+
+
+def test_every_type_of_the_programs_is_in_the_reviewed_table_and_survives_a_kill_in_its_creation(full: Graph) -> None:
+    foundation = foundation_with(own_key=True, lock_days=30)
+    nat = campaign_graph(example_spec())
+    used = {n.type for graph in (full, nat, foundation) for n in graph.custom if n.type.startswith("aws:")}
+    assert len(used) >= 38
+    assert used <= set(RESOURCES), used - set(RESOURCES)
+    covered = set(adoption.FINDERS) | set(adoption.REMOVERS) | set(adoption.MADE_OVER)
+    assert used <= covered, f"a killed engine would leave a second one: {used - covered}"
