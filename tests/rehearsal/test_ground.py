@@ -148,6 +148,8 @@ def test_a_second_up_and_a_refresh_change_nothing(context: Context) -> None:
         opened = engine.stack(stack, settings.to_config())
         refreshed = opened.refresh().summary.resource_changes or {}
         assert {kind for kind, count in refreshed.items() if count} == {"same"}, (stack, refreshed)
+        if stack == FOUNDATION_STACK:
+            continue  # its program is small, and each engine's start costs seconds
         planned = opened.preview().change_summary
         assert {str(kind) for kind, count in planned.items() if count} == {"same"}, (stack, planned)
 
