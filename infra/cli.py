@@ -239,6 +239,18 @@ def shell(
 
 
 @app.command()
+def addons(
+    kubernetes: Annotated[str, typer.Option(help="Version of the cluster.")] = "1.36",
+    region: Region = "us-east-1",
+    json: Json = False,
+) -> None:
+    """Builds of the EKS add-ons: pinned, default, newest. Reads only; exits 2 when a pin is missing or outdated."""
+    from infra.commands.addons import addons_command
+
+    raise typer.Exit(addons_command(kubernetes, region, json, console))
+
+
+@app.command()
 def token(cluster: Annotated[str, typer.Option()], region: Annotated[str, typer.Option()]) -> None:
     """An EKS token as kubectl's credential plugin wants it."""
     from infra.commands.token import token_command

@@ -15,8 +15,8 @@ class Addon(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    version: str | None
-    """None: EKS's default for the cluster's Kubernetes version."""
+    versions: dict[str, str] = {}
+    """Kubernetes version -> build; one that is not here takes EKS's default for it."""
     stage: Literal["before-nodes", "after-nodes"]
     """`after-nodes`: an add-on that has pods to schedule before it is ACTIVE."""
     option: str | None = None

@@ -32,9 +32,10 @@ class Addons(pulumi.ComponentResource):
         interface_tags: dict[str, str],
         depends_on: Sequence[pulumi.Resource] = (),
         wanted: Wanted | None = None,
+        kubernetes: str = "",
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`wanted`: which of those that a spec may leave out it asks for."""
+        """`wanted`: which of those that a spec may leave out it asks for. `kubernetes`: the cluster's version."""
         super().__init__("bivouac:infra:Addons", f"addons-{stage}", None, opts)
         self.all: list[pulumi.Resource] = []
         for addon in catalogue.addons():
@@ -46,7 +47,7 @@ class Addons(pulumi.ComponentResource):
                     addon.name,
                     cluster_name=cluster_name,
                     addon_name=addon.name,
-                    addon_version=addon.version,
+                    addon_version=addon.versions.get(kubernetes),
                     configuration_values=json.dumps(values, sort_keys=True) if values else None,
                     resolve_conflicts_on_create="OVERWRITE",
                     resolve_conflicts_on_update="OVERWRITE",

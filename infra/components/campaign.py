@@ -39,7 +39,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     if spec.network.driver_vpc is not None:
         security.let_driver_in(cluster.security_group_id, spec.network.driver_vpc)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
-    before = Addons("before-nodes", cluster.eks.name, interface_tags, opts=opts)
+    before = Addons("before-nodes", cluster.eks.name, interface_tags, (), spec.addons, spec.kubernetes, opts)
     guard, budget = Guard(spec, deadline, opts), Budget(spec, opts)
     storage = Storage(
         spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], settings.key_arn, opts
@@ -61,7 +61,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         key,
         opts,
     )
-    after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, opts)
+    after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, spec.kubernetes, opts)
     inside = ResourceOptions(providers=[provider, cluster.kubernetes])
     Workloads(spec, cluster, storage, [system.group, *after.all], inside)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,13 +12,15 @@ import pulumi
 from pulumi.runtime import mocks, rpc, settings
 
 from infra import rules
-from infra.components.settings import CampaignSettings
+from infra.components.settings import CampaignSettings, FoundationSettings, Keeping
 from infra.program import program as bivouac
 from infra.program.recording import resource_of
 from infra.spec import Spec
 from tests.example import DATA_DIGEST, DEADLINE
 
 ACCOUNT = "123456789012"
+KEY = f"arn:aws:kms:us-east-1:{ACCOUNT}:key/11111111-2222-3333-4444-555555555555"
+DRIVER = {"vpc_id": "vpc-0123456789abcdef0", "cidr": "10.7.0.0/16", "route_table_ids": ["rtb-0123456789abcdef0"]}
 
 
 @dataclass(frozen=True)
@@ -155,3 +158,14 @@ def campaign_graph(spec: Spec, **more: str) -> Graph:
     """The campaign stack of a spec; `more` goes into its settings."""
     settings = CampaignSettings.model_validate({"spec": spec, "deadline": DEADLINE, "data_digest": DATA_DIGEST, **more})
     return build(bivouac, settings.to_config())
+
+
+def foundation_with(**keeping: Any) -> Graph:
+    """The foundation as campaigns together want it."""
+    wanted = FoundationSettings(account=ACCOUNT, region="us-east-1", keeping=Keeping(**keeping))
+    return build(bivouac, wanted.to_config())
+
+
+def held(graph: Graph) -> list[tuple[str, dict[str, Any]]]:
+    """(role, statement) of every policy that stands in a role itself."""
+    return [(n.name, one) for n in graph.of("RolePolicy") for one in json.loads(n.inputs["policy"])["Statement"]]

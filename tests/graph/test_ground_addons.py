@@ -1,0 +1,99 @@
+"""Add-ons and charts over the graph."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from infra import catalogue
+from infra.actions.gang import Gang, jobset
+from tests.example import example_spec
+from tests.graph.engine import Graph, campaign_graph
+
+
+def releases(graph: Graph) -> dict[str, dict[str, Any]]:
+    return {node.name: node.inputs for node in graph.of("Release")}
+
+
+def test_a_campaign_has_the_charts_that_its_spec_asks_for(campaign: Graph, full: Graph) -> None:
+    needed = {"jobset", "nvidia-device-plugin", "aws-efa-k8s-device-plugin"}
+    assert set(releases(campaign)) == needed | {"dcgm-exporter"}
+    assert set(releases(full)) == needed | {"dcgm-exporter", "kueue", "kube-prometheus-stack"}
+    bare = campaign_graph(example_spec(addons={"dcgm_exporter": False, "node_monitoring": False}))
+    assert set(releases(bare)) == needed
+    assert "eks-node-monitoring-agent" not in {node.name for node in bare.of("Addon")}
+
+
+def test_a_pinned_add_on_has_its_build_and_another_kubernetes_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = {"1.36": "v1.23.1-eksbuild.1", "1.35": "v1.22.0-eksbuild.1"}
+    known = catalogue.addons()
+    pinned = tuple(one.model_copy(update={"versions": pins if one.name == "vpc-cni" else {}}) for one in known)
+    monkeypatch.setattr(catalogue, "addons", lambda: pinned)
+    for version, pin in pins.items():
+        graph = campaign_graph(example_spec(kubernetes=version))
+        assert graph.one("Addon", "vpc-cni").inputs["addonVersion"] == pin
+        assert "addonVersion" not in graph.one("Addon", "coredns").inputs
+
+
+def test_every_chart_is_pinned_and_none_can_leave_a_bill_behind() -> None:
+    for chart in catalogue.charts():
+        assert chart.version and not chart.version.startswith(("v", "^", "~", ">"))
+        assert chart.chart.startswith("oci://") != bool(chart.repository)
+        text = json.dumps(chart.values)
+        assert "LoadBalancer" not in text and "volumeClaimTemplate" not in text, chart.name
+        assert '"persistence": {"enabled": true' not in text, chart.name
+
+
+def test_without_a_way_out_every_chart_pulls_from_the_mirror() -> None:
+    mirror = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror"
+    addons = {"image_mirror": mirror, "prometheus": True, "kueue": True}
+    graph = campaign_graph(example_spec(network={"egress": "endpoints"}, addons=addons))
+    assert len(releases(graph)) == 6
+    for name, inputs in releases(graph).items():
+        assert mirror in json.dumps(inputs["values"]), f"{name} would be pulled from a public registry"
+    assert releases(graph)["aws-efa-k8s-device-plugin"]["values"]["image"] == {
+        "repository": f"{mirror}/eks/aws-efa-k8s-device-plugin"
+    }
+    assert mirror not in json.dumps([chart.values for chart in catalogue.charts()]), "the catalogue itself is untouched"
+
+
+def test_eks_repairs_the_system_node_and_never_a_gpu_node(campaign: Graph) -> None:
+    repairs = {n.name: n.inputs["nodeRepairConfig"]["enabled"] for n in campaign.of("NodeGroup")}
+    assert repairs == {"gpu-nodes": False, "system-nodes": True}, "GPU nodes are the steward's"
+    agent = campaign.one("Addon", "eks-node-monitoring-agent")
+    assert campaign.comes_after(agent, campaign.one("NodeGroup", "system-nodes"))
+
+
+@pytest.mark.parametrize("way", ["device-plugin", "dra"])
+def test_one_alone_hands_out_efa_devices_and_pods_ask_that_one(way: str) -> None:
+    graph = campaign_graph(example_spec(addons={"efa": way}))
+    plugin, driver = "aws-efa-k8s-device-plugin" in releases(graph), "aws-dranet" in releases(graph)
+    assert (plugin, driver) == (way == "device-plugin", way == "dra")
+    assert releases(graph)["nvidia-device-plugin"]["values"]["mofedEnabled"] is False
+    gang = Gang(
+        name="a1", campaign="example", attempt=1, image="i@sha256:0", code_digest="c", nodes=4, ranks_per_node=8,
+        accelerators=8, efa_interfaces=32, efa_by_claim=way == "dra", command=("run",), config_map="m",
+        grace_seconds=60,
+    )  # fmt: skip
+    pod = jobset(gang)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    resources = pod["containers"][0]["resources"]
+    if way == "device-plugin":
+        assert resources["limits"]["vpc.amazonaws.com/efa"] == "32" and "resourceClaims" not in pod
+        assert not graph.of("ResourceClaimTemplate")
+        return
+    (claim,) = graph.of("ResourceClaimTemplate")
+    (request,) = claim.inputs["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"] == {
+        "deviceClassName": releases(graph)["aws-dranet"]["values"]["deviceClass"]["name"],
+        "allocationMode": "ExactCount",
+        "count": 32,
+    }
+    assert "vpc.amazonaws.com/efa" not in resources["limits"] and resources["claims"] == [{"name": "efa"}]
+    assert pod["resourceClaims"] == [{"name": "efa", "resourceClaimTemplateName": claim.inputs["metadata"]["name"]}]
+
+
+def test_a_queue_never_holds_what_has_no_queues_name(full: Graph) -> None:
+    text = releases(full)["kueue"]["values"]["managerConfig"]["controllerManagerConfigYaml"]
+    assert "manageJobsWithoutQueueName: false" in text

@@ -1,0 +1,60 @@
+"""The guard over the graph: budget, freeze, deadline; and that a killed engine leaves no second one."""
+
+from __future__ import annotations
+
+import json
+
+from infra.catalogue import instance_type
+from infra.lifecycle import adoption
+from infra.rehearsal.providers.aws.catalogue import RESOURCES
+from tests.example import example_spec
+from tests.graph.engine import ACCOUNT, Graph, campaign_graph, foundation_with, held
+
+
+def test_every_campaign_has_a_budget_that_tells_a_topic(campaign: Graph, full: Graph) -> None:
+    for graph, mails in ((campaign, []), (full, ["someone@example.com"])):
+        budget = graph.one("Budget", "budget").inputs
+        assert budget["limitAmount"] == "10000"
+        assert budget["costFilters"] == [{"name": "TagKeyValue", "values": ["user:bivouac:campaign$example"]}]
+        assert [one["threshold"] for one in budget["notifications"]] == [80, 100]
+        for one in budget["notifications"]:
+            assert one["subscriberSnsTopicArns"] and one.get("subscriberEmailAddresses", []) == mails
+    (statement,) = json.loads(campaign.one("Topic", "alarms").inputs["policy"])["Statement"]
+    assert statement["Principal"] == {"Service": "budgets.amazonaws.com"}
+    assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": ACCOUNT}}
+
+
+def test_a_spent_budget_freezes_the_named_roles_and_lets_them_tear_down(campaign: Graph, full: Graph) -> None:
+    assert not campaign.of("BudgetAction") and not campaign.of("Policy")
+    action = full.one("BudgetAction", "freeze").inputs
+    assert action["approvalModel"] == "AUTOMATIC" and action["actionThreshold"]["actionThresholdValue"] == 100
+    assert action["definition"]["iamActionDefinition"]["roles"] == ["ci"]
+    (denial,) = json.loads(full.one("Policy", "freeze").inputs["policy"])["Statement"]
+    assert denial["Effect"] == "Deny" and "ec2:RunInstances" in denial["Action"]
+    ends = ("Delete", "Terminate", "Cancel", "Release", "Describe", "List", "Get", "UpdateNodegroupConfig")
+    assert not [action for action in denial["Action"] if any(word in action for word in ends)]
+    (may,) = [one for role, one in held(full) if role == "budget"]
+    assert may["Condition"]["ArnEquals"]["iam:PolicyARN"].endswith(":policy/bivouac-example-freeze")
+
+
+def test_gpu_nodes_come_after_both_guards_and_fall_before_them(campaign: Graph) -> None:
+    gpu = campaign.one("NodeGroup", "gpu-nodes")
+    for kind, name in (("Schedule", "deadline"), ("Budget", "budget"), ("Topic", "alarms")):
+        assert campaign.comes_after(gpu, campaign.one(kind, name)), name
+
+
+def test_charts_for_neuron_devices_come_without_those_for_gpus() -> None:
+    from infra.components.workloads import wanted_charts
+
+    names = {chart.name for chart in wanted_charts(instance_type("trn2.48xlarge"))}
+    assert "neuron-helm-chart" in names and not any("nvidia" in name or "dcgm" in name for name in names)
+
+
+def test_every_type_of_the_programs_is_in_the_reviewed_table_and_survives_a_kill_in_its_creation(full: Graph) -> None:
+    foundation = foundation_with(own_key=True, lock_days=30)
+    nat = campaign_graph(example_spec())
+    used = {n.type for graph in (full, nat, foundation) for n in graph.custom if n.type.startswith("aws:")}
+    assert len(used) >= 38
+    assert used <= set(RESOURCES), used - set(RESOURCES)
+    covered = set(adoption.FINDERS) | set(adoption.REMOVERS) | set(adoption.MADE_OVER)
+    assert used <= covered, f"a killed engine would leave a second one: {used - covered}"

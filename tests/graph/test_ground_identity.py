@@ -1,0 +1,149 @@
+"""Identity over the graph: what each role may do, and the cluster's doors."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from infra.ground import ENDPOINT_SERVICES
+from tests.example import example_spec
+from tests.graph.engine import DRIVER, KEY, Graph, campaign_graph, foundation_with, held
+
+_S3_FOLDER = {"s3:GetObject", "s3:PutObject", "s3:ListBucket"}
+_KEY_USE = {"kms:Decrypt", "kms:GenerateDataKey"}
+ALLOWED = {
+    "archive": _S3_FOLDER
+    | _KEY_USE
+    | {
+        "s3:AbortMultipartUpload",
+        "s3:GetObjectVersion",
+        "s3:ListBucketMultipartUploads",
+        "s3:ListMultipartUploadParts",
+    },
+    "budget": {"iam:AttachRolePolicy", "iam:DetachRolePolicy"},
+    "builder": {
+        "ecr:BatchCheckLayerAvailability",
+        "ecr:BatchGetImage",
+        "ecr:CompleteLayerUpload",
+        "ecr:DescribeImages",
+        "ecr:GetAuthorizationToken",
+        "ecr:GetDownloadUrlForLayer",
+        "ecr:InitiateLayerUpload",
+        "ecr:PutImage",
+        "ecr:UploadLayerPart",
+    },
+    "builder-guard": {"ec2:TerminateInstances"},
+    "cluster": {"kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"},
+    "guard": {"eks:UpdateNodegroupConfig"},
+    "steward": _S3_FOLDER
+    | _KEY_USE
+    | {
+        "autoscaling:DescribeAutoScalingGroups",
+        "autoscaling:DescribeScalingActivities",
+        "autoscaling:TerminateInstanceInAutoScalingGroup",
+        "ec2:DescribeInstanceStatus",
+        "ec2:DescribeInstances",
+        "eks:DescribeNodegroup",
+        "eks:UpdateNodegroupConfig",
+    },
+}
+"""Role -> all that its own statements may hold. A new action is written here by whoever can say why."""
+TO_EVERYTHING = {
+    "autoscaling:DescribeAutoScalingGroups": "the API knows no resource for it",
+    "autoscaling:DescribeScalingActivities": "the API knows no resource for it",
+    "ec2:DescribeInstanceStatus": "the API knows no resource for it",
+    "ec2:DescribeInstances": "the API knows no resource for it",
+    "ecr:GetAuthorizationToken": "a token is the registry's, not a repository's",
+}
+MANAGED = {
+    "cluster": {"AmazonEKSClusterPolicy"},
+    "node": {"AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly"},
+    "builder": {"AmazonSSMManagedInstanceCore"},
+}
+
+
+@pytest.fixture(scope="module")
+def foundation() -> Graph:
+    return foundation_with()
+
+
+@pytest.mark.parametrize("which", ["campaign", "full", "foundation"])
+def test_every_statement_holds_only_what_its_role_is_allowed(which: str, request: pytest.FixtureRequest) -> None:
+    graph: Graph = request.getfixturevalue(which)
+    statements = held(graph)
+    assert statements and {role for role, _ in statements} <= set(ALLOWED)
+    for role, one in statements:
+        assert one["Effect"] == "Allow"
+        assert set(one["Action"]) <= ALLOWED[role], f"{role}: {set(one['Action']) - ALLOWED[role]}"
+        if "*" in one["Resource"]:
+            assert set(one["Action"]) <= set(TO_EVERYTHING), f"{role} may do {one['Action']} to everything"
+        wide = [resource for resource in one["Resource"] if resource.count("*") > 2]
+        assert not wide, f"{role}: {wide}"
+    roles = {node.name for node in graph.of("Role")}
+    for role, expected in MANAGED.items():
+        if role not in roles:
+            continue
+        attached = {
+            node.inputs["policyArn"].rpartition("/")[2]
+            for node in graph.of("RolePolicyAttachment")
+            if node.name.startswith(f"{role}-")
+        }
+        assert attached == expected
+
+
+def test_everything_that_is_allowed_is_used_by_somebody(full: Graph, foundation: Graph) -> None:
+    """A list that only grows would say nothing."""
+    used: dict[str, set[str]] = {}
+    for role, one in [*held(full), *held(foundation)]:
+        used.setdefault(role, set()).update(one["Action"])
+    assert used == ALLOWED
+
+
+def test_every_role_trusts_one_service_alone(full: Graph, foundation: Graph) -> None:
+    trusted = {
+        node.name: [one["Principal"]["Service"] for one in json.loads(node.inputs["assumeRolePolicy"])["Statement"]]
+        for graph in (full, foundation)
+        for node in graph.of("Role")
+        if node.type.startswith("aws:")
+    }
+    assert trusted == {
+        "archive": ["pods.eks.amazonaws.com"],
+        "budget": ["budgets.amazonaws.com"],
+        "builder": ["ec2.amazonaws.com"],
+        "builder-guard": ["scheduler.amazonaws.com"],
+        "cluster": ["eks.amazonaws.com"],
+        "guard": ["scheduler.amazonaws.com"],
+        "node": ["ec2.amazonaws.com"],
+        "steward": ["pods.eks.amazonaws.com"],
+        "trainer": ["pods.eks.amazonaws.com"],
+    }
+
+
+def test_the_key_is_used_only_through_s3(full: Graph) -> None:
+    for role, one in held(full):
+        if role in ("steward", "archive") and any(action.startswith("kms:") for action in one["Action"]):
+            assert one["Resource"] == [KEY]
+            assert one["Condition"] == {"StringEquals": {"kms:ViaService": "s3.us-east-1.amazonaws.com"}}
+
+
+def test_a_private_endpoint_has_a_way_from_the_driver_and_no_other(full: Graph, campaign: Graph) -> None:
+    vpc = full.one("Cluster", "cluster").inputs["vpcConfig"]
+    assert vpc["endpointPublicAccess"] is False and vpc["endpointPrivateAccess"] is True
+    back, way = (
+        full.one("Route", "driver-back").inputs,
+        full.one("Route", f"driver-{DRIVER['route_table_ids'][0]}").inputs,
+    )
+    assert back["destinationCidrBlock"] == "10.7.0.0/16" and way["destinationCidrBlock"] == "10.42.0.0/16"
+    door = full.one("SecurityGroupIngressRule", "driver-api").inputs
+    assert (door["securityGroupId"], door["cidrIpv4"], door["fromPort"]) == ("sg-cluster", "10.7.0.0/16", 443)
+    assert not campaign.of("VpcPeeringConnection")
+    some = campaign_graph(example_spec(network={"api_allowed_cidrs": ["203.0.113.0/24"]}))
+    assert some.one("Cluster", "cluster").inputs["vpcConfig"]["publicAccessCidrs"] == ["203.0.113.0/24"]
+
+
+def test_without_a_way_out_there_is_one_endpoint_for_each_service_in_the_nodes_zone() -> None:
+    graph = campaign_graph(example_spec(network={"egress": "endpoints"}))
+    made = {node.inputs["serviceName"].removeprefix("com.amazonaws.us-east-1.") for node in graph.of("VpcEndpoint")}
+    assert made == {"s3", *ENDPOINT_SERVICES}
+    assert all(n.inputs.get("privateDnsEnabled") for n in graph.of("VpcEndpoint") if n.name != "s3")
