@@ -54,9 +54,8 @@ def test_the_foundation_passes_all_rules(foundation: Built) -> None:
     assert findings(foundation.asked, SPEC) == ()
 
 
-def test_a_campaign_without_anyone_to_alarm_is_warned_about() -> None:
-    spec = example_spec()
-    found = [one for one in findings(campaign_graph(spec).asked, spec) if one.rule == "budget_exists"]
+def test_a_campaign_that_no_budget_watches_is_warned_about(whole: Graph) -> None:
+    found = [one for one in findings(damaged(whole, "Budget budget", None), SPEC) if one.rule == "budget_exists"]
     assert [one.level for one in found] == [Level.WARNING] and "money.alarm_email" in found[0].cure
 
 
