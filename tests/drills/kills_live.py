@@ -32,6 +32,7 @@ from rehearsal import BIVOUAC, Rehearsal  # noqa: E402
 
 from infra.errors import LeaseLost  # noqa: E402
 from infra.events import Stage  # noqa: E402
+from infra.lifecycle import leash  # noqa: E402
 from infra.lifecycle.stages import STEPS  # noqa: E402
 from infra.rehearsal.aws.faults import Rule  # noqa: E402
 from infra.rehearsal.site import processes  # noqa: E402
@@ -179,10 +180,10 @@ class Campaign:
             f"{point.name} is reached: {driver.words()[-300:]}",
         )
         assert not driver.ended(), f"the driver ended by itself, {driver.process.returncode}: {driver.words()[-600:]}"
-        running = self._seen().running
+        running, engine = self._seen().running, set(leash.marked())
         driver.process.send_signal(number)
         if number is signal.SIGSTOP:
-            return self._late(point, running) or self._take_over(driver)
+            return self._take_over(driver, engine) or self._late(point, running)
         code = driver.process.wait(ENDS_WITHIN_S)
         if number is not signal.SIGKILL:
             assert code == INTERRUPTED, f"exit code {code}: {driver.words()[-600:]}"
@@ -199,8 +200,11 @@ class Campaign:
         stage = point.name.removeprefix("in ").removesuffix(" begins")
         return None if running in (None, stage) else f"already in {running}"
 
-    def _take_over(self, stopped: Driver) -> None:
-        """Once the lease has run out another driver goes on; then the stopped one wakes up, and must do nothing."""
+    def _take_over(self, stopped: Driver, engine: set[int]) -> None:
+        """Once the lease has run out another driver goes on; then the stopped one wakes up, and must do nothing.
+
+        Its `engine` was not stopped: the leash ends it, gently, so that it saves its state first.
+        """
         driver = self._drive()
         while driver.app not in self._seen().apps:
             time.sleep(0.2)
@@ -208,6 +212,9 @@ class Campaign:
                 refused = driver.words()
                 assert "already has a driver" in refused, refused[-600:]
                 driver = self._drive()
+        until(
+            lambda: not engine & set(leash.marked()), LEASE_S + leash.BOUND_S + 15, "the stopped driver's engine ends"
+        )
         before = self._seen()
         stopped.process.send_signal(signal.SIGCONT)
         code = stopped.process.wait(WAKES_WITHIN_S)
