@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 import yaml
-from aws_fakes import Site, until
+from aws_fakes import FakeControlPlane, Site, until
 from campaign_world import ROOT, node_of
 from fake_kubernetes import FakeKubernetes
 from lightkube import Client, KubeConfig
@@ -24,6 +24,7 @@ from infra.actions.steward_config import STEWARD_LEASE, StewardConfig
 from infra.events import CampaignState
 from infra.names import NAMESPACE, buckets
 from infra.plan import make_plan, train_config
+from infra.rehearsal.kubernetes.pki import Authority
 from infra.spec import Spec
 from infra.steward.steward import Steward
 from infra.store import CampaignStore
@@ -190,6 +191,8 @@ def steward_camp(site: Site, shared: Path, pitch: Callable[[Site, str], None], *
     site.client("s3").create_bucket(Bucket=buckets(spec.account, spec.region).state)
     made = Camp(site, api, shared, spec)
     api.created = made.created
+    pem = Authority(shared / "pki", spec.campaign).pem
+    site.world.control_plane_factory = lambda settings: FakeControlPlane(settings, ca_pem=pem, endpoint=api.endpoint)
     pitch(site, spec.campaign)
     try:
         yield made
