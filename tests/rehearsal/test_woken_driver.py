@@ -1,4 +1,4 @@
-"""A driver that wakes up, also in the middle of a call: its lease is asked before each request that changes something."""
+"""A driver that wakes up, also within a call: its lease is asked before each request that changes something."""
 
 from __future__ import annotations
 
