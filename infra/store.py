@@ -137,7 +137,9 @@ class CampaignStore:
             raise UserError(
                 f"campaign {self.campaign} exists with another spec",
                 seen=f"differing sections: {', '.join(differing)}",
-                cure="give the new campaign another name: a name is never freed, since its record and archive stay",
+                cure="give the new campaign another name: a name is never freed, since its record and archive stay; "
+                f"a held campaign goes on with a mended spec by `bivouac relaunch {self.campaign} --spec FILE`, and "
+                "after that `bivouac run` wants the mended one",
             )
 
 

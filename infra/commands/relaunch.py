@@ -11,7 +11,7 @@ from infra.checks import Level, failed
 from infra.commands.check import checked, show
 from infra.errors import UserError
 from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
-from infra.lifecycle.relaunch import difference, refuse_unfit, relaunch
+from infra.lifecycle.relaunch import difference, refuse_unfit, relaunch, taken_up
 from infra.lifecycle.stages import run_campaign
 from infra.lifecycle.supervise import LIVE
 from infra.plan import Plan, make_plan
@@ -28,13 +28,18 @@ def relaunch_command(campaign: str, region: str, path: Path | None, now: bool, y
     live = store.get_json(LIVE) or {}
     ends = [int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts]
     committed = max([*ends, int(live.get("committed_step", -1))])
-    refuse_unfit(state, diff, committed, now)
+    going_on = path is not None and taken_up(state, diff, now)
+    if going_on:
+        console.print(f"configuration {state.version}, with this spec, is in force already: going on with it")
+    else:
+        refuse_unfit(state, diff, committed, now)
     for one in diff:
         console.print(f"{one.field}: {one.old} -> {one.new}", markup=False)
-    if target.spends(new) and not yes and not _asked(console):
+    if target.spends(new) and not yes and not going_on and not _asked(console):
         raise UserError("nothing was relaunched", seen="no", cure="answer yes, or give --yes")
     with opened(old, stored_plan(store, old), console, target.about()) as context:
-        relaunch(context, new, plan, diff)
+        if not going_on:
+            relaunch(context, new, plan, diff)
         run_campaign(context)
         outcome = context.state().outcome
         console.print(f"report: {context.results / 'report.html'}")

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from pulumi import automation as auto
@@ -107,6 +107,28 @@ class LeashedCommand(auto.PulumiCommand):
         # An engine that its leash ended has not failed: we have lost the lease.
         for lease in self.leases:
             lease.check()
+
+
+@contextmanager
+def leashed(leases: Sequence[Lease], campaign: str) -> Iterator[dict[str, str]]:
+    """What a block starts with this environment ends when the leases do, as an engine does; not only when we end."""
+    mark, over = f"{campaign}/{uuid.uuid4().hex}", threading.Event()
+    watcher = _Leash(mark, leases)
+
+    def beat() -> None:
+        while not over.wait(_BEAT_S):
+            watcher.beat()
+
+    beating = threading.Thread(target=beat, name="leash", daemon=True)
+    beating.start()
+    try:
+        yield {leash.MARK: mark}
+    finally:
+        over.set()
+        beating.join()
+        # Whatever ended the block: nothing of it goes on beside what comes next.
+        leash.end(mark, 0.0)
+        watcher.let_go()
 
 
 def _finish(process: subprocess.Popen[str], readers: Sequence[_Reader]) -> None:

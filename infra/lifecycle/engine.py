@@ -15,6 +15,7 @@ from infra.lifecycle.adoption import FINDERS, adoptable, pending_creates, remove
 from infra.lifecycle.command import LeashedCommand
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import EngineFailed, Watch
+from infra.lifecycle.liveness import Life, life
 from infra.lifecycle.locks import unlock
 from infra.lifecycle.refusal import refuse_loss
 from infra.names import PROJECT
@@ -88,21 +89,35 @@ class Engine:
         """Destroy what an earlier `up` made but could not bring to life, and what hangs on it; their types and names.
 
         The engine holds such a resource as made and would only update it: with nothing to change, a failed add-on or
-        node group would pass for a good one. Only for stacks that carry no training yet.
+        node group would pass for a good one. What only lost the engine that waited for it is awaited and taken for
+        good. Only for stacks that carry no training yet.
         """
-        resources = (stack.export_stack().deployment or {}).get("resources", [])
-        broken = {one["urn"]: f"{one['type'].rpartition(':')[2]} {one['urn'].rpartition('::')[2]}"
-                  for one in resources if one.get("initErrors")}  # fmt: skip
-        if not broken:
-            return ()
         self._begin(stack)
         watch = self.watch = Watch()
         try:
-            clearing = self._announce("clearing", watch)
-            stack.destroy(on_event=clearing, on_output=_quiet, target=list(broken), target_dependents=True)
+            self._resolve(stack)
+            broken = self._come_to_life(stack)
+            if broken:
+                clearing = self._announce("clearing", watch)
+                stack.destroy(on_event=clearing, on_output=_quiet, target=list(broken), target_dependents=True)
         except auto.CommandError as error:
             raise _refusal("clearing what failed", stack.name, error, watch) from error
         return tuple(broken.values())
+
+    def _come_to_life(self, stack: auto.Stack) -> dict[str, str]:
+        """Wait for what AWS still creates, and note in the state what is there; urn -> type and name of the rest."""
+        resources = (stack.export_stack().deployment or {}).get("resources", [])
+        unseen = {one["urn"]: one for one in resources if one.get("initErrors")}
+        names = {urn: f"{one['type'].rpartition(':')[2]} {urn.rpartition('::')[2]}" for urn, one in unseen.items()}
+        for _ in self.context.turns(_READY_S):
+            lives = {urn: life(self.context.account, one) for urn, one in unseen.items()}
+            if not (coming := [names[urn] for urn, how in lives.items() if how is Life.COMING]):
+                break
+            self.context.progress.step(f"still being created: {', '.join(coming)}")
+        if there := [urn for urn, how in lives.items() if how is Life.THERE]:
+            self.context.progress.note(f"created meanwhile: {', '.join(names[urn] for urn in there)}")
+            stack.refresh(on_event=self._announce("looking at", Watch()), on_output=_quiet, target=there)
+        return {urn: names[urn] for urn, how in lives.items() if how is not Life.THERE}
 
     def refresh(self, stack: auto.Stack) -> None:
         """Take AWS's word for what the stack holds. Raises `EngineFailed`."""

@@ -7,12 +7,14 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from infra.errors import PermanentError
 from infra.lifecycle.builder import TRANSFER, Builder
+from infra.lifecycle.command import leashed
 from infra.lifecycle.context import Context
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +38,10 @@ class Heard:
 
 def play(context: Context, builder: Builder, group: str, given: dict[str, Any], work: Path) -> dict[str, Any]:
     """Play the part of bake.yml for `group`; returns the fact that it ends with. `work` is an empty folder."""
-    heard = run(PLAYBOOKS / "bake.yml", inventory(context, builder, group), given, work, context.progress.step)
+    hosts = inventory(context, builder, group)
+    with leashed([context.lease], context.spec.campaign) as mark:
+        heard = run(PLAYBOOKS / "bake.yml", hosts, given, work, context.progress.step, mark)
+    context.guard()
     if heard.failure is not None or not heard.baked:
         raise PermanentError(
             "the bake failed",
@@ -64,7 +69,12 @@ def inventory(context: Context, builder: Builder, group: str) -> dict[str, Any]:
 
 
 def run(
-    playbook: Path, inventory: dict[str, Any], given: dict[str, Any], work: Path, say: Any = lambda text: None
+    playbook: Path,
+    inventory: dict[str, Any],
+    given: dict[str, Any],
+    work: Path,
+    say: Any = lambda text: None,
+    environment: Mapping[str, str] | None = None,
 ) -> Heard:
     """One run of ansible-runner. Raises `KeyboardInterrupt` when it was ended by a signal."""
     import ansible_runner
@@ -83,7 +93,7 @@ def run(
             private_data_dir=str(private),
             playbook=str(playbook),
             quiet=True,
-            envvars=_environment(work),
+            envvars=_environment(work) | dict(environment or {}),
             inventory=inventory,
             extravars=given,
             event_handler=on_event,

@@ -10,6 +10,8 @@ import hashlib
 import json
 from typing import Any
 
+from lightkube import Client
+
 from infra.actions.cluster import from_outside
 from infra.actions.steward_config import Changed, Relaunch
 from infra.errors import PermanentError, UserError
@@ -47,6 +49,11 @@ def _changes(prefix: str, old: Any, new: Any) -> list[Changed]:
     return [Changed(field=prefix.rstrip("."), old=json.dumps(old), new=json.dumps(new))]
 
 
+def taken_up(state: CampaignState, diff: tuple[Changed, ...], now: bool) -> bool:
+    """Whether a relaunch with this very spec is in force already: one that was killed after its last write."""
+    return not diff and not now and state.version > 0 and state.hold is None and state.outcome is None
+
+
 def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int, now: bool) -> None:
     """Raises `UserError` when the campaign waits for no relaunch, or a changed field may not change."""
     if state.outcome is not None or Stage.LAUNCH not in state.finished_stages:
@@ -57,7 +64,9 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
         )
     if state.hold is None and not now:
         raise UserError(
-            "the campaign is not held", seen="it trains", cure="--now stops it at its next commit and relaunches"
+            "the campaign is not held",
+            seen="it trains",
+            cure="`bivouac run` goes on with it; --now stops it at its next commit and relaunches",
         )
     fixed = [one.field for one in diff if not _any(one.field, MAY_CHANGE) or _any(one.field, BOUND)]
     if fixed:
@@ -85,6 +94,21 @@ def _next_version(context: Context) -> int:
     return max([context.state().version, *used]) + 1
 
 
+def switch(context: Context, client: Client, version: int, diff: tuple[Changed, ...]) -> None:
+    """Bring the steward to the context's spec, plan and image as configuration `version`.
+
+    Cut short at any write but the last, the configuration before stays in force, and what was written lies unused
+    under a number that is never taken again.
+    """
+    store, body = context.store, context.spec.model_dump_json()
+    context.guard()
+    store.put(f"{store.prefix}/{spec_key(version)}", body.encode())
+    store.put(f"{store.prefix}/{plan_key(version)}", context.plan.model_dump_json(indent=1).encode())
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    why = Relaunch(diff=diff, digest=digest, who=context.operator_arn, bake=context.outputs[Stage.BAKE])
+    deploy(client, store, steward_config(context, version, why))
+
+
 def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]) -> None:
     """Bake what changed, bring the steward to the newer configuration, and wait until it has taken it up."""
     version = _next_version(context)
@@ -99,15 +123,7 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
                 cure="mend the spec (--spec FILE) or the code in the clone",
             )
         context.outputs[Stage.BAKE] = baked
-        body = spec.model_dump_json()
-        context.guard()
-        context.store.put(f"{context.store.prefix}/{spec_key(version)}", body.encode())
-        context.store.put(f"{context.store.prefix}/{plan_key(version)}", plan.model_dump_json(indent=1).encode())
-        why = Relaunch(
-            diff=diff, digest=hashlib.sha256(body.encode()).hexdigest(), who=context.operator_arn, bake=baked
-        )
-        client = from_outside(context.account, context.names.cluster)
-        deploy(client, context.store, steward_config(context, version, why))
+        switch(context, from_outside(context.account, context.names.cluster), version, diff)
         for _ in context.turns(_TAKE_UP_S):
             context.progress.step(f"the steward takes up configuration {version}")
             if context.state().version >= version:

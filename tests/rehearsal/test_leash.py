@@ -79,6 +79,8 @@ def finish(held: Camp) -> None:
         assert not (stack.export_stack().deployment or {}).get("pending_operations")
     assert not locks(held)
     assert held.client("eks").list_clusters()["clusters"] == [held.names.cluster]
+    asked = [row["action"] for row in held.ask("changes")["changes"]]
+    assert asked.count("CreateCluster") == 1, "the one that was coming is taken, not destroyed and made again"
     by_tag = [{"Name": "tag:bivouac:campaign", "Values": [held.spec.campaign]}]
     assert len(held.client("ec2").describe_vpcs(Filters=by_tag)["Vpcs"]) == 1
     assert len(held.client("ec2").describe_nat_gateways(Filters=by_tag)["NatGateways"]) == 1

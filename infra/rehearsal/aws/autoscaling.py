@@ -46,6 +46,8 @@ class Recipe:
     user_data: str | None = None
     profile_arn: str | None = None
     market: str | None = None
+    image: str = ""
+    """The AMI where the launch template names none."""
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -158,7 +160,7 @@ class AutoScaling:
         user_data = data.get("UserData")
         if recipe.user_data is not None:
             user_data = Base64EncodedString.from_raw_string(recipe.user_data)
-        instance = ec2.run_instances(data.get("ImageId", ""), 1, user_data, [], **arguments).instances[0]
+        instance = ec2.run_instances(data.get("ImageId") or recipe.image, 1, user_data, [], **arguments).instances[0]
         if recipe.profile_arn:
             ec2.associate_iam_instance_profile(instance_id=instance.id, iam_instance_profile_arn=recipe.profile_arn)
         return instance

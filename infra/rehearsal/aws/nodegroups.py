@@ -14,6 +14,7 @@ from infra.rehearsal.aws.eks import Cluster, EksResponse, find, find_active
 from infra.rehearsal.aws.eks_entries import access_entry, eks_arn
 from infra.rehearsal.aws.instances import CLUSTER_TAG, NODE_GROUP_TAG
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.ssm_parameters import recommended
 from infra.rehearsal.aws.world import World
 
 PERIOD_S = 0.25
@@ -191,6 +192,7 @@ class NodeGroups:
             user_data=merged,
             profile_arn=profile.arn,
             market="spot" if document["capacityType"] == "SPOT" else None,
+            image=recommended(document["version"], document["amiType"]) if "version" in document else "",
         )
 
     def _scaling_group(self, group: NodeGroup) -> Any:

@@ -37,10 +37,21 @@ def publish(world: World) -> None:
             _put(world, root, json.dumps({"schema_version": "2", **facts}))
 
 
+def recommended(version: str, ami_type: str) -> str:
+    """Id of the AMI that EKS gives a node group without one of its own, for instance for AL2023_x86_64_STANDARD."""
+    architecture = "arm64" if "ARM" in ami_type else "x86_64"
+    variant = "nvidia" if "NVIDIA" in ami_type else "standard"
+    return _id_of(f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-v{NEWEST}")
+
+
+def _id_of(name: str) -> str:
+    return f"ami-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
+
+
 def _register(world: World, name: str, architecture: str) -> str:
     """An AMI with an id of its name, so that it is the same in every rehearsal."""
     ec2 = world.backend("ec2")
-    image_id = f"ami-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
+    image_id = _id_of(name)
     ec2.amis[image_id] = Ami(
         ec2,
         image_id,
