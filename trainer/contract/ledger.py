@@ -52,6 +52,6 @@ def step_digest(samples: Iterable[int]) -> int:
 
 
 def next_link(chain: str, step: int, position: int, count: int, digest: int) -> str:
-    """The chain after a step that consumed `count` sequences from `position`, whose sample digests add up to `digest`."""
+    """The chain after a step that consumed `count` sequences from `position`; `digest` is the sum of theirs."""
     link = struct.pack("<32sQQQQ", bytes.fromhex(chain), step, position, count, digest % _SUM)
     return hashlib.sha256(link).hexdigest()

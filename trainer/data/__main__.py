@@ -13,15 +13,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode
+from trainer.contract.recipe import Recipe
 from trainer.data.prepare import make
-from trainer.data.recipe import Recipe
 from trainer.errors import DataError, StorageError, TrainerError
 from trainer.events import emit
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.data", description=__doc__)
-    parser.add_argument("recipe", help="a recipe as JSON; see `trainer.data.recipe`")
+    parser.add_argument("recipe", help="a recipe as JSON; see `trainer.contract.recipe`")
     parser.add_argument("out", type=Path)
     parser.add_argument("--cores", type=int, default=None)
     options = parser.parse_args()

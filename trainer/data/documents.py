@@ -84,10 +84,12 @@ def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piec
                 yield piece
             else:
                 yield from (_decoded(part) for part in _parts(piece.content, document_bytes))
-    except (OSError, EOFError, *_damage()) as error:
+    except _damage() as error:
         # What was cut short or is damaged inside names no path of its own.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DataError("a data file cannot be read", f"{file.place}: {reason}", "mend it or its permissions") from error
+        raise DataError(
+            "a data file cannot be read", f"{file.place}: {reason}", "mend it or its permissions"
+        ) from error
     if file.current_state() != file.state:
         raise changed(file)
 
@@ -97,7 +99,7 @@ def _damage() -> tuple[type[Exception], ...]:
     import pyarrow
     import zstandard
 
-    return zlib.error, lzma.LZMAError, zstandard.ZstdError, pyarrow.ArrowException
+    return OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, pyarrow.ArrowException
 
 
 def _spans(file: File, document_bytes: int) -> Iterator[tuple[Span, int]]:
@@ -158,7 +160,9 @@ def _stream_parts(file: BinaryIO, document_bytes: int) -> Iterator[bytes]:
             if not ahead:
                 yield held
                 return
-            cut = len(held) - _CUT_WITHIN + _last_cut(held[-_CUT_WITHIN:]) if len(held) > _CUT_WITHIN else _last_cut(held)
+            cut = (
+                len(held) - _CUT_WITHIN + _last_cut(held[-_CUT_WITHIN:]) if len(held) > _CUT_WITHIN else _last_cut(held)
+            )
             yield held[:cut]
             held = held[cut:] + ahead
 

@@ -102,7 +102,9 @@ def _pieces(text: str) -> Iterator[str]:
     start = 0
     while len(text) - start > PIECE_CHARACTERS:
         limit = start + PIECE_CHARACTERS
-        cut = max(text.rfind("\n", start, limit), text.rfind(" ", start, limit) if "\n" not in text[start:limit] else -1)
+        cut = max(
+            text.rfind("\n", start, limit), text.rfind(" ", start, limit) if "\n" not in text[start:limit] else -1
+        )
         end = cut + 1 if cut >= start else limit
         yield text[start:end]
         start = end

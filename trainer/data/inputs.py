@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from trainer.data.recipe import Source
+from trainer.contract.recipe import Source
 from trainer.errors import DataError
 
 FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__", ".git"})
@@ -104,7 +104,9 @@ def list_source(source: Source, max_files: int | None, seed: int, form: str = "a
 
 
 def changed(file: File) -> DataError:
-    return DataError("a data file changed while it was prepared", file.place, "end what writes there, then prepare again")
+    return DataError(
+        "a data file changed while it was prepared", file.place, "end what writes there, then prepare again"
+    )
 
 
 def _local(source: Source) -> list[File]:

@@ -28,11 +28,13 @@ class Ledger:
         return (*self.before, self.current) if self.current else self.before
 
     def add(self, step: int, position: int, digest: int) -> None:
-        """Note a finished step; `digest` is `step_digest` over all ranks. Raises `DataError` where it does not follow."""
+        """Note a finished step; `digest`: `step_digest` over all ranks. Raises `DataError` where it does not follow."""
         last = self.rows[-1] if self.rows else None
         expected = (last.last_step + 1, last.end_position) if last else (step, position)
         if (step, position) != expected:
-            raise DataError("the data's ledger does not continue", f"step and position {step, position}, not {expected}")
+            raise DataError(
+                "the data's ledger does not continue", f"step and position {step, position}, not {expected}"
+            )
         chain = next_link(last.chain if last else CHAIN_START, step, position, self.global_batch, digest)
         if self.current is not None:
             self.current = self.current.model_copy(update={"last_step": step, "chain": chain})

@@ -6,10 +6,13 @@ units that depend on the input alone, so that neither the number of workers nor 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +28,11 @@ from trainer.contract import (
     Parameters,
     SourceCounts,
 )
+from trainer.contract.recipe import Recipe, Source
 from trainer.data.assemble import Assemble, Whole, assemble, drafts, gather, shard_path
 from trainer.data.documents import Unit, units_of
 from trainer.data.encode import Encode, encode, lengths_path
 from trainer.data.inputs import File, changed, list_source
-from trainer.data.recipe import Recipe, Source
 from trainer.data.scan import Scan, record_path, scan
 from trainer.data.store import write_whole
 from trainer.data.summary import summary
@@ -46,11 +49,11 @@ from trainer.data.vocabulary import (
 from trainer.data.workers import Progress, Workers
 from trainer.errors import DataError
 
-WORK = ".work"
+WORK, PLAN, LOCK = ".work", ".plan", ".lock"
 _FORMAT = 2
 """Raised when the same recipe gives other bytes: what an older version left half done is then not continued."""
 _OURS = re.compile(
-    r"^(?:manifest\.json|tokenizer\.json|summary\.json|report\.html|\.work|(?:train|validation)-\d{5}\.(?:bin|idx)"
+    r"^(?:manifest\.json|tokenizer\.json|summary\.json|report\.html|\.work|\.plan|\.lock|(?:train|validation)-\d{5}\.(?:bin|idx)"
     r"|\..*\.partial)$"
 )
 _INT16_IDS = 2**15
@@ -82,14 +85,20 @@ def make(recipe: Recipe, out: Path, progress: Progress, cores: int | None = None
     Continues what a killed run of the same recipe over the same files left. Raises `DataError` for a source that is
     missing, empty, unreadable, changing, or too small for the vocabulary.
     """
-    recipe.distinct()
     progress("list", 0.0)
     files = _listed(recipe)
     _refuse_foreign(out)
-    work = _work_folder(out, recipe, files)
-    units = units_of(files, recipe.parameters.document_bytes)
-    with Workers(cores, progress) as workers:
-        return _Preparation(recipe, files, units, out, work, workers).run()
+    out.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        plan = _plan_digest(recipe, files)
+        if (known := _made_before(out, plan)) is not None:
+            progress("done", 1.0)
+            return known
+        units = units_of(files, recipe.parameters.document_bytes)
+        with Workers(cores, progress) as workers:
+            manifest = _Preparation(recipe, files, units, out, _work_folder(out, plan), workers).run()
+        write_whole(out / PLAN, plan.encode())
+        return manifest
 
 
 @dataclass(frozen=True)
@@ -127,9 +136,7 @@ class _Preparation:
         self.workers.each("write", (0.9, 1.0), assemble, made, task, done, [draft.tokens for draft in made])
         return self._finish(gather(self.work, made, size), verdicts, serialized, encoding, size)
 
-    def _finish(
-        self, whole: Whole, verdicts: Verdicts, serialized: bytes, encoding: Encode, size: int
-    ) -> DataManifest:
+    def _finish(self, whole: Whole, verdicts: Verdicts, serialized: bytes, encoding: Encode, size: int) -> DataManifest:
         sources = tuple(self._counts(index, whole, verdicts) for index in range(len(self.files)))
         manifest = DataManifest(
             sources=sources,
@@ -158,7 +165,10 @@ class _Preparation:
         return manifest
 
     def _counts(self, index: int, whole: Whole, verdicts: Verdicts) -> SourceCounts:
-        source, mine = self.recipe.sources[index], [s for s in whole.train if s.source == self.recipe.sources[index].name]
+        source, mine = (
+            self.recipe.sources[index],
+            [s for s in whole.train if s.source == self.recipe.sources[index].name],
+        )
         return SourceCounts(
             name=source.name,
             location=source.shown,
@@ -221,8 +231,7 @@ def _refuse_foreign(out: Path) -> None:
         raise DataError("the output folder holds other files", seen, "name an empty or a new folder")
 
 
-def _work_folder(out: Path, recipe: Recipe, files: list[list[File]]) -> Path:
-    """Emptied unless it holds the work of this very recipe over these very files."""
+def _plan_digest(recipe: Recipe, files: list[list[File]]) -> str:
     given = hashlib.sha256(given_tokenizer(recipe.tokenizer)).hexdigest() if recipe.tokenizer else None
     plan: dict[str, Any] = {
         "format": _FORMAT,
@@ -231,12 +240,41 @@ def _work_folder(out: Path, recipe: Recipe, files: list[list[File]]) -> Path:
         "given": given,
         "files": [[(file.place, file.state) for file in each] for each in files],
     }
-    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+
+
+def _made_before(out: Path, plan: str) -> DataManifest | None:
+    """The set of this very recipe over these very files, whole by its sizes; digests are verified where it is read."""
+    try:
+        if (out / PLAN).read_text() != plan:
+            return None
+        manifest = DataManifest.model_validate_json((out / DATA_MANIFEST_NAME).read_bytes())
+        shards = (*manifest.train, *manifest.validation)
+        whole = all((out / s.file).stat().st_size == s.tokens * manifest.token_bytes for s in shards)
+        return manifest if whole and all((out / s.index).exists() for s in shards) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _work_folder(out: Path, plan: str) -> Path:
+    """Emptied unless it holds the work of this very plan."""
     work = out / WORK
     mark = work / "plan"
-    if not (mark.exists() and mark.read_text() == digest):
+    if not (mark.exists() and mark.read_text() == plan):
         if work.exists():
             shutil.rmtree(work)
         work.mkdir(parents=True)
-        write_whole(mark, digest.encode())
+        write_whole(mark, plan.encode())
     return work
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Two preparations must not write into one folder."""
+    with (out / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            cure = "wait for it, or name another folder"
+            raise DataError("another preparation writes there", out, cure) from error
+        yield

@@ -20,13 +20,19 @@ CACHE_FOLDER = ".data-cache"
 
 
 class Mounts(Protocol):
-    data: Path
-    local: Path
+    @property
+    def data(self) -> Path: ...
+
+    @property
+    def local(self) -> Path: ...
 
 
 class Place(Protocol):
-    rank: int
-    world_size: int
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
 
     @property
     def first_on_node(self) -> bool: ...

@@ -111,7 +111,7 @@ def verdict_path(work: Path, number: int) -> Path:
 
 
 def _mixed(records: NDArray[np.void], seed: int) -> NDArray[np.uint64]:
-    """64 bits per document that depend on its text and the seed only: the split can never put one text on both sides."""
+    """64 bits per document, of its text and the seed alone: the split can never put one text on both sides."""
     keys = np.frombuffer(hashlib.blake2b(f"split:{seed}".encode(), digest_size=16).digest(), dtype="<u8")
     mixed = (records["high"] ^ keys[0]) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= (mixed >> np.uint64(29)) ^ records["low"] ^ keys[1]

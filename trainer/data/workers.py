@@ -66,7 +66,11 @@ class Workers:
         self._over_pool(function, todo, task, say)
 
     def _over_pool(
-        self, function: Callable[[Any, Any], None], todo: list[tuple[Any, int]], task: object, say: Callable[[int], None]
+        self,
+        function: Callable[[Any, Any], None],
+        todo: list[tuple[Any, int]],
+        task: object,
+        say: Callable[[int], None],
     ) -> None:
         self._pool = self._pool or _pool(self._count)
         pending: dict[Future[None], int] = {}

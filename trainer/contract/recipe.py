@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer.contract import Parameters
-from trainer.errors import ConfigError
+from trainer.contract.data import Parameters
 
 
 class Source(BaseModel):
-    """One source of the mixture; `location` is a folder, a file, or `s3://bucket/prefix`."""
+    """One source of the mixture."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(default="text", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    location: str
+    location: str = Field(min_length=1)
+    """A folder, a file, or `s3://bucket/prefix`."""
     pattern: str = "**/*"
     weight: float | None = Field(default=None, gt=0)
     licence: str = ""
@@ -44,29 +45,20 @@ class Recipe(BaseModel):
     end_of_document: str | None = None
     """The given tokenizer's token that ends a document; left out: the usual ones are looked for."""
 
-    def distinct(self) -> Recipe:
-        """Raises `ConfigError` when two sources share a name."""
+    @model_validator(mode="after")
+    def _names_each_source_once(self) -> Self:
         names = [source.name for source in self.sources]
         if len(set(names)) < len(names):
-            raise ConfigError("sources share a name", sorted(names), "give each one its own, as NAME=LOCATION")
+            raise ValueError(f"sources share a name: {', '.join(sorted(names))}")
         return self
 
 
-def source_of_argument(argument: str, number: int, pattern: str, licence: str, origin: str) -> Source:
-    """`[NAME[@WEIGHT]=]LOCATION` of the command line."""
+def parse_source(argument: str, number: int, pattern: str, licence: str, origin: str) -> Source:
+    """`[NAME[@WEIGHT]=]LOCATION` of a command line; raises `ValueError`."""
     head, equals, location = argument.partition("=")
     # An equals sign may be part of a path or of a key: a name has neither slash nor colon.
     if not equals or not location or "/" in head or ":" in head:
         head, location = f"text{number}" if number else "text", argument
     name, _, weight = head.partition("@")
-    try:
-        return Source(
-            name=name,
-            location=location,
-            pattern=pattern,
-            weight=float(weight) if weight else None,
-            licence=licence,
-            origin=origin,
-        )
-    except ValueError as error:
-        raise ConfigError("this is no source", argument, "write LOCATION, NAME=LOCATION or NAME@WEIGHT=LOCATION") from error
+    share = float(weight) if weight else None
+    return Source(name=name, location=location, pattern=pattern, weight=share, licence=licence, origin=origin)
