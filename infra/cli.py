@@ -242,6 +242,10 @@ def data_audit(
     json: Json = False,
 ) -> None:
     """Was every sample of the planned range consumed exactly once, over all attempts and sizes? Exits 1 when not."""
+    from infra import target
+
+    if not Path(place).is_dir():
+        target.enter_where(place)
     from infra.commands.data_audit import audit_command
 
     raise typer.Exit(audit_command(place, config, data, log or [], region, json, console))
