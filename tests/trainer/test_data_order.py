@@ -161,7 +161,9 @@ def test_neither_world_size_nor_micro_batch_changes_what_a_step_consumes(
 ) -> None:
     world, micro = shape
     first, end = 24 * start, 24 * (start + steps)
-    whole = [step_digest(reader.digests(r, reader.stored(r))) for r in (range(p, p + 24) for p in range(first, end, 24))]
+    whole = [
+        step_digest(reader.digests(r, reader.stored(r))) for r in (range(p, p + 24) for p in range(first, end, 24))
+    ]
     sums, rows = [0] * steps, dict[int, list[int]]()
     for rank in range(world):
         share = Share(24, micro, world, rank)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from trainer.contract import TokenShard
 from trainer.data.sources import ShardSource
@@ -88,52 +89,64 @@ class Cache:
         for number in range(TRIES):
             if number:
                 self.sleep(FIRST_PAUSE_S * 2 ** (number - 1))
-            partial = path.with_suffix(f".{os.getpid()}.partial")
+            partial = path.with_suffix(".partial")
             try:
-                self._make_room(shard.tokens * self.token_bytes)
-                self._copy(shard, partial, patient=number == TRIES - 1)
-                partial.rename(path)
+                with self._reserved(partial, shard.tokens * self.token_bytes) as file:
+                    self._copy(shard, file, patient=number == TRIES - 1)
+                    partial.rename(path)
                 return
             except OSError as error:
                 troubles.append(str(error) or type(error).__name__)
                 emit("data_retry", file=shard.file, source=str(self.source), attempt_of=TRIES, seen=troubles[-1])
-            finally:
-                partial.unlink(missing_ok=True)
         seen = f"{shard.file} from {self.source}, {TRIES} tries: {'; '.join(dict.fromkeys(troubles))}"
         raise StorageError("a data shard cannot be had", seen, "mend the source, or stage the data set again")
 
-    def _copy(self, shard: TokenShard, target: Path, patient: bool) -> None:
+    def _copy(self, shard: TokenShard, file: BinaryIO, patient: bool) -> None:
         digest, size, begun = hashlib.sha256(), 0, time.monotonic()
-        with target.open("wb") as file:
-            for piece in self.source.read(shard.file):
-                file.write(piece)
-                digest.update(piece)
-                size += len(piece)
-                spent = time.monotonic() - begun
-                if not patient and spent > SLOW_AFTER_S and size < FLOOR_BYTES_PER_S * spent:
-                    raise _Unusable(f"slow: {size} bytes in {spent:.0f} s")
-            file.flush()
-            os.fsync(file.fileno())
+        for piece in self.source.read(shard.file):
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+            spent = time.monotonic() - begun
+            if not patient and spent > SLOW_AFTER_S and size < FLOOR_BYTES_PER_S * spent:
+                raise _Unusable(f"slow: {size} bytes in {spent:.0f} s")
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
         if digest.hexdigest() != shard.sha256:
             raise _Unusable(f"corrupt: {size} bytes with digest {digest.hexdigest()}, wanted {shard.sha256}")
 
+    @contextmanager
+    def _reserved(self, partial: Path, needed: int) -> Iterator[BinaryIO]:
+        """A file that takes its room at once, so that others who come at the same time see it; gone if not renamed."""
+        with _locked(self.folder / "room.lock"):
+            self._make_room(needed)
+            file = partial.open("wb")
+            # Held while it is written: one that can be locked by others was left by a process that is gone.
+            fcntl.flock(file, fcntl.LOCK_SH)
+            file.truncate(needed)
+        try:
+            yield file
+        finally:
+            file.close()
+            partial.unlink(missing_ok=True)
+
     def _make_room(self, needed: int) -> None:
         """Drop the longest unused copies that nobody has mapped, until `needed` bytes fit below the limit."""
-        with _locked(self.folder / "room.lock"):
-            copies = sorted(self._copies())
-            used = sum(size for _, size, _ in copies)
-            for _, size, path in copies:
-                if used + needed <= self.limit_bytes:
-                    return
-                if _drop_unused(path):
-                    used -= size
-            if used + needed > self.limit_bytes:
-                # All of it is in use: training goes on, and the room is named.
-                emit("data_cache_small", used_bytes=used, needed_bytes=needed, limit_bytes=self.limit_bytes)
+        copies = sorted(self._copies())
+        used = sum(size for _, size, _ in copies)
+        for _, size, path in copies:
+            if used + needed <= self.limit_bytes:
+                return
+            if _drop_unused(path):
+                used -= size
+        if used + needed > self.limit_bytes:
+            # All of it is in use: training goes on, and the room is named.
+            emit("data_cache_small", used_bytes=used, needed_bytes=needed, limit_bytes=self.limit_bytes)
 
     def _copies(self) -> Iterator[tuple[int, int, Path]]:
-        """(last use, bytes, path)."""
-        for path in self.folder.glob("*.bin"):
+        """(last use, bytes, path), what is on its way included."""
+        for path in [*self.folder.glob("*.bin"), *self.folder.glob("*.partial")]:
             try:
                 status = path.stat()
             except FileNotFoundError:

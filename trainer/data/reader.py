@@ -34,6 +34,8 @@ class TokenRow:
     shards: tuple[TokenShard, ...]
     dtype: str
     opener: Opener
+    keep_open: int = OPEN_SHARDS
+    """So many shards stay mapped, the last used ones: a mapped one stays in the cache."""
     _open: OrderedDict[int, Tokens] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class TokenRow:
             seen = f"{shard.file}: {len(tokens)} tokens, wanted {shard.tokens}"
             raise DataError("a token shard has another size", seen, "stage the data again")
         self._open[index] = tokens
-        if len(self._open) > OPEN_SHARDS:
+        if len(self._open) > self.keep_open:
             self._open.popitem(last=False)
         return tokens
 

@@ -70,7 +70,8 @@ class Supply:
         config = self.config
         share = Share(config.global_batch, config.micro_batch, self.place.world_size, self.place.rank)
         end = position + (config.steps - step) * config.global_batch
-        stager = Stager(self.cache, self.reader, position) if self.cache and self.place.first_on_node else None
+        lead = (config.data.steps_ahead + 2) * config.global_batch
+        stager = Stager(self.cache, self.reader, position, lead) if self.cache and self.place.first_on_node else None
         return Feed(self.reader, share, position, end, config.data.steps_ahead, stager)
 
 
