@@ -146,7 +146,9 @@ class Cache:
 
     def _copies(self) -> Iterator[tuple[int, int, Path]]:
         """(last use, bytes, path), what is on its way included."""
-        for path in [*self.folder.glob("*.bin"), *self.folder.glob("*.partial")]:
+        # In this order: what gets its name in between must not be missed.
+        on_their_way = {path.stem: path for path in self.folder.glob("*.partial")}
+        for path in (on_their_way | {path.stem: path for path in self.folder.glob("*.bin")}).values():
             try:
                 status = path.stat()
             except FileNotFoundError:

@@ -44,6 +44,7 @@ class Stager:
     def _run(self) -> None:
         for shard in self._due():
             if self._cache.holds(shard):
+                self._bring(shard)  # for its last use: what is due soon is not what room is made of
                 continue
             if len(self._pending) >= THREADS:
                 self._pending = wait(self._pending, return_when=FIRST_COMPLETED).not_done
