@@ -45,9 +45,7 @@ def write_set(root: Path) -> None:
         shape: dict[str, Any] = {"tokens": int(sizes.sum()), "documents": len(sizes)}
         shards.append(TokenShard(file=f"{name}.bin", source=source, sha256="", index_sha256="", **shape))
     total = shards[0].tokens
-    counts = SourceCounts(
-        name="text", location="", pattern="", files=1, bytes=0, documents=len(lengths), tokens=total
-    )
+    counts = SourceCounts(name="text", location="", pattern="", files=1, bytes=0, documents=len(lengths), tokens=total)
     manifest = DataManifest(
         sources=(counts,),
         parameters=Parameters(held_out=0.1, seed=1),
@@ -152,7 +150,9 @@ def main() -> int:
         root = Path(name)
         write_set(root)
         print(f"{TOKENS / 2**20:.0f} Mi tokens, {PAIRS} interleaved pairs, one thread; million tokens/s")
-        print(f"{'context':>8}{'at once':>9}{'ours':>9}{'+ ledger':>10}{'Megatron-style':>16}{'ratio':>8}{'+ ledger':>10}")
+        print(
+            f"{'context':>8}{'at once':>9}{'ours':>9}{'+ ledger':>10}{'Megatron-style':>16}{'ratio':>8}{'+ ledger':>10}"
+        )
         for context, size in ((512, 64), (2048, 32), (4096, 32)):
             reader, peer = open_data(root, "", VOCABULARY, context, 1, verify=False), MegatronStyle(root, context)
             sides = (reader.batch, with_ledger(reader), peer.batch)
@@ -173,7 +173,9 @@ def main() -> int:
         read = statistics.median(rate(with_ledger(reader), model.context, spec["global_batch"], 50) for _ in range(5))
         first = first_batch_ms(root, 4096)
     times = read / trained
-    print(f"rehearsal's shape: trains at most {trained:,.0f} tokens/s, one reader with ledger {read:,.0f}: {times:.0f} times")
+    print(
+        f"rehearsal's shape: trains at most {trained:,.0f} tokens/s, one reader with ledger {read:,.0f}: {times:.0f} times"
+    )
     print(f"first batch at position 10^12, manifest and maps included: {first:.1f} ms")
     passed = passed and times >= TIMES_TRAINED and first <= FIRST_BATCH_MS
     out = ROOT / "results" / "bench" / "data_reader.json"

@@ -59,9 +59,9 @@ class SourceCounts(_Frozen):
 class Parameters(_Frozen):
     """What else shaped the bytes."""
 
-    held_out: float
+    held_out: float = Field(gt=0, lt=1)
     seed: int
-    max_files: int | None = None
+    max_files: int | None = Field(default=None, ge=1)
     format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
     """Of the files; auto: by their names (.jsonl, .ndjson, .parquet, else text; .gz, .zst, .xz, .bz2 behind it)."""
     text_field: str = "text"
