@@ -24,8 +24,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ModelConfig, Parameters  # noqa: E402
-from trainer.contract import SourceCounts, TokenShard  # noqa: E402
+from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ModelConfig, Parameters, SourceCounts, TokenShard  # noqa: E402  # noqa: E402
 from trainer.data.indexed import index_bytes  # noqa: E402
 from trainer.data.reader import Reader, open_data  # noqa: E402
 
@@ -162,7 +161,8 @@ def main() -> int:
             seen = [[rate(side, context, size, batches) for side in sides] for _ in range(PAIRS)]
             ours, ledger, theirs = (statistics.median(column) / 1e6 for column in zip(*seen, strict=True))
             print(
-                f"{context:>8}{size:>9}{ours:>9.1f}{ledger:>10.1f}{theirs:>16.1f}{ours / theirs:>8.2f}{ledger / theirs:>10.2f}"
+                f"{context:>8}{size:>9}{ours:>9.1f}{ledger:>10.1f}{theirs:>16.1f}"
+                f"{ours / theirs:>8.2f}{ledger / theirs:>10.2f}"
             )
             rows.append({"context": context, "size": size, "ours": ours, "with_ledger": ledger, "megatron": theirs})
             passed &= ours >= theirs
@@ -174,7 +174,8 @@ def main() -> int:
         first = first_batch_ms(root, 4096)
     times = read / trained
     print(
-        f"rehearsal's shape: trains at most {trained:,.0f} tokens/s, one reader with ledger {read:,.0f}: {times:.0f} times"
+        f"rehearsal's shape: trains at most {trained:,.0f} tokens/s, one reader with ledger {read:,.0f}: "
+        f"{times:.0f} times"
     )
     print(f"first batch at position 10^12, manifest and maps included: {first:.1f} ms")
     passed = passed and times >= TIMES_TRAINED and first <= FIRST_BATCH_MS
