@@ -10,9 +10,9 @@ from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from infra.document import Unreadable, read
 from infra.duration import Duration
@@ -93,15 +93,69 @@ class Image(Section):
     """Reference of the base image that the node image already holds; the bake puts one layer on top."""
 
 
-class Data(Section):
-    """A prepared data set: a folder written by `bivouac data prepare`, or a folder of text to prepare first."""
+Location = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
 
-    source: Path
-    """Folder of text files. `python:stdlib` stands for the running Python's standard library sources."""
+
+class MixtureSource(Section):
+    """One of several sources."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    source: Location = Field(min_length=1)
+    pattern: str = "**/*"
+    weight: float = Field(gt=0)
+    """Relative to the others; changes the order, not the prepared data."""
+    licence: str = ""
+    origin: str = ""
+
+
+class Data(Section):
+    """Text to prepare: one source, or a mixture of several."""
+
+    source: Location = ""
+    """A folder or file of text, JSON lines or Parquet, or `s3://bucket/prefix`. `python:stdlib` stands for the running
+    Python's standard library sources."""
     pattern: str = "**/*.py"
+    licence: str = ""
+    origin: str = ""
+    """Where the text came from, for people."""
+    mixture: tuple[MixtureSource, ...] = ()
+    """Instead of `source`."""
+    format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
+    text_field: str = "text"
+    tokenizer: Path | None = None
+    """A `tokenizer.json` to use; left out: one of `training.model.vocabulary` is trained."""
     max_files: int | None = Field(default=None, ge=1)
+    """Of each source."""
+    min_characters: int = Field(default=1, ge=1)
+    max_characters: int | None = Field(default=None, ge=1)
+    max_repeated_lines: float = Field(default=1.0, gt=0, le=1)
+    min_letters_share: float = Field(default=0.0, ge=0, lt=1)
+    deduplicate: bool = True
     held_out: float = Field(default=0.05, gt=0, lt=0.5)
     seed: int = 1234
+    shuffle_blocks: int = Field(default=16, ge=1)
+    """Blocks (of one shard's size) whose samples are shuffled with each other."""
+    cache_gib: float = Field(default=32.0, ge=0)
+    """Room on each node's NVMe for shards that are brought ahead of need; 0: they are read from the shared tier."""
+
+    @model_validator(mode="after")
+    def _names_one_source_or_a_mixture(self) -> Self:
+        if bool(self.source) == bool(self.mixture):
+            raise ValueError("give either `source` or `mixture`")
+        names = [part.name for part in self.mixture]
+        if len(set(names)) < len(names):
+            raise ValueError("the names of a mixture's sources differ")
+        return self
+
+    @property
+    def parts(self) -> tuple[MixtureSource, ...]:
+        """All sources, whichever way they were given."""
+        if self.mixture:
+            return self.mixture
+        alone = MixtureSource(
+            name="text", source=self.source, pattern=self.pattern, weight=1, licence=self.licence, origin=self.origin
+        )
+        return (alone,)
 
 
 class Training(Section):

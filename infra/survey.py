@@ -10,7 +10,7 @@ from infra import catalogue
 from infra.facts import DataSource, Facts
 from infra.kubernetes_support import kubernetes_support
 from infra.offers import OfferSource, catalogue_offers
-from infra.spec import Data, Spec
+from infra.spec import Data, MixtureSource, Spec
 
 STANDARD_LIBRARY = "python:stdlib"
 _LOOK_S = 5.0
@@ -34,15 +34,27 @@ def survey(spec: Spec, account: str | None = None, offers: OfferSource = catalog
 
 
 def data_source(data: Data) -> DataSource:
+    """The first source that is missing, else the last; a bucket is taken to be there, since nothing here is online."""
+    for part in data.parts:
+        found = _look_at(part)
+        if not (found.folder and found.matches):
+            break
+    return found
+
+
+def _look_at(part: MixtureSource) -> DataSource:
     """Looks until the first file that fits, and not longer than a person waits: then it is taken to be there."""
-    folder = source_folder(data)
+    if part.source.startswith("s3://"):
+        return DataSource(location=part.source, folder=True, matches=True)
+    folder = source_folder(part.source)
     answer: list[tuple[bool, bool]] = []
 
     def look() -> None:
         try:
-            answer.append((folder.is_dir(), any(path.is_file() for path in folder.glob(data.pattern))))
+            matches = folder.is_file() or any(path.is_file() for path in folder.glob(part.pattern))
+            answer.append((folder.exists(), matches))
         except (ValueError, NotImplementedError, OSError, RuntimeError):  # no pattern, no path, no permission
-            answer.append((_is_folder(folder), False))
+            answer.append((_is_there(folder), False))
 
     # On a thread: no walk through a dead network mount can be ended otherwise.
     looking = threading.Thread(target=look, daemon=True)
@@ -52,18 +64,18 @@ def data_source(data: Data) -> DataSource:
     return DataSource(location=str(folder), folder=there, matches=matches)
 
 
-def source_folder(data: Data) -> Path:
-    """The folder that `data.source` names."""
-    if str(data.source) == STANDARD_LIBRARY:
+def source_folder(source: str) -> Path:
+    """The folder or file that a source names."""
+    if source == STANDARD_LIBRARY:
         return Path(sysconfig.get_path("stdlib"))
     try:
-        return data.source.expanduser()
+        return Path(source).expanduser()
     except RuntimeError:  # `~nobody`: there is no such user, hence no such folder
-        return data.source
+        return Path(source)
 
 
-def _is_folder(path: Path) -> bool:
+def _is_there(path: Path) -> bool:
     try:
-        return path.is_dir()
+        return path.exists()
     except (OSError, ValueError):
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from datetime import timedelta
 from io import BufferedReader
@@ -17,8 +16,9 @@ from trainer.checkpoint.fence import claim
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.config import config_digest, load_config
-from trainer.contract import DATA_MANIFEST_NAME, Env, Phase, TrainConfig
-from trainer.data.reader import open_data
+from trainer.contract import Env, Phase, TrainConfig
+from trainer.data.ledger import Ledger
+from trainer.data.supply import Supply
 from trainer.engine import build_engine, initialize_distributed
 from trainer.errors import StorageError
 from trainer.events import emit
@@ -39,14 +39,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     if gang.first:
         claim(tiers.shared, attempt)
     gang.barrier()
-    reader = open_data(
-        paths.data,
-        config.data.manifest_digest,
-        config.model.vocabulary,
-        config.model.context,
-        config.data.seed,
-        verify=gang.first_on_node,
-    )
+    supply = Supply.open(config, paths, gang, session=f"{config.campaign}-{attempt}")
     engine = build_engine(config, gang.world_size)
     heartbeat.beat(phase=Phase.RESTORING)
     begun = restore(engine, gang, tiers, config.zero_stage, attempt)
@@ -55,11 +48,16 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     if gang.first:
         _say_where_it_starts(restored, engine)
     heartbeat.beat(committed_step=begun.step)
-    committer = Committer(gang, tiers, config.checkpoint, _identity(config, paths), begun)
-    loop = Loop(config, gang, engine, reader, committer, heartbeat, paths.run)
-    if restored:
-        loop.step, loop.position, loop.tokens = restored.step, restored.position, restored.tokens
-    loop.run()
+    identity = _identity(config, supply.digest)
+    committer = Committer(gang, tiers, config.checkpoint, identity, begun)
+    before = restored.consumed if restored else ()
+    ledger = Ledger(attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before)
+    position = restored.position if restored else 0
+    with supply.feed(position, restored.step if restored else 0) as feed:
+        loop = Loop(config, gang, engine, supply.reader, feed, ledger, committer, heartbeat, paths.run)
+        if restored:
+            loop.step, loop.position, loop.tokens = restored.step, position, restored.tokens
+        loop.run()
     gang.barrier()
 
 
@@ -70,13 +68,13 @@ def _say_where_it_starts(restored: Any, engine: Any) -> None:
         emit("started_fresh", step=0, parameters=sum(p.numel() for p in engine.module.parameters()))
 
 
-def _identity(config: TrainConfig, paths: Paths) -> Identity:
+def _identity(config: TrainConfig, data_digest: str) -> Identity:
     return Identity(
         campaign=config.campaign,
         attempt=int(os.environ[Env.ATTEMPT]),
         zero_stage=config.zero_stage,
         config_digest=config_digest(config),
-        data_digest=hashlib.sha256((paths.data / DATA_MANIFEST_NAME).read_bytes()).hexdigest(),
+        data_digest=data_digest,
         code_digest=os.environ.get(Env.CODE_DIGEST, ""),
         image_digest=os.environ.get(Env.IMAGE_DIGEST, ""),
     )

@@ -22,6 +22,10 @@ class TrainerError(Exception):
             parts.append(f"cure: {cure}")
         super().__init__("; ".join(parts))
 
+    def __reduce__(self) -> tuple[type[TrainerError], tuple[object, ...]]:
+        """Also from a worker's process it comes with its parts."""
+        return type(self), (self.what, self.seen, self.cure)
+
 
 class ConfigError(TrainerError):
     exit_code = ExitCode.USER

@@ -37,6 +37,7 @@ class Beat(BaseModel):
     tokens: int = 0
     loss: float | None = None
     step_seconds: float | None = None
+    data_wait_seconds: float | None = None
     outcome: Outcome | None = None
 
 

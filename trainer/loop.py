@@ -12,6 +12,8 @@ import torch
 
 from trainer.checkpoint.commit import VOTES, Committer, Progress
 from trainer.contract import Phase, TrainConfig
+from trainer.data.feed import Feed
+from trainer.data.ledger import Ledger, from_limbs, to_limbs
 from trainer.data.reader import Reader
 from trainer.errors import Interrupted, NumericError
 from trainer.evaluation import evaluation_loss
@@ -30,6 +32,10 @@ class Stepped:
     finite: bool
     stop: bool
     seconds: float
+    samples: int
+    """Digest of the sequences that all ranks consumed."""
+    data_wait: float
+    """Seconds for which this rank waited for them."""
 
 
 @dataclass
@@ -38,6 +44,8 @@ class Loop:
     gang: Gang
     engine: Any
     reader: Reader
+    feed: Feed
+    ledger: Ledger
     committer: Committer
     heartbeat: Heartbeat
     run_folder: Path
@@ -65,42 +73,55 @@ class Loop:
         rate = learning_rate(self.step, self.config.steps, self.config.optimizer)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = rate
-        loss = 0.0
-        micro_batches = self.engine.gradient_accumulation_steps()
-        for index in range(micro_batches):
-            batch = torch.from_numpy(self.reader.batch(self._positions(index))).to(self.engine.device)
-            part = self.engine(batch)
+        loss, waited = 0.0, self.feed.wait_seconds
+        fed = self.feed.next()
+        waited = self.feed.wait_seconds - waited
+        assert fed.position == self.position
+        for tokens in fed.micro_batches:
+            part = self.engine(torch.from_numpy(tokens).to(self.engine.device))
             self.engine.backward(part)
             self.engine.step()
-            loss += float(part.detach()) / micro_batches
+            loss += float(part.detach()) / len(fed.micro_batches)
         self.step += 1
         self.position += self.config.global_batch
         self.tokens += self.config.tokens_per_step()
-        return self._agree(loss, started)
+        return self._agree(loss, started, fed.digest, waited)
 
-    def _agree(self, loss: float, started: float) -> Stepped:
+    def _agree(self, loss: float, started: float, digest: int, waited: float) -> Stepped:
         norm = self.engine.get_global_grad_norm()
         finite = math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))
-        mine = [loss, float(finite), float(stop_requested(self.run_folder)), *self.committer.votes()]
-        total, finites, stops, *votes = self.gang.sums(mine)
+        mine = [loss, float(finite), float(stop_requested(self.run_folder)), *to_limbs(digest)]
+        mine += self.committer.votes()
+        total, finites, stops, low, high, *votes = self.gang.sums(mine)
         assert len(votes) == VOTES
         everyone = self.gang.world_size
-        stepped = Stepped(total / everyone, finites == everyone, stops > 0, time.monotonic() - started)
+        seconds, samples = time.monotonic() - started, from_limbs(low, high)
+        stepped = Stepped(total / everyone, finites == everyone, stops > 0, seconds, samples, waited)
         if not stepped.finite:
             emit("not_finite", step=self.step, loss=repr(stepped.loss), norm=repr(norm))
             raise NumericError("loss or gradient is not finite", f"step {self.step}, loss {stepped.loss}")
+        self.ledger.add(self.step, self.position - self.config.global_batch, samples)
         self.committer.settle(votes)
         return stepped
 
     def _report(self, stepped: Stepped) -> None:
         if self.gang.first_on_node:
-            emit("step", step=self.step, loss=stepped.loss, tokens=self.tokens, seconds=round(stepped.seconds, 4))
+            emit(
+                "step",
+                step=self.step,
+                loss=stepped.loss,
+                tokens=self.tokens,
+                seconds=round(stepped.seconds, 4),
+                samples=f"{stepped.samples:016x}",
+                data_wait=round(stepped.data_wait, 4),
+            )
         self.heartbeat.beat(
             phase=Phase.TRAINING,
             step=self.step,
             tokens=self.tokens,
             loss=stepped.loss,
             step_seconds=stepped.seconds,
+            data_wait_seconds=self.feed.wait_seconds,
             committed_step=self.committer.committed_step,
         )
 
@@ -135,10 +156,5 @@ class Loop:
         raise Interrupted("asked to stop", f"committed step {self.step}")
 
     def _progress(self, stepped: Stepped) -> Progress:
-        return Progress(self.step, self.tokens, self.position, stepped.loss, self.evaluations.get(self.step))
-
-    def _positions(self, micro_batch: int) -> range:
-        """Data positions of one of this rank's micro batches; all ranks together cover the global batch once."""
-        size = self.config.micro_batch
-        start = self.position + (micro_batch * self.gang.world_size + self.gang.rank) * size
-        return range(start, start + size)
+        evaluated = self.evaluations.get(self.step)
+        return Progress(self.step, self.tokens, self.position, stepped.loss, evaluated, self.ledger.rows)

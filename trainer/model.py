@@ -21,12 +21,12 @@ class Attention(nn.Module):
         self.project_in = nn.Linear(config.width, 3 * config.width, bias=False)
         self.project_out = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
         batch, length, width = x.shape
         shape = (batch, length, self.heads, width // self.heads)
         query, key, value = (part.view(shape).transpose(1, 2) for part in self.project_in(x).chunk(3, dim=-1))
         query, key = _rotate(query, rotation), _rotate(key, rotation)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
         return self.project_out(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
@@ -50,8 +50,8 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.RMSNorm(config.width, eps=1e-5)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotation)
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotation, mask)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
@@ -63,6 +63,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.config = config
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=1e-5)
@@ -77,12 +78,26 @@ class Transformer(nn.Module):
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Scores of every next token, shape (batch, length, vocabulary)."""
-        length = tokens.shape[1]
         x = self.embedding(tokens)
-        rotation = (self.cosine[:length].to(x.dtype), self.sine[:length].to(x.dtype))
+        rotation, mask = self._bounds(tokens, x.dtype)
         for block in self.blocks:
-            x = block(x, rotation)
+            x = block(x, rotation, mask)
         return F.linear(self.norm(x), self.embedding.weight)
+
+    def _bounds(self, tokens: Tensor, kind: torch.dtype) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+        """Rotation by position, and who may see whom; None: everyone who came before."""
+        length, config = tokens.shape[1], self.config
+        plain = (self.cosine[:length].to(kind), self.sine[:length].to(kind))
+        if not (config.document_attention or config.reset_positions):
+            return plain, None
+        document, position = document_bounds(tokens, config.end_of_document)
+        mask = None
+        if config.document_attention:
+            causal = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
+            mask = ((document.unsqueeze(1) == document.unsqueeze(2)) & causal).unsqueeze(1)
+        if not config.reset_positions:
+            return plain, mask
+        return (plain[0][position].unsqueeze(1), plain[1][position].unsqueeze(1)), mask
 
     def _initialize(self, layers: int) -> None:
         for name, parameter in self.named_parameters():
@@ -92,6 +107,18 @@ class Transformer(nn.Module):
             nn.init.normal_(
                 parameter, std=_INITIAL_DEVIATION / math.sqrt(2 * layers) if residual else _INITIAL_DEVIATION
             )
+
+
+def document_bounds(tokens: Tensor, end: int) -> tuple[Tensor, Tensor]:
+    """Which document each token of packed sequences (batch, length) is of, and its place in it.
+
+    The token that ends a document is its last; what a sequence begins with may be the middle of one.
+    """
+    ends = tokens == end
+    document = ends.cumsum(dim=1) - ends.long()
+    place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    begins = F.pad(ends[:, :-1], (1, 0), value=True)
+    return document, place - torch.where(begins, place, 0).cummax(dim=1).values
 
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:

@@ -47,6 +47,7 @@ class Node:
             tokens=slowest.tokens if slowest else 0,
             loss=slowest.loss if slowest else None,
             step_seconds=slowest.step_seconds if slowest else None,
+            data_wait_seconds=max((b.data_wait_seconds for b in beats.values() if b.data_wait_seconds), default=None),
             ranks=tuple(self._rank(rank, beats.get(rank)) for rank in ranks),
         )
 
@@ -108,6 +109,7 @@ class _StatusCollector(Collector):
             "tokens": ("Tokens consumed by all ranks", status.tokens),
             "loss": ("Training loss of the last step, nats per token", status.loss),
             "step_seconds": ("Duration of the last step", status.step_seconds),
+            "data_wait_seconds": ("Spent waiting for data in this attempt", status.data_wait_seconds),
         }
         for name, (text, value) in values.items():
             if value is not None:

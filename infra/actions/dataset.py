@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-import os
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ from infra.names import data_prefix
 from infra.spec import Spec
 from infra.store import is_missing
 from infra.survey import source_folder
-from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ExitCode
+from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ExitCode, Parameters
+from trainer.contract.recipe import Recipe, Source
 
 _PR_SET_PDEATHSIG = 1
 
@@ -38,28 +38,49 @@ class DataSet(BaseModel):
     manifest: DataManifest
 
 
+def recipe_of(spec: Spec) -> Recipe:
+    """A spec's section `data` for the trainer's tool. Weights stay out: they change the order, not the data."""
+    data = spec.data
+    sources = tuple(
+        Source(
+            name=part.name,
+            location=part.source if part.source.startswith("s3://") else str(source_folder(part.source)),
+            pattern=part.pattern,
+            licence=part.licence,
+            origin=part.origin,
+        )
+        for part in data.parts
+    )
+    parameters = Parameters(
+        held_out=data.held_out,
+        seed=data.seed,
+        max_files=data.max_files,
+        format=data.format,
+        text_field=data.text_field,
+        deduplicate=data.deduplicate,
+        min_characters=data.min_characters,
+        max_characters=data.max_characters,
+        max_repeated_lines=data.max_repeated_lines,
+        min_letters_share=data.min_letters_share,
+    )
+    return Recipe(
+        sources=sources, parameters=parameters, vocabulary=spec.training.model.vocabulary, tokenizer=data.tokenizer
+    )
+
+
 def prepare(spec: Spec, progress: Callable[[str], None]) -> DataSet:
     """The prepared data of a spec: from the cache when source and parameters are unchanged, else made now.
 
     Raises `UserError` for a missing, empty or unreadable source.
     """
-    source = source_folder(spec.data)
-    if not source.is_dir():
-        raise UserError("the data folder is missing", seen=source, cure="mend `data.source`: a folder of text files")
-    out = cache_root() / "data" / _input_digest(spec, source)[:32]
-    if not _is_whole(out):
-        _run(spec, source, out, progress)
+    out = folder_of(spec)
+    run_tool(recipe_of(spec), out, None, progress)
     return load(out)
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether a prepared set lies there with every shard in its size; digests are verified where it is read."""
-    try:
-        made = load(folder).manifest
-        shards = (*made.train, *made.validation)
-        return all((folder / shard.file).stat().st_size == 2 * shard.tokens for shard in shards)
-    except (OSError, ValueError):
-        return False
+def folder_of(spec: Spec) -> Path:
+    """Where this machine keeps the prepared data of a spec."""
+    return cache_root() / "data" / hashlib.sha256(recipe_of(spec).model_dump_json().encode()).hexdigest()[:32]
 
 
 def load(folder: Path) -> DataSet:
@@ -79,27 +100,21 @@ def upload(account: Account, bucket: str, data: DataSet, progress: Callable[[str
     except s3.exceptions.ClientError as error:
         if not is_missing(error):
             raise
-    files = [path for path in sorted(data.folder.iterdir()) if path.is_file() and path.name != DATA_MANIFEST_NAME]
+    names = [path.name for path in sorted(data.folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    files = [data.folder / name for name in names if name != DATA_MANIFEST_NAME]
     for number, path in enumerate(files, 1):
         progress(f"data: {number} of {len(files)} to the data bucket")
         s3.upload_file(str(path), bucket, f"{prefix}{path.name}")
     s3.upload_file(str(data.folder / DATA_MANIFEST_NAME), bucket, key)
 
 
-def _run(spec: Spec, source: Path, out: Path, progress: Callable[[str], None]) -> None:
-    arguments = [str(source), str(out), f"--pattern={spec.data.pattern}", f"--held-out={spec.data.held_out}"]
-    arguments += [f"--seed={spec.data.seed}", f"--vocabulary={spec.training.model.vocabulary}"]
-    if spec.data.max_files is not None:
-        arguments.append(f"--max-files={spec.data.max_files}")
-    run_tool(arguments, progress)
-
-
-def run_tool(arguments: list[str], progress: Callable[[str], None]) -> dict[str, Any]:
+def run_tool(recipe: Recipe, out: Path, cores: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
     """`python -m trainer.data` in a process of its own; returns its last event: digest, tokens, unigram loss.
 
     Raises `UserError` for a source that cannot be used. The process ends with us, however we end.
     """
-    command = [sys.executable, "-m", "trainer.data", *arguments]
+    command = [sys.executable, "-m", "trainer.data", recipe.model_dump_json(), str(out)]
+    command += [f"--cores={cores}"] if cores else []
     last: dict[str, Any] = {}
     # Its words go to a file: a pipe that nobody reads yet would hold it up.
     with (
@@ -112,7 +127,7 @@ def run_tool(arguments: list[str], progress: Callable[[str], None]) -> dict[str,
             for line in process.stdout or ():
                 last = _event(line) or last
                 if last.get("event") == "progress":
-                    progress(f"data: {last['stage']} {100 * last['part']:.0f} %")
+                    progress(f"data: {last['stage']} {100 * last['part']:.0f} %{_left(last.get('left_s'))}")
             process.wait()
         except BaseException:
             process.kill()
@@ -129,6 +144,10 @@ def run_tool(arguments: list[str], progress: Callable[[str], None]) -> dict[str,
         what, seen, cure = _parts(refusal[-1000:])
         raise BivouacError(f"preparing the data failed: {what}", seen=seen, cure=cure)
     return last
+
+
+def _left(seconds: float | None) -> str:
+    return f", {timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
 def _end_with_parent() -> None:
@@ -148,22 +167,3 @@ def _parts(words: str) -> tuple[str, str | None, str]:
     what, _, rest = words.partition("; seen: ")
     seen, _, cure = rest.partition("; cure: ")
     return what or "no word", seen or None, cure or "mend the source or the parameters"
-
-
-def _input_digest(spec: Spec, source: Path) -> str:
-    """Of the parameters and of every matching file's name, size and time: changes when a new preparation is due."""
-    digest = hashlib.sha256(spec.data.model_dump_json().encode())
-    digest.update(str(spec.training.model.vocabulary).encode())
-    for path in sorted(source.glob(spec.data.pattern)):
-        if "site-packages" not in path.parts and (status := _file_status(path)) is not None:
-            digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
-def _file_status(path: Path) -> os.stat_result | None:
-    """None for what is no file, or is gone since it was listed: the preparation then tells."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status if stat.S_ISREG(status.st_mode) else None

@@ -7,13 +7,17 @@ from typing import Any
 from infra.actions import dataset
 from infra.components.outputs import CampaignOutputs
 from infra.errors import UserError
-from infra.folders import writable
+from infra.folders import keep, writable
 from infra.lifecycle import certify
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.foundation import foundation
 from infra.lifecycle.keeping import campaign_settings
 from infra.lifecycle.opening import STACK_CONFIG
+from infra.reporting.data_page import data_page
+
+DATA_PAGE = "data.html"
+"""In the campaign's results folder: what the prepared data hold, what was left out and why."""
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -25,6 +29,7 @@ def run(context: Context) -> dict[str, Any]:
             seen=data.manifest.vocabulary,
             cure="mend training.model.vocabulary",
         )
+    keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
     context.progress.step("noting what is there before anything is made")
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))

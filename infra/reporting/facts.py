@@ -102,7 +102,8 @@ def _machines(record: Record) -> Iterator[Fact]:
 
 def _data(record: Record, state: CampaignState) -> Iterator[Fact]:
     spec, provision = record.spec.data, state.finished_stages.get(Stage.PROVISION, {})
-    yield Fact(name="source", value=f"{spec.source} ({spec.pattern}), {spec.held_out:.0%} held out, seed {spec.seed}")
+    where = "; ".join(f"{part.source} ({part.pattern})" for part in spec.parts)
+    yield Fact(name="source", value=f"{where}, {spec.held_out:.0%} held out, seed {spec.seed}")
     data = record.data
     if data is not None:
         yield Fact(
@@ -118,7 +119,8 @@ def _data(record: Record, state: CampaignState) -> Iterator[Fact]:
         yield Fact(name="manifest digest", value=str(digest), digest=True)
     else:
         yield Fact(name="manifest digest", value="none yet: the data is prepared in provision")
-    yield Fact(name="licence", value="not recorded: the spec does not ask for it")
+    stated = dict.fromkeys(part.licence for part in spec.parts if part.licence)
+    yield Fact(name="licence", value=", ".join(stated) or "not stated: see `data.licence` of the spec")
 
 
 def _code(record: Record, state: CampaignState) -> Iterator[Fact]:

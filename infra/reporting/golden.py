@@ -10,6 +10,17 @@ from infra.reporting.model import Golden, Recipe, StoredFile
 from infra.reporting.record import Record
 from infra.survey import STANDARD_LIBRARY
 
+_PLAIN = {
+    "format": "auto",
+    "text_field": "text",
+    "tokenizer": None,
+    "min_characters": 1,
+    "max_characters": None,
+    "max_repeated_lines": 1.0,
+    "min_letters_share": 0.0,
+    "deduplicate": True,
+}
+"""What the command below does not say: a spec with anything else is named itself."""
 _STANDARD_LIBRARY = """"$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')\""""
 _LOAD = """python - <<'END'
 from pathlib import Path
@@ -55,7 +66,6 @@ def _files(record: Record) -> tuple[StoredFile, ...]:
 
 
 def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[Recipe, ...]:
-    data = record.spec.data
     digest = state.finished_stages.get(Stage.PROVISION, {}).get("data_digest", "DIGEST")
     source = f"s3://{buckets(record.spec.account, record.spec.region).data}/{data_prefix(digest)}"
     fetch = "\n".join(
@@ -82,12 +92,7 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
         ),
     ]
     if record.site is not None:
-        limit = f" --max-files {data.max_files}" if data.max_files else ""
-        text = _STANDARD_LIBRARY if str(data.source) == STANDARD_LIBRARY else shlex.quote(str(data.source))
-        prepared = (
-            f"bivouac data prepare {text} data --pattern {shlex.quote(data.pattern)}{limit} "
-            f"--held-out {data.held_out:g} --seed {data.seed} --vocabulary {record.spec.training.model.vocabulary}"
-        )
+        prepared = _preparation(record)
         recipes.insert(
             0,
             Recipe(
@@ -99,3 +104,19 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
             ),
         )
     return tuple(recipes)
+
+
+def _preparation(record: Record) -> str:
+    """The command that prepares the same data again."""
+    data = record.spec.data
+    if data.mixture or any(getattr(data, name) != default for name, default in _PLAIN.items()):
+        return "bivouac data prepare data --spec campaign.yaml"
+    limit = f" --max-files {data.max_files}" if data.max_files else ""
+    stated = "".join(
+        f" --{name} {shlex.quote(getattr(data, name))}" for name in ("licence", "origin") if getattr(data, name)
+    )
+    text = _STANDARD_LIBRARY if data.source == STANDARD_LIBRARY else shlex.quote(data.source)
+    return (
+        f"bivouac data prepare {text} data --pattern {shlex.quote(data.pattern)}{limit}{stated} "
+        f"--held-out {data.held_out:g} --seed {data.seed} --vocabulary {record.spec.training.model.vocabulary}"
+    )

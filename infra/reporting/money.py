@@ -143,6 +143,9 @@ def _stored(name: str, where: str, count: int | None) -> Kept:
 
 
 def _data_bytes(record: Record) -> int | None:
-    """Tokens are stored as two bytes each; see `trainer.contract.data`."""
+    """Of the shards alone; see `trainer.contract.data`."""
     data = record.data
-    return None if data is None else 2 * (int(data["train_tokens"]) + int(data["validation_tokens"]))
+    if data is None:
+        return None
+    each = 4 if data.get("dtype") == "int32" else 2
+    return each * (int(data["train_tokens"]) + int(data["validation_tokens"]))

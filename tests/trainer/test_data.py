@@ -1,20 +1,33 @@
-"""Prepared data is the same bytes every time, and its order is a pure function."""
+"""Prepared data is the same bytes every time, in a format that others read, and without what must not be in it."""
 
 from __future__ import annotations
 
-import itertools
+import bz2
+import gzip
+import json
+import lzma
+import random
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import zstandard
+from pyarrow import parquet
+from tokenizers import Tokenizer
 
-from trainer.contract import DataManifest
-from trainer.data.order import permute, sample_at
-from trainer.data.prepare import prepare
-from trainer.data.reader import open_data
+from trainer.contract import DataManifest, Parameters
+from trainer.contract.recipe import Recipe, Source
+from trainer.data import documents
+from trainer.data.indexed import read_lengths
+from trainer.data.prepare import make, prepare
+from trainer.data.reader import TokenRow, folder_opener, open_data
 from trainer.errors import DataError
+
+ROOT = Path(__file__).parents[2]
 
 
 def write_text(root: Path, documents: int = 12) -> Path:
@@ -25,47 +38,278 @@ def write_text(root: Path, documents: int = 12) -> Path:
     return root
 
 
-def make(source: Path, out: Path, pattern: str = "*.txt", vocabulary: int = 270) -> DataManifest:
-    return prepare(source, pattern, None, 0.2, 5, vocabulary, out, lambda stage, part: None)
+def quiet(stage: str, part: float) -> None:
+    """Nobody listens."""
+
+
+def simple(source: Path, out: Path, pattern: str = "*.txt", vocabulary: int = 270) -> DataManifest:
+    return prepare(source, pattern, None, 0.2, 5, vocabulary, out, quiet)
+
+
+def recipe(*sources: Path | Source, vocabulary: int = 300, **parameters: Any) -> Recipe:
+    made = [
+        each if isinstance(each, Source) else Source(name=f"s{number}", location=str(each))
+        for number, each in enumerate(sources)
+    ]
+    rules = Parameters(**{"held_out": 0.2, "seed": 5, "shard_tokens": 2000, **parameters})
+    return Recipe(sources=tuple(made), parameters=rules, vocabulary=vocabulary)
 
 
 def content(root: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(root.iterdir())}
+    return {path.name: path.read_bytes() for path in sorted(root.iterdir()) if not path.name.startswith(".")}
 
 
-@settings(max_examples=60, deadline=None)
-@given(size=st.integers(1, 700), seed=st.integers(0, 2**32), epoch=st.integers(0, 5))
-def test_each_epoch_visits_every_sample_exactly_once(size: int, seed: int, epoch: int) -> None:
-    visited = [sample_at(position, size, seed) for position in range(epoch * size, (epoch + 1) * size)]
-    assert sorted(visited) == list(range(size))
+def texts(count: int, seed: int = 1) -> list[str]:
+    chance = random.Random(seed)
+    words = ["camp", "node", "lease", "rank", "ümlaut", "shard", "step", "日本"]
+    return [" ".join(chance.choices(words, k=chance.randint(5, 200))) + f" {index}\n" for index in range(count)]
 
 
-@settings(max_examples=60, deadline=None)
-@given(size=st.integers(1, 10**12), seed=st.integers(0, 2**32), position=st.integers(0, 10**14))
-def test_the_sample_at_a_position_is_a_pure_function_within_range(size: int, seed: int, position: int) -> None:
-    assert 0 <= sample_at(position, size, seed) < size
-    assert sample_at(position, size, seed) == sample_at(position, size, seed)
-
-
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = [tuple(permute(value, 100, key) for value in range(100)) for key in (b"1:0", b"1:1", b"2:0")]
-    assert len(set(orders)) == 3 and tuple(range(100)) not in orders
+def decoded(out: Path, manifest: DataManifest, part: str = "train") -> list[str]:
+    """Every document of a part, through the index, as text."""
+    tokenizer, found = Tokenizer.from_file(str(out / "tokenizer.json")), []
+    for shard in getattr(manifest, part):
+        ids = np.fromfile(out / shard.file, dtype=manifest.dtype)
+        for document in np.split(ids, np.cumsum(read_lengths(out / shard.index))[:-1]):
+            assert document[-1] == manifest.end_of_document
+            found.append(tokenizer.decode(document[:-1].tolist(), skip_special_tokens=False))
+    return found
 
 
 def test_preparing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     source = write_text(tmp_path / "text")
-    make(source, tmp_path / "one")
-    make(source, tmp_path / "two")
+    simple(source, tmp_path / "one")
+    simple(source, tmp_path / "two")
     assert content(tmp_path / "one") == content(tmp_path / "two")
+
+
+def test_neither_cores_nor_a_kill_in_between_change_a_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "text"
+    source.mkdir()
+    for index, text in enumerate(texts(400)):
+        (source / f"{index:04d}.txt").write_text(text)
+    monkeypatch.setattr(documents, "UNIT_BYTES", 2**13)
+    whole = recipe(source)
+    make(whole, tmp_path / "one", quiet, cores=1)
+    make(whole, tmp_path / "three", quiet, cores=3)
+    assert content(tmp_path / "one") == content(tmp_path / "three")
+
+    for stage, after in (("read", 0.07), ("encode", 0.4), ("write", 0.95)):
+
+        def fall(seen: str, part: float, stage: str = stage, after: float = after) -> None:
+            if seen == stage and part > after:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            make(whole, tmp_path / "killed", fall, cores=1)
+        assert not (tmp_path / "killed" / "manifest.json").exists()
+    began: list[float] = []
+    make(whole, tmp_path / "killed", lambda stage, part: began.append(part) if stage == "encode" else None, cores=2)
+    assert began[0] == pytest.approx(0.9), "what the killed runs had encoded was encoded again"
+    assert content(tmp_path / "one") == content(tmp_path / "killed")
+
+
+def test_the_same_recipe_over_unchanged_files_is_not_prepared_again(tmp_path: Path) -> None:
+    source = write_text(tmp_path / "text")
+    first = simple(source, tmp_path / "out")
+    stages: list[str] = []
+    again = prepare(source, "*.txt", None, 0.2, 5, 270, tmp_path / "out", lambda stage, part: stages.append(stage))
+    assert again == first and stages == ["list", "done"]
+    (source / "0.txt").write_text("something else altogether\n" * 50)
+    assert simple(source, tmp_path / "out") != first
+
+
+def test_deepspeeds_own_reader_reads_the_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from deepspeed.runtime.data_pipeline.data_sampling.indexed_dataset import MMapIndexedDataset
+
+    source = tmp_path / "text.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(200)))
+    manifest = make(recipe(source), tmp_path / "out", quiet, cores=1)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    found = []
+    for shard in (*manifest.train, *manifest.validation):
+        reader = MMapIndexedDataset(str(tmp_path / "out" / shard.file).removesuffix(".bin"), skip_warmup=True)
+        assert (len(reader), reader.sizes.sum()) == (shard.documents, shard.tokens)
+        assert reader.doc_idx.tolist() == list(range(shard.documents + 1))
+        found += [tokenizer.decode(reader[index][:-1].tolist()) for index in range(len(reader))]
+    assert sorted(found) == sorted(texts(200))
+    assert len(manifest.train) > 2
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("vocabulary", [300, 2**15 + 1])
+def test_the_type_of_the_ids_is_one_that_megatron_and_deepspeed_number_alike(tmp_path: Path, vocabulary: int) -> None:
+    """3 is int16 and 4 is int32 for both; 8 is uint16 for Megatron and uint64 for DeepSpeed."""
+    from trainer.data.indexed import index_bytes
+
+    dtype = "int16" if vocabulary <= 2**15 else "int32"
+    assert index_bytes(np.array([3, 1]), dtype)[17] == {"int16": 3, "int32": 4}[dtype]
+    given = json.loads(write_tokenizer(tmp_path / "tokenizer.json").read_text())
+    if vocabulary > 300:
+        ids = given["model"]["vocab"]
+        ids[max(ids, key=ids.__getitem__)] = vocabulary - 1
+        (tmp_path / "tokenizer.json").write_text(json.dumps(given))
+    made = recipe(write_text(tmp_path / "text")).model_copy(update={"tokenizer": tmp_path / "tokenizer.json"})
+    manifest = make(made, tmp_path / "out", quiet, cores=1)
+    assert manifest.dtype == dtype
+    assert (tmp_path / "out" / manifest.train[0].file).stat().st_size == manifest.train[0].tokens * manifest.token_bytes
+
+
+def write_tokenizer(path: Path) -> Path:
+    from trainer.data.vocabulary import train_tokenizer
+
+    train_tokenizer(iter(texts(50)), 300).save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet"])
+@pytest.mark.parametrize("compression", ["", "gz", "zst", "xz", "bz2"])
+def test_every_format_and_compression_gives_the_same_documents(tmp_path: Path, suffix: str, compression: str) -> None:
+    if suffix == "parquet" and compression:
+        pytest.skip("Parquet compresses inside")
+    wanted = texts(40)
+    source = tmp_path / "in"
+    source.mkdir()
+    pack = {
+        "": bytes,
+        "gz": gzip.compress,
+        "zst": zstandard.ZstdCompressor().compress,
+        "xz": lzma.compress,
+        "bz2": bz2.compress,
+    }[compression]
+    end = f".{compression}" if compression else ""
+    if suffix == "parquet":
+        parquet.write_table(pyarrow.table({"text": wanted}), source / "a.parquet", row_group_size=7)
+    elif suffix == "jsonl":
+        lines = "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(wanted))
+        (source / f"a.jsonl{end}").write_bytes(pack(lines.encode()))
+    else:
+        for index, text in enumerate(wanted):
+            (source / f"{index:03d}.txt{end}").write_bytes(pack(text.encode()))
+    manifest = make(recipe(source), tmp_path / "out", quiet, cores=1)
+    kept = decoded(tmp_path / "out", manifest) + decoded(tmp_path / "out", manifest, "validation")
+    assert sorted(kept) == sorted(wanted)
+
+
+def test_lines_and_texts_are_whole_wherever_a_file_is_cut_for_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = texts(150)
+    lines, text = tmp_path / "a.jsonl", tmp_path / "b.txt"
+    lines.write_text("".join(json.dumps({"text": each}, ensure_ascii=False) + "\n" for each in wanted))
+    text.write_text("".join(wanted))
+    for size in (1000, 10_001):
+        monkeypatch.setattr(documents, "UNIT_BYTES", size)
+        monkeypatch.setattr(documents, "_CUT_WITHIN", 700)
+        out = tmp_path / f"out-{size}"
+        manifest = make(recipe(lines), out, quiet, cores=1)
+        assert sorted(decoded(out, manifest) + decoded(out, manifest, "validation")) == sorted(wanted)
+        pieces = make(recipe(text, document_bytes=1024, deduplicate=False), tmp_path / f"text-{size}", quiet, cores=1)
+        kept = [*decoded(tmp_path / f"text-{size}", pieces), *decoded(tmp_path / f"text-{size}", pieces, "validation")]
+        assert "".join(sorted(kept)) != "" and sum(map(len, kept)) == len("".join(wanted))
+        assert all(piece in text.read_text() for piece in kept)
+
+
+def test_equal_documents_are_kept_once_and_no_text_is_on_both_sides(tmp_path: Path) -> None:
+    once, twice = texts(300, seed=1), texts(100, seed=2)
+    for name, rows in (("a", once + twice), ("b", twice + texts(50, seed=3) + once[:20])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    sources = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    manifest = make(recipe(*sources), tmp_path / "out", quiet, cores=1)
+    train, held = decoded(tmp_path / "out", manifest), decoded(tmp_path / "out", manifest, "validation")
+    assert sorted(train + held) == sorted({*once, *twice, *texts(50, seed=3)})
+    assert [source.dropped for source in manifest.sources] == [{}, {"duplicate": 120}]
+    assert 0.1 < len(held) / 450 < 0.3
+    both = make(recipe(*sources, deduplicate=False), tmp_path / "both", quiet, cores=1)
+    train, held = decoded(tmp_path / "both", both), decoded(tmp_path / "both", both, "validation")
+    assert len(train + held) == 570 and not set(train) & set(held)
+
+
+def test_what_is_left_out_is_counted_by_reason_and_shown(tmp_path: Path) -> None:
+    rows: list[Any] = [{"text": text} for text in texts(60)]
+    rows += [{"text": " \n"}, {"text": "short"}, {"other": 1}, {"text": 7}, {"text": "\ud800 alone" * 9}]
+    rows += [{"text": "\x00\x01\x02 bytes of a program" * 3}, {"text": "the same line again\n" * 40}]
+    rows += [{"text": "+++ --- /// *** 12 " * 10}, {"text": "x" * 5000}]
+    lines = [json.dumps(row) for row in rows] + ["{not json", "[1, 2]"]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "a.jsonl").open("ab").write(b'{"text": "\xff\xfe"}\n')
+    rules = recipe(
+        tmp_path / "a.jsonl", min_characters=10, max_characters=4000, max_repeated_lines=0.3, min_letters_share=0.5
+    )
+    manifest = make(rules, tmp_path / "out", quiet, cores=1)
+    wanted = {"empty": 1, "too_short": 1, "bad_record": 4, "not_utf8": 2, "binary": 1, "repetitive": 1}
+    assert manifest.sources[0].dropped == {**wanted, "few_letters": 1, "too_long": 1}
+    assert (manifest.documents, manifest.skipped_documents) == (60, 12)
+    shown = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert set(shown["dropped"]) == set(manifest.sources[0].dropped) and set(shown["dropped"]) <= set(shown["meaning"])
+    assert sum(shown["lengths"]) == 60 and len(shown["samples"]) >= 3
+
+
+def test_text_that_looks_like_the_end_of_a_document_does_not_end_one(tmp_path: Path) -> None:
+    wanted = [f"{text} <|end|> and on" for text in texts(50)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in wanted))
+    manifest = make(recipe(tmp_path / "a.jsonl"), tmp_path / "out", quiet, cores=1)
+    for shard in manifest.train:
+        ids = np.fromfile(tmp_path / "out" / shard.file, dtype=manifest.dtype)
+        assert (ids == manifest.end_of_document).sum() == shard.documents
+
+
+def test_a_gigantic_line_and_file_take_bounded_memory(tmp_path: Path) -> None:
+    size = 64 * 2**20
+    with (tmp_path / "one-line.txt").open("wb") as file:
+        for _ in range(size // 2**20):
+            file.write(random.randbytes(2**10).hex().encode() * 512)
+    with (tmp_path / "long.jsonl").open("wb") as file:
+        file.write(b'{"text": "' + b"a" * (66 * 2**20) + b'"}\n{"text": "a short one"}\n')
+    script = (
+        "import resource, sys; from pathlib import Path\n"
+        "from trainer.contract import Parameters\nfrom trainer.contract.recipe import Recipe, Source\n"
+        "from trainer.data.documents import units_of\nfrom trainer.data.inputs import list_source\n"
+        "from trainer.data.scan import Scan, scan\n"
+        "work = Path(sys.argv[2]); work.mkdir()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "files = list_source(Source(location=sys.argv[1], pattern='*.*'), None, 1)\n"
+        "rules = Parameters(held_out=0.1, seed=1)\n"
+        "units = units_of([files], rules.document_bytes)\n"
+        "for unit in units: scan(unit, Scan(rules, 0.01, work))\n"
+        "print(len(units), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), str(tmp_path / "work")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    units, mebibytes = map(int, done.stdout.split())
+    assert units == 9 and mebibytes < 160, done.stdout
 
 
 def test_files_without_text_are_skipped_and_counted(tmp_path: Path) -> None:
     source = write_text(tmp_path / "text")
     (source / "image.txt").write_bytes(b"\xff\xfe\x00\x9f")
     (source / "empty.txt").write_text("  \n")
-    manifest = make(source, tmp_path / "out")
+    manifest = simple(source, tmp_path / "out")
     assert (manifest.documents, manifest.skipped_documents) == (12, 2)
     assert 0 < manifest.held_out_documents < 12
+
+
+def test_licence_origin_and_weights_are_kept_in_the_manifest(tmp_path: Path) -> None:
+    from trainer.contract.recipe import parse_source
+
+    write_text(tmp_path / "text")
+    source = parse_source(f"web@2.5={tmp_path / 'text'}", 0, "*.txt", "CC-BY-4.0", "a crawl")
+    manifest = make(recipe(source, vocabulary=270), tmp_path / "out", quiet, cores=1)
+    (row,) = manifest.sources
+    assert (row.name, row.weight, row.licence, row.origin) == ("web", 2.5, "CC-BY-4.0", "a crawl")
+    assert manifest.licence == "CC-BY-4.0"
+    assert str(tmp_path) not in (tmp_path / "out" / "manifest.json").read_text(), "the machine shows in the bytes"
+
+
+def test_a_tokenizer_is_taken_as_it_is_given(tmp_path: Path) -> None:
+    given = write_tokenizer(tmp_path / "given.json")
+    made = recipe(write_text(tmp_path / "text")).model_copy(update={"tokenizer": given})
+    manifest = make(made, tmp_path / "out", quiet, cores=1)
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == given.read_bytes()
+    assert manifest.vocabulary == 300
+    wrong = made.model_copy(update={"end_of_document": "<|none|>"})
+    with pytest.raises(DataError, match="no token that ends a document"):
+        make(wrong, tmp_path / "wrong", quiet, cores=1)
 
 
 @pytest.mark.parametrize(
@@ -76,34 +320,36 @@ def test_input_that_cannot_be_used_is_refused_with_what_was_seen(
     tmp_path: Path, pattern: str, vocabulary: int, says: str
 ) -> None:
     with pytest.raises(DataError, match=says) as refusal:
-        make(write_text(tmp_path / "text"), tmp_path / "out", pattern, vocabulary)
+        simple(write_text(tmp_path / "text"), tmp_path / "out", pattern, vocabulary)
     assert refusal.value.seen and refusal.value.cure
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such data folder"):
-        make(tmp_path / "nowhere", tmp_path / "out")
+        simple(tmp_path / "nowhere", tmp_path / "out")
 
 
-def test_a_reader_refuses_a_shard_with_a_changed_byte_and_names_it(tmp_path: Path) -> None:
-    make(write_text(tmp_path / "text"), tmp_path / "out")
-    shard = tmp_path / "out" / "train-00000.bin"
+@pytest.mark.parametrize("name", ["train-00000.bin", "train-00000.idx"])
+def test_a_reader_refuses_a_shard_with_a_changed_byte_and_names_it(tmp_path: Path, name: str) -> None:
+    simple(write_text(tmp_path / "text"), tmp_path / "out")
+    shard = tmp_path / "out" / name
     shard.write_bytes(b"\x01" + shard.read_bytes()[1:])
-    with pytest.raises(DataError, match=r"train-00000\.bin"):
+    with pytest.raises(DataError, match=name):
         open_data(tmp_path / "out", "", 270, 16, 5)
 
 
 def test_a_model_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    make(write_text(tmp_path / "text"), tmp_path / "out")
+    simple(write_text(tmp_path / "text"), tmp_path / "out")
     with pytest.raises(DataError, match="differ in size"):
         open_data(tmp_path / "out", "", 301, 16, 5)
 
 
-def test_sequences_are_the_windows_of_the_token_row_and_targets_follow_inputs(tmp_path: Path) -> None:
-    make(write_text(tmp_path / "text"), tmp_path / "out")
+def test_sequences_are_the_windows_of_the_token_row_across_shards(tmp_path: Path) -> None:
+    manifest = make(recipe(write_text(tmp_path / "text"), vocabulary=270), tmp_path / "out", quiet, cores=1)
+    assert len(manifest.train) > 2
     reader = open_data(tmp_path / "out", "", 270, 16, 5)
-    row = np.fromfile(tmp_path / "out" / "train-00000.bin", dtype="<u2")
+    row = np.concatenate([np.fromfile(tmp_path / "out" / shard.file, dtype="<i2") for shard in manifest.train])
     windows = {tuple(row[i * 16 : i * 16 + 17]) for i in range(reader.samples)}
     seen = [tuple(sequence) for sequence in reader.batch(range(reader.samples))]
     assert set(seen) == windows
@@ -111,8 +357,18 @@ def test_sequences_are_the_windows_of_the_token_row_and_targets_follow_inputs(tm
 
 
 def test_windows_cross_the_boundary_of_shards(tmp_path: Path) -> None:
-    from trainer.data.reader import TokenPart
+    from trainer.contract import TokenShard
 
-    part = TokenPart((np.arange(5), np.arange(5, 7), np.arange(7, 20)), (0, 5, 7), 20)
-    for start, length in itertools.product(range(10), range(1, 10)):
-        assert part.window(start, length).tolist() == list(range(start, start + length))
+    shards, at = [], 0
+    for index, count in enumerate((5, 2, 13)):
+        np.arange(at, at + count, dtype="<i2").tofile(tmp_path / f"{index}.bin")
+        digests = {"sha256": "", "index_sha256": ""}
+        shards.append(TokenShard(file=f"{index}.bin", tokens=count, documents=1, **digests))
+        at += count
+    row = TokenRow(tuple(shards), "int16", folder_opener(tmp_path))
+    for start in range(12):
+        for length in range(1, 9):
+            out = np.empty(length, dtype=np.int16)
+            row.copy_window(start, out)
+            assert out.tolist() == list(range(start, start + length))
+    assert [shard.file for shard in row.shards_of(4, 7)] == ["0.bin", "1.bin"]

@@ -20,7 +20,7 @@ from trainer.checkpoint.files import DigestingFile, copy_durably, digest_on_disk
 from trainer.checkpoint.room import state_bytes, with_room
 from trainer.checkpoint.tiers import Tier, Tiers
 from trainer.checkpoint.worker import Worker
-from trainer.contract import CheckpointConfig, Manifest, Shard, attempt_folder
+from trainer.contract import CheckpointConfig, Consumed, Manifest, Shard, attempt_folder
 from trainer.errors import Diverged, PeerLost, StorageError, TrainerError
 from trainer.events import emit
 from trainer.gang import Gang
@@ -38,6 +38,7 @@ class Progress:
     position: int
     loss: float
     evaluation_loss: float | None = None
+    consumed: tuple[Consumed, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,16 @@ from trainer.contract.checkpoint import (
     step_folder,
     step_of_folder,
 )
-from trainer.contract.data import DATA_MANIFEST_NAME, DataManifest, TokenShard
+from trainer.contract.data import (
+    DATA_MANIFEST_NAME,
+    DATA_REPORT_NAME,
+    DATA_SUMMARY_NAME,
+    TOKENIZER_NAME,
+    DataManifest,
+    Parameters,
+    SourceCounts,
+    TokenShard,
+)
 from trainer.contract.health import DCGM_LONGEST_S, Expectation, GpuExpectation, HealthReport, Probe, Verdict
 from trainer.contract.job import (
     AGENT_PORT,
@@ -28,6 +37,7 @@ from trainer.contract.job import (
     Status,
     Termination,
 )
+from trainer.contract.ledger import Consumed
 from trainer.contract.training import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 
 __all__ = [
@@ -36,11 +46,15 @@ __all__ = [
     "CONFIG_FILE",
     "DATA_MANIFEST_NAME",
     "DATA_MOUNT",
+    "DATA_REPORT_NAME",
+    "DATA_SUMMARY_NAME",
     "DCGM_LONGEST_S",
     "LOCAL_CHECKPOINTS",
     "SHARED_CHECKPOINTS",
     "TERMINATION_LOG",
+    "TOKENIZER_NAME",
     "CheckpointConfig",
+    "Consumed",
     "DataConfig",
     "DataManifest",
     "Env",
@@ -51,10 +65,12 @@ __all__ = [
     "Manifest",
     "ModelConfig",
     "OptimizerConfig",
+    "Parameters",
     "Phase",
     "Probe",
     "RankStatus",
     "Shard",
+    "SourceCounts",
     "Status",
     "Termination",
     "TokenShard",

@@ -8,6 +8,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from trainer.contract.ledger import Consumed
+
 COMMITTED_NAME = "manifest.json"
 _STEP = re.compile(r"^step-(\d{8})$")
 
@@ -59,6 +61,8 @@ class Manifest(BaseModel):
     data_digest: str
     code_digest: str = ""
     image_digest: str = ""
+    consumed: tuple[Consumed, ...] = ()
+    """The data's ledger from the first step to this one, over all attempts; see `bivouac data audit`."""
     shards: tuple[Shard, ...]
     """Every shard of every rank: a node's folder may hold only its own."""
     rng_included: bool = True

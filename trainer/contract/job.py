@@ -82,6 +82,8 @@ class Status(_Frozen):
     loss: float | None
     step_seconds: float | None
     """Duration of the last step."""
+    data_wait_seconds: float | None = None
+    """How long the local rank that waited longest has waited for data since it began to train."""
     ranks: tuple[RankStatus, ...]
 
 

@@ -20,6 +20,12 @@ class ModelConfig(_Section):
     """Sequence length in tokens."""
     vocabulary: int = Field(default=4096, ge=258)
     """Tokenizer size; must equal the data manifest's."""
+    document_attention: bool = False
+    """Tokens see only their own document of a packed sequence."""
+    reset_positions: bool = False
+    """Rotary positions begin at 0 in each document of a packed sequence."""
+    end_of_document: int = Field(default=0, ge=0)
+    """Token that ends a document; must equal the data manifest's where boundaries are kept."""
 
 
 class OptimizerConfig(_Section):
@@ -36,6 +42,16 @@ class DataConfig(_Section):
     manifest_digest: str = ""
     """SHA-256 of the data manifest that this run must see at `/data/manifest.json`; empty until prepared."""
     seed: int = 1234
+    weights: dict[str, float] = {}
+    """Of the mixture, by source; left out: those of the manifest, else by the sources' sizes."""
+    shuffle_blocks: int = Field(default=16, ge=1)
+    """Blocks (of one shard's size each) whose samples are shuffled with each other: what a node holds at a time."""
+    stream_from: str = ""
+    """`s3://bucket/prefix` or a folder to bring shards from; empty: the data mount."""
+    cache_gib: float = Field(default=0.0, ge=0)
+    """Shards are brought to the node's own disk ahead of need, in so much room; 0: they are read where they lie."""
+    steps_ahead: int = Field(default=2, ge=1)
+    """Batches of so many steps are read beside the training."""
 
 
 class CheckpointConfig(_Section):

@@ -1,102 +1,215 @@
-"""Reading a prepared data set: digests are verified on open, a sample is a pure function of seed and position."""
+"""Reading a prepared data set: a sample is a pure function of seed and position, wherever its shard lies."""
 
 from __future__ import annotations
 
 import bisect
 import hashlib
-from dataclasses import dataclass
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, TokenShard
-from trainer.data.order import sample_at
-from trainer.errors import DataError
+from trainer.contract.ledger import sample_digest
+from trainer.data.order import Order, Pool
+from trainer.errors import ConfigError, DataError
+
+Tokens = NDArray[np.integer]
+Opener = Callable[[TokenShard], int]
+"""A descriptor of a shard's file; may wait until the file is there."""
+
+OPEN_SHARDS = 512
+
+
+@dataclass
+class TokenRow:
+    """The shards of one part as one long row of tokens, mapped into memory when they are needed."""
+
+    shards: tuple[TokenShard, ...]
+    dtype: str
+    opener: Opener
+    keep_open: int = OPEN_SHARDS
+    """So many shards stay mapped, the last used ones: a mapped one stays in the cache."""
+    _open: OrderedDict[int, Tokens] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        ends = list(accumulate(shard.tokens for shard in self.shards))
+        self.starts, self.tokens = [0, *ends[:-1]], ends[-1] if ends else 0
+
+    def copy_window(self, start: int, out: Tokens) -> None:
+        """Fill `out` with the tokens from `start`, across shard boundaries."""
+        index, done = bisect.bisect_right(self.starts, start) - 1, 0
+        while done < len(out):
+            offset = start + done - self.starts[index]
+            piece = self._shard(index)[offset : offset + len(out) - done]
+            out[done : done + len(piece)] = piece
+            done, index = done + len(piece), index + 1
+
+    def shards_of(self, start: int, end: int) -> tuple[TokenShard, ...]:
+        """Those that hold a token of [start, end)."""
+        first = bisect.bisect_right(self.starts, start) - 1
+        return self.shards[first : bisect.bisect_left(self.starts, end)]
+
+    def _shard(self, index: int) -> Tokens:
+        if (known := self._open.get(index)) is not None:
+            self._open.move_to_end(index)
+            return known
+        shard = self.shards[index]
+        try:
+            with os.fdopen(self.opener(shard), "rb") as file:
+                tokens = np.memmap(file, dtype=np.dtype(self.dtype).newbyteorder("<"), mode="r")
+        except (OSError, ValueError) as error:
+            raise DataError("a token shard cannot be read", f"{shard.file}: {error}", "stage the data again") from error
+        if len(tokens) != shard.tokens:
+            seen = f"{shard.file}: {len(tokens)} tokens, wanted {shard.tokens}"
+            raise DataError("a token shard has another size", seen, "stage the data again")
+        self._open[index] = tokens
+        if len(self._open) > self.keep_open:
+            self._open.popitem(last=False)
+        return tokens
 
 
 @dataclass(frozen=True)
-class TokenPart:
-    """The shards of one part as one long row of tokens, mapped into memory."""
+class Ahead:
+    """Shards that are needed at the same time, from `position` on, for about `positions` positions."""
 
-    shards: tuple[np.ndarray, ...]
-    starts: tuple[int, ...]
-    tokens: int
-
-    def window(self, start: int, length: int) -> np.ndarray:
-        """`length` tokens from `start` as int64, across shard boundaries."""
-        pieces = []
-        index = bisect.bisect_right(self.starts, start) - 1
-        while length > 0:
-            offset = start - self.starts[index]
-            piece = self.shards[index][offset : offset + length]
-            pieces.append(piece)
-            start, length, index = start + len(piece), length - len(piece), index + 1
-        return np.concatenate(pieces).astype(np.int64)
+    position: int
+    positions: int
+    shards: tuple[TokenShard, ...]
 
 
 class Reader:
     """Sequences of `context + 1` tokens: inputs and, shifted by one, targets."""
 
-    def __init__(self, root: Path, manifest: DataManifest, context: int, seed: int) -> None:
+    def __init__(
+        self,
+        manifest: DataManifest,
+        opener: Opener,
+        context: int,
+        seed: int,
+        weights: Mapping[str, float] | None = None,
+        shuffle_blocks: int = 16,
+    ) -> None:
         self.manifest, self.context, self.seed = manifest, context, seed
-        self._train = _map(root, manifest.train)
-        self._validation = _map(root, manifest.validation)
-        self.samples = max(0, (self._train.tokens - 1) // context)
+        held = [shard for shard in manifest.validation if shard.tokens]
+        self._validation = TokenRow(tuple(held), manifest.dtype, opener)
         self.held_out_samples = max(0, (self._validation.tokens - 1) // context)
-        if not self.samples or not self.held_out_samples:
+        self._rows = tuple(
+            TokenRow(tuple(s for s in manifest.train if s.source == source.name and s.tokens), manifest.dtype, opener)
+            for source in manifest.sources
+        )
+        counts = [max(0, (row.tokens - 1) // context) for row in self._rows]
+        self.samples = sum(counts)
+        if not self.held_out_samples or not all(counts):
+            seen = {source.name: count for source, count in zip(manifest.sources, counts, strict=True)}
             raise DataError(
-                "the data holds less than one sequence of each part",
-                f"{self._train.tokens} training and {self._validation.tokens} held-out tokens, context {context}",
+                "the data holds less than one sequence of a part",
+                f"sequences of {context} tokens: {seen}, held out {self.held_out_samples}",
                 "give more text or a shorter model.context",
             )
+        block = max(1, manifest.parameters.shard_tokens // context)
+        shares = _shares(manifest, counts, dict(weights or {}))
+        self.order = Order(
+            [
+                Pool(source.name, count, share, block, shuffle_blocks)
+                for source, count, share in zip(manifest.sources, counts, shares, strict=True)
+            ],
+            seed,
+        )
 
-    def batch(self, positions: range) -> np.ndarray:
+    def batch(self, positions: range) -> NDArray[np.int64]:
         """Sequences at these positions, shape (len(positions), context + 1)."""
-        return np.stack([self._sequence(self._train, sample_at(p, self.samples, self.seed)) for p in positions])
+        return self.stored(positions).astype(np.int64)
 
-    def held_out(self, sequences: int) -> np.ndarray:
+    def stored(self, positions: range) -> Tokens:
+        """The same as the shards hold them: two or four bytes a token."""
+        drawn = self.order.at(positions)
+        out = np.empty((len(positions), self.context + 1), dtype=self.manifest.dtype)
+        for row, source, sample in zip(out, drawn.source.tolist(), drawn.sample.tolist(), strict=True):
+            self._rows[source].copy_window(sample * self.context, row)
+        return out
+
+    def digests(self, positions: range, stored: Tokens) -> list[int]:
+        """What the ledger keeps of each sequence."""
+        return [sample_digest(position, row.tobytes()) for position, row in zip(positions, stored, strict=True)]
+
+    def held_out(self, sequences: int) -> NDArray[np.int64]:
         """Sequences spread evenly over the held-out part (its first documents alone differ by a nat); always the same.
 
         All of them when there are fewer than asked for.
         """
         count = min(sequences, self.held_out_samples)
-        chosen = [index * self.held_out_samples // count for index in range(count)]
-        return np.stack([self._sequence(self._validation, index) for index in chosen])
+        out = np.empty((count, self.context + 1), dtype=self.manifest.dtype)
+        for index, row in enumerate(out):
+            self._validation.copy_window((index * self.held_out_samples // count) * self.context, row)
+        return out.astype(np.int64)
 
-    def _sequence(self, part: TokenPart, index: int) -> np.ndarray:
-        return part.window(index * self.context, self.context + 1)
+    def ahead(self, position: int) -> Iterator[Ahead]:
+        """The shards that positions from `position` on need, window after window, without end."""
+        for window in self.order.windows(position):
+            row = self._rows[window.source]
+            spans = [(part.start * self.context, part.stop * self.context + 1) for part in window.samples]
+            shards = dict.fromkeys(shard for start, end in spans for shard in row.shards_of(start, end))
+            yield Ahead(window.position, window.positions, tuple(shards))
 
 
-def open_data(root: Path, digest: str, vocabulary: int, context: int, seed: int, verify: bool = True) -> Reader:
+def open_data(
+    root: Path,
+    digest: str,
+    vocabulary: int,
+    context: int,
+    seed: int,
+    verify: bool = True,
+    weights: Mapping[str, float] | None = None,
+    shuffle_blocks: int = 16,
+) -> Reader:
     """Open the data set at `root`; raises `DataError` when it is not the one with this manifest digest, or damaged.
 
     `verify` reads every shard once: one rank per node is enough.
     """
     manifest = load_manifest(root, digest)
+    check_vocabulary(manifest, vocabulary)
+    if verify:
+        verify_shards(root, manifest)
+    return Reader(manifest, folder_opener(root), context, seed, weights, shuffle_blocks)
+
+
+def folder_opener(root: Path) -> Opener:
+    """Shards are read where they lie."""
+    return lambda shard: os.open(root / shard.file, os.O_RDONLY)
+
+
+def check_vocabulary(manifest: DataManifest, vocabulary: int) -> None:
     if manifest.vocabulary != vocabulary:
         raise DataError(
             "model and tokenizer differ in size",
             f"model.vocabulary {vocabulary}, tokenizer {manifest.vocabulary}",
             "set model.vocabulary to the tokenizer's size or prepare the data again",
         )
-    if verify:
-        for shard in (*manifest.train, *manifest.validation):
-            _verify(root, shard)
-    return Reader(root, manifest, context, seed)
 
 
 def load_manifest(root: Path, digest: str) -> DataManifest:
     """The manifest at `root`; an empty digest accepts any."""
     path = root / DATA_MANIFEST_NAME
     try:
-        content = path.read_bytes()
-        manifest = DataManifest.model_validate_json(content)
+        return read_manifest(path.read_bytes(), digest)
     except OSError as error:
         raise DataError("there is no prepared data", f"{path}: {error.strerror}", "stage the prepared data") from error
-    except ValidationError as error:
-        raise DataError("the data manifest is damaged", f"{path}: {error}", "stage the prepared data again") from error
+
+
+def read_manifest(content: bytes, digest: str) -> DataManifest:
+    """The manifest in a file's bytes; an empty digest accepts any."""
     seen = hashlib.sha256(content).hexdigest()
+    try:
+        manifest = DataManifest.model_validate_json(content)
+    except ValidationError as error:
+        raise DataError("the data manifest is damaged", str(error), "stage the prepared data again") from error
     if digest and seen != digest:
         raise DataError(
             "this is not the data that the configuration names", f"manifest {seen}, wanted {digest}", "stage that data"
@@ -104,27 +217,30 @@ def load_manifest(root: Path, digest: str) -> DataManifest:
     return manifest
 
 
+def _shares(manifest: DataManifest, counts: list[int], weights: dict[str, float]) -> list[float]:
+    """Weights of the configuration, else of the manifest, else in proportion to the samples."""
+    names = [source.name for source in manifest.sources]
+    unknown = sorted(set(weights) - set(names))
+    if unknown or (weights and len(weights) < len(names)):
+        raise ConfigError("weights do not fit the sources", f"{weights}, sources {names}", "give one weight per source")
+    stated = [weights.get(source.name) or source.weight for source in manifest.sources]
+    given = [weight for weight in stated if weight]
+    return given if len(given) == len(names) else [float(count) for count in counts]
+
+
+def verify_shards(root: Path, manifest: DataManifest) -> None:
+    """Every file against its digest; raises `DataError` for the first that is missing or damaged."""
+    for shard in (*manifest.train, *manifest.validation):
+        _verify(root, shard)
+
+
 def _verify(root: Path, shard: TokenShard) -> None:
-    try:
-        with (root / shard.file).open("rb") as file:
-            seen = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(
-            "a token shard is missing", f"{shard.file}: {error.strerror}", "stage the data again"
-        ) from error
-    if seen != shard.sha256:
-        raise DataError(
-            "a token shard is damaged", f"{shard.file}: {seen}, wanted {shard.sha256}", "stage the data again"
-        )
-
-
-def _map(root: Path, shards: tuple[TokenShard, ...]) -> TokenPart:
-    arrays, starts, total = [], [], 0
-    for shard in shards:
+    for name, wanted in ((shard.file, shard.sha256), (shard.index, shard.index_sha256)):
         try:
-            arrays.append(np.memmap(root / shard.file, dtype="<u2", mode="r"))
-        except (OSError, ValueError) as error:
-            raise DataError("a token shard cannot be read", f"{shard.file}: {error}", "stage the data again") from error
-        starts.append(total)
-        total += len(arrays[-1])
-    return TokenPart(tuple(arrays), tuple(starts), total)
+            with (root / name).open("rb") as file:
+                seen = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            seen = f"{name}: {error.strerror}"
+            raise DataError("a token shard is missing", seen, "stage the data again") from error
+        if seen != wanted:
+            raise DataError("a token shard is damaged", f"{name}: {seen}, wanted {wanted}", "stage the data again")

@@ -1,0 +1,122 @@
+"""Evidence for an audit of the data: a committed ledger, the plan, logs, and the data set where it is at hand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from infra.errors import BivouacError, UserError
+from trainer.contract import (
+    COMMITTED_NAME,
+    DATA_MANIFEST_NAME,
+    DataManifest,
+    Manifest,
+    TrainConfig,
+    parse_manifest,
+    step_of_folder,
+)
+from trainer.contract.audit import Audit, Executed, audit
+
+
+@dataclass(frozen=True)
+class Evidence:
+    checkpoint: Manifest
+    config: TrainConfig
+    logs: Mapping[str, str] = field(default_factory=dict)
+    """JSON lines by pod or file."""
+    data: Path | None = None
+    unlooked: tuple[str, ...] = ()
+
+
+def judge(evidence: Evidence) -> Audit:
+    """Raises `UserError` where the checkpoint has no ledger."""
+    rows, config = evidence.checkpoint.consumed, evidence.config
+    if not rows:
+        seen = f"step {evidence.checkpoint.step} of attempt {evidence.checkpoint.attempt}"
+        raise UserError("the checkpoint has no ledger of its data", seen=seen, cure="name one that this version wrote")
+    unlooked, expected = list(evidence.unlooked), None
+    if evidence.data is None:
+        unlooked.append("the data set is not at hand: samples were not read again (see --data)")
+    elif other := {row.data_digest for row in rows} - {_digest_of(evidence.data)}:
+        unlooked.append(f"{evidence.data} is not the data set {', '.join(sorted(other))}: it was not read")
+    else:
+        expected = _replayed(evidence)
+    return audit(rows, config.steps * config.global_batch, executed(evidence.logs.values()), expected, unlooked)
+
+
+def executed(logs: Iterable[str]) -> Iterator[Executed]:
+    """Steps that the logs tell of, each once per attempt."""
+    known: set[tuple[int, int]] = set()
+    for line in (line for log in logs for line in log.splitlines() if '"samples"' in line):
+        try:
+            row = json.loads(line)
+            found = Executed(int(row["attempt"]), int(row["step"]), int(row["samples"], 16))
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that a dying node cut short
+        if found[:2] not in known:
+            known.add(found[:2])
+            yield found
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path, Manifest]:
+    """The newest committed one at or below a folder; raises `UserError` where there is none."""
+    found: list[tuple[int, int, Path, Manifest]] = []
+    for path in [folder / COMMITTED_NAME, *folder.rglob(f"step-*/{COMMITTED_NAME}")]:
+        try:
+            manifest = parse_manifest(path.read_bytes(), step_of_folder(path.parent.name))
+        except (OSError, ValueError):
+            continue
+        found.append((manifest.step, manifest.attempt, path, manifest))
+    if not found:
+        cure = "name a campaign, or a folder of committed checkpoints"
+        raise UserError("no committed checkpoint lies there", seen=folder, cure=cure)
+    _, _, path, manifest = max(found, key=lambda row: row[:2])
+    return path, manifest
+
+
+def read_config(path: Path) -> TrainConfig:
+    try:
+        return TrainConfig.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        cure = "name the campaign's train.json with --config"
+        raise UserError("the training configuration cannot be read", seen=f"{path}: {error}", cure=cure) from error
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a data set with its shards lies there: an archive keeps the manifest without them."""
+    try:
+        manifest = DataManifest.model_validate_json((folder / DATA_MANIFEST_NAME).read_bytes())
+    except (OSError, ValidationError):
+        return False
+    return all((folder / shard.file).exists() for shard in manifest.train)
+
+
+def _digest_of(folder: Path) -> str:
+    try:
+        return hashlib.sha256((folder / DATA_MANIFEST_NAME).read_bytes()).hexdigest()
+    except OSError as error:
+        cure = "name the folder of the prepared data"
+        raise UserError("there is no data set", seen=f"{folder}: {error.strerror}", cure=cure) from error
+
+
+def _replayed(evidence: Evidence) -> dict[int, int]:
+    """By the trainer's own tool, in a process of its own."""
+    with tempfile.TemporaryDirectory() as scratch:
+        config, rows = Path(scratch, "train.json"), Path(scratch, "rows.json")
+        config.write_text(evidence.config.model_dump_json())
+        rows.write_text(json.dumps([row.model_dump(mode="json") for row in evidence.checkpoint.consumed]))
+        command = [sys.executable, "-m", "trainer.data.replay", f"--config={config}", f"--rows={rows}"]
+        done = subprocess.run([*command, f"--data={evidence.data}"], capture_output=True, text=True)
+    if done.returncode:
+        cure = "give the data set that the campaign trained on, or leave out --data"
+        raise BivouacError("the data cannot be read again", seen=done.stderr.strip()[-1000:], cure=cure)
+    lines = (json.loads(line) for line in done.stdout.splitlines())
+    return {line["step"]: int(line["samples"], 16) for line in lines}

@@ -1,0 +1,113 @@
+"""`bivouac data audit`: every sample of the planned range exactly once, or what was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+from rich.console import Console
+
+from infra.actions import data_audit, dataset
+from infra.actions.data_audit import Evidence
+from infra.errors import UserError
+from infra.folders import results_folder
+from infra.lifecycle import report
+from infra.lifecycle.opening import record_of
+from infra.names import buckets
+from infra.reporting.record import Record, unpacked
+from infra.store import CampaignStore
+from trainer.contract import COMMITTED_NAME, Manifest, TrainConfig, parse_manifest
+from trainer.contract.audit import Audit
+
+NOT_PROVED = 1
+
+
+def audit_command(
+    place: str, config: Path | None, data: Path | None, logs: list[Path], region: str, json: bool, console: Console
+) -> int:
+    """0 when it is proved, 1 when it is not."""
+    folder = Path(place)
+    if folder.is_dir():
+        path, checkpoint = data_audit.newest_checkpoint(folder)
+        plan = data_audit.read_config(config or _beside(path))
+        lines = {str(each): each.read_text(errors="replace") for each in logs}
+        evidence = Evidence(checkpoint, plan, lines, data)
+    else:
+        evidence = _of_campaign(place, region, data)
+    found = data_audit.judge(evidence)
+    if json:
+        console.print_json(found.model_dump_json())
+    else:
+        _print(found, evidence.checkpoint, console)
+    return 0 if found.proved else NOT_PROVED
+
+
+def _of_campaign(name: str, region: str, data: Path | None) -> Evidence:
+    """From its record and its archive; of one that is gone, from what its results folder keeps."""
+    results = results_folder(name)
+    try:
+        store = record_of(name, region)
+    except UserError:
+        if not (results / report.PACKED).exists():
+            raise
+        record = unpacked((results / report.PACKED).read_bytes())
+        path, checkpoint = data_audit.newest_checkpoint(results / "archive")
+        return Evidence(checkpoint, data_audit.read_config(_beside(path)), record.logs, data or _prepared_here(record))
+    record = report.read(store)
+    checkpoint, config = _archived(record, store)
+    return Evidence(checkpoint, config, record.logs, data or _prepared_here(record))
+
+
+def _archived(record: Record, store: CampaignStore) -> tuple[Manifest, TrainConfig]:
+    keys = [str(item["key"]) for item in (record.archive or {}).get("objects", ())]
+    sealed = [key for key in keys if "/golden/" in key and key.endswith(f"/{COMMITTED_NAME}")]
+    plans = [key for key in keys if key.endswith("/train.json")]
+    if not sealed or not plans:
+        cure = "run it to its end, or name the folder of its checkpoints"
+        raise UserError("nothing is archived yet", seen=store.campaign, cure=cure)
+    bucket = buckets(record.spec.account, record.spec.region).archive
+
+    def read(key: str) -> bytes:
+        return bytes(store.s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    try:
+        return parse_manifest(read(sealed[0])), TrainConfig.model_validate_json(read(plans[0]))
+    except (ClientError, BotoCoreError, ValueError) as error:
+        cure = "look at the archive bucket"
+        raise UserError("the archive cannot be read", seen=f"{bucket}: {error}", cure=cure) from error
+
+
+def _prepared_here(record: Record) -> Path | None:
+    """The data set in the cache of this machine, where it was prepared here and is still whole."""
+    folder = dataset.folder_of(record.spec)
+    return folder if data_audit.is_whole(folder) else None
+
+
+def _beside(checkpoint: Path) -> Path:
+    for parent in checkpoint.parents:
+        if (parent / "train.json").exists():
+            return parent / "train.json"
+    raise UserError("no train.json lies beside the checkpoint", seen=checkpoint, cure="name it with --config")
+
+
+def _print(found: Audit, checkpoint: Manifest, console: Console) -> None:
+    console.print(f"ledger of step {checkpoint.step}, attempt {checkpoint.attempt}, {len(found.rows)} rows")
+    for row in found.rows:
+        console.print(
+            f"  attempt {row.attempt}: steps {row.first_step:,} to {row.last_step:,} on {row.world_size} ranks, "
+            f"positions {row.first_position:,} to {row.end_position - 1:,}"
+        )
+    console.print(f"{found.consumed:,} of {found.planned:,} planned samples consumed")
+    steps = sum(row.last_step - row.first_step + 1 for row in found.rows)
+    console.print(
+        f"checked: {found.checked_by_data:,} of {steps:,} steps against the data set, {found.checked_by_log:,} against "
+        f"the logs; {found.repeated_steps:,} steps ran again after a restart and count once"
+    )
+    for reason in found.unlooked:
+        console.print(f"not looked at: {reason}", markup=False)
+    for finding in found.findings:
+        first, last = finding.first_position, finding.end_position - 1
+        where = f"positions {first:,} to {last:,}: " if first >= 0 else ""
+        console.print(f"[red]{finding.kind}[/]: {where}{finding.why}")
+    how = "exactly once" if found.checked_by_data else "exactly once, by the ledger"
+    console.print(f"proved: every planned sample was consumed {how}" if found.proved else "[red]not proved[/]")

@@ -1,0 +1,190 @@
+"""Bench: the reader beside Megatron-style reading through DeepSpeed's reader, and beside what the rehearsal trains.
+
+Megatron-style: stored permutations of documents and samples, then one `get` per document piece and a concatenation.
+Both read the same `.bin` and `.idx` files, in interleaved pairs, from positions of their own at random.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ModelConfig, Parameters, SourceCounts, TokenShard  # noqa: E402  # noqa: E402
+from trainer.data.indexed import index_bytes  # noqa: E402
+from trainer.data.reader import Reader, open_data  # noqa: E402
+
+TOKENS, VOCABULARY, PAIRS, FAR = 32 * 2**20, 32_000, 9, 10**12
+FIRST_BATCH_MS, TIMES_TRAINED = 50.0, 20.0
+
+
+def write_set(root: Path) -> None:
+    """Documents of log-normal length, one shard, ids at random."""
+    dice = np.random.default_rng(1)
+    lengths = np.clip(dice.lognormal(6.2, 1.0, 80_000), 8, 50_000).astype(np.int32)
+    lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), TOKENS))]
+    shards = []
+    for name, sizes, source in (("train-00000", lengths, "text"), ("validation-00000", lengths[:200], "")):
+        dice.integers(1, VOCABULARY, int(sizes.sum()), dtype=np.int16).tofile(root / f"{name}.bin")
+        (root / f"{name}.idx").write_bytes(index_bytes(sizes, "int16"))
+        shape: dict[str, Any] = {"tokens": int(sizes.sum()), "documents": len(sizes)}
+        shards.append(TokenShard(file=f"{name}.bin", source=source, sha256="", index_sha256="", **shape))
+    total = shards[0].tokens
+    counts = SourceCounts(name="text", location="", pattern="", files=1, bytes=0, documents=len(lengths), tokens=total)
+    manifest = DataManifest(
+        sources=(counts,),
+        parameters=Parameters(held_out=0.1, seed=1),
+        documents=len(lengths),
+        held_out_documents=200,
+        skipped_documents=0,
+        source_bytes=0,
+        vocabulary=VOCABULARY,
+        end_of_document=0,
+        dtype="int16",
+        tokenizer_sha256="",
+        train=(shards[0],),
+        validation=(shards[1],),
+        train_tokens=total,
+        validation_tokens=shards[1].tokens,
+        unigram_loss=0.0,
+    )
+    (root / DATA_MANIFEST_NAME).write_text(manifest.model_dump_json())
+
+
+class MegatronStyle:
+    """What a GPT data set does over an indexed one: built once, then looked up."""
+
+    def __init__(self, root: Path, context: int) -> None:
+        from deepspeed.runtime.data_pipeline.data_sampling.indexed_dataset import MMapIndexedDataset
+
+        begun = time.perf_counter()
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.documents = MMapIndexedDataset(str(root / "train-00000"), skip_warmup=True)
+        dice = np.random.default_rng(7)
+        self.order = dice.permutation(len(self.documents))
+        ends = np.cumsum(self.documents.sizes[self.order])
+        self.samples = int((ends[-1] - 1) // context)
+        starts = np.arange(self.samples + 1) * context
+        self.first = np.searchsorted(ends, starts, side="right")
+        self.offset = starts - np.where(self.first, ends[self.first - 1], 0)
+        self.shuffle = dice.permutation(self.samples)
+        self.context, self.built_s = context, time.perf_counter() - begun
+
+    def batch(self, positions: range) -> np.ndarray:
+        return np.stack([self._sample(int(self.shuffle[position % self.samples])) for position in positions])
+
+    def _sample(self, index: int) -> np.ndarray:
+        place, offset, missing = int(self.first[index]), int(self.offset[index]), self.context + 1
+        pieces = []
+        while missing:
+            document = int(self.order[place])
+            piece = self.documents.get(document, offset, min(missing, int(self.documents.sizes[document]) - offset))
+            pieces.append(piece)
+            missing, offset, place = missing - len(piece), 0, place + 1
+        return np.concatenate(pieces).astype(np.int64)
+
+
+def rate(batch: Callable[[range], Any], context: int, size: int, batches: int) -> float:
+    """Tokens per second."""
+    start = random.randrange(10**6)
+    begun = time.perf_counter()
+    for number in range(batches):
+        batch(range(start + number * size, start + (number + 1) * size))
+    return batches * size * context / (time.perf_counter() - begun)
+
+
+def trained_rate(model: ModelConfig, micro_batch: int, ranks: int) -> float:
+    """An upper bound of what the rehearsal trains: forward and backward alone, every rank as quick as one alone."""
+    import torch
+
+    from trainer.model import Transformer
+
+    torch.set_num_threads(1)
+    network = Transformer(model)
+    tokens = torch.randint(0, model.vocabulary, (micro_batch, model.context + 1))
+    seconds = []
+    for _ in range(6):
+        begun = time.perf_counter()
+        network(tokens).backward()
+        seconds.append(time.perf_counter() - begun)
+    return ranks * micro_batch * model.context / statistics.median(seconds[1:])
+
+
+def first_batch_ms(root: Path, context: int) -> float:
+    """From nothing to the first batch at a far position; digests are verified once per node, beside it."""
+    seconds = []
+    for number in range(9):
+        begun = time.perf_counter()
+        open_data(root, "", VOCABULARY, context, number, verify=False).batch(range(FAR, FAR + 8))
+        seconds.append(time.perf_counter() - begun)
+    return 1000 * statistics.median(seconds)
+
+
+def with_ledger(reader: Reader) -> Callable[[range], Any]:
+    def batch(positions: range) -> Any:
+        stored = reader.stored(positions)
+        return reader.digests(positions, stored), stored.astype(np.int64)
+
+    return batch
+
+
+def main() -> int:
+    random.seed(1)
+    rows, passed = [], True
+    with tempfile.TemporaryDirectory(prefix="bench-reader-") as name:
+        root = Path(name)
+        write_set(root)
+        print(f"{TOKENS / 2**20:.0f} Mi tokens, {PAIRS} interleaved pairs, one thread; million tokens/s")
+        print(
+            f"{'context':>8}{'at once':>9}{'ours':>9}{'+ ledger':>10}{'Megatron-style':>16}{'ratio':>8}{'+ ledger':>10}"
+        )
+        for context, size in ((512, 64), (2048, 32), (4096, 32)):
+            reader, peer = open_data(root, "", VOCABULARY, context, 1, verify=False), MegatronStyle(root, context)
+            sides = (reader.batch, with_ledger(reader), peer.batch)
+            batches = max(4, 2**21 // (context * size))
+            for side in sides:
+                rate(side, context, size, batches)
+            seen = [[rate(side, context, size, batches) for side in sides] for _ in range(PAIRS)]
+            ours, ledger, theirs = (statistics.median(column) / 1e6 for column in zip(*seen, strict=True))
+            print(
+                f"{context:>8}{size:>9}{ours:>9.1f}{ledger:>10.1f}{theirs:>16.1f}"
+                f"{ours / theirs:>8.2f}{ledger / theirs:>10.2f}"
+            )
+            rows.append({"context": context, "size": size, "ours": ours, "with_ledger": ledger, "megatron": theirs})
+            passed &= ours >= theirs
+        spec = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())["training"]
+        model, micro = ModelConfig(**spec["model"]), spec["micro_batch"]
+        reader = open_data(root, "", VOCABULARY, model.context, 1, verify=False)
+        trained = trained_rate(model, micro, 2)
+        read = statistics.median(rate(with_ledger(reader), model.context, spec["global_batch"], 50) for _ in range(5))
+        first = first_batch_ms(root, 4096)
+    times = read / trained
+    print(
+        f"rehearsal's shape: trains at most {trained:,.0f} tokens/s, one reader with ledger {read:,.0f}: "
+        f"{times:.0f} times"
+    )
+    print(f"first batch at position 10^12, manifest and maps included: {first:.1f} ms")
+    passed = passed and times >= TIMES_TRAINED and first <= FIRST_BATCH_MS
+    out = ROOT / "results" / "bench" / "data_reader.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    answer = {"rows": rows, "trained": trained, "read": read, "times": times, "first_batch_ms": first, "passed": passed}
+    out.write_text(json.dumps(answer, indent=1))
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

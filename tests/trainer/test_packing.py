@@ -1,0 +1,65 @@
+"""Documents packed into one sequence: what a token sees, and where it takes itself to be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.contract import ModelConfig
+from trainer.model import Transformer, document_bounds
+
+END = 3
+
+
+def model(**switches: bool) -> Transformer:
+    torch.manual_seed(1)
+    config = ModelConfig(layers=2, width=32, heads=2, context=24, vocabulary=258, end_of_document=END, **switches)
+    return Transformer(config).eval()
+
+
+def packed() -> torch.Tensor:
+    """Three documents of 5, 8 and 11 tokens, each but the last with its end."""
+    torch.manual_seed(2)
+    tokens = torch.randint(4, 258, (2, 24))
+    tokens[:, 4] = tokens[:, 12] = END
+    return tokens
+
+
+SPANS = (slice(0, 5), slice(5, 13), slice(13, 24))
+
+
+def test_the_end_belongs_to_its_document_and_places_begin_after_it() -> None:
+    tokens = torch.tensor([[7, END, 8, 9, END, END, 5], [END, 1, 2, END, 4, 5, 6]])
+    document, place = document_bounds(tokens, END)
+    assert document.tolist() == [[0, 0, 1, 1, 1, 2, 3], [0, 1, 1, 1, 2, 2, 2]]
+    assert place.tolist() == [[0, 1, 0, 1, 2, 0, 0], [0, 0, 1, 2, 0, 1, 2]]
+
+
+def test_with_both_switches_a_packed_document_is_as_if_it_were_alone() -> None:
+    both, tokens = model(document_attention=True, reset_positions=True), packed()
+    together = both.logits(tokens)
+    for span in SPANS:
+        torch.testing.assert_close(together[:, span], both.logits(tokens[:, span]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_no_other_document_is_seen(reset: bool) -> None:
+    bounded, tokens = model(document_attention=True, reset_positions=reset), packed()
+    before = bounded.logits(tokens)
+    changed = tokens.clone()
+    changed[:, :4] = 100
+    after = bounded.logits(changed)
+    assert torch.equal(before[:, 5:], after[:, 5:]) and not torch.equal(before[:, :4], after[:, :4])
+    assert not torch.equal(model().logits(tokens)[:, 5:], model().logits(changed)[:, 5:]), "nothing was to be hidden"
+
+
+def test_without_an_end_the_switches_change_nothing() -> None:
+    tokens = packed().clamp(min=4)
+    plain, bounded = model().logits(tokens), model(document_attention=True, reset_positions=True).logits(tokens)
+    torch.testing.assert_close(plain, bounded, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_learn_through_the_bounds() -> None:
+    bounded = model(document_attention=True, reset_positions=True).train()
+    bounded(packed()).backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in bounded.parameters())

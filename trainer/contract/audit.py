@@ -1,0 +1,146 @@
+"""Was every sample of the planned range consumed exactly once? Judged over the ledger of a committed checkpoint.
+
+What an attempt did after its last commit is not in the ledger: the next attempt did it again, and it counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.contract.ledger import CHAIN_START, Consumed, next_link
+
+_SHOWN = 20
+
+
+class Executed(NamedTuple):
+    """A step as a rank's log tells it."""
+
+    attempt: int
+    step: int
+    samples: int
+    """Digest of the sequences that all ranks consumed."""
+
+
+class Finding(BaseModel):
+    """Positions that speak against the claim; `end` is one past the last."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["missing", "repeated", "beyond", "other-samples"]
+    first_position: int
+    end_position: int
+    why: str
+
+
+class Audit(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    planned: int
+    """Sequences."""
+    consumed: int
+    rows: tuple[Consumed, ...]
+    findings: tuple[Finding, ...]
+    repeated_steps: int
+    """Steps that ran again after a restart; the committed run of each counts."""
+    checked_by_log: int
+    """Steps whose samples' digest was found in a log, link by link of the chain."""
+    checked_by_data: int
+    """Steps whose samples were read again from the data set."""
+    unlooked: tuple[str, ...]
+    """What could not be looked at, each with its reason."""
+
+    @property
+    def proved(self) -> bool:
+        return not self.findings and self.consumed == self.planned
+
+
+def audit(
+    rows: tuple[Consumed, ...],
+    planned: int,
+    executed: Iterable[Executed],
+    expected: Mapping[int, int] | None,
+    unlooked: Iterable[str] = (),
+) -> Audit:
+    """`planned`: sequences. `expected`: step -> digest of the samples that seed and data give it, if it was derived."""
+    findings = list(_ranges(rows, planned))
+    found, told = list(executed), list(unlooked)
+    by_attempt = {(line.attempt, line.step): line.samples for line in found}
+    logged = {step: by_attempt[row.attempt, step] for row, step in _steps(rows) if (row.attempt, step) in by_attempt}
+    steps = sum(row.last_step - row.first_step + 1 for row in rows)
+    if expected is not None:
+        findings += _chain(rows, expected, "the data set and the seed give other samples than were consumed")
+    if len(logged) == steps:
+        findings += _chain(rows, logged, "the log tells of other samples than the ledger")
+    elif steps:
+        told.append(f"the log holds {len(logged)} of {steps} steps: the chain was not followed through it")
+    findings += _twice(found)
+    return Audit(
+        planned=planned,
+        consumed=_covered(rows, planned),
+        rows=rows,
+        findings=tuple(findings[:_SHOWN]),
+        repeated_steps=len(by_attempt) - len({line.step for line in found}),
+        checked_by_log=len(logged),
+        checked_by_data=0 if expected is None else steps,
+        unlooked=tuple(told),
+    )
+
+
+def _steps(rows: tuple[Consumed, ...]) -> Iterator[tuple[Consumed, int]]:
+    return ((row, step) for row in rows for step in range(row.first_step, row.last_step + 1))
+
+
+def _ranges(rows: tuple[Consumed, ...], planned: int) -> Iterator[Finding]:
+    """Gaps, overlaps, and what goes beyond the plan."""
+    at = 0
+    for row in sorted(rows, key=lambda row: (row.first_position, row.end_position)):
+        who = f"steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
+        if row.first_position > at:
+            why = f"no committed step consumed them; next are {who}"
+            yield Finding(kind="missing", first_position=at, end_position=row.first_position, why=why)
+        elif row.first_position < at:
+            end = min(at, row.end_position)
+            yield Finding(kind="repeated", first_position=row.first_position, end_position=end, why=f"again in {who}")
+        if row.end_position > planned:
+            first = max(planned, row.first_position)
+            yield Finding(kind="beyond", first_position=first, end_position=row.end_position, why=f"in {who}")
+        at = max(at, row.end_position)
+    if at < planned:
+        yield Finding(kind="missing", first_position=at, end_position=planned, why="training ended before them")
+
+
+def _covered(rows: tuple[Consumed, ...], planned: int) -> int:
+    """Planned sequences that some row holds."""
+    at = covered = 0
+    for row in sorted(rows, key=lambda row: row.first_position):
+        first, end = max(at, row.first_position), min(row.end_position, planned)
+        covered += max(0, end - first)
+        at = max(at, end)
+    return covered
+
+
+def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> Iterator[Finding]:
+    """Follow the chain row by row; a row that does not come out is named, the next begins from its own seal."""
+    chain = CHAIN_START
+    for row in rows:
+        for step in range(row.first_step, row.last_step + 1):
+            position = row.first_position + (step - row.first_step) * row.global_batch
+            chain = next_link(chain, step, position, row.global_batch, digests[step])
+        if chain != row.chain:
+            seen = f"{why}: steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
+            first, end = row.first_position, row.end_position
+            yield Finding(kind="other-samples", first_position=first, end_position=end, why=seen)
+        chain = row.chain
+
+
+def _twice(executed: list[Executed]) -> Iterator[Finding]:
+    """A step that ran in two attempts must have had the same samples."""
+    first: dict[int, Executed] = {}
+    for line in sorted(executed):
+        known = first.setdefault(line.step, line)
+        if known.samples != line.samples:
+            why = f"step {line.step} had other samples in attempt {line.attempt} than in attempt {known.attempt}"
+            yield Finding(kind="other-samples", first_position=-1, end_position=-1, why=why)

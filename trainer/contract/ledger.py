@@ -1,0 +1,57 @@
+"""What training consumed: rows of data positions, sealed by a chain of digests, kept in every checkpoint's manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict, Field
+
+CHAIN_START = hashlib.sha256(b"bivouac ledger 1").hexdigest()
+_SUM = 2**64
+
+
+class Consumed(BaseModel):
+    """An unbroken run of steps of one attempt, all of the same batch, data and order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attempt: int
+    world_size: int
+    global_batch: int = Field(ge=1)
+    """Sequences per step."""
+    seed: int
+    data_digest: str
+    first_step: int = Field(ge=1)
+    last_step: int
+    first_position: int = Field(ge=0)
+    """Data position of the first sequence of `first_step`."""
+    chain: str
+    """Digest over every step up to `last_step`, of this row and of all before it."""
+
+    @property
+    def end_position(self) -> int:
+        """One past the last sequence of `last_step`."""
+        return self.first_position + (self.last_step - self.first_step + 1) * self.global_batch
+
+    def continues(self, other: Consumed) -> bool:
+        """Whether this row is the same run of steps as `other`, further on."""
+        same = ("attempt", "world_size", "global_batch", "seed", "data_digest", "first_step", "first_position")
+        return all(getattr(self, name) == getattr(other, name) for name in same) and self.last_step >= other.last_step
+
+
+def sample_digest(position: int, tokens: bytes) -> int:
+    """64 bits of one sequence at its position; the sum over a step's sequences depends on no split over ranks."""
+    digest = hashlib.blake2b(tokens, key=position.to_bytes(8, "little"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def step_digest(samples: Iterable[int]) -> int:
+    return sum(samples) % _SUM
+
+
+def next_link(chain: str, step: int, position: int, count: int, digest: int) -> str:
+    """The chain after a step that consumed `count` sequences from `position`; `digest` is the sum of theirs."""
+    link = struct.pack("<32sQQQQ", bytes.fromhex(chain), step, position, count, digest % _SUM)
+    return hashlib.sha256(link).hexdigest()

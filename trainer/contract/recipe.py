@@ -1,0 +1,64 @@
+"""What to prepare: sources and parameters, before anything was looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainer.contract.data import Parameters
+
+
+class Source(BaseModel):
+    """One source of the mixture."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(default="text", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    location: str = Field(min_length=1)
+    """A folder, a file, or `s3://bucket/prefix`."""
+    pattern: str = "**/*"
+    weight: float | None = Field(default=None, gt=0)
+    licence: str = ""
+    origin: str = ""
+
+    @property
+    def remote(self) -> bool:
+        return self.location.startswith("s3://")
+
+    @property
+    def shown(self) -> str:
+        """As the manifest names it: the same wherever it was prepared."""
+        return self.location.rstrip("/") if self.remote else Path(self.location).name
+
+
+class Recipe(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sources: tuple[Source, ...] = Field(min_length=1)
+    parameters: Parameters
+    vocabulary: int = Field(default=4096, ge=258)
+    """Of the tokenizer that is trained; a given one has its own."""
+    tokenizer: Path | None = None
+    """A `tokenizer.json` to use; left out: byte-level BPE is trained on a sample of the text."""
+    end_of_document: str | None = None
+    """The given tokenizer's token that ends a document; left out: the usual ones are looked for."""
+
+    @model_validator(mode="after")
+    def _names_each_source_once(self) -> Self:
+        names = [source.name for source in self.sources]
+        if len(set(names)) < len(names):
+            raise ValueError(f"sources share a name: {', '.join(sorted(names))}")
+        return self
+
+
+def parse_source(argument: str, number: int, pattern: str, licence: str, origin: str) -> Source:
+    """`[NAME[@WEIGHT]=]LOCATION` of a command line; raises `ValueError`."""
+    head, equals, location = argument.partition("=")
+    # An equals sign may be part of a path or of a key: a name has neither slash nor colon.
+    if not equals or not location or "/" in head or ":" in head:
+        head, location = f"text{number}" if number else "text", argument
+    name, _, weight = head.partition("@")
+    share = float(weight) if weight else None
+    return Source(name=name, location=location, pattern=pattern, weight=share, licence=licence, origin=origin)

@@ -1,0 +1,198 @@
+"""A node's own copies of the shards in use: bounded, shared by its ranks, verified before anyone sees them.
+
+Files are named by their digest. A shard that a process reads is locked (shared) for as long as it is mapped; room is
+made among the others, the longest unused first. One process brings a shard, the others wait for its lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from trainer.contract import TokenShard
+from trainer.data.sources import ShardSource
+from trainer.errors import StorageError
+from trainer.events import emit
+
+TRIES = 5
+FIRST_PAUSE_S = 0.5
+"""Doubled after every failed try."""
+SLOW_AFTER_S = 10.0
+FLOOR_BYTES_PER_S = 2**20
+"""A shard that comes more slowly than this is asked for again, but for the last try: slow is better than never."""
+
+
+class _Unusable(OSError):
+    """What came is not the shard, or came too slowly."""
+
+
+@dataclass(frozen=True)
+class Cache:
+    folder: Path
+    limit_bytes: int
+    source: ShardSource
+    token_bytes: int
+    session: str
+    """Copies that another session left are read once before they are trusted."""
+    sleep: Callable[[float], None] = time.sleep
+
+    def locate(self, shard: TokenShard) -> Path:
+        """The verified copy's path, brought here first where needed.
+
+        Raises `StorageError` that names shard and source when every try failed.
+        """
+        path = self.folder / f"{shard.sha256}.bin"
+        if self._trusted(path):
+            _touch(path)
+            return path
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self.folder / f"{shard.sha256}.lock"):
+            if not self._trusted(path):
+                if not (path.exists() and _digest(path) == shard.sha256):
+                    path.unlink(missing_ok=True)
+                    self._bring(shard, path)
+                _mark(path).write_text(self.session)
+            _touch(path)
+        return path
+
+    def open(self, shard: TokenShard) -> int:
+        """A descriptor of the copy; its shared lock keeps the copy here while the descriptor, or a map of it, lives."""
+        while True:
+            try:
+                descriptor = os.open(self.locate(shard), os.O_RDONLY)
+            except FileNotFoundError:
+                continue  # dropped in between, for want of room
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            return descriptor
+
+    def holds(self, shard: TokenShard) -> bool:
+        return self._trusted(self.folder / f"{shard.sha256}.bin")
+
+    def used_bytes(self) -> int:
+        return sum(size for _, size, _ in self._copies())
+
+    def _trusted(self, path: Path) -> bool:
+        try:
+            return _mark(path).read_text() == self.session and path.exists()
+        except OSError:
+            return False
+
+    def _bring(self, shard: TokenShard, path: Path) -> None:
+        troubles: list[str] = []
+        for number in range(TRIES):
+            if number:
+                self.sleep(FIRST_PAUSE_S * 2 ** (number - 1))
+            partial = path.with_suffix(".partial")
+            try:
+                with self._reserved(partial, shard.tokens * self.token_bytes) as file:
+                    self._copy(shard, file, patient=number == TRIES - 1)
+                    partial.rename(path)
+                return
+            except OSError as error:
+                troubles.append(str(error) or type(error).__name__)
+                emit("data_retry", file=shard.file, source=str(self.source), attempt_of=TRIES, seen=troubles[-1])
+        seen = f"{shard.file} from {self.source}, {TRIES} tries: {'; '.join(dict.fromkeys(troubles))}"
+        raise StorageError("a data shard cannot be had", seen, "mend the source, or stage the data set again")
+
+    def _copy(self, shard: TokenShard, file: BinaryIO, patient: bool) -> None:
+        digest, size, begun = hashlib.sha256(), 0, time.monotonic()
+        for piece in self.source.read(shard.file):
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+            spent = time.monotonic() - begun
+            if not patient and spent > SLOW_AFTER_S and size < FLOOR_BYTES_PER_S * spent:
+                raise _Unusable(f"slow: {size} bytes in {spent:.0f} s")
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+        if digest.hexdigest() != shard.sha256:
+            raise _Unusable(f"corrupt: {size} bytes with digest {digest.hexdigest()}, wanted {shard.sha256}")
+
+    @contextmanager
+    def _reserved(self, partial: Path, needed: int) -> Iterator[BinaryIO]:
+        """A file that takes its room at once, so that others who come at the same time see it; gone if not renamed."""
+        with _locked(self.folder / "room.lock"):
+            self._make_room(needed)
+            file = partial.open("wb")
+            # Held while it is written: one that can be locked by others was left by a process that is gone.
+            fcntl.flock(file, fcntl.LOCK_SH)
+            file.truncate(needed)
+        try:
+            yield file
+        finally:
+            file.close()
+            partial.unlink(missing_ok=True)
+
+    def _make_room(self, needed: int) -> None:
+        """Drop the longest unused copies that nobody has mapped, until `needed` bytes fit below the limit."""
+        copies = sorted(self._copies())
+        used = sum(size for _, size, _ in copies)
+        for _, size, path in copies:
+            if used + needed <= self.limit_bytes:
+                return
+            if _drop_unused(path):
+                used -= size
+        if used + needed > self.limit_bytes:
+            # All of it is in use: training goes on, and the room is named.
+            emit("data_cache_small", used_bytes=used, needed_bytes=needed, limit_bytes=self.limit_bytes)
+
+    def _copies(self) -> Iterator[tuple[int, int, Path]]:
+        """(last use, bytes, path), what is on its way included."""
+        # In this order: what gets its name in between must not be missed.
+        on_their_way = {path.stem: path for path in self.folder.glob("*.partial")}
+        for path in (on_their_way | {path.stem: path for path in self.folder.glob("*.bin")}).values():
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            yield status.st_mtime_ns, status.st_size, path
+
+
+def _drop_unused(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _mark(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _mark(path: Path) -> Path:
+    return path.with_suffix(".verified")
+
+
+def _touch(path: Path) -> None:
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,114 @@
+"""Batches ahead of need: a thread reads the rank's next sequences while the loop trains on the last ones."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.contract.ledger import step_digest
+from trainer.data.reader import Reader
+from trainer.data.staging import Stager
+
+_POLL_S = 0.2
+_END_S = 5.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which positions of each step are one rank's: all ranks together cover the global batch exactly once."""
+
+    global_batch: int
+    micro_batch: int
+    world_size: int
+    rank: int
+
+    def micro_batches(self, position: int) -> list[range]:
+        """Of the step that begins at `position`."""
+        size, whole = self.micro_batch, self.micro_batch * self.world_size
+        starts = range(position + self.rank * size, position + self.global_batch, whole)
+        return [range(start, start + size) for start in starts]
+
+
+@dataclass(frozen=True)
+class Fed:
+    """One step of one rank."""
+
+    position: int
+    micro_batches: tuple[NDArray[np.int64], ...]
+    digest: int
+    """Of this rank's part; see `trainer.contract.ledger`."""
+
+
+class Feed:
+    """Steps in order from a position; an error of the reading thread is raised where its step would have come."""
+
+    def __init__(
+        self, reader: Reader, share: Share, position: int, end: int, steps_ahead: int, stager: Stager | None = None
+    ) -> None:
+        self._reader, self._share, self._stager = reader, share, stager
+        self._ready: queue.Queue[Fed | BaseException] = queue.Queue(steps_ahead)
+        self._ended = threading.Event()
+        self.wait_seconds = 0.0
+        """How long `next` has waited since the feed began."""
+        steps = range(position, end, share.global_batch)
+        self._thread = threading.Thread(target=self._run, args=(iter(steps),), name="data-feed", daemon=True)
+        self._thread.start()
+
+    def next(self) -> Fed:
+        """The next step's batches; raises `DataError` or `StorageError` for what kept them from being read."""
+        begun = time.monotonic()
+        item = self._ready.get()
+        self.wait_seconds += time.monotonic() - begun
+        if isinstance(item, BaseException):
+            raise item
+        if self._stager is not None:
+            self._stager.reached(item.position)
+        return item
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join(_END_S)
+        if self._stager is not None:
+            self._stager.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._ended.set()  # an end in trouble waits for no disk
+
+    def _run(self, steps: Iterator[int]) -> None:
+        try:
+            for position in steps:
+                if not self._put(self._read(position)):
+                    return
+        except BaseException as error:
+            self._put(error)
+
+    def _read(self, position: int) -> Fed:
+        parts, digests = [], list[int]()
+        for positions in self._share.micro_batches(position):
+            stored = self._reader.stored(positions)
+            digests += self._reader.digests(positions, stored)
+            parts.append(stored.astype(np.int64))
+        return Fed(position, tuple(parts), step_digest(digests))
+
+    def _put(self, item: Fed | BaseException) -> bool:
+        while not self._ended.is_set():
+            try:
+                self._ready.put(item, timeout=_POLL_S)
+                return True
+            except queue.Full:
+                continue
+        return False

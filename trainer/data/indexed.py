@@ -1,0 +1,39 @@
+"""Megatron's indexed format: `.bin` holds the ids one document after the other, `.idx` their lengths and offsets.
+
+Layout of `.idx`, little-endian: magic, version (u64), type (u8), sequences (u64), document marks (u64), lengths (i32),
+byte offsets (i64), first sequence of each document and one past the last (i64). A document is one sequence here.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_HEAD = struct.Struct("<9sQBQQ")
+_CODES = {"int16": 3, "int32": 4}
+"""Megatron and DeepSpeed agree on these; on the unsigned ones they do not."""
+
+
+def index_bytes(lengths: NDArray[np.integer], dtype: str) -> bytes:
+    """The `.idx` of documents of these lengths, in tokens."""
+    sizes = np.asarray(lengths, dtype="<i4")
+    offsets = np.zeros(len(sizes), dtype="<i8")
+    np.cumsum(sizes[:-1], out=offsets[1:])
+    offsets *= np.dtype(dtype).itemsize
+    head = _HEAD.pack(_MAGIC, 1, _CODES[dtype], len(sizes), len(sizes) + 1)
+    return head + sizes.tobytes() + offsets.tobytes() + np.arange(len(sizes) + 1, dtype="<i8").tobytes()
+
+
+def read_lengths(path: Path) -> NDArray[np.int32]:
+    """Lengths of the sequences, in tokens; raises `ValueError` for anything but such an index."""
+    content = path.read_bytes()
+    if len(content) < _HEAD.size or content[:9] != _MAGIC:
+        raise ValueError(f"{path}: no index")
+    _, version, _, count, _ = _HEAD.unpack_from(content)
+    if version != 1:
+        raise ValueError(f"{path}: version {version}")
+    return np.frombuffer(content, dtype="<i4", count=count, offset=_HEAD.size)

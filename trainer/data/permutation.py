@@ -1,0 +1,57 @@
+"""Keyed permutations of `range(n)` that are computed, never stored, for many values at once.
+
+A balanced Feistel network over the next even power of two, walked until the value falls into range (cycle walking:
+Black and Rogaway, "Ciphers with arbitrary finite domains", 2002), is a bijection for any size. The round function is
+the finaliser of SplitMix64 (Steele, Lea, Flood 2014) under keys drawn by BLAKE2b: mixing, not secrecy, is wanted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.uint64]
+
+_ROUNDS = 5
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S27, _S31 = np.uint64(27), np.uint64(31)
+
+
+@lru_cache(maxsize=4096)
+def round_keys(label: str) -> tuple[np.uint64, ...]:
+    """One key per round, and one more for whoever needs a number of this label."""
+    drawn = hashlib.blake2b(label.encode(), digest_size=8 * (_ROUNDS + 1)).digest()
+    return tuple(np.frombuffer(drawn, dtype="<u8"))
+
+
+def number_of(label: str, below: int) -> int:
+    """A number in `range(below)` that the label determines."""
+    return int(round_keys(label)[_ROUNDS]) % below
+
+
+def permute(values: Values, size: int, label: str) -> Values:
+    """Images of `values` under the permutation of `range(size)` that the label chooses; `size` up to 2^62."""
+    if size < 2:
+        return np.zeros_like(values)
+    half, keys = max(1, ((size - 1).bit_length() + 1) // 2), round_keys(label)
+    out = _feistel(values, half, keys)
+    while True:
+        outside = np.flatnonzero(out >= np.uint64(size))
+        if not len(outside):
+            return out
+        out[outside] = _feistel(out[outside], half, keys)
+
+
+def _feistel(values: Values, half: int, keys: tuple[np.uint64, ...]) -> Values:
+    bits, mask, drop = np.uint64(half), np.uint64((1 << half) - 1), np.uint64(64 - half)
+    left, right = values >> bits, values & mask
+    for key in keys[:_ROUNDS]:
+        mixed = (right ^ key) * _FIRST
+        mixed ^= mixed >> _S27
+        mixed *= _SECOND
+        mixed ^= mixed >> _S31
+        left, right = right, left ^ (mixed >> drop)
+    return (left << bits) | right

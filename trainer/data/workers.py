@@ -1,0 +1,120 @@
+"""Units of work over the machine's cores: each writes files of its own, so that nothing but its end is awaited."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from trainer.errors import DataError
+
+Progress = Callable[[str, float], None]
+
+WORKER_BYTES = 512 * 2**20
+"""Memory that a worker may take: the largest batch while it is encoded, interpreter and tokenizer included."""
+_AHEAD = 3
+_PR_SET_PDEATHSIG = 1
+
+
+class Workers:
+    """A pool that is started when there is enough to do; with one core the work is done here."""
+
+    def __init__(self, cores: int | None, progress: Progress) -> None:
+        self.progress = progress
+        self._count = cores or _fitting()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def each(
+        self,
+        stage: str,
+        span: tuple[float, float],
+        function: Callable[[Any, Any], None],
+        items: Sequence[Any],
+        task: object,
+        done: Sequence[Path],
+        sizes: Sequence[int],
+    ) -> None:
+        """`function(item, task)` for every item whose file in `done` is not there yet; progress by `sizes`."""
+        total, finished = max(1, sum(sizes)), 0
+
+        def say(size: int) -> None:
+            nonlocal finished
+            finished += size
+            self.progress(stage, span[0] + (span[1] - span[0]) * finished / total)
+
+        say(sum(size for path, size in zip(done, sizes, strict=True) if path.exists()))
+        todo = [(item, size) for item, path, size in zip(items, done, sizes, strict=True) if not path.exists()]
+        if self._count == 1 or len(todo) < 2:
+            for item, size in todo:
+                function(item, task)
+                say(size)
+            return
+        self._over_pool(function, todo, task, say)
+
+    def _over_pool(
+        self,
+        function: Callable[[Any, Any], None],
+        todo: list[tuple[Any, int]],
+        task: object,
+        say: Callable[[int], None],
+    ) -> None:
+        self._pool = self._pool or _pool(self._count)
+        pending: dict[Future[None], int] = {}
+        waiting = iter(todo)
+        try:
+            while True:
+                for item, size in waiting:
+                    pending[self._pool.submit(function, item, task)] = size
+                    if len(pending) >= _AHEAD * self._count:
+                        break
+                if not pending:
+                    return
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    future.result()
+                    say(pending.pop(future))
+        except BrokenProcessPool as error:
+            cure = "run the same command again with fewer --cores: what is done stays done"
+            raise DataError("a worker was killed", "perhaps for want of memory", cure) from error
+
+
+def _pool(count: int) -> ProcessPoolExecutor:
+    # The workers share the cores: one thread each.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(count, mp_context=context, initializer=_end_with_parent, initargs=(os.getpid(),))
+
+
+def _end_with_parent(parent: int) -> None:
+    """However it ends: two preparations must not write into one folder."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _fitting() -> int:
+    return max(1, min(len(os.sched_getaffinity(0)), memory_bytes() // WORKER_BYTES))
+
+
+def memory_bytes() -> int:
+    """Available now, within the limit of an enclosing control group."""
+    rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(rows["MemAvailable"].split()[0]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, int(text) - int(used.read_text()))
+    return available
