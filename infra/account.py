@@ -20,6 +20,8 @@ TOKEN_SECONDS = 60
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 RETRY_AFTER = timedelta(seconds=30)
 _RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
+_SIGNED = {"s3": Config(signature_version="s3v4")}
+"""Presigned requests would else have version 2 in some regions, which S3 no longer takes for new buckets."""
 
 
 class Account:
@@ -34,7 +36,9 @@ class Account:
     def client(self, service: str) -> Any:
         with self._lock:
             if service not in self._clients:
-                self._clients[service] = self.session.client(service, config=_RETRIES)
+                self._clients[service] = self.session.client(
+                    service, config=_RETRIES.merge(_SIGNED.get(service, Config()))
+                )
             return self._clients[service]
 
     def identity(self) -> dict[str, str]:

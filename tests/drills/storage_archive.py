@@ -16,14 +16,15 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from boto3.s3.transfer import TransferConfig
 from storage_damage import flip
 from storage_gang import CAMPAIGN, Camp, Orders, run_attempt
 
@@ -31,7 +32,12 @@ from infra.account import Account
 from infra.actions import archive
 from infra.actions.archive_bucket import ArchiveBucket
 from infra.actions.archive_files import workspace
+from infra.actions.parts import Parts
+from infra.actions.transfer import Transfer
+from infra.errors import PermanentError
+from trainer.checkpoint.export import export
 from trainer.contract import DataConfig, ModelConfig, TrainConfig
+from trainer.errors import TrainerError
 from trainer.evaluate import evaluate
 
 STATE = "state"
@@ -170,6 +176,8 @@ class Archives:
             code = 70
             try:
                 code = _archive(camp, bucket, config, self.work / "data", log, kill)
+            except BaseException as error:
+                archive.say("crashed", why="".join(traceback.format_exception(error))[-3000:])
             finally:
                 os._exit(code)
         return child, log
@@ -238,18 +246,25 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
     os.dup2(descriptor, 2)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     s3 = _account().client("s3")
-    if kill is not None:
-        _kill_at(s3, *kill)
-    transfer = TransferConfig(multipart_threshold=PART, multipart_chunksize=PART, max_concurrency=2)
+    transfer = Transfer(s3, bucket, PART, 4, _Struck(s3, *kill) if kill else None)
     shelf = ArchiveBucket(s3, bucket, f"campaigns/{CAMPAIGN}", archive.say, 5, timedelta(milliseconds=20), transfer)
     settings = archive.ArchiveConfig(
         campaign=CAMPAIGN, region="us-east-1", state_bucket=STATE, archive_bucket=bucket, image_manifest="images/i.json"
     )
     places = archive.Places(camp.root / "shared", data.parent / "train.json", data)
 
+    def loss(checkpoint: Path) -> float:
+        try:
+            return float(evaluate(checkpoint, config, data)["evaluation_loss"])
+        except TrainerError as error:  # as a process of its own would end
+            raise PermanentError("the checkpoint could not be evaluated", seen=str(error)) from error
+
+    def write(checkpoint: Path, out: Path) -> None:
+        export(checkpoint, config, data, out)
+
     def run(work: Path) -> archive.ArchiveManifest:
-        loss = lambda checkpoint: float(evaluate(checkpoint, config, data)["evaluation_loss"])  # noqa: E731
-        return archive.Archiver(settings, shelf, work, places, loss).run()
+        model = archive.Model(loss, write)
+        return archive.Archiver(settings, shelf, work, places, model).run()
 
     try:
         with workspace(camp.root / "local-0") as work:
@@ -260,19 +275,29 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
     return 0
 
 
-def _kill_at(s3: Any, number: int, after: bool) -> None:
-    """SIGKILL before, or right after, the Nth call to S3."""
-    lock, seen = threading.Lock(), [0]
+class _Struck(Parts):
+    """SIGKILL before, or right after, the Nth call to S3, of the client's and of those that carry parts."""
 
-    def strike(model: Any, **_: Any) -> None:
-        with lock:
-            seen[0] += 1
-            if seen[0] == number:
-                line = json.dumps({"event": "killing", "call": f"{model.name} {'after' if after else 'before'}"})
+    def __init__(self, s3: Any, number: int, after: bool) -> None:
+        super().__init__(s3)
+        self._number, self._after, self._seen, self._guard = number, after, 0, threading.Lock()
+        s3.meta.events.register("after-call.s3" if after else "before-call.s3", self._count)
+
+    def _count(self, model: Any, **_: Any) -> None:
+        with self._guard:
+            self._seen += 1
+            if self._seen == self._number:
+                line = json.dumps({"event": "killing", "call": f"{model.name} {'after' if self._after else 'before'}"})
                 os.write(1, f"{line}\n".encode())
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    s3.meta.events.register("after-call.s3" if after else "before-call.s3", strike)
+    def _start(self, operation: str, method: str, url: str, headers: Any, answer: Any, *rest: Any, **more: Any) -> None:
+        model = SimpleNamespace(name=operation)
+        if self._after:
+            answer.add_done_callback(lambda _: self._count(model))
+        else:
+            self._count(model)
+        super()._start(operation, method, url, headers, answer, *rest, **more)
 
 
 def _finish(child: int, log: Path) -> Ending:
