@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.account import Account
 from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Content, Unsound
 from infra.actions.archive_data import held_out
-from infra.actions.archive_files import plain_bytes, sha256_of, workspace
+from infra.actions.archive_files import has_size, plain_bytes, sha256_of, workspace
 from infra.actions.archive_manifest import (
     DATA,
     EXPORT,
@@ -183,7 +182,7 @@ class Archiver:
             except (OSError, ValueError) as error:
                 self._refuse(folder, f"{COMMITTED_NAME}: {error}")
                 continue
-            wrong = next((s.file for s in manifest.shards if not _has_size(folder / s.file, s.size_bytes)), None)
+            wrong = next((s.file for s in manifest.shards if not has_size(folder / s.file, s.size_bytes)), None)
             if wrong is None and manifest.shards:
                 yield folder, manifest
             else:
@@ -298,14 +297,6 @@ class Archiver:
                 say("aborted", uploads=count)
         except (ClientError, BotoCoreError) as error:
             say("uploads not aborted", why=str(error)[:300])
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        status = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_size == size
 
 
 def _damaged(folder: Path, golden: Manifest) -> str | None:

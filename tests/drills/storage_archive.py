@@ -43,7 +43,7 @@ from trainer.evaluate import evaluate
 STATE = "state"
 _PR_SET_PDEATHSIG = 1
 PART = 5 * 2**20
-"""S3's smallest part: the padding of a case makes one file of two parts."""
+"""S3's smallest part: the padding of a case makes one file of three parts."""
 FAULTS: tuple[dict[str, Any], ...] = (
     {"action": "PutObject", "effect": "refuse", "code": "InternalError", "status": 500},
     {"action": "PutObject", "effect": "refuse", "code": "SlowDown", "status": 503},
@@ -88,14 +88,15 @@ class Archives:
         self._pid, self.endpoint, key, secret = _start_aws(work)
         # For this process and its children only; the emulator takes no others.
         os.environ |= {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
-        self._prepared: tuple[Camp, TrainConfig] | None = None
+        self._prepared: tuple[Camp, Camp, TrainConfig] | None = None
 
     def close(self) -> None:
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
     def case(self, number: int, folder: Path, chance: random.Random) -> tuple[str, str]:
-        template, config = self._prepared = self._prepared or self._prepare()
+        evaluated, stopped, config = self._prepared = self._prepared or self._prepare()
+        template = chance.choice((evaluated, evaluated, stopped))
         s3, bucket = _account().client("s3"), f"archive-{number}"
         s3.create_bucket(Bucket=bucket)
         s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
@@ -140,7 +141,14 @@ class Archives:
         assert len(versions) == 1, f"{len(versions)} manifests were written"
         manifest = json.loads(s3.get_object(Bucket=bucket, Key=versions[0]["Key"])["Body"].read())
         assert manifest["step"] == wanted and bool(manifest["refused"]) == (wanted != 30), manifest
-        assert manifest["recorded_evaluation_loss"] == manifest["restored_evaluation_loss"]
+        recorded = manifest["recorded_evaluation_loss"]
+        assert manifest["reference_evaluation_loss"] == manifest["restored_evaluation_loss"] == self._loss
+        stopped = template.root.name == "stopped"
+        assert (recorded, manifest["proof"]) == (
+            (None, "evaluated before upload") if stopped else (self._loss, "recorded in training")
+        )
+        names = {item["key"].removeprefix(prefix) for item in manifest["objects"]}
+        assert {"huggingface/model.safetensors", "huggingface/README.md", "data/tokenizer.json"} <= names
         listed = {item["key"].removeprefix(prefix): item for item in manifest["objects"]}
         for item in listed.values():
             body = s3.get_object(Bucket=bucket, Key=item["key"], VersionId=item["version"])["Body"].read()
@@ -182,8 +190,8 @@ class Archives:
                 os._exit(code)
         return child, log
 
-    def _prepare(self) -> tuple[Camp, TrainConfig]:
-        """A checkpoint of a real model at steps 10, 20, 30, with the loss that it evaluates to."""
+    def _prepare(self) -> tuple[Camp, Camp, TrainConfig]:
+        """Checkpoints of a real model at steps 10, 20, 30, with the loss that it evaluates to, and without."""
         import torch
 
         from trainer.data.prepare import prepare
@@ -211,18 +219,21 @@ class Archives:
         torch.manual_seed(1)
         model = Transformer(config.model)
         reader = open_data(data, digest, config.model.vocabulary, config.model.context, config.data.seed)
-        loss = evaluation_loss(model, reader, config, torch.device("cpu"))
+        self._loss = evaluation_loss(model, reader, config, torch.device("cpu"))
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        camp = Camp(self.work / "template", 1, 1)
-        camp.root.mkdir()
-        orders = Orders(1, (10, 20, 30), weights=weights, evaluation_loss=loss, padding_bytes=PART + 4096)
-        assert run_attempt(camp, orders) == [0], camp.log(0, 1).read_text()
+        camps = []
+        for name, loss in (("evaluated", self._loss), ("stopped", None)):
+            camp = Camp(self.work / name, 1, 1)
+            camp.root.mkdir()
+            orders = Orders(1, (10, 20, 30), weights=weights, evaluation_loss=loss, padding_bytes=2 * PART + 4096)
+            assert run_attempt(camp, orders) == [0], camp.log(0, 1).read_text()
+            camps.append(camp)
         s3 = _account().client("s3")
         s3.create_bucket(Bucket=STATE)
         for name in ("spec.json", "plan.json", "events/a/000000.json", "leases/driver.json"):
             s3.put_object(Bucket=STATE, Key=f"campaigns/{CAMPAIGN}/{name}", Body=name.encode())
         s3.put_object(Bucket=STATE, Key="images/i.json", Body=b"{}")
-        return camp, config
+        return camps[0], camps[1], config
 
     def _rule(self, rule: dict[str, Any], bucket: str, chance: random.Random) -> dict[str, Any]:
         path = "/state*" if rule["action"] == "ListObjectsV2" else f"/{bucket}*"
