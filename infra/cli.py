@@ -14,6 +14,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"a Python package is missing; seen: {missing.name}; cure: make setup")
 
+from infra.commands.checkpoints_app import checkpoints
 from infra.errors import BivouacError, UserError
 from infra.refusals import of_file, refusal
 from infra.terminal import endure
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 data = typer.Typer(no_args_is_help=True, help="Data sets.")
 app.add_typer(data, name="data")
+app.add_typer(checkpoints, name="checkpoints")
 console = Console(highlight=False)
 
 SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]

@@ -35,9 +35,7 @@ def checkpoint_of(model: torch.nn.Module, config: TrainConfig, root: Path) -> Pa
         loss=1.0,
         config_digest="c",
         data_digest=config.data.manifest_digest,
-        shards=(
-            Shard(file=f"attempt-0001/{states.name}", size_bytes=states.stat().st_size, sha256=digest, rank=0),
-        ),
+        shards=(Shard(file=f"attempt-0001/{states.name}", size_bytes=states.stat().st_size, sha256=digest, rank=0),),
     )
     (folder / "manifest.json").write_bytes(manifest.serialize())
     return folder
