@@ -179,7 +179,7 @@ def test_parts_of_other_bytes_under_the_same_key_are_not_taken_over(site: Simple
     other = site.root / "other"
     other.write_bytes(b"y" * ours.size_bytes)
     with pytest.raises(HTTPClientError):
-        site.bucket.place("large", Content.of_file(other))
+        site.bucket.place("large", Content(other, ours.size_bytes, ours.sha256))  # the claim is of our bytes
     site.wire.cut = None
     item = site.bucket.place("large", ours)
     site.bucket.read_back(item, None)
