@@ -38,7 +38,7 @@ def client() -> Any:
 
 
 def run_one(kind: str, source: Path, key: str, part: int, at_once: int) -> dict[str, float]:
-    """Up and back once; seconds each way and this process's peak memory above what the imports took, in MiB."""
+    """Up and back once; seconds each way, CPU seconds, peak memory above what the imports took, in MiB."""
     from awscrt import s3 as _  # noqa: F401  (in everyone's baseline)
 
     from infra.actions.archive_bucket import ArchiveBucket, Content
@@ -47,7 +47,8 @@ def run_one(kind: str, source: Path, key: str, part: int, at_once: int) -> dict[
     s3, size = client(), source.stat().st_size
     digest = (source.parent / "sha256").read_text()
     back = source.parent / f"back-{os.getpid()}"
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    started = resource.getrusage(resource.RUSAGE_SELF)
+    before = started.ru_maxrss / 1024
     began = time.monotonic()
     if kind == "ours":
         shelf = ArchiveBucket(s3, BUCKET, "p", lambda *_, **__: None, transfer=Transfer(s3, BUCKET, part, at_once))
@@ -63,11 +64,12 @@ def run_one(kind: str, source: Path, key: str, part: int, at_once: int) -> dict[
         if kind != "boto3":
             assert _sha256(back) == digest
     ended = time.monotonic()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    peak, cpu = used.ru_maxrss / 1024 - before, used.ru_utime + used.ru_stime - started.ru_utime - started.ru_stime
     assert back.stat().st_size == size
     back.unlink()
     s3.delete_object(Bucket=BUCKET, Key=f"p/{key}")
-    return {"up_s": sent - began, "back_s": ended - sent, "peak_mib": peak}
+    return {"up_s": sent - began, "back_s": ended - sent, "peak_mib": peak, "cpu_s": cpu}
 
 
 def _memory() -> str | None:
@@ -132,13 +134,14 @@ def main() -> int:
             server.kill()
     bound = 2 * options.at_once * options.part_mib
     print(f"\n{options.size_mib} MiB, {options.pairs} pairs, medians; bound of ours: {bound} MiB in flight")
-    print(f"{'':18}{'up MiB/s':>10}{'back MiB/s':>12}{'peak MiB':>10}{'up: ours/peer':>15}{'back':>7}")
+    print(f"{'':18}{'up MiB/s':>10}{'back MiB/s':>12}{'peak MiB':>10}{'CPU s':>8}{'up: ours/peer':>15}{'back':>7}")
     for kind in KINDS:
         mine = [row for row in rows if row["kind"] == kind]
         up, back = (options.size_mib / statistics.median(row[key] for row in mine) for key in ("up_s", "back_s"))
         peak = max(row["peak_mib"] for row in mine)
+        cpu = statistics.median(row["cpu_s"] for row in mine)
         versus = "" if kind == "ours" else f"{ratio(rows, kind, 'up_s'):15.2f}{ratio(rows, kind, 'back_s'):7.2f}"
-        print(f"{kind:18}{up:10.0f}{back:12.0f}{peak:10.0f}{versus}")
+        print(f"{kind:18}{up:10.0f}{back:12.0f}{peak:10.0f}{cpu:8.2f}{versus}")
     ratios = {f"{kind} {field}": ratio(rows, kind, field) for kind in KINDS[1:] for field in ("up_s", "back_s")}
     target = Path(os.environ.get("BIVOUAC_RESULTS", "results")) / "bench" / "archive.json"
     target.parent.mkdir(parents=True, exist_ok=True)
