@@ -24,6 +24,8 @@ TOKEN_SECONDS = 60
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 RETRY_AFTER = timedelta(seconds=30)
 _RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
+_SIGNED = {"s3": Config(signature_version="s3v4")}
+"""Presigned requests would else have version 2 in some regions, which S3 no longer takes for new buckets."""
 
 
 _READS = ("Get", "List", "Describe", "Head", "Assume", "BatchGet", "BatchCheck", "Select", "Simulate", "Lookup")
@@ -53,7 +55,8 @@ class Account:
     def client(self, service: str) -> Any:
         with self._lock:
             if service not in self._clients:
-                made = self._clients[service] = self.session.client(service, config=_RETRIES)
+                config = _RETRIES.merge(_SIGNED.get(service, Config()))
+                made = self._clients[service] = self.session.client(service, config=config)
                 made.meta.events.register("before-send", self._before_send)
             return self._clients[service]
 

@@ -14,6 +14,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"a Python package is missing; seen: {missing.name}; cure: make setup")
 
+from infra.commands.checkpoints_app import checkpoints
 from infra.errors import BivouacError, UserError
 from infra.refusals import of_file, refusal
 from infra.terminal import endure
@@ -31,6 +32,7 @@ catalogue = typer.Typer(help="Instance types: what each offers, what it costs, a
 app.add_typer(catalogue, name="catalogue")
 block = typer.Typer(no_args_is_help=True, help="Capacity blocks: bought apart from campaigns, and never undone.")
 app.add_typer(block, name="block")
+app.add_typer(checkpoints, name="checkpoints")
 console = Console(highlight=False)
 
 SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]

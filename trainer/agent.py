@@ -82,6 +82,7 @@ def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float)
         place.node_rank * place.ranks_per_node,
         place.ranks_per_node,
         paths.run,
+        paths.local,
     )
     serve(node, place.pod_ip)
     emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import load_config
-from trainer.contract import COMMITTED_NAME, DATA_MOUNT, Manifest, Shard, TrainConfig, parse_manifest, step_of_folder
-from trainer.data.reader import open_data
-from trainer.errors import ConfigError, StorageError, TrainerError
+from trainer.contract import DATA_MOUNT, TrainConfig
+from trainer.errors import ConfigError, TrainerError
 
 
 def main() -> int:
@@ -41,28 +40,25 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
     # Torch reads its thread counts when it is imported: the caller has set them.
     import torch
 
-    from trainer.checkpoint.deepspeed_engine import load_safely
-    from trainer.checkpoint.files import open_regular
+    from trainer.checkpoint.weights import load_weights, verified_manifest
+    from trainer.data.held_out import open_held_out
     from trainer.engine import device_of
     from trainer.evaluation import evaluation_loss
     from trainer.model import Transformer
 
-    manifest = read_manifest(checkpoint, config.campaign)
-    weights = _verify(manifest, checkpoint)
-    reader = open_data(data, manifest.data_digest, config.model.vocabulary, config.model.context, config.data.seed)
+    manifest = verified_manifest(checkpoint, config.campaign)
+    held_out = open_held_out(data, manifest.data_digest, config.model.vocabulary, config.model.context)
     torch.set_num_threads(config.threads)
     device = device_of(0)
     model = Transformer(config.model)
-    with open_regular(checkpoint / weights.file) as file:
-        state = load_safely(file)
     try:
-        model.load_state_dict(state["module"])
+        model.load_state_dict(load_weights(checkpoint, manifest))
     except (RuntimeError, KeyError, TypeError) as error:
-        seen = f"{weights.file}: {str(error)[:500]}"
+        seen = str(error)[:500]
         raise ConfigError("the weights are of another model", seen, "give the checkpoint's own train.json") from error
     if config.precision == "bfloat16":
         model = model.to(torch.bfloat16)
-    loss = evaluation_loss(model.to(device), reader, config, device)
+    loss = evaluation_loss(model.to(device), held_out, config, device)
     return {
         "step": manifest.step,
         "evaluation_loss": loss,
@@ -71,30 +67,6 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
         "device": device.type,
         "shards": len(manifest.shards),
     }
-
-
-def read_manifest(checkpoint: Path, campaign: str) -> Manifest:
-    from trainer.checkpoint.files import open_regular
-
-    path = checkpoint / COMMITTED_NAME
-    try:
-        with open_regular(path) as file:
-            return parse_manifest(file.read(), step_of_folder(checkpoint.name), campaign)
-    except (OSError, ValueError) as error:
-        raise StorageError("this is no committed checkpoint", f"{path}: {error}", "name a step folder") from error
-
-
-def _verify(manifest: Manifest, checkpoint: Path) -> Shard:
-    """Check every shard; returns the one with the model's weights."""
-    from trainer.checkpoint.restore import verified
-
-    wrong = [f"{shard.file}: {seen}, wanted {shard.sha256}" for shard, seen in verified(manifest, checkpoint)]
-    if wrong:
-        raise StorageError("the checkpoint is not whole", "; ".join(wrong), "use another copy of it")
-    weights = [shard for shard in manifest.shards if shard.file.endswith("mp_rank_00_model_states.pt")]
-    if len(weights) != 1:
-        raise StorageError("the checkpoint holds no single file of weights", [shard.file for shard in weights])
-    return weights[0]
 
 
 def _parse() -> argparse.Namespace:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
+import numpy as np
 import torch
 
 from trainer.contract import TrainConfig
-from trainer.data.reader import Reader
 
 
-def evaluation_loss(model: torch.nn.Module, reader: Reader, config: TrainConfig, device: torch.device) -> float:
+class HasHeldOut(Protocol):
+    def held_out(self, sequences: int) -> np.ndarray: ...
+
+
+def evaluation_loss(model: torch.nn.Module, reader: HasHeldOut, config: TrainConfig, device: torch.device) -> float:
     """Mean loss in nats per held-out token over `evaluate_batches` batches of `micro_batch` sequences."""
     sequences = torch.from_numpy(reader.held_out(config.evaluate_batches * config.micro_batch))
     training = model.training

@@ -1,4 +1,7 @@
-"""A decoder-only transformer: pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings."""
+"""A decoder-only transformer in Llama's form: pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings, no biases.
+
+`trainer/checkpoint/export.py` relies on it: what is changed here has to be what `LlamaForCausalLM` computes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from torch import Tensor, nn
 
 from trainer.contract import ModelConfig, OptimizerConfig
 
-_ROTARY_BASE = 10_000.0
+ROTARY_BASE = 10_000.0
+NORM_EPSILON = 1e-5
 _INITIAL_DEVIATION = 0.02
 
 
@@ -33,7 +37,7 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        inner = _swiglu_width(config.width)
+        inner = swiglu_width(config.width)
         self.project_in = nn.Linear(config.width, 2 * inner, bias=False)
         self.project_out = nn.Linear(inner, config.width, bias=False)
 
@@ -45,9 +49,9 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.attention_norm = nn.RMSNorm(config.width, eps=NORM_EPSILON)
         self.attention = Attention(config)
-        self.feed_forward_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.feed_forward_norm = nn.RMSNorm(config.width, eps=NORM_EPSILON)
         self.feed_forward = FeedForward(config)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
@@ -66,7 +70,7 @@ class Transformer(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.norm = nn.RMSNorm(config.width, eps=NORM_EPSILON)
         cosine, sine = _rotation_table(config)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
@@ -130,14 +134,15 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
     ]
 
 
-def _swiglu_width(width: int) -> int:
+def swiglu_width(width: int) -> int:
     """Two thirds of 4 x width (Shazeer 2020, "GLU Variants Improve Transformer"), rounded up to a multiple of 32."""
     return -(-8 * width // (3 * 32)) * 32
 
 
 def _rotation_table(config: ModelConfig) -> tuple[Tensor, Tensor]:
-    half = config.width // config.heads // 2
-    frequency = _ROTARY_BASE ** (-torch.arange(half, dtype=torch.float32) / half)
+    width = config.width // config.heads
+    # Rounded as Llama rounds it: another order of the same operations differs in the last bit.
+    frequency = 1.0 / (ROTARY_BASE ** (torch.arange(0, width, 2, dtype=torch.float32) / width))
     angle = torch.outer(torch.arange(config.context, dtype=torch.float32), frequency)
     return angle.cos(), angle.sin()
 

@@ -1,4 +1,5 @@
-"""What the agent serves on the pod's address: `/status`, `/metrics`, `/healthz`, read from the ranks' heartbeats."""
+"""What the agent serves on the pod's address: `/status`, `/metrics`, `/healthz`, read from the ranks'
+heartbeats, and `/checkpoints`, read from the node's own tier."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
+from trainer.contract import AGENT_PORT, LOCAL_CHECKPOINTS, Phase, RankStatus, Status
+from trainer.contract.listing import CHECKPOINTS_PATH, Listing, list_folder
 from trainer.heartbeat import Beat, read_beats
 
 _ORDER = list(Phase)
@@ -30,6 +32,8 @@ class Node:
     first_rank: int
     ranks: int
     run: Path
+    local: Path = Path(LOCAL_CHECKPOINTS)
+    """The node's own tier; the campaign's folder lies in it."""
     started: float = field(default_factory=time.monotonic)
 
     def status(self) -> Status:
@@ -71,10 +75,13 @@ def serve(node: Node, address: str) -> ThreadingHTTPServer:
                 self._answer(200, "application/json", node.status().model_dump_json().encode())
             elif self.path == "/metrics":
                 self._answer(200, "text/plain; version=0.0.4", generate_latest(registry))
+            elif self.path == CHECKPOINTS_PATH:
+                rows = list_folder(node.local / node.campaign, "local", node.campaign, node.name)
+                self._answer(200, "application/json", Listing(rows=tuple(rows)).model_dump_json().encode())
             elif self.path == "/healthz":
                 self._answer(200, "text/plain", b"ok\n")
             else:
-                self._answer(404, "text/plain", b"known: /status /metrics /healthz\n")
+                self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /healthz\n")
 
         def _answer(self, code: int, kind: str, content: bytes) -> None:
             self.send_response(code)

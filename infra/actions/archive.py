@@ -1,7 +1,9 @@
 """The archive Job: carries the golden checkpoint and the campaign's record to S3, and proves that they are there.
 
 Proof is reading: every byte comes back from S3 into a fresh folder, digests are compared, and the model restored from
-those bytes alone is evaluated; its loss must equal the recorded one exactly. The archive manifest is written last.
+those bytes alone is evaluated. Its loss must equal, exactly, the recorded one, or, where training was stopped between
+two evaluations, that of the shared tier's copy before the upload. Out of the same bytes the model is exported in the
+form that others load. The archive manifest is written last.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,18 +20,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict
 
 from infra.account import Account
 from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Content, Unsound
-from infra.actions.archive_files import plain_bytes, sha256_of, workspace
+from infra.actions.archive_data import held_out
+from infra.actions.archive_files import has_size, plain_bytes, sha256_of, workspace
+from infra.actions.archive_manifest import (
+    DATA,
+    EXPORT,
+    GOLDEN,
+    MANIFEST_NAME,
+    RECORD,
+    ArchiveManifest,
+    Proof,
+    parse,
+)
+from infra.actions.archive_model import evaluate, export
+from infra.actions.model_card import model_card
+from infra.actions.parts import Altered
 from infra.errors import BivouacError, PermanentError
 from infra.store import CampaignStore
 from trainer.contract import (
     COMMITTED_NAME,
     CONFIG_FILE,
+    DATA_MANIFEST_NAME,
     DATA_MOUNT,
     LOCAL_CHECKPOINTS,
     SHARED_CHECKPOINTS,
@@ -42,12 +57,9 @@ from trainer.contract import (
 )
 
 CONFIG_PATH = "/config/archive.json"
-MANIFEST_NAME = "archive-manifest.json"
 _MIB = 2**20
 _AT_ONCE = 8
-Evaluate = Callable[[Path], float]
-"""Held-out loss of a checkpoint folder."""
-FAILURES = (BivouacError, OSError, ValueError, ClientError, BotoCoreError, S3UploadFailedError, Unsound)
+FAILURES = (BivouacError, OSError, ValueError, ClientError, BotoCoreError, Altered, Unsound)
 """How an archive fails; the Job tries again, or a person reads it."""
 
 
@@ -62,22 +74,6 @@ class ArchiveConfig(BaseModel):
     """Key in the state bucket."""
 
 
-class ArchiveManifest(BaseModel):
-    """What lies in the archive and how it was proven."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    campaign: str
-    step: int
-    tokens: int
-    recorded_evaluation_loss: float | None
-    restored_evaluation_loss: float
-    """Of the model restored from the bytes that were read back."""
-    objects: tuple[ArchivedObject, ...]
-    refused: tuple[str, ...]
-    """Newer checkpoints that were not sound, each with its reason."""
-
-
 @dataclass(frozen=True)
 class Places:
     """Where the Job finds things; a pod uses the contract's mounts."""
@@ -87,6 +83,16 @@ class Places:
     data: Path = Path(DATA_MOUNT)
 
 
+@dataclass(frozen=True)
+class Model:
+    """What needs torch, and so is not done in this process."""
+
+    evaluate: Callable[[Path], float]
+    """Held-out loss of a checkpoint folder; raises `PermanentError`."""
+    export: Callable[[Path, Path], None]
+    """Write a checkpoint folder's model into a folder, in the form that others load; raises `PermanentError`."""
+
+
 class SourceLost(Exception):
     """A checkpoint changed, or went, while it was being carried."""
 
@@ -94,61 +100,77 @@ class SourceLost(Exception):
 class Archiver:
     """Carries one campaign; killed anywhere and run again, or run twice at once, it ends in one manifest."""
 
-    def __init__(
-        self, config: ArchiveConfig, bucket: ArchiveBucket, work: Path, places: Places, evaluate: Evaluate
-    ) -> None:
-        self.config, self.bucket, self.work, self.places, self.evaluate = config, bucket, work, places, evaluate
+    def __init__(self, config: ArchiveConfig, bucket: ArchiveBucket, work: Path, places: Places, model: Model) -> None:
+        self.config, self.bucket, self.work, self.places, self.model = config, bucket, work, places, model
         self.state = CampaignStore(bucket.s3, config.state_bucket, config.campaign, "archive")
         self.refused: list[str] = []
 
     def run(self) -> ArchiveManifest:
         """Raises `PermanentError` when nothing sound can be archived, or S3's own errors in the end."""
-        try:
-            published = self._published()
-            if published is not None:
-                self._confirm(published)
-                return published
-            for folder, golden in self._sound():
-                try:
-                    return self._publish(self._carry(folder, golden))
-                except SourceLost as error:
-                    self._refuse(folder, str(error))
+        published = self._published()
+        if published is not None:
+            self._confirm(published)
+        for folder, golden in self._sound() if published is None else ():
+            try:
+                published = self._publish(self._carry(folder, golden))
+                break
+            except SourceLost as error:
+                self._refuse(folder, str(error))
+        if published is None:
             raise PermanentError(
                 "no sound checkpoint is on the shared tier",
                 seen="; ".join(self.refused) or "none at all",
                 cure="nothing can be archived; see the trainer's logs",
             )
-        finally:
-            self._abort_uploads()
+        # Not sooner: what a killed or failed try has sent in parts need not be sent again.
+        self._abort_uploads()
+        return published
 
     def _carry(self, folder: Path, golden: Manifest) -> ArchiveManifest:
         say("golden", step=golden.step, shards=len(golden.shards))
-        files = {name: content for name, content in self._files(folder, golden)}
         self._check_room(golden)
-        placed = [self._place(name, content, folder) for name, content in files.items()]
-        # Small and many: most of their time is waiting for answers.
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            placed += pool.map(lambda item: self._place(item[0], item[1], folder), self._records().items())
-        say("read-back", objects=len(placed), bytes=sum(item.size_bytes for item in placed))
-        loss = self.evaluate(self.work / "golden" / folder.name)
-        if golden.evaluation_loss is not None and loss != golden.evaluation_loss:
+        reference, proof = golden.evaluation_loss, Proof.RECORDED
+        if reference is None:
+            reference, proof = self._evaluated_here(folder, golden), Proof.EVALUATED
+        placed = self._place_all(self._checkpoint(folder, golden) | self._surroundings())
+        restored = self.work / GOLDEN / folder.name
+        loss = self.model.evaluate(restored)
+        if loss != reference:
             raise PermanentError(
-                "the restored model does not evaluate as the recorded one",
-                seen=f"{loss!r} restored, {golden.evaluation_loss!r} recorded at step {golden.step}",
+                "the restored model does not evaluate as the one that was archived",
+                seen=f"{loss!r} restored, {reference!r} {proof} at step {golden.step}",
                 cure="keep the cluster: compare the checkpoint's config and the image's versions",
             )
+        say("evaluated", step=golden.step, loss=loss, proof=proof)
+        records = self._records()
+        placed += self._place_all(self._export(restored, golden, loss, records))
+        placed += self._place_all(records)
+        say("read-back", objects=len(placed), bytes=sum(item.size_bytes for item in placed))
         return ArchiveManifest(
             campaign=self.config.campaign,
             step=golden.step,
             tokens=golden.tokens,
+            proof=proof,
             recorded_evaluation_loss=golden.evaluation_loss,
+            reference_evaluation_loss=reference,
             restored_evaluation_loss=loss,
             objects=tuple(placed),
             refused=tuple(self.refused),
         )
 
+    def _evaluated_here(self, folder: Path, golden: Manifest) -> float:
+        """Of a step that training did not evaluate: its loss as it lies on the shared tier, before it is carried."""
+        try:
+            loss = self.model.evaluate(folder)
+        except PermanentError as error:
+            if wrong := _damaged(folder, golden):
+                raise SourceLost(f"{wrong} does not have its digest") from error
+            raise
+        say("evaluated before upload", step=golden.step, loss=loss)
+        return loss
+
     def _sound(self) -> Iterator[tuple[Path, Manifest]]:
-        """Checkpoints on the shared tier whose every shard has its recorded digest, newest first."""
+        """Committed checkpoints on the shared tier, newest first; digests are compared while shards are sent."""
         tier = self.places.shared / self.config.campaign
         steps = {step: path for path in tier.glob("step-*") if (step := step_of_folder(path.name)) is not None}
         for step, folder in sorted(steps.items(), reverse=True):
@@ -160,24 +182,38 @@ class Archiver:
             except (OSError, ValueError) as error:
                 self._refuse(folder, f"{COMMITTED_NAME}: {error}")
                 continue
-            wrong = next((s.file for s in manifest.shards if sha256_of(folder / s.file) != s.sha256), None)
+            wrong = next((s.file for s in manifest.shards if not has_size(folder / s.file, s.size_bytes)), None)
             if wrong is None and manifest.shards:
                 yield folder, manifest
             else:
-                self._refuse(folder, f"{wrong} does not have its digest" if wrong else "it names no shards")
+                self._refuse(folder, f"{wrong} is not there in its size" if wrong else "it names no shards")
 
     def _refuse(self, folder: Path, why: str) -> None:
         self.refused.append(f"{folder.name}: {why}"[:200])
         say("refused", tier="shared", folder=folder.name, why=why[:500])
 
-    def _files(self, folder: Path, golden: Manifest) -> Iterator[tuple[str, Content]]:
+    def _checkpoint(self, folder: Path, golden: Manifest) -> dict[str, Content]:
         """Shards as the manifest names them: what the file holds by now does not change what is to be archived."""
-        for shard in golden.shards:
-            yield f"golden/{folder.name}/{shard.file}", Content(folder / shard.file, shard.size_bytes, shard.sha256)
-        yield f"golden/{folder.name}/{COMMITTED_NAME}", Content.of(golden.serialize())
-        yield "train.json", Content.of(self.places.config.read_bytes())
-        for name in ("manifest.json", "tokenizer.json"):
-            yield f"data/{name}", Content.of((self.places.data / name).read_bytes())
+        files = {shard.file: Content(folder / shard.file, shard.size_bytes, shard.sha256) for shard in golden.shards}
+        files[COMMITTED_NAME] = Content.of(golden.serialize())
+        return {f"{GOLDEN}/{folder.name}/{name}": content for name, content in files.items()}
+
+    def _surroundings(self) -> dict[str, Content]:
+        """What an evaluation needs besides the checkpoint: configuration, tokenizer, held-out split."""
+        found = {"train.json": Content.of(self.places.config.read_bytes())}
+        return found | {f"{DATA}/{name}": content for name, content in held_out(self.places.data).items()}
+
+    def _export(self, restored: Path, golden: Manifest, loss: float, records: dict[str, Content]) -> dict[str, Content]:
+        """The model in the form that others load, made of the bytes that were read back."""
+        out = self.work / EXPORT
+        shutil.rmtree(out, ignore_errors=True)
+        self.model.export(restored, out)
+        data = json.loads(plain_bytes(self.places.data / DATA_MANIFEST_NAME))
+        texts = {name: content.source for name, content in records.items() if isinstance(content.source, bytes)}
+        (out / "README.md").write_text(model_card(golden, loss, data, texts))
+        found = {path.name: Content.of_file(path) for path in sorted(out.iterdir())}
+        say("exported", files=len(found), bytes=sum(content.size_bytes for content in found.values()))
+        return {f"{EXPORT}/{name}": content for name, content in found.items()}
 
     def _records(self) -> dict[str, Content]:
         """Spec, plan, events and logs as they stand in the state bucket now, and the image manifest."""
@@ -187,16 +223,26 @@ class Archiver:
                 continue
             body = self.bucket.patiently(partial(self.state.get, key))
             if body is not None:
-                found[f"record/{key.removeprefix(f'{self.state.prefix}/')}"] = Content.of(body)
-        if "record/spec.json" not in found:
+                found[f"{RECORD}/{key.removeprefix(f'{self.state.prefix}/')}"] = Content.of(body)
+        if f"{RECORD}/spec.json" not in found:
             seen = f"{len(found)} objects, no spec.json, in {self.config.state_bucket}"
             raise PermanentError("the campaign's record cannot be found", seen=seen, cure="check the state bucket")
         return found
 
-    def _place(self, name: str, content: Content, folder: Path) -> ArchivedObject:
+    def _place_all(self, contents: dict[str, Content]) -> list[ArchivedObject]:
+        """Large files share the transfer's bound on memory; of small ones most of the time is waiting for answers."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            running = [pool.submit(self._place, name, content) for name, content in contents.items()]
+            try:
+                return [each.result() for each in running]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _place(self, name: str, content: Content) -> ArchivedObject:
         """Send what is not there yet, and read it back; a claim that proves wrong is sent once more."""
         # Only the checkpoint is needed again, for the evaluation.
-        target = self.work / name if name.startswith("golden/") else None
+        target = self.work / name if name.startswith(f"{GOLDEN}/") else None
         if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -208,16 +254,15 @@ class Archiver:
                 item = self.bucket.place(name, content, anew=True)
                 self.bucket.read_back(item, target)
             return item
-        except Exception as error:
-            source = content.source
-            if isinstance(source, Path) and sha256_of(source) != content.sha256:
-                raise SourceLost(f"{source.relative_to(folder)} changed or went while it was carried") from error
-            raise
+        except Altered as error:
+            if target is not None:
+                raise SourceLost(str(error)) from error
+            raise PermanentError("a file changed or went while it was archived", seen=f"{name}: {error}") from error
 
     def _published(self) -> ArchiveManifest | None:
         """The manifest of an earlier try that got to its end: its objects are read back, none is sent again."""
         body = self.bucket.get(MANIFEST_NAME)
-        return None if body is None else self._parse(body)
+        return None if body is None else parse(body, self.config.campaign)
 
     def _confirm(self, published: ArchiveManifest) -> None:
         for item in published.objects:
@@ -226,27 +271,18 @@ class Archiver:
 
     def _publish(self, manifest: ArchiveManifest) -> ArchiveManifest:
         """Last of all; when another archiver was first, its manifest is the campaign's."""
-        there = self._parse(self.bucket.publish(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode()))
+        there = parse(
+            self.bucket.publish(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode()), self.config.campaign
+        )
         if there != manifest:
             say("another archiver was first", step=there.step)
             self._confirm(there)
         return there
 
-    def _parse(self, body: bytes) -> ArchiveManifest:
-        try:
-            manifest = ArchiveManifest.model_validate_json(body)
-        except ValueError as error:
-            seen = f"{MANIFEST_NAME}: {str(error).splitlines()[0]}"
-            cure = "look at it, move it away, and run the archive again: the shared tier still holds the checkpoint"
-            raise PermanentError("the archive manifest is damaged", seen=seen, cure=cure) from error
-        if manifest.campaign != self.config.campaign:
-            raise PermanentError(
-                "the archive manifest is of another campaign", seen=manifest.campaign, cure="look at it"
-            )
-        return manifest
-
     def _check_room(self, golden: Manifest) -> None:
-        needed, free = sum(shard.size_bytes for shard in golden.shards), shutil.disk_usage(self.work).free
+        # Once as it is read back, and the weights once more as they are exported.
+        needed = sum(shard.size_bytes * (2 if "model_states" in shard.file else 1) for shard in golden.shards)
+        free = shutil.disk_usage(self.work).free
         if needed > free:
             seen = f"{self.work}: {needed / _MIB:.1f} MiB needed, {free / _MIB:.1f} MiB free"
             cure = "make room on the node's local disk; the shared tier still holds the checkpoint"
@@ -263,14 +299,8 @@ class Archiver:
             say("uploads not aborted", why=str(error)[:300])
 
 
-def evaluate(checkpoint: Path) -> float:
-    """Held-out loss of a checkpoint folder, by the trainer's own evaluation in a process of its own."""
-    command = [sys.executable, "-m", "trainer.evaluate", "--checkpoint", str(checkpoint)]
-    command += ["--config", CONFIG_FILE, "--data", DATA_MOUNT]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise PermanentError("the restored model could not be evaluated", seen=done.stderr[-500:], cure="see above")
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["evaluation_loss"])
+def _damaged(folder: Path, golden: Manifest) -> str | None:
+    return next((shard.file for shard in golden.shards if sha256_of(folder / shard.file) != shard.sha256), None)
 
 
 def say(event: str, **fields: Any) -> None:
@@ -285,7 +315,7 @@ def main() -> int:
         bucket = ArchiveBucket(s3, config.archive_bucket, f"campaigns/{config.campaign}", say)
         # The node's NVMe: a root volume need not hold a checkpoint.
         with workspace(Path(LOCAL_CHECKPOINTS)) as work:
-            manifest = Archiver(config, bucket, work, Places(), evaluate).run()
+            manifest = Archiver(config, bucket, work, Places(), Model(evaluate, export)).run()
     except FAILURES as error:
         _last_word(f"{error}"[:4000])
         say("failed", error=str(error))
@@ -293,7 +323,9 @@ def main() -> int:
     summary = {
         "manifest": f"s3://{config.archive_bucket}/{bucket.prefix}/{MANIFEST_NAME}",
         "step": manifest.step,
+        "proof": manifest.proof,
         "recorded_evaluation_loss": manifest.recorded_evaluation_loss,
+        "reference_evaluation_loss": manifest.reference_evaluation_loss,
         "restored_evaluation_loss": manifest.restored_evaluation_loss,
         "objects": len(manifest.objects),
         "bytes": sum(item.size_bytes for item in manifest.objects),

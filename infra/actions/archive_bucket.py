@@ -6,6 +6,7 @@ So after any error the bucket is asked what it holds, and what it holds is belie
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable
@@ -14,16 +15,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from boto3.exceptions import S3UploadFailedError
-from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError, HTTPClientError, IncompleteReadError
 from pydantic import BaseModel, ConfigDict
 
+from infra.actions.archive_files import open_plain, plain_bytes
+from infra.actions.parts import Altered
+from infra.actions.transfer import Transfer
 from infra.store import is_missing, is_precondition_failure
 
 DIGEST = "sha256"
 """Metadata key under which an object claims its digest."""
-_CHUNK = 1 << 20
 Answer = TypeVar("Answer")
 
 
@@ -49,6 +50,11 @@ class Content:
     def of(cls, body: bytes) -> Content:
         return cls(body, len(body), hashlib.sha256(body).hexdigest())
 
+    @classmethod
+    def of_file(cls, path: Path) -> Content:
+        with open_plain(path) as file:
+            return cls(path, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
 
 class Unsound(Exception):
     """What lies in the bucket does not have its digest, or is not there."""
@@ -64,12 +70,18 @@ class ArchiveBucket:
     tries: int = 5
     pause: timedelta = timedelta(seconds=0.5)
     """Before the second try; doubled before each further one."""
-    transfer: TransferConfig = field(default_factory=TransferConfig)
+    transfer: Transfer | None = None
+    """How large objects travel; several buckets' worth of work may share one, and its bound."""
+    _transfer: Transfer = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_transfer", self.transfer or Transfer(self.s3, self.bucket))
 
     def place(self, name: str, content: Content, anew: bool = False) -> ArchivedObject:
         """The object under this name, sent unless one that claims this digest is there already (`anew`: in any case).
 
-        Claims are not proof: `read_back` what this returns. Raises the last error when S3 never took it.
+        Claims are not proof: `read_back` what this returns. Raises `Altered` when the source is not what `content`
+        says, the last error when S3 never took it.
         """
         key = f"{self.prefix}/{name}"
 
@@ -142,7 +154,7 @@ class ArchiveBucket:
         for left in reversed(range(self.tries)):
             try:
                 return call()
-            except (ClientError, BotoCoreError, S3UploadFailedError, Unsound) as error:
+            except (ClientError, BotoCoreError, Unsound) as error:
                 if left == 0 or not may_pass(error):
                     raise
                 self.say("again", why=f"{type(error).__name__}: {error}"[:300], tries_left=left)
@@ -164,34 +176,48 @@ class ArchiveBucket:
         return ArchivedObject(key=key, size_bytes=content.size_bytes, sha256=content.sha256, version=version)
 
     def _send(self, key: str, content: Content) -> None:
-        metadata = {DIGEST: content.sha256}
-        if isinstance(content.source, bytes):
-            self.s3.put_object(Bucket=self.bucket, Key=key, Body=content.source, Metadata=metadata)
-        else:
-            extra = {"Metadata": metadata}
-            self.s3.upload_file(str(content.source), self.bucket, key, ExtraArgs=extra, Config=self.transfer)
+        metadata, source = {DIGEST: content.sha256}, content.source
+        if isinstance(source, Path) and content.size_bytes > self._transfer.part_bytes:
+            if there := self._transfer.upload(key, source, content.size_bytes, content.sha256, metadata):
+                self.say("resumed", key=key, parts_already_there=there)
+            return
+        body = source if isinstance(source, bytes) else _small(source, content)
+        self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, Metadata=metadata)
 
     def _read(self, item: ArchivedObject, target: Path | None) -> None:
-        version = {"VersionId": item.version} if item.version else {}
-        digest, size = hashlib.sha256(), 0
+        where = {"Key": item.key} | ({"VersionId": item.version} if item.version else {})
+        digest = hashlib.sha256()
         try:
-            body = self.s3.get_object(Bucket=self.bucket, Key=item.key, **version)["Body"]
+            with contextlib.nullcontext() if target is None else target.open("wb") as file:
+                if item.size_bytes > self._transfer.part_bytes:
+                    self._transfer.download(where, item.size_bytes, file, 0, digest)
+                else:
+                    body = self.s3.get_object(Bucket=self.bucket, **where)["Body"].read()
+                    digest.update(body)
+                    if file is not None:
+                        file.write(body)
+        except Altered as error:
+            raise Unsound(str(error)) from error
         except ClientError as error:
-            if is_missing(error) or error.response["Error"]["Code"] == "NoSuchVersion":
+            if is_missing(error) or error.response["Error"]["Code"] in ("NoSuchVersion", "InvalidRange"):
                 raise Unsound(f"{item.key} is not there") from error
             raise
-        with open(target or "/dev/null", "wb") as file:
-            for chunk in body.iter_chunks(_CHUNK):
-                digest.update(chunk)
-                size += file.write(chunk)
-        if (size, digest.hexdigest()) != (item.size_bytes, item.sha256):
-            raise Unsound(f"{item.key}: {size} bytes with {digest.hexdigest()}, wanted {item.sha256}")
+        if digest.hexdigest() != item.sha256:
+            raise Unsound(f"{item.key}: its bytes have {digest.hexdigest()}, wanted {item.sha256}")
+
+
+def _small(source: Path, content: Content) -> bytes:
+    try:
+        body = plain_bytes(source)
+    except OSError as error:
+        raise Altered(f"{source.name} cannot be read: {error.strerror or error}") from error
+    if (seen := hashlib.sha256(body).hexdigest()) != content.sha256:
+        raise Altered(f"{source.name}: {seen}, not {content.sha256}")
+    return body
 
 
 def may_pass(error: Exception) -> bool:
     """Whether the same call may succeed a moment later."""
-    if isinstance(error, S3UploadFailedError) and isinstance(error.__context__, ClientError):
-        error = error.__context__
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         passing = ("NoSuchUpload", "RequestTimeout", "BadDigest", "InvalidPart", "SlowDown", "InternalError")

@@ -25,6 +25,15 @@ def sha256_of(path: Path) -> str | None:
         return None
 
 
+def has_size(path: Path, size: int) -> bool:
+    """Whether a plain file of this size lies there."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size == size
+
+
 def plain_bytes(path: Path) -> bytes:
     with open_plain(path) as file:
         return file.read()

@@ -11,7 +11,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.actions.archive import MANIFEST_NAME
+from infra.actions.archive_manifest import MANIFEST_NAME
 from infra.errors import UserError
 from infra.events import Stage, fold
 from infra.folders import keep

@@ -77,7 +77,7 @@ def archive(context: Context) -> dict[str, Any]:
                 return {"nothing_committed": True}
             context.progress.note(
                 f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back; evaluation loss "
-                f"{found['restored_evaluation_loss']} restored, {found['recorded_evaluation_loss']} recorded"
+                f"{found['restored_evaluation_loss']} restored, {found['reference_evaluation_loss']} {found['proof']}"
             )
             return found
     raise PermanentError(

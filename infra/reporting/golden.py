@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-
-from infra.events import CampaignState, Stage
-from infra.names import buckets, data_prefix
+from infra.events import CampaignState
 from infra.reporting.model import Golden, Recipe, StoredFile
 from infra.reporting.record import Record
-from infra.survey import STANDARD_LIBRARY
 
-_PLAIN = {
-    "format": "auto",
-    "text_field": "text",
-    "tokenizer": None,
-    "min_characters": 1,
-    "max_characters": None,
-    "max_repeated_lines": 1.0,
-    "min_letters_share": 0.0,
-    "deduplicate": True,
-}
-"""What the command below does not say: a spec with anything else is named itself."""
-_STANDARD_LIBRARY = """"$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')\""""
 _LOAD = """python - <<'END'
 from pathlib import Path
 from trainer.checkpoint.deepspeed_engine import load_safely
@@ -31,6 +15,14 @@ from trainer.model import Transformer
 model = Transformer(load_config(Path("train.json")).model)
 model.load_state_dict(load_safely(next(Path("golden").rglob("mp_rank_00_model_states.pt")))["module"])
 print(sum(p.numel() for p in model.parameters()), "parameters loaded")
+END"""
+
+_LLAMA = """python - <<'END'
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("huggingface")
+tokenizer = AutoTokenizer.from_pretrained("huggingface")
+print(tokenizer.decode(model.generate(**tokenizer("def ", return_tensors="pt"), max_new_tokens=40)[0]))
 END"""
 
 
@@ -48,7 +40,8 @@ def golden(record: Record, state: CampaignState) -> Golden | None:
         folder=folder,
         objects=int(found.get("objects", 0)),
         bytes=int(found.get("bytes", 0)),
-        recorded_loss=found.get("recorded_evaluation_loss"),
+        proof=found.get("proof", "recorded in training"),
+        reference_loss=found.get("reference_evaluation_loss", found.get("recorded_evaluation_loss")),
         restored_loss=found.get("restored_evaluation_loss"),
         files=_files(record),
         recipes=_recipes(record, state, root, folder),
@@ -66,18 +59,23 @@ def _files(record: Record) -> tuple[StoredFile, ...]:
 
 
 def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[Recipe, ...]:
-    digest = state.finished_stages.get(Stage.PROVISION, {}).get("data_digest", "DIGEST")
-    source = f"s3://{buckets(record.spec.account, record.spec.region).data}/{data_prefix(digest)}"
+    campaign = record.spec.campaign
     fetch = "\n".join(
         (
-            f"aws s3 cp --recursive {folder}/ golden/",
+            f"bivouac checkpoints restore {campaign} . --step {int((state.archive or {})['step'])}",
+            f"mv {folder.rpartition('/')[2]} golden",
             f"aws s3 cp {root}/train.json train.json",
-            f"aws s3 cp --recursive {source} data/",
+            f"aws s3 cp --recursive {root}/data/ data/",
+            f"aws s3 cp --recursive {root}/huggingface/ huggingface/",
         )
     )
     where = "The trainer's package has to be installed: `pip install` of this repository."
     recipes = [
-        Recipe(title="Fetch it, with its configuration and data", commands=fetch),
+        Recipe(
+            title="Fetch it, with its configuration, tokenizer and held-out split",
+            commands=fetch,
+            note="The first line verifies what it brings, and goes on where it was cut off.",
+        ),
         Recipe(
             title="Verify every byte and evaluate it",
             commands="python -m trainer.evaluate --checkpoint golden --config train.json --data data",
@@ -85,38 +83,27 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
             f'and `"equal": true` where that is the recorded one. {where}',
         ),
         Recipe(
-            title="Load its weights in Python",
+            title="Load it with transformers",
+            commands=_LLAMA,
+            note="The same weights, bit for bit, in Llama's form as safetensors, with a model card; `transformers` is "
+            "no package of this repository.",
+        ),
+        Recipe(
+            title="Load the sharded form's weights in Python",
             commands=_LOAD,
             note="Weights are under `module` in `mp_rank_00_model_states.pt`; optimizer states lie beside it. "
             "All files are in DeepSpeed's own format. `load_safely` executes nothing that a file holds.",
         ),
     ]
     if record.site is not None:
-        prepared = _preparation(record)
         recipes.insert(
             0,
             Recipe(
                 title="After `bivouac down --all`: from the folder beside this page",
-                commands=f"cp -r archive/golden/step-{int((state.archive or {})['step']):08d} golden\n"
-                f"cp archive/train.json train.json\n{prepared}",
+                commands=f"cp -r archive/golden/{folder.rpartition('/')[2]} golden\ncp archive/train.json train.json\n"
+                "cp -r archive/data data\ncp -r archive/huggingface huggingface",
                 note="A rehearsal's S3 lasts as long as its site; what it keeps is exported to `archive/` beside this "
-                "page. Token shards are not part of it: the same text, prepared again, gives the same digest.",
+                "page: the checkpoint in both forms, tokenizer and held-out split, the record.",
             ),
         )
     return tuple(recipes)
-
-
-def _preparation(record: Record) -> str:
-    """The command that prepares the same data again."""
-    data = record.spec.data
-    if data.mixture or any(getattr(data, name) != default for name, default in _PLAIN.items()):
-        return "bivouac data prepare data --spec campaign.yaml"
-    limit = f" --max-files {data.max_files}" if data.max_files else ""
-    stated = "".join(
-        f" --{name} {shlex.quote(getattr(data, name))}" for name in ("licence", "origin") if getattr(data, name)
-    )
-    text = _STANDARD_LIBRARY if data.source == STANDARD_LIBRARY else shlex.quote(data.source)
-    return (
-        f"bivouac data prepare {text} data --pattern {shlex.quote(data.pattern)}{limit}{stated} "
-        f"--held-out {data.held_out:g} --seed {data.seed} --vocabulary {record.spec.training.model.vocabulary}"
-    )

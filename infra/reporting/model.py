@@ -258,7 +258,9 @@ class Golden(Frozen):
     objects: int
     bytes: int
     """Of everything in the archive."""
-    recorded_loss: float | None
+    proof: str
+    """Where the reference comes from: `recorded in training`, or `evaluated before upload` on the shared tier."""
+    reference_loss: float | None
     restored_loss: float | None
     files: tuple[StoredFile, ...]
     """The checkpoint's own, the largest first; empty where the archive's manifest could not be read."""
@@ -269,7 +271,7 @@ class Golden(Frozen):
 
     @property
     def proven(self) -> bool:
-        return self.restored_loss is not None and self.restored_loss == self.recorded_loss
+        return self.restored_loss is not None and self.restored_loss == self.reference_loss
 
 
 class LookRow(Frozen):

@@ -186,12 +186,13 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
         return
     if golden.restored_loss is None:
         yield Notice(level="warning", text="The archived checkpoint was read back but not evaluated.")
-    elif golden.recorded_loss is None:
+    elif golden.reference_loss is None:
         yield Notice(
-            level="warning", text="The archived checkpoint was evaluated, but its step has no recorded loss to compare."
+            level="warning", text="The archived checkpoint was evaluated, but there is no loss to compare it with."
         )
     elif not golden.proven:
-        text = f"The archived checkpoint evaluates to {golden.restored_loss!r}, recorded was {golden.recorded_loss!r}."
+        wanted = f"{golden.reference_loss!r} ({golden.proof})"
+        text = f"The archived checkpoint evaluates to {golden.restored_loss!r}, not {wanted}."
         yield Notice(level="bad", text=text)
     if golden.refused:
         yield Notice(level="warning", text=f"Newer checkpoints were not sound: {'; '.join(golden.refused[:3])}.")

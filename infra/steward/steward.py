@@ -39,6 +39,7 @@ from infra.steward.observe import Observer
 from infra.steward.past import LIVE
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
+from infra.steward.tiers import TierWatch
 from infra.store import CampaignStore, Lease
 from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
 
@@ -61,6 +62,7 @@ class Steward:
         self.nodes = GpuNodes(account, client, self.names, lease.check)
         self.observer = Observer(config, client, self.nodes, past.spent(store, config))
         self.logs = LogShipper(client, store, self._heard)
+        self.tiers = TierWatch(store)
         self._take_over()
         self.loss: float | None = None
         self._said, self._published = "", 0.0
@@ -296,6 +298,7 @@ class Steward:
             ],
             "nodes": [node.model_dump(mode="json") for node in seen.nodes],
         }
+        self.tiers.tell(self.observer.agents)
         said = json.dumps({key: value for key, value in figures.items() if key not in ("at", "spent_usd")})
         now = time.monotonic()
         if said != self._said or now - self._published > _PUBLISH_EVERY_S:

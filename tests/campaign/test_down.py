@@ -109,6 +109,7 @@ def test_what_is_sound_is_archived_before_everything_falls_and_is_certified(ende
     assert finished["outcome"] == "stopped"
     ended_at = next(event["data"] for event in events if event["kind"] == "attempt.ended")
     assert archived["step"] == finished["committed_step"] >= ended_at["step"], "what the stop committed is archived"
+    assert archived["restored_evaluation_loss"] == archived["reference_evaluation_loss"] is not None
     assert [event["data"]["clean"] for event in events if event["kind"] == "certified"] == [True]
 
 

@@ -9,6 +9,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -206,6 +208,15 @@ def test_the_golden_checkpoint_evaluates_as_recorded(story: Story, struck: Any) 
     assert archived["step"] == STEPS
     assert archived["restored_evaluation_loss"] == archived["recorded_evaluation_loss"] is not None
     assert (story.rehearsal.archived("golden") / f"step-{STEPS:08d}" / "manifest.json").exists()
+    assert (story.rehearsal.archived("huggingface") / "model.safetensors").exists()
+
+
+def test_it_evaluates_the_same_at_home_from_what_the_site_left(story: Story, struck: Any) -> None:
+    archived = story.rehearsal.archived
+    command = [sys.executable, "-m", "trainer.evaluate", "--config", str(archived("train.json"))]
+    command += ["--checkpoint", str(archived("golden") / f"step-{STEPS:08d}"), "--data", str(archived("data"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["equal"], done.stderr
 
 
 def test_a_volume_with_the_campaigns_tag_that_the_stack_does_not_know_is_swept(story: Story) -> None:

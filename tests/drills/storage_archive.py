@@ -16,14 +16,15 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from boto3.s3.transfer import TransferConfig
 from storage_damage import flip
 from storage_gang import CAMPAIGN, Camp, Orders, run_attempt
 
@@ -31,13 +32,18 @@ from infra.account import Account
 from infra.actions import archive
 from infra.actions.archive_bucket import ArchiveBucket
 from infra.actions.archive_files import workspace
+from infra.actions.parts import Parts
+from infra.actions.transfer import Transfer
+from infra.errors import PermanentError
+from trainer.checkpoint.export import export
 from trainer.contract import DataConfig, ModelConfig, TrainConfig
+from trainer.errors import TrainerError
 from trainer.evaluate import evaluate
 
 STATE = "state"
 _PR_SET_PDEATHSIG = 1
 PART = 5 * 2**20
-"""S3's smallest part: the padding of a case makes one file of two parts."""
+"""S3's smallest part: the padding of a case makes one file of three parts."""
 FAULTS: tuple[dict[str, Any], ...] = (
     {"action": "PutObject", "effect": "refuse", "code": "InternalError", "status": 500},
     {"action": "PutObject", "effect": "refuse", "code": "SlowDown", "status": 503},
@@ -82,14 +88,15 @@ class Archives:
         self._pid, self.endpoint, key, secret = _start_aws(work)
         # For this process and its children only; the emulator takes no others.
         os.environ |= {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
-        self._prepared: tuple[Camp, TrainConfig] | None = None
+        self._prepared: tuple[Camp, Camp, TrainConfig] | None = None
 
     def close(self) -> None:
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
     def case(self, number: int, folder: Path, chance: random.Random) -> tuple[str, str]:
-        template, config = self._prepared = self._prepared or self._prepare()
+        evaluated, stopped, config = self._prepared = self._prepared or self._prepare()
+        template = chance.choice((evaluated, evaluated, stopped))
         s3, bucket = _account().client("s3"), f"archive-{number}"
         s3.create_bucket(Bucket=bucket)
         s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
@@ -134,7 +141,14 @@ class Archives:
         assert len(versions) == 1, f"{len(versions)} manifests were written"
         manifest = json.loads(s3.get_object(Bucket=bucket, Key=versions[0]["Key"])["Body"].read())
         assert manifest["step"] == wanted and bool(manifest["refused"]) == (wanted != 30), manifest
-        assert manifest["recorded_evaluation_loss"] == manifest["restored_evaluation_loss"]
+        recorded = manifest["recorded_evaluation_loss"]
+        assert manifest["reference_evaluation_loss"] == manifest["restored_evaluation_loss"] == self._loss
+        stopped = template.root.name == "stopped"
+        assert (recorded, manifest["proof"]) == (
+            (None, "evaluated before upload") if stopped else (self._loss, "recorded in training")
+        )
+        names = {item["key"].removeprefix(prefix) for item in manifest["objects"]}
+        assert {"huggingface/model.safetensors", "huggingface/README.md", "data/tokenizer.json"} <= names
         listed = {item["key"].removeprefix(prefix): item for item in manifest["objects"]}
         for item in listed.values():
             body = s3.get_object(Bucket=bucket, Key=item["key"], VersionId=item["version"])["Body"].read()
@@ -170,12 +184,14 @@ class Archives:
             code = 70
             try:
                 code = _archive(camp, bucket, config, self.work / "data", log, kill)
+            except BaseException as error:
+                archive.say("crashed", why="".join(traceback.format_exception(error))[-3000:])
             finally:
                 os._exit(code)
         return child, log
 
-    def _prepare(self) -> tuple[Camp, TrainConfig]:
-        """A checkpoint of a real model at steps 10, 20, 30, with the loss that it evaluates to."""
+    def _prepare(self) -> tuple[Camp, Camp, TrainConfig]:
+        """Checkpoints of a real model at steps 10, 20, 30, with the loss that it evaluates to, and without."""
         import torch
 
         from trainer.data.prepare import prepare
@@ -203,18 +219,21 @@ class Archives:
         torch.manual_seed(1)
         model = Transformer(config.model)
         reader = open_data(data, digest, config.model.vocabulary, config.model.context, config.data.seed)
-        loss = evaluation_loss(model, reader, config, torch.device("cpu"))
+        self._loss = evaluation_loss(model, reader, config, torch.device("cpu"))
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        camp = Camp(self.work / "template", 1, 1)
-        camp.root.mkdir()
-        orders = Orders(1, (10, 20, 30), weights=weights, evaluation_loss=loss, padding_bytes=PART + 4096)
-        assert run_attempt(camp, orders) == [0], camp.log(0, 1).read_text()
+        camps = []
+        for name, loss in (("evaluated", self._loss), ("stopped", None)):
+            camp = Camp(self.work / name, 1, 1)
+            camp.root.mkdir()
+            orders = Orders(1, (10, 20, 30), weights=weights, evaluation_loss=loss, padding_bytes=2 * PART + 4096)
+            assert run_attempt(camp, orders) == [0], camp.log(0, 1).read_text()
+            camps.append(camp)
         s3 = _account().client("s3")
         s3.create_bucket(Bucket=STATE)
         for name in ("spec.json", "plan.json", "events/a/000000.json", "leases/driver.json"):
             s3.put_object(Bucket=STATE, Key=f"campaigns/{CAMPAIGN}/{name}", Body=name.encode())
         s3.put_object(Bucket=STATE, Key="images/i.json", Body=b"{}")
-        return camp, config
+        return camps[0], camps[1], config
 
     def _rule(self, rule: dict[str, Any], bucket: str, chance: random.Random) -> dict[str, Any]:
         path = "/state*" if rule["action"] == "ListObjectsV2" else f"/{bucket}*"
@@ -238,18 +257,25 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
     os.dup2(descriptor, 2)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     s3 = _account().client("s3")
-    if kill is not None:
-        _kill_at(s3, *kill)
-    transfer = TransferConfig(multipart_threshold=PART, multipart_chunksize=PART, max_concurrency=2)
+    transfer = Transfer(s3, bucket, PART, 4, _Struck(s3, *kill) if kill else None)
     shelf = ArchiveBucket(s3, bucket, f"campaigns/{CAMPAIGN}", archive.say, 5, timedelta(milliseconds=20), transfer)
     settings = archive.ArchiveConfig(
         campaign=CAMPAIGN, region="us-east-1", state_bucket=STATE, archive_bucket=bucket, image_manifest="images/i.json"
     )
     places = archive.Places(camp.root / "shared", data.parent / "train.json", data)
 
+    def loss(checkpoint: Path) -> float:
+        try:
+            return float(evaluate(checkpoint, config, data)["evaluation_loss"])
+        except TrainerError as error:  # as a process of its own would end
+            raise PermanentError("the checkpoint could not be evaluated", seen=str(error)) from error
+
+    def write(checkpoint: Path, out: Path) -> None:
+        export(checkpoint, config, data, out)
+
     def run(work: Path) -> archive.ArchiveManifest:
-        loss = lambda checkpoint: float(evaluate(checkpoint, config, data)["evaluation_loss"])  # noqa: E731
-        return archive.Archiver(settings, shelf, work, places, loss).run()
+        model = archive.Model(loss, write)
+        return archive.Archiver(settings, shelf, work, places, model).run()
 
     try:
         with workspace(camp.root / "local-0") as work:
@@ -260,19 +286,29 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
     return 0
 
 
-def _kill_at(s3: Any, number: int, after: bool) -> None:
-    """SIGKILL before, or right after, the Nth call to S3."""
-    lock, seen = threading.Lock(), [0]
+class _Struck(Parts):
+    """SIGKILL before, or right after, the Nth call to S3, of the client's and of those that carry parts."""
 
-    def strike(model: Any, **_: Any) -> None:
-        with lock:
-            seen[0] += 1
-            if seen[0] == number:
-                line = json.dumps({"event": "killing", "call": f"{model.name} {'after' if after else 'before'}"})
+    def __init__(self, s3: Any, number: int, after: bool) -> None:
+        super().__init__(s3)
+        self._number, self._after, self._seen, self._guard = number, after, 0, threading.Lock()
+        s3.meta.events.register("after-call.s3" if after else "before-call.s3", self._count)
+
+    def _count(self, model: Any, **_: Any) -> None:
+        with self._guard:
+            self._seen += 1
+            if self._seen == self._number:
+                line = json.dumps({"event": "killing", "call": f"{model.name} {'after' if self._after else 'before'}"})
                 os.write(1, f"{line}\n".encode())
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    s3.meta.events.register("after-call.s3" if after else "before-call.s3", strike)
+    def _start(self, operation: str, method: str, url: str, headers: Any, answer: Any, *rest: Any, **more: Any) -> None:
+        model = SimpleNamespace(name=operation)
+        if self._after:
+            answer.add_done_callback(lambda _: self._count(model))
+        else:
+            self._count(model)
+        super()._start(operation, method, url, headers, answer, *rest, **more)
 
 
 def _finish(child: int, log: Path) -> Ending:

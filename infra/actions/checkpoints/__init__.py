@@ -1,0 +1,1 @@
+"""Checkpoints wherever they lie, for people: listed, verified, compared, restored, pruned."""

@@ -1,0 +1,117 @@
+"""From what a person typed to a place: a folder, an s3:// prefix, or the name of a campaign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra import names
+from infra.account import Account
+from infra.actions.archive_manifest import GOLDEN, MANIFEST_NAME, ArchiveManifest
+from infra.actions.checkpoints.place import BucketPlace, FolderPlace, Place
+from infra.actions.transfer import Transfer
+from infra.errors import UserError
+from infra.folders import results_folder
+from infra.store import CampaignStore
+from trainer.contract import step_of_folder
+from trainer.contract.listing import Listed, Listing
+
+TIERS = "checkpoints.json"
+"""In the record: what the steward last saw on the local and on the shared tier."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A place, and what else is known of it."""
+
+    place: Place
+    step: int | None = None
+    """Where a single step was named."""
+    tiers: tuple[Listed, ...] = ()
+    """Of a campaign: what its nodes and its shared file system hold, as the steward last saw it."""
+    archive: ArchiveManifest | None = None
+
+
+def is_campaign(typed: str) -> bool:
+    """Whether it can only be a campaign's name."""
+    return not typed.startswith("s3://") and "/" not in typed and not Path(typed).exists()
+
+
+def find(typed: str, region: str) -> Found:
+    """Raises `UserError` for what is neither a folder, nor a prefix, nor a campaign that is known here."""
+    if typed.startswith("s3://"):
+        return _in_bucket(typed, region)
+    if not is_campaign(typed):
+        return _in_folder(Path(typed))
+    return _of_campaign(typed, region)
+
+
+def _in_folder(path: Path) -> Found:
+    if not path.is_dir():
+        raise UserError("there is no such folder", seen=path, cure="name a folder, an s3:// prefix or a campaign")
+    if (step := step_of_folder(path.resolve().name)) is not None:
+        return Found(FolderPlace(path.resolve().parent), step)
+    holding = [folder for folder in (path, path / GOLDEN) if _holds_steps(folder)]
+    if not holding:
+        below = sorted(folder.name for folder in path.iterdir() if folder.is_dir() and _holds_steps(folder))
+        cure = f"one of: {', '.join(below)}" if below else "name the folder in which step-<8 digits> lie"
+        raise UserError("there are no checkpoints in this folder", seen=path, cure=cure)
+    return Found(FolderPlace(holding[0]))
+
+
+def _in_bucket(typed: str, region: str) -> Found:
+    bucket, _, prefix = typed.removeprefix("s3://").partition("/")
+    prefix = prefix.rstrip("/")
+    s3 = Account(region).client("s3")
+    transfer = Transfer(s3, bucket)
+    head, _, last = prefix.rpartition("/")
+    if (step := step_of_folder(last)) is not None:
+        return Found(BucketPlace(s3, bucket, head, transfer), step)
+    inner = "/".join(filter(None, (prefix, GOLDEN)))
+    archive = BucketPlace(s3, bucket, inner, transfer)
+    manifest = _manifest(archive, f"{prefix}/{MANIFEST_NAME}")
+    if manifest is not None or (archive.objects(f"{inner}/") and not BucketPlace(s3, bucket, prefix, transfer).rows()):
+        return Found(archive, archive=manifest)
+    return Found(BucketPlace(s3, bucket, prefix, transfer))
+
+
+def _of_campaign(campaign: str, region: str) -> Found:
+    account = Account(region)
+    try:
+        identity = account.identity()
+        where = names.buckets(identity["Account"], region)
+        store = CampaignStore(account.client("s3"), where.state, campaign, "checkpoints")
+        known = store.get_json("spec.json") is not None
+    except UserError:
+        if not _exported(campaign).is_dir():
+            raise
+        known = False
+    if not known:
+        if _exported(campaign).is_dir():
+            return _in_folder(_exported(campaign))
+        cure = "name a campaign of this account, a folder, or an s3:// prefix"
+        raise UserError("there is no such campaign here", seen=campaign, cure=cure)
+    found = _in_bucket(f"s3://{where.archive}/{store.prefix}", region)
+    return Found(found.place, tiers=_tiers(store.get_json(TIERS)), archive=found.archive)
+
+
+def _exported(campaign: str) -> Path:
+    """What the end of a rehearsal's site left of a campaign's archive."""
+    return results_folder(campaign) / "archive"
+
+
+def _tiers(stored: Any) -> tuple[Listed, ...]:
+    return () if stored is None else Listing.model_validate(stored).rows
+
+
+def _holds_steps(folder: Path) -> bool:
+    return folder.is_dir() and any(step_of_folder(path.name) is not None for path in folder.iterdir())
+
+
+def _manifest(place: BucketPlace, key: str) -> ArchiveManifest | None:
+    content = place.get(key)
+    try:
+        return None if content is None else ArchiveManifest.model_validate_json(content)
+    except ValueError:
+        return None

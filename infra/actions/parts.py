@@ -1,0 +1,163 @@
+"""Single requests to S3 through the AWS Common Runtime: many at once on native threads, each of one part.
+
+The runtime's own multipart upload cannot go on after its process was killed; so the parts are ours, and the requests,
+connections and retries are the runtime's. Requests are presigned by botocore: endpoint, addressing style and
+credentials are those of the given client, whatever S3 it talks to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from concurrent.futures import Future
+from functools import cached_property
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from botocore.exceptions import ClientError, HTTPClientError
+
+_PRESIGNED_S = 3600
+_RETRIES = 3
+_BACKOFF_MS = 100
+_BACKOFF_LIMIT_S = 5
+_CODE = re.compile(rb"<Code>([^<]+)</Code>")
+_MESSAGE = re.compile(rb"<Message>([^<]*)</Message>")
+
+
+class Altered(Exception):
+    """What was to be sent, or to be fetched, does not hold the bytes that were promised."""
+
+
+class Parts:
+    """Requests of one part each; thread-safe. The runtime starts with the first: a process may fork before."""
+
+    def __init__(self, s3: Any) -> None:
+        self._s3 = s3
+        self._lock = threading.Lock()
+
+    def put(self, where: dict[str, Any], headers: dict[str, str], body: BinaryIO, size: int) -> Future[dict[str, str]]:
+        """UploadPart of `where` (Bucket, Key, UploadId, PartNumber); the future holds the answer's headers.
+
+        Raises, from the future, `ClientError` as boto3 would, `HTTPClientError` for what happened on the way.
+        """
+        url = self._s3.generate_presigned_url("upload_part", Params=where, ExpiresIn=_PRESIGNED_S, HttpMethod="PUT")
+        answer: Future[dict[str, str]] = Future()
+        seen: dict[str, str] = {}
+
+        def on_headers(status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
+            seen.update({name.lower(): value for name, value in headers})
+
+        sent = {"Content-Length": str(size), **headers}
+        self._start("UploadPart", "PUT", url, sent, answer, lambda: seen, body=body, on_headers=on_headers)
+        return answer
+
+    def get(self, where: dict[str, Any], start: int, size: int, of: int) -> Future[bytes]:
+        """Bytes [start, start + size) of an object (Bucket, Key, VersionId) of `of` bytes.
+
+        Raises, from the future, `HTTPClientError` for a shorter answer, `Altered` where the object has another size.
+        """
+        url = self._s3.generate_presigned_url("get_object", Params=where, ExpiresIn=_PRESIGNED_S)
+        answer: Future[bytes] = Future()
+        # By offset in the object: a request that the runtime tries again begins anew.
+        chunks: dict[int, bytes] = {}
+        seen: dict[str, str] = {}
+
+        def on_headers(status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
+            seen.update({name.lower(): value for name, value in headers})
+
+        def on_body(chunk: bytes, offset: int, **_: Any) -> None:
+            chunks[offset] = chunk
+
+        def whole() -> bytes:
+            total = seen.get("content-range", "").rpartition("/")[2]
+            if total.isdigit() and int(total) != of:
+                raise Altered(f"{where['Key']}: {total} bytes, not {of}")
+            content = chunks.get(start, b"")
+            if len(chunks) > 1:
+                content = b"".join(chunks[offset] for offset in sorted(chunks))
+            if len(content) != size:
+                raise HTTPClientError(error=f"{len(content)} of {size} bytes came")
+            return content
+
+        headers = {"Range": f"bytes={start}-{start + size - 1}"}
+        self._start("GetObject", "GET", url, headers, answer, whole, on_headers=on_headers, on_body=on_body)
+        return answer
+
+    def _start(
+        self,
+        operation: str,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        answer: Future[Any],
+        result: Any,
+        body: BinaryIO | None = None,
+        **callbacks: Any,
+    ) -> None:
+        from awscrt import http
+        from awscrt.s3 import S3RequestType
+
+        split = urlsplit(url)
+        named = http.HttpHeaders([("Host", split.netloc), *headers.items()])
+        request = http.HttpRequest(method, f"{split.path}?{split.query}", named, body)
+
+        def on_done(error: Exception | None = None, **_: Any) -> None:
+            try:
+                if error is not None:
+                    raise translated(error, operation)
+                answer.set_result(result())
+            except Exception as failure:
+                answer.set_exception(failure)
+
+        self._client.make_request(
+            type=S3RequestType.DEFAULT, request=request, operation_name=operation, on_done=on_done, **callbacks
+        )
+
+    @property
+    def _client(self) -> Any:
+        with self._lock:
+            return self._runtime
+
+    @cached_property
+    def _runtime(self) -> Any:
+        from awscrt.io import (
+            ClientBootstrap,
+            ClientTlsContext,
+            DefaultHostResolver,
+            EventLoopGroup,
+            TlsContextOptions,
+        )
+        from awscrt.s3 import S3Client, S3RequestTlsMode, S3RetryConfig
+
+        loops = EventLoopGroup(min(8, os.cpu_count() or 1))
+        secure = urlsplit(self._s3.meta.endpoint_url).scheme == "https"
+        tls = None
+        if secure and (bundle := os.environ.get("AWS_CA_BUNDLE")):
+            trusted = TlsContextOptions()
+            trusted.override_default_trust_store_from_path(ca_filepath=bundle)
+            tls = ClientTlsContext(trusted).new_connection_options()
+        return S3Client(
+            bootstrap=ClientBootstrap(loops, DefaultHostResolver(loops)),
+            region=self._s3.meta.region_name,
+            tls_mode=S3RequestTlsMode.ENABLED if secure else S3RequestTlsMode.DISABLED,
+            tls_connection_options=tls,
+            retry_config=S3RetryConfig(_RETRIES, _BACKOFF_MS, _BACKOFF_LIMIT_S),
+        )
+
+
+def translated(error: Exception, operation: str) -> Exception:
+    """The runtime's error as botocore would have raised it."""
+    status = getattr(error, "status_code", None)
+    if status is None or status < 300:
+        return HTTPClientError(error=f"{operation}: {error}")
+    body = bytes(getattr(error, "body", None) or b"")
+    code, message = _CODE.search(body), _MESSAGE.search(body)
+    parsed = {
+        "Error": {
+            "Code": code.group(1).decode() if code else str(status),
+            "Message": message.group(1).decode() if message else str(error),
+        },
+        "ResponseMetadata": {"HTTPStatusCode": int(status)},
+    }
+    return ClientError(parsed, operation)  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""`bivouac checkpoints ...` as the command line knows it; what each does is in `checkpoints`, imported when called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+checkpoints = typer.Typer(
+    no_args_is_help=True, help="Checkpoints of a campaign, of a folder, or below an s3:// prefix."
+)
+console = Console(highlight=False)
+
+Place = Annotated[str, typer.Argument(help="A campaign's name, a folder, or s3://bucket/prefix.")]
+OneStep = Annotated[int | None, typer.Option("--step", help="This step; else the newest, or the golden one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Region = Annotated[str, typer.Option(envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")]
+
+
+@checkpoints.command("list")
+def checkpoints_list(place: Place, region: Region = "us-east-1", json: Json = False) -> None:
+    """Every step on every tier that can be seen from here."""
+    _enter_place(place)
+    from infra.commands.checkpoints import list_command
+
+    raise typer.Exit(list_command(place, region, json, console))
+
+
+@checkpoints.command("verify")
+def checkpoints_verify(place: Place, step: OneStep = None, region: Region = "us-east-1", json: Json = False) -> None:
+    """Read every byte and compare digests; names each bad shard, exits 74 when there is one."""
+    _enter_place(place)
+    from infra.commands.checkpoints import verify_command
+
+    raise typer.Exit(verify_command(place, step, region, json, console))
+
+
+@checkpoints.command("diff")
+def checkpoints_diff(
+    place: Place,
+    first: Annotated[int, typer.Argument(help="A step.")],
+    second: Annotated[int, typer.Argument(help="Another step.")],
+    other: Annotated[str | None, typer.Option("--in", help="The second step's place; else the same.")] = None,
+    region: Region = "us-east-1",
+    json: Json = False,
+) -> None:
+    """Tensors and metadata in which two steps differ; exits 1 when they do."""
+    _enter_place(place)
+    from infra.commands.checkpoints import diff_command
+
+    raise typer.Exit(diff_command((place, first), (other or place, second), region, json, console))
+
+
+@checkpoints.command("restore")
+def checkpoints_restore(
+    place: Place,
+    out: Annotated[Path, typer.Argument(help="Folder to bring it to; a restore that was cut off goes on.")],
+    step: OneStep = None,
+    region: Region = "us-east-1",
+) -> None:
+    """Bring a step here, every shard verified, and say how to load it."""
+    _enter_place(place)
+    from infra.commands.checkpoints import restore_command
+
+    raise typer.Exit(restore_command(place, out, step, region, console))
+
+
+@checkpoints.command("prune")
+def checkpoints_prune(
+    place: Place,
+    keep: Annotated[int, typer.Option(min=0, help="Newest committed steps to keep.")] = 2,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    region: Region = "us-east-1",
+    json: Json = False,
+) -> None:
+    """Remove old steps, after showing which; never the newest that is proven by reading it."""
+    _enter_place(place)
+    from infra.commands.checkpoints import prune_command
+
+    raise typer.Exit(prune_command(place, keep, yes, region, json, console))
+
+
+def _enter_place(place: str) -> None:
+    from infra import target
+    from infra.actions.checkpoints.find import is_campaign
+
+    if is_campaign(place):
+        target.enter_where(place)

@@ -1,0 +1,51 @@
+"""What local and shared tier hold, into the record: nobody outside of the cluster can look there."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from infra.actions.checkpoints.find import TIERS
+from infra.store import CampaignStore
+from trainer.contract import AGENT_PORT, SHARED_CHECKPOINTS
+from trainer.contract.listing import CHECKPOINTS_PATH, Listed, Listing, list_folder
+
+_EVERY_S = 15.0
+_TIMEOUT_S = 2.0
+
+
+class TierWatch:
+    """Looks at most every few seconds, in a thread of its own, and writes only what has changed."""
+
+    def __init__(self, store: CampaignStore, shared: Path = Path(SHARED_CHECKPOINTS)) -> None:
+        self._store, self._shared = store, shared / store.campaign
+        self._next, self._said = 0.0, ""
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tiers")
+
+    def tell(self, agents: Mapping[str, str]) -> None:
+        """`agents`: pod name -> pod IP. Never raises, never waits: people's eyes must not hold up the steward."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _EVERY_S
+            self._pool.submit(self.look, tuple(agents.values()))
+
+    def look(self, addresses: tuple[str, ...]) -> Listing:
+        """A node that does not answer is left out: its disk may be as it was, or gone."""
+        rows = list_folder(self._shared, "shared", self._store.campaign)
+        for address in addresses:
+            rows += _of_node(address)
+        listing = Listing(rows=tuple(rows))
+        if (said := listing.model_dump_json()) != self._said:
+            self._store.put_json(TIERS, listing.model_dump(mode="json"))
+            self._said = said
+        return listing
+
+
+def _of_node(address: str) -> list[Listed]:
+    try:
+        with urllib.request.urlopen(f"http://{address}:{AGENT_PORT}{CHECKPOINTS_PATH}", timeout=_TIMEOUT_S) as answer:
+            return list(Listing.model_validate_json(answer.read()).rows)
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,220 @@
+"""The archive against an emulated S3 in this process: what proves it, and what travels again after it was cut off."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from aws_account import world  # noqa: F401
+from botocore.config import Config
+from botocore.exceptions import HTTPClientError
+
+from infra.actions import archive
+from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Content
+from infra.actions.archive_manifest import MANIFEST_NAME, Proof
+from infra.actions.parts import Altered, Parts
+from infra.actions.transfer import MIB, Transfer
+from infra.errors import PermanentError
+from infra.rehearsal.aws.world import World
+from trainer.contract import Manifest, Shard, attempt_folder, step_folder
+
+CAMPAIGN, STEP, PART = "tiny", 30, 5 * MIB
+PREFIX = f"campaigns/{CAMPAIGN}"
+
+
+class Wire(Parts):
+    """Counts requests; the `cut`-th and later ones are lost on the way."""
+
+    def __init__(self, s3: Any) -> None:
+        super().__init__(s3)
+        self.sent: list[int] = []
+        self.got: list[int] = []
+        self.cut: int | None = None
+
+    def put(self, where: dict[str, Any], headers: dict[str, str], body: Any, size: int) -> Future[dict[str, str]]:
+        if self.cut is not None and len(self.sent) >= self.cut:
+            lost: Future[dict[str, str]] = Future()
+            lost.set_exception(HTTPClientError(error="cut off"))
+            return lost
+        self.sent.append(where["PartNumber"])
+        return super().put(where, headers, body, size)
+
+    def get(self, where: dict[str, Any], start: int, size: int, of: int) -> Future[bytes]:
+        self.got.append(start)
+        return super().get(where, start, size, of)
+
+
+@pytest.fixture
+def site(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> SimpleNamespace:  # noqa: F811
+    key, secret = world.operator_key
+    session = boto3.Session(key, secret, region_name=world.region)
+    s3 = session.client("s3", endpoint_url=world.endpoint_url, config=Config(signature_version="s3v4"))
+    name = hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+    for bucket in (f"archive-{name}", f"state-{name}"):
+        s3.create_bucket(Bucket=bucket)
+    for record in ("spec.json", "live.json"):
+        s3.put_object(Bucket=f"state-{name}", Key=f"{PREFIX}/{record}", Body=b'{"spent_usd": 12.5, "owner": "ann"}')
+    wire, said = Wire(s3), list[dict[str, Any]]()
+    bucket = ArchiveBucket(
+        s3,
+        f"archive-{name}",
+        PREFIX,
+        lambda event, **fields: said.append({"event": event, **fields}),
+        tries=2,
+        pause=timedelta(milliseconds=1),
+        transfer=Transfer(s3, f"archive-{name}", PART, 4, wire),
+    )
+    data = tmp_path / "data"
+    data.mkdir()
+    shard = b"held out" * 10
+    (data / "validation-00000.bin").write_bytes(shard)
+    (data / "tokenizer.json").write_text("{}")
+    held = {"file": "validation-00000.bin", "sha256": hashlib.sha256(shard).hexdigest()}
+    (data / "manifest.json").write_text(json.dumps({"validation": [held], "unigram_loss": 6.2}))
+    (tmp_path / "train.json").write_text("{}")
+    (tmp_path / "work").mkdir()
+    return SimpleNamespace(s3=s3, bucket=bucket, wire=wire, said=said, root=tmp_path, data=data, state=f"state-{name}")
+
+
+def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77) -> Path:
+    """A committed checkpoint of one large and one small shard on the shared tier."""
+    folder = site.root / "shared" / CAMPAIGN / step_folder(STEP)
+    shards = []
+    for name, body in (("large.pt", bytes(range(256)) * (size // 256 + 1)), ("small.pt", b"small" * 99)):
+        path = folder / attempt_folder(1) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body[:size])
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        shards.append(Shard(file=f"attempt-0001/{name}", size_bytes=path.stat().st_size, sha256=digest, rank=0))
+    manifest = Manifest(
+        campaign=CAMPAIGN,
+        attempt=1,
+        step=STEP,
+        tokens=99,
+        world_size=1,
+        zero_stage=1,
+        position=1,
+        loss=2.5,
+        evaluation_loss=loss,
+        config_digest="c",
+        data_digest="d",
+        shards=tuple(shards),
+    )
+    (folder / "manifest.json").write_bytes(manifest.serialize())
+    return folder
+
+
+def archiver(site: SimpleNamespace, losses: dict[str, float]) -> archive.Archiver:
+    """`losses`: what the model evaluates to on the shared tier, and out of what was read back."""
+
+    def evaluate(checkpoint: Path) -> float:
+        return losses["work" if (site.root / "work") in checkpoint.parents else "shared"]
+
+    def export(checkpoint: Path, out: Path) -> None:
+        out.mkdir()
+        (out / "model.safetensors").write_bytes((checkpoint / "attempt-0001/small.pt").read_bytes())
+
+    config = archive.ArchiveConfig(
+        campaign=CAMPAIGN,
+        region="us-east-1",
+        state_bucket=site.state,
+        archive_bucket=site.bucket.bucket,
+        image_manifest="images/none.json",
+    )
+    places = archive.Places(site.root / "shared", site.root / "train.json", site.data)
+    return archive.Archiver(config, site.bucket, site.root / "work", places, archive.Model(evaluate, export))
+
+
+def test_a_recorded_loss_proves_the_archive_without_another_evaluation(site: SimpleNamespace) -> None:
+    commit(site, loss=2.25)
+    manifest = archiver(site, {"work": 2.25}).run()
+    assert (manifest.proof, manifest.reference_evaluation_loss) == (Proof.RECORDED, 2.25)
+    names = {item.key.removeprefix(f"{PREFIX}/") for item in manifest.objects}
+    assert {"data/tokenizer.json", "data/validation-00000.bin", "huggingface/model.safetensors"} <= names
+    card = site.s3.get_object(Bucket=site.bucket.bucket, Key=f"{PREFIX}/huggingface/README.md")["Body"].read().decode()
+    assert "12.50 USD" in card and "| trained by | ann |" in card and "2.25 nats" in card
+
+
+def test_a_step_without_a_recorded_loss_is_evaluated_before_the_upload(site: SimpleNamespace) -> None:
+    commit(site, loss=None)
+    manifest = archiver(site, {"shared": 2.5, "work": 2.5}).run()
+    assert manifest.proof is Proof.EVALUATED and manifest.recorded_evaluation_loss is None
+    assert manifest.reference_evaluation_loss == manifest.restored_evaluation_loss == 2.5
+
+
+@pytest.mark.parametrize("recorded", [None, 2.5])
+def test_another_loss_after_the_read_back_is_no_archive(site: SimpleNamespace, recorded: float | None) -> None:
+    commit(site, loss=recorded)
+    with pytest.raises(PermanentError, match="does not evaluate as the one that was archived"):
+        archiver(site, {"shared": 2.5, "work": 2.5000000000000004}).run()
+    assert site.bucket.get(MANIFEST_NAME) is None
+
+
+def test_a_cut_off_upload_goes_on_with_the_parts_that_are_missing(site: SimpleNamespace) -> None:
+    path = commit(site, loss=2.0, size=PART * 5 + 11) / "attempt-0001/large.pt"
+    content = Content.of_file(path)
+    site.wire.cut = 3
+    with pytest.raises(HTTPClientError):
+        site.bucket.place("large", content)
+    assert sorted(site.wire.sent) == [1, 2, 3]
+    site.wire.cut = None
+    item = site.bucket.place("large", content)
+    assert sorted(site.wire.sent) == [1, 2, 3, 4, 5, 6], "a part was sent twice"
+    assert [said["parts_already_there"] for said in site.said if said["event"] == "resumed"] == [3]
+    site.bucket.read_back(item, site.root / "back")
+    assert (site.root / "back").read_bytes() == path.read_bytes()
+
+
+def test_parts_of_other_bytes_under_the_same_key_are_not_taken_over(site: SimpleNamespace) -> None:
+    path = commit(site, loss=2.0, size=PART * 2) / "attempt-0001/large.pt"
+    ours = Content.of_file(path)
+    site.wire.cut = 1
+    other = site.root / "other"
+    other.write_bytes(b"y" * ours.size_bytes)
+    with pytest.raises(HTTPClientError):
+        site.bucket.place("large", Content(other, ours.size_bytes, ours.sha256))  # the claim is of our bytes
+    site.wire.cut = None
+    item = site.bucket.place("large", ours)
+    site.bucket.read_back(item, None)
+
+
+def test_bytes_that_changed_on_the_way_are_never_completed(site: SimpleNamespace) -> None:
+    path = commit(site, loss=2.0) / "attempt-0001/large.pt"
+    content = Content.of_file(path)
+    body = bytearray(path.read_bytes())
+    body[len(body) // 2] ^= 1
+    path.write_bytes(body)
+    with pytest.raises(Altered):
+        site.bucket.place("large", content)
+    assert site.s3.list_objects_v2(Bucket=site.bucket.bucket).get("KeyCount") == 0
+
+
+def test_a_longer_object_is_not_taken_for_its_beginning(site: SimpleNamespace) -> None:
+    body = b"z" * (PART * 2 + 5)
+    site.s3.put_object(Bucket=site.bucket.bucket, Key="k", Body=body + b"more")
+    item = ArchivedObject(key="k", size_bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
+    with pytest.raises(Exception, match="bytes, not"):
+        site.bucket.read_back(item, None)
+
+
+def test_more_parts_than_the_bound_are_never_in_memory(site: SimpleNamespace) -> None:
+    path = commit(site, loss=2.0, size=PART * 9) / "attempt-0001/large.pt"
+    running, most = [0], [0]
+    start = site.wire._start
+
+    def counted(*rest: Any, **more: Any) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        rest[4].add_done_callback(lambda _: running.__setitem__(0, running[0] - 1))
+        start(*rest, **more)
+
+    site.wire._start = counted
+    site.bucket.read_back(site.bucket.place("large", Content.of_file(path)), None)
+    assert 2 <= most[0] <= 4

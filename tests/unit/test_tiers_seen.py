@@ -1,0 +1,80 @@
+"""What the nodes and the shared file system hold reaches people through the record."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.actions.checkpoints.find import TIERS
+from infra.steward import tiers
+from infra.steward.tiers import TierWatch
+from trainer import serving
+from trainer.contract import Manifest, Shard, attempt_folder, step_folder
+from trainer.contract.listing import Listing
+from trainer.serving import Node, serve
+
+CAMPAIGN = "seen"
+
+
+class Record:
+    """The part of the campaign's store that is written to."""
+
+    campaign = CAMPAIGN
+
+    def __init__(self) -> None:
+        self.put: list[tuple[str, Any]] = []
+
+    def put_json(self, name: str, value: Any) -> None:
+        self.put.append((name, value))
+
+
+def commit(tier: Path, step: int, here: tuple[str, ...]) -> None:
+    """A step with two shards, of which a tier may hold one."""
+    folder = tier / CAMPAIGN / step_folder(step)
+    folder.mkdir(parents=True)
+    shards = tuple(
+        Shard(file=f"{attempt_folder(1)}/{name}", size_bytes=5, sha256=hashlib.sha256(b"bytes").hexdigest(), rank=rank)
+        for rank, name in enumerate(("a.pt", "b.pt"))
+    )
+    for name in here:
+        (folder / attempt_folder(1)).mkdir(exist_ok=True)
+        (folder / attempt_folder(1) / name).write_bytes(b"bytes")
+    manifest = Manifest(
+        campaign=CAMPAIGN,
+        attempt=1,
+        step=step,
+        tokens=1,
+        world_size=2,
+        zero_stage=1,
+        position=1,
+        loss=1.0,
+        config_digest="c",
+        data_digest="d",
+        shards=shards,
+    )
+    (folder / "manifest.json").write_bytes(manifest.serialize())
+
+
+def test_the_steward_records_both_tiers_and_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "AGENT_PORT", 0)
+    node = Node(CAMPAIGN, 1, "node-7", 10, 0, 1, tmp_path / "run", tmp_path / "local")
+    server = serve(node, "127.0.0.1")
+    monkeypatch.setattr(tiers, "AGENT_PORT", server.server_port)
+    commit(tmp_path / "local", 20, ("a.pt",))
+    commit(tmp_path / "shared", 10, ("a.pt", "b.pt"))
+    record = Record()
+    watch = TierWatch(record, tmp_path / "shared")  # type: ignore[arg-type]
+    rows = watch.look(("127.0.0.1", "127.0.0.2")).rows
+    seen = {(row.tier, row.node, row.step, row.here, row.shards) for row in rows}
+    assert seen == {("shared", "", 10, 2, 2), ("local", "node-7", 20, 1, 2)}
+    watch.look(("127.0.0.1",))
+    assert [name for name, _ in record.put] == [TIERS], "what had not changed was written again"
+    assert Listing.model_validate(record.put[0][1]).rows == rows
+    (tmp_path / "shared" / CAMPAIGN / step_folder(10) / "manifest.json").write_text("damaged")
+    damaged = watch.look(()).rows
+    assert not damaged[0].committed and len(record.put) == 2
+    server.shutdown()
+    server.server_close()

@@ -1,0 +1,43 @@
+"""The model's weights out of a checkpoint folder, after every byte of it was verified; nothing is executed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from trainer.checkpoint.deepspeed_engine import load_safely
+from trainer.checkpoint.files import open_regular
+from trainer.checkpoint.restore import verified
+from trainer.contract import COMMITTED_NAME, Manifest, parse_manifest, step_of_folder
+from trainer.errors import StorageError
+
+_STATES = "mp_rank_00_model_states.pt"
+
+
+def verified_manifest(checkpoint: Path, campaign: str | None = None) -> Manifest:
+    """The manifest of a step folder; raises `StorageError` naming every shard that does not have its digest."""
+    path = checkpoint / COMMITTED_NAME
+    try:
+        with open_regular(path) as file:
+            manifest = parse_manifest(file.read(), step_of_folder(checkpoint.resolve().name), campaign)
+    except (OSError, ValueError) as error:
+        raise StorageError("this is no committed checkpoint", f"{path}: {error}", "name a step folder") from error
+    wrong = [f"{shard.file}: {seen}, wanted {shard.sha256}" for shard, seen in verified(manifest, checkpoint)]
+    if wrong:
+        raise StorageError("the checkpoint is not whole", "; ".join(wrong), "use another copy of it")
+    return manifest
+
+
+def load_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
+    """Tensors by the model's own names. Raises `StorageError` where no single file holds all of them (ZeRO stage 3)."""
+    files = [shard.file for shard in manifest.shards if shard.file.endswith(f"/{_STATES}")]
+    if len(files) != 1:
+        raise StorageError("the checkpoint holds no single file of weights", files or manifest.zero_stage)
+    return dict(load_shard(checkpoint / files[0])["module"])
+
+
+def load_shard(path: Path) -> Any:
+    with open_regular(path) as file:
+        return load_safely(file)

@@ -1,0 +1,112 @@
+"""What lies on a tier, told from manifests and sizes alone: nothing is read but manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.contract.checkpoint import COMMITTED_NAME, Manifest, parse_manifest, step_of_folder
+
+CHECKPOINTS_PATH = "/checkpoints"
+"""Where an agent tells what its node's own tier holds: a `Listing` as JSON."""
+
+
+class Listed(BaseModel):
+    """A step on a tier."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tier: str
+    """local, shared, archive, or the place that was asked for."""
+    node: str = ""
+    """Of a local tier."""
+    step: int
+    committed: bool
+    why: str = ""
+    """Why it is not committed, or what of it is not here."""
+    attempt: int | None = None
+    tokens: int | None = None
+    loss: float | None = None
+    evaluation_loss: float | None = None
+    world_size: int | None = None
+    zero_stage: int | None = None
+    shards: int = 0
+    here: int = 0
+    """Shards that lie here in their size: a node's own disk holds its ranks' only."""
+    bytes: int = 0
+    """Of the shards that lie here."""
+
+
+class Listing(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: tuple[Listed, ...]
+
+
+def list_folder(folder: Path, tier: str, campaign: str | None = None, node: str = "") -> list[Listed]:
+    """Steps below a folder of `step-<8 digits>` folders, newest first; an unreadable one is a row that says so."""
+    try:
+        steps = [step for path in folder.iterdir() if (step := step_of_folder(path.name)) is not None]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [_look(folder, step, tier, campaign, node) for step in sorted(steps, reverse=True)]
+
+
+def listed(
+    content: bytes | None, size_of: Callable[[str], int | None], step: int, tier: str, campaign: str | None, node: str
+) -> Listed:
+    """A row from a manifest's bytes (None: there is none) and what tells a shard's size (None: it is not there)."""
+    if content is None:
+        return Listed(
+            tier=tier, node=node, step=step, committed=False, why="no manifest: never committed, or half gone"
+        )
+    try:
+        manifest = parse_manifest(content, step, campaign)
+    except ValueError as error:
+        return Listed(tier=tier, node=node, step=step, committed=False, why=f"{COMMITTED_NAME}: {error}")
+    return _row(manifest, size_of, tier, node)
+
+
+def _look(folder: Path, step: int, tier: str, campaign: str | None, node: str) -> Listed:
+    place = folder / f"step-{step:08d}"
+
+    def size_of(name: str) -> int | None:
+        try:
+            return (place / name).lstat().st_size
+        except OSError:
+            return None
+
+    try:
+        content: bytes | None = (place / COMMITTED_NAME).read_bytes()
+    except FileNotFoundError:
+        content = None
+    except OSError as error:
+        return Listed(tier=tier, node=node, step=step, committed=False, why=f"unreadable: {error.strerror}")
+    return listed(content, size_of, step, tier, campaign, node)
+
+
+def _row(manifest: Manifest, size_of: Callable[[str], int | None], tier: str, node: str) -> Listed:
+    here = [shard for shard in manifest.shards if size_of(shard.file) == shard.size_bytes]
+    away = len(manifest.shards) - len(here)
+    return Listed(
+        tier=tier,
+        node=node,
+        step=manifest.step,
+        committed=True,
+        why=f"{away} of {len(manifest.shards)} shards are not here" if away else "",
+        attempt=manifest.attempt,
+        tokens=manifest.tokens,
+        loss=manifest.loss,
+        evaluation_loss=manifest.evaluation_loss,
+        world_size=manifest.world_size,
+        zero_stage=manifest.zero_stage,
+        shards=len(manifest.shards),
+        here=len(here),
+        bytes=sum(shard.size_bytes for shard in here),
+    )
+
+
+def newest_first(rows: Iterator[Listed]) -> list[Listed]:
+    return sorted(rows, key=lambda row: (-row.step, row.tier, row.node))

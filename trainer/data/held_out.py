@@ -1,0 +1,69 @@
+"""The held-out split alone: what an evaluation needs of the data, without a single training token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.contract import DataManifest
+from trainer.data.reader import load_manifest
+from trainer.errors import ConfigError, DataError
+
+
+class HeldOut:
+    """Held-out sequences of `context + 1` tokens, the very ones that `Reader.held_out` gives."""
+
+    def __init__(self, manifest: DataManifest, tokens: np.ndarray, context: int) -> None:
+        self.manifest, self.context, self._tokens = manifest, context, tokens
+        self.held_out_samples = max(0, (len(tokens) - 1) // context)
+        if not self.held_out_samples:
+            seen = f"{len(tokens)} held-out tokens, context {context}"
+            raise DataError("the data holds less than one held-out sequence", seen, "give more text")
+
+    def held_out(self, sequences: int) -> np.ndarray:
+        count = min(sequences, self.held_out_samples)
+        starts = [index * self.held_out_samples // count * self.context for index in range(count)]
+        return np.stack([self._tokens[start : start + self.context + 1] for start in starts]).astype(np.int64)
+
+
+def open_held_out(root: Path, digest: str, vocabulary: int, context: int) -> HeldOut:
+    """Open the held-out split at `root`, each shard against its digest; the training shards may be elsewhere.
+
+    Raises `DataError` when it is not of the data set with this manifest digest, or damaged.
+    """
+    manifest = load_manifest(root, digest)
+    if manifest.vocabulary != vocabulary:
+        seen = f"model.vocabulary {vocabulary}, tokenizer {manifest.vocabulary}"
+        raise DataError("model and tokenizer differ in size", seen, "give the checkpoint's own train.json")
+    parts = []
+    for shard in manifest.validation:
+        try:
+            content = (root / shard.file).read_bytes()
+        except OSError as error:
+            seen = f"{shard.file}: {error.strerror}"
+            raise DataError("a held-out shard is missing", seen, "fetch it from the archive") from error
+        if (digest_seen := hashlib.sha256(content).hexdigest()) != shard.sha256:
+            seen = f"{shard.file}: {digest_seen}, wanted {shard.sha256}"
+            raise DataError("a held-out shard is damaged", seen, "fetch it again from the archive")
+        parts.append(np.frombuffer(content, dtype=_dtype(manifest)))
+    return HeldOut(manifest, np.concatenate(parts), context)
+
+
+def end_of_document(manifest: DataManifest, tokenizer: bytes) -> tuple[int, str]:
+    """(id, text) of the token that ends every document; raises `ConfigError` where the tokenizer has none."""
+    described: dict[str, Any] = json.loads(tokenizer)
+    special = {token["id"]: token["content"] for token in described.get("added_tokens", ()) if token.get("special")}
+    known = getattr(manifest, "end_of_document", None)
+    end = known if known is not None else min(special, default=None)
+    if end is None:
+        raise ConfigError("the tokenizer has no token that ends a document", sorted(special))
+    vocabulary = {number: text for text, number in described["model"]["vocab"].items()}
+    return end, special.get(end) or vocabulary[end]
+
+
+def _dtype(manifest: DataManifest) -> np.dtype[Any]:
+    return np.dtype(getattr(manifest, "dtype", "uint16")).newbyteorder("<")
