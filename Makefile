@@ -45,6 +45,7 @@ lint: venv  ## Style, types, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --explicit-package-bases infra trainer
 	@$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
+	@cd playbooks && PATH="$(abspath $(BIN)):$$PATH" ansible-lint --offline -q
 
 doctor: venv  ## What is here, what is missing, and its cure
 	@$(BIN)/bivouac doctor

@@ -6,9 +6,12 @@ import re
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 _FORM = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$")
+
+LONGEST = timedelta(days=3650)
+"""Beyond it, dates overflow."""
 
 
 def parse(value: object) -> object:
@@ -17,7 +20,16 @@ def parse(value: object) -> object:
     if match is None or not any(match.groups()):
         return value
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    try:
+        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError as error:
+        raise ValueError("no such duration exists") from error
+
+
+def bounded(duration: timedelta) -> timedelta:
+    if duration > LONGEST:
+        raise ValueError("is longer than ten years")
+    return duration
 
 
 def text(duration: timedelta) -> str:
@@ -36,5 +48,5 @@ def text(duration: timedelta) -> str:
     return "".join(parts)
 
 
-Duration = Annotated[timedelta, BeforeValidator(parse), Field(gt=timedelta(0))]
-"""A positive timedelta that also takes `90s`, `10m`, `1h30m`, `7d`."""
+Duration = Annotated[timedelta, BeforeValidator(parse), AfterValidator(bounded), Field(gt=timedelta(0))]
+"""A positive timedelta, of ten years at most, that also takes `90s`, `10m`, `1h30m`, `7d`."""

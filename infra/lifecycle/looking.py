@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,10 +82,8 @@ def other_spec(context: Context) -> UserError | None:
 def look_at_stacks(context: Context, only: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
     """Foundation and campaign, or only the named of them, each against AWS and against the program."""
     wanted = {stack: settings() for stack, settings in stacks(context).items() if only is None or stack in only}
-    # Each engine waits for AWS most of the time: side by side they take little longer than the slower one.
-    with ThreadPoolExecutor(max_workers=len(wanted) or 1) as pool:
-        looks = [pool.submit(look, context, stack, settings, inside=inside) for stack, settings in wanted.items()]
-        return tuple(one.result() for one in looks)
+    # One after the other: two inline programs in one process import the SDK's lazy modules against each other.
+    return tuple(look(context, stack, settings, inside=inside) for stack, settings in wanted.items())
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:

@@ -158,7 +158,7 @@ def _prove(context: Context, client: Client) -> dict[str, HealthReport]:
     labels = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
     for old in attempts.gangs(client, labels):
         attempts.remove(client, old)
-    name = f"{context.spec.campaign}-preflight-{int(time.time()):x}"[-_LONGEST:]
+    name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-_LONGEST:]
     gang = gang_of(context, name, ("python", "-m", "trainer.health", "--expectation", "/config/expectation.json"))
     context.guard()
     attempts.launch(client, gang)

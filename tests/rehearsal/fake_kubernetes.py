@@ -43,6 +43,7 @@ class FakeKubernetes:
         self.nodes = nodes
         self.patches: dict[str, dict[str, Any]] = {}
         """Node -> what was patched into it."""
+        self._patched_ids: dict[str, str | None] = {}
         self.created: Callable[[dict[str, Any]], None] = lambda document: None
         """Called with each new object, as a controller would see it."""
         self.tokens: list[str] = []
@@ -100,6 +101,8 @@ class FakeKubernetes:
     ) -> tuple[int, dict[str, Any]]:
         if verb == "PATCH" and key[1] == "nodes":
             self.patches[key[3]] = body
+            ids = {node["metadata"]["name"]: node.get("spec", {}).get("providerID") for node in self.nodes()}
+            self._patched_ids[key[3]] = ids.get(key[3])
             return 200, {"metadata": {"name": key[3]}}
         if verb in ("POST", "PATCH", "PUT"):
             key = (*key[:3], key[3] or body["metadata"]["name"])
@@ -125,6 +128,9 @@ class FakeKubernetes:
 
     def _patched(self, node: dict[str, Any]) -> dict[str, Any]:
         change = self.patches.get(node["metadata"]["name"], {})
+        # A node of the same name on another instance is another node: it comes without its predecessor's labels.
+        if self._patched_ids.get(node["metadata"]["name"]) != node.get("spec", {}).get("providerID"):
+            change = {}
         labels = {**node["metadata"]["labels"], **change.get("metadata", {}).get("labels", {})}
         return {**node, "metadata": {**node["metadata"], "labels": labels}}
 

@@ -160,7 +160,7 @@ class Fleet:
                 # A type of its own for each: the URN of a child tells its parents by their types alone.
                 over = pulumi.ComponentResource(f"bivouac:fleet:Case{case.number}", case.campaign)
                 opts = pulumi.ResourceOptions(parent=over, providers=[provider])
-                GpuNodes(case.spec(count), cluster, DEADLINE, self.role, self.subnets[0], groups, [], None, opts)
+                GpuNodes(case.spec(count), cluster, DEADLINE, self.role, self.subnets[0], groups, [], None, opts=opts)
 
         return run
 

@@ -23,7 +23,7 @@ FABRIC = {"name": "fabric", "ok": True, "seen": "met", "wanted": "an all-reduce 
 
 @pytest.fixture(scope="module")
 def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
-    with camp(tmp_path_factory.mktemp("camp"), recovery={"capacity_timeout": "3s"}) as one:
+    with camp(tmp_path_factory.mktemp("camp"), recovery={"capacity_timeout": "8s"}) as one:
         yield one
 
 

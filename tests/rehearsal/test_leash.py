@@ -16,6 +16,7 @@ from aws_account import until
 from campaign_world import ROOT, Camp, camp
 
 from infra.errors import LeaseLost, PermanentError
+from infra.events import Kind, Stage
 from infra.lifecycle import leash, provision
 from infra.lifecycle import locks as rules
 from infra.lifecycle.engine import Engine
@@ -33,6 +34,11 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Camp]:
     monkeypatch.setenv("BIVOUAC_LEASE_SECONDS", str(LEASE_S))
     with camp(tmp_path) as made:
         monkeypatch.setenv("BIVOUAC_SITE", "in-process")
+        # No image can be baked on the machines here: the record says that it was.
+        outputs = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False}
+        with made.opened() as context:
+            context.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
+            context.store.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=0.0, outputs=outputs)
         made.ask("faults", add=[{"service": "eks", "action": "CreateCluster", "effect": "delay", "delay_s": 5}])
         yield made
         for driver in drivers:
