@@ -14,6 +14,7 @@ import torch
 from trainer.checkpoint.commit import Committer, Identity
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.fence import claim
+from trainer.checkpoint.neighbour import meet
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.config import config_digest, load_config
@@ -49,13 +50,14 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     )
     engine = build_engine(config, gang.world_size)
     heartbeat.beat(phase=Phase.RESTORING)
-    begun = restore(engine, gang, tiers, config.zero_stage, attempt)
+    neighbours = meet(gang)
+    begun = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours)
     restored = begun.manifest
     engine.checkpoint_engine = HostCopyEngine(_refuse)
     if gang.first:
         _say_where_it_starts(restored, engine)
     heartbeat.beat(committed_step=begun.step)
-    committer = Committer(gang, tiers, config.checkpoint, _identity(config, paths), begun)
+    committer = Committer(gang, tiers, config.checkpoint, _identity(config, paths), begun, neighbours)
     loop = Loop(config, gang, engine, reader, committer, heartbeat, paths.run)
     if restored:
         loop.step, loop.position, loop.tokens = restored.step, restored.position, restored.tokens

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from trainer.checkpoint.door import PREFIX, answer
 from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
 from trainer.heartbeat import Beat, read_beats
 
@@ -30,6 +31,8 @@ class Node:
     first_rank: int
     ranks: int
     run: Path
+    checkpoints: Path | None = None
+    """The campaign's folder on the local tier, whose shards other nodes may fetch."""
     started: float = field(default_factory=time.monotonic)
 
     def status(self) -> Status:
@@ -70,6 +73,8 @@ def serve(node: Node, address: str) -> ThreadingHTTPServer:
                 self._answer(200, "application/json", node.status().model_dump_json().encode())
             elif self.path == "/metrics":
                 self._answer(200, "text/plain; version=0.0.4", generate_latest(registry))
+            elif self.path.startswith(PREFIX) and node.checkpoints is not None:
+                answer(self, node.checkpoints)
             elif self.path == "/healthz":
                 self._answer(200, "text/plain", b"ok\n")
             else:

@@ -7,21 +7,28 @@ refused by all, and the next older one is tried. Every refusal is an event.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.commit import Begun, set_rng_state
+from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden
-from trainer.checkpoint.files import copy_durably, open_regular
+from trainer.checkpoint.files import copy_durably, open_regular, remove
+from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.tiers import Tier, Tiers
+from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
 from trainer.errors import ConfigError, Fenced, StorageError
 from trainer.events import emit
 from trainer.gang import Gang
+
+_READERS = 8
+"""Files that a rank reads at a time."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +39,17 @@ class Found:
     tier: Tier
 
 
-def restore(engine: Any, gang: Gang, tiers: Tiers, zero_stage: int, attempt: int) -> Begun:
+def restore(
+    engine: Any, gang: Gang, tiers: Tiers, zero_stage: int, attempt: int, neighbours: Neighbours | None = None
+) -> Begun:
     """Load the newest sound step into the engine, and tidy up what ended attempts left half done.
 
     Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all are of
     another world size or ZeRO stage.
     """
     candidates = _candidates(gang, tiers)
-    chosen = _choose(candidates, gang, tiers, (gang.world_size, zero_stage), attempt)
+    search = Search(gang, tiers, neighbours or Neighbours(0), attempt)
+    chosen = _choose(candidates, search, (gang.world_size, zero_stage))
     known = {(manifest.step, manifest.attempt) for manifest in candidates}
     if gang.first_on_node:
         _clean(tiers.local, known, attempt)
@@ -79,9 +89,8 @@ def _candidates(gang: Gang, tiers: Tiers) -> list[Manifest]:
     return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
 
 
-def _choose(
-    candidates: list[Manifest], gang: Gang, tiers: Tiers, shape: tuple[int, int], attempt: int
-) -> tuple[Manifest, list[Found]] | None:
+def _choose(candidates: list[Manifest], search: Search, shape: tuple[int, int]) -> tuple[Manifest, list[Found]] | None:
+    gang, tiers, attempt = search.gang, search.tiers, search.attempt
     fitting = []
     for manifest in candidates:
         if (manifest.world_size, manifest.zero_stage) != shape:
@@ -90,7 +99,7 @@ def _choose(
             raise Fenced("a newer attempt has committed", f"attempt {manifest.attempt}, this is {attempt}")
         else:
             fitting.append(manifest)
-            found = [_find(shard, manifest, tiers, gang.rank) for shard in needed(manifest, gang.rank)]
+            found = search.shards(manifest)
             sound = [item for item in found if item is not None]
             if gang.all_agree(len(sound) == len(found) > 0):
                 return manifest, sound
@@ -118,13 +127,61 @@ def _clean(tier: Tier, known: set[tuple[int, int]], attempt: int) -> None:
         emit("cleaned", tier=tier.name, leftovers=removed[:20], count=len(removed))
 
 
-def _find(shard: Shard, manifest: Manifest, tiers: Tiers, rank: int) -> Found | None:
-    for tier in tiers:
-        why = _look(tier.folder(manifest.step) / shard.file, shard)
-        if not why:
-            return Found(shard, tier)
-        _refused(tier, manifest.step, rank, shard.file, why, shard.sha256)
-    return None
+@dataclass(frozen=True)
+class Search:
+    """Where a rank looks for sound copies of shards: its node's tier, then the other nodes', then the shared one."""
+
+    gang: Gang
+    tiers: Tiers
+    neighbours: Neighbours
+    attempt: int
+
+    def shards(self, manifest: Manifest) -> list[Found | None]:
+        """One answer for each shard that this rank needs; they are read in parallel, each once."""
+        mine = [shard for shard in needed(manifest, self.gang.rank) if not _common(shard)]
+        common = [shard for shard in needed(manifest, self.gang.rank) if _common(shard)]
+        first = [*mine, *common] if self.gang.first_on_node else mine
+        found = self._each(first, manifest)
+        # The node's first rank has brought what all its ranks share, where a neighbour had it.
+        self.gang.barrier()
+        return found if self.gang.first_on_node else [*found, *self._each(common, manifest)]
+
+    def _each(self, shards: list[Shard], manifest: Manifest) -> list[Found | None]:
+        if not shards:
+            return []
+        with ThreadPoolExecutor(min(_READERS, len(shards)), thread_name_prefix="checkpoint-read") as readers:
+            return list(readers.map(lambda shard: self._find(shard, manifest), shards))
+
+    def _find(self, shard: Shard, manifest: Manifest) -> Found | None:
+        for tier in self.tiers:
+            why = _look(tier.folder(manifest.step) / shard.file, shard)
+            if not why:
+                return Found(shard, tier)
+            _refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+            if tier is self.tiers.local and self._fetch(shard, manifest):
+                return Found(shard, tier)
+        return None
+
+    def _fetch(self, shard: Shard, manifest: Manifest) -> bool:
+        """Bring a shard from another node to this one's tier; what stands there and was refused is replaced."""
+        local = self.tiers.local
+        target = local.folder(manifest.step) / shard.file
+        for door in self.neighbours.holding(manifest, shard):
+            try:
+                remove(target)
+                with_room(
+                    local, shard.size_bytes, self._reclaim(manifest), partial(door.fetch, manifest.step, shard, target)
+                )
+            except (OSError, StorageError) as error:
+                emit("neighbour_without_shard", step=manifest.step, node_asked=door.node, why=str(error)[:200])
+                continue
+            if not _look(target, shard):
+                emit("fetched_shard", step=manifest.step, from_node=door.node, file=shard.file, bytes=shard.size_bytes)
+                return True
+        return False
+
+    def _reclaim(self, manifest: Manifest) -> Callable[[], list[int]]:
+        return lambda: self.tiers.local.reclaim({manifest.step}, self.attempt, manifest.step)
 
 
 def _refused(tier: Tier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
