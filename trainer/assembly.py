@@ -15,6 +15,7 @@ from trainer.checkpoint.commit import Committer, Identity
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.fence import claim
 from trainer.checkpoint.neighbour import meet
+from trainer.checkpoint.pace import Pace, job_mtbf_s
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.config import config_digest, load_config
@@ -58,8 +59,16 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         _say_where_it_starts(restored, engine)
     heartbeat.beat(committed_step=begun.step)
     committer = Committer(gang, tiers, config.checkpoint, _identity(config, paths), begun, neighbours)
-    loop = Loop(config, gang, engine, reader, committer, heartbeat, paths.run)
+    pace = Pace(
+        every=config.checkpoint.every_steps,
+        steps=config.steps,
+        mtbf_s=job_mtbf_s(config, int(os.environ.get(Env.NODE_COUNT, "1")), tiers.shared.root),
+        grace_s=config.grace_s,
+        fixed=not config.checkpoint.measured,
+    )
+    loop = Loop(config, gang, engine, reader, committer, heartbeat, paths.run, pace)
     if restored:
+        loop.saved_step = restored.step
         loop.step, loop.position, loop.tokens = restored.step, restored.position, restored.tokens
     loop.run()
     gang.barrier()

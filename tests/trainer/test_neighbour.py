@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from agents import Attempt, World, run
+from agents import Attempt, run
 
 from trainer.checkpoint.door import WORD_VARIABLE, answer, new_word
 from trainer.checkpoint.files import digest_of
@@ -73,7 +73,7 @@ def test_a_shard_is_fetched_with_its_digest_and_refused_with_another(
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.pt"]
 
 
-@pytest.mark.parametrize("name", ["a.pt", "..%2fa.pt"])
+@pytest.mark.parametrize("name", ["a.pt", "%2e%2e"])
 def test_without_the_word_or_outside_of_the_folder_nothing_is_served(
     name: str, door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ refused by all, and the next older one is tried. Every refusal is an event.
 from __future__ import annotations
 
 import hashlib
+import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,12 +23,14 @@ from trainer.checkpoint.files import copy_durably, open_regular, remove
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.tiers import Tier, Tiers
+from trainer.checkpoint.universal import convert_apart, load_universal
 from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
-from trainer.errors import ConfigError, Fenced, StorageError
+from trainer.errors import ConfigError, Fenced, PeerLost, StorageError
 from trainer.events import emit
 from trainer.gang import Gang
 
+_NOTHING_NEEDED: Any = object()
 _READERS = 8
 """Files that a rank reads at a time."""
 
@@ -59,6 +63,9 @@ def restore(
     if chosen is None:
         return Begun()
     manifest, found = chosen
+    if manifest.world_size != gang.world_size:
+        _reshape(engine, manifest, found, search)
+        return Begun(manifest, _on_shared(gang, tiers, manifest))
     _stage(found, manifest, gang, tiers, attempt)
     _load(engine, manifest, gang, tiers)
     return Begun(manifest, gang.all_agree(_lies_on(tiers.shared, manifest, gang.rank)))
@@ -93,13 +100,15 @@ def _choose(candidates: list[Manifest], search: Search, shape: tuple[int, int]) 
     gang, tiers, attempt = search.gang, search.tiers, search.attempt
     fitting = []
     for manifest in candidates:
-        if (manifest.world_size, manifest.zero_stage) != shape:
+        # Another number of ranks is no obstacle where DeepSpeed's universal format can reshape the shards.
+        elastic = manifest.world_size != shape[0] and manifest.zero_stage > 0
+        if manifest.zero_stage != shape[1] or not (elastic or manifest.world_size == shape[0]):
             why = f"of {manifest.world_size} ranks with ZeRO stage {manifest.zero_stage}"
         elif manifest.attempt > attempt:
             raise Fenced("a newer attempt has committed", f"attempt {manifest.attempt}, this is {attempt}")
         else:
             fitting.append(manifest)
-            found = search.shards(manifest)
+            found = search.everything(manifest) if elastic else search.shards(manifest)
             sound = [item for item in found if item is not None]
             if gang.all_agree(len(sound) == len(found) > 0):
                 return manifest, sound
@@ -109,9 +118,9 @@ def _choose(candidates: list[Manifest], search: Search, shape: tuple[int, int]) 
     if candidates and not fitting:
         shapes = sorted({(manifest.world_size, manifest.zero_stage) for manifest in candidates})
         raise ConfigError(
-            "the checkpoints are of another world size or ZeRO stage",
+            "the checkpoints are of another ZeRO stage, or of another world size without ZeRO",
             f"(ranks, stage): {shapes}, this attempt has {shape}",
-            "use as many ranks as before, or reshape the checkpoint with DeepSpeed's universal format",
+            "use the ZeRO stage of before; with stage 0 also as many ranks",
         )
     if gang.sums([float(any(True for _ in tiers.shared.claims()))])[0]:
         raise StorageError(
@@ -145,6 +154,12 @@ class Search:
         # The node's first rank has brought what all its ranks share, where a neighbour had it.
         self.gang.barrier()
         return found if self.gang.first_on_node else [*found, *self._each(common, manifest)]
+
+    def everything(self, manifest: Manifest) -> list[Found | None]:
+        """All shards of all ranks, for the first rank, which reshapes them; the others need none of them as they are."""
+        mine = [shard for shard in manifest.shards if not _common(shard)] if self.gang.first else []
+        common = [shard for shard in manifest.shards if _common(shard)] if self.gang.first_on_node else []
+        return self._each([*mine, *common], manifest) or [_NOTHING_NEEDED]
 
     def _each(self, shards: list[Shard], manifest: Manifest) -> list[Found | None]:
         if not shards:
@@ -205,6 +220,37 @@ def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, att
     if gang.first_on_node:
         size = len(manifest.serialize())
         with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
+
+
+def _on_shared(gang: Gang, tiers: Tiers, manifest: Manifest) -> bool:
+    return gang.all_agree(any(claim.manifest == manifest for claim in tiers.shared.claims()))
+
+
+def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search) -> None:
+    """Saved on other many ranks: the first rank converts verified copies, all load what came out, and it goes."""
+    gang, shared = search.gang, search.tiers.shared
+    work = shared.root / f".universal-{manifest.step:08d}-{search.attempt:04d}"
+    source, target = work / attempt_folder(manifest.attempt), work / "universal"
+    error: StorageError | None = None
+    if gang.first:
+        shutil.rmtree(work, ignore_errors=True)
+        started = time.monotonic()
+        try:
+            for item in found:
+                file = item.tier.folder(manifest.step) / item.shard.file
+                copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
+            convert_apart(source, target)
+        except StorageError as failure:
+            error = failure
+        ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
+        emit("reshaped", step=manifest.step, from_ranks=ranks[0], to_ranks=ranks[1], seconds=seconds)
+    if not gang.all_agree(error is None):
+        raise error or PeerLost("the first rank could not reshape the checkpoint")
+    engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
+    load_universal(engine, target)
+    gang.barrier()
+    if gang.first:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers) -> None:

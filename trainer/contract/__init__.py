@@ -27,6 +27,7 @@ from trainer.contract.job import (
     RankStatus,
     Status,
     Termination,
+    grace_seconds,
 )
 from trainer.contract.training import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 
@@ -58,6 +59,7 @@ __all__ = [
     "TokenShard",
     "TrainConfig",
     "attempt_folder",
+    "grace_seconds",
     "parse_manifest",
     "step_folder",
     "step_of_folder",
