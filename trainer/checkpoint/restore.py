@@ -65,7 +65,8 @@ def restore(
     manifest, found = chosen
     if manifest.world_size != gang.world_size:
         _reshape(engine, manifest, found, search)
-        return Begun(manifest, _on_shared(gang, tiers, manifest))
+        # Of the old ranks' shards this gang brings none on: the next save is its own.
+        return Begun(manifest, on_shared=True)
     _stage(found, manifest, gang, tiers, attempt)
     _load(engine, manifest, gang, tiers)
     return Begun(manifest, gang.all_agree(_lies_on(tiers.shared, manifest, gang.rank)))
@@ -156,10 +157,8 @@ class Search:
         return found if self.gang.first_on_node else [*found, *self._each(common, manifest)]
 
     def everything(self, manifest: Manifest) -> list[Found | None]:
-        """All shards of all ranks, for the first rank, which reshapes them; the others need none of them as they are."""
-        mine = [shard for shard in manifest.shards if not _common(shard)] if self.gang.first else []
-        common = [shard for shard in manifest.shards if _common(shard)] if self.gang.first_on_node else []
-        return self._each([*mine, *common], manifest) or [_NOTHING_NEEDED]
+        """All shards of all ranks, for the first rank, which reshapes them; the others need none as they are."""
+        return self._each(list(manifest.shards), manifest) if self.gang.first else [_NOTHING_NEEDED]
 
     def _each(self, shards: list[Shard], manifest: Manifest) -> list[Found | None]:
         if not shards:
@@ -222,10 +221,6 @@ def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, att
         with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
 
 
-def _on_shared(gang: Gang, tiers: Tiers, manifest: Manifest) -> bool:
-    return gang.all_agree(any(claim.manifest == manifest for claim in tiers.shared.claims()))
-
-
 def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search) -> None:
     """Saved on other many ranks: the first rank converts verified copies, all load what came out, and it goes."""
     gang, shared = search.gang, search.tiers.shared
@@ -266,8 +261,9 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers) -> None:
     path, _ = engine.load_checkpoint(str(root), tag=attempt_folder(manifest.attempt))
     if path is None:
         raise StorageError("DeepSpeed found no state in a verified checkpoint", root)
-    rng = root / attempt_folder(manifest.attempt) / f"rng_rank_{gang.rank:05d}.pt"
-    set_rng_state(engine.checkpoint_engine.load(str(rng)))
+    if manifest.rng_included:
+        rng = root / attempt_folder(manifest.attempt) / f"rng_rank_{gang.rank:05d}.pt"
+        set_rng_state(engine.checkpoint_engine.load(str(rng)))
 
 
 def _lies_on(tier: Tier, manifest: Manifest, rank: int) -> bool:
