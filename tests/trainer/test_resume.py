@@ -50,7 +50,7 @@ def test_after_a_killed_node_training_repeats_steps_and_ends_bit_equal_to_the_tw
     assert digests[0] == digests[1]
 
 
-def test_a_flipped_byte_on_the_local_tier_is_refused_and_the_shared_copy_is_used(twin: Attempt, tmp_path: Path) -> None:
+def test_a_flipped_byte_on_the_local_tier_is_refused_and_another_copy_is_used(twin: Attempt, tmp_path: Path) -> None:
     world = twin.world.copy(tmp_path / "world")
     flip_byte(world.local(1) / "tiny/step-00000060" / NODE_1_SHARD)
 
@@ -67,7 +67,8 @@ def test_a_step_that_is_damaged_on_every_tier_is_refused_and_the_one_before_it_i
     twin: Attempt, tmp_path: Path
 ) -> None:
     world = twin.world.copy(tmp_path / "world")
-    for tier in (world.local(1), world.shared):
+    # The successor's copy too, which would else be fetched.
+    for tier in (world.local(1), world.local(0), world.shared):
         flip_byte(tier / "tiny/step-00000060" / NODE_1_SHARD)
 
     attempt = run(world, 2)

@@ -32,7 +32,7 @@ def only_allowed() -> Iterator[None]:
         with torch.serialization.safe_globals(list(ALLOWED)):
             return real(file, *rest, **{**named, "weights_only": True})
 
-    torch.load = restricted
+    torch.load = restricted  # type: ignore[assignment]
     try:
         yield
     finally:
