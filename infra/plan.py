@@ -21,7 +21,7 @@ from infra.facts import Facts, Offer
 from infra.layout import Layout, layout
 from infra.purchase import SCALE_DOWN
 from infra.spec import Spec
-from trainer.contract import CheckpointConfig, DataConfig, TrainConfig
+from trainer.contract import CheckpointConfig, DataConfig, TrainConfig, grace_seconds
 
 
 class _Frozen(BaseModel):
@@ -171,6 +171,7 @@ def train_config(spec: Spec, plan: Plan, data_digest: str, vocabulary: int | Non
         evaluate_every=training.evaluate_every,
         evaluate_batches=training.evaluate_batches,
         collective_timeout_s=training.collective_timeout_s,
+        grace_s=grace_seconds(training.collective_timeout_s),
     )
 
 

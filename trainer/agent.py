@@ -18,6 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint.door import new_word
 from trainer.config import load_config
 from trainer.contract import (
     CONFIG_FILE,
@@ -82,8 +83,9 @@ def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float)
         place.node_rank * place.ranks_per_node,
         place.ranks_per_node,
         paths.run,
-        paths.local,
+        paths.local / config.campaign,
     )
+    new_word()
     serve(node, place.pod_ip)
     emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
     accelerated = _prepare_environment(place, config)

@@ -13,6 +13,8 @@ import torch
 from trainer.checkpoint.commit import Committer, Identity
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.fence import claim
+from trainer.checkpoint.neighbour import meet
+from trainer.checkpoint.pace import Pace, job_mtbf_s
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.config import config_digest, load_config
@@ -42,20 +44,29 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     supply = Supply.open(config, paths, gang, session=f"{config.campaign}-{attempt}")
     engine = build_engine(config, gang.world_size)
     heartbeat.beat(phase=Phase.RESTORING)
-    begun = restore(engine, gang, tiers, config.zero_stage, attempt)
+    neighbours = meet(gang)
+    begun = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours)
     restored = begun.manifest
     engine.checkpoint_engine = HostCopyEngine(_refuse)
     if gang.first:
         _say_where_it_starts(restored, engine)
     heartbeat.beat(committed_step=begun.step)
     identity = _identity(config, supply.digest)
-    committer = Committer(gang, tiers, config.checkpoint, identity, begun)
+    committer = Committer(gang, tiers, config.checkpoint, identity, begun, neighbours)
+    pace = Pace(
+        every=config.checkpoint.every_steps,
+        steps=config.steps,
+        mtbf_s=job_mtbf_s(config, int(os.environ.get(Env.NODE_COUNT, "1")), tiers.shared.root),
+        grace_s=config.grace_s,
+        fixed=not config.checkpoint.measured,
+    )
     before = restored.consumed if restored else ()
     ledger = Ledger(attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before)
     position = restored.position if restored else 0
     with supply.feed(position, restored.step if restored else 0) as feed:
-        loop = Loop(config, gang, engine, supply.reader, feed, ledger, committer, heartbeat, paths.run)
+        loop = Loop(config, gang, engine, supply.reader, feed, ledger, committer, heartbeat, paths.run, pace)
         if restored:
+            loop.saved_step = restored.step
             loop.step, loop.position, loop.tokens = restored.step, position, restored.tokens
         loop.run()
     gang.barrier()

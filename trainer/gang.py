@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+_DISKS_TIMEOUT = timedelta(hours=1)
+
 
 @dataclass(frozen=True)
 class Gang:
@@ -17,12 +19,14 @@ class Gang:
     local_rank: int
     world_size: int
     group: dist.ProcessGroup
+    beside: dist.ProcessGroup | None = None
+    """Of the background threads, whose exchanges wait for disks and must not meet those of the loop."""
 
     @classmethod
     def join(cls, timeout: timedelta) -> Gang:
         """Needs an initialised process group."""
-        group = dist.new_group(backend="gloo", timeout=timeout)
-        return cls(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), group)
+        group, beside = (dist.new_group(backend="gloo", timeout=each) for each in (timeout, _DISKS_TIMEOUT))
+        return cls(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), group, beside)
 
     @property
     def first(self) -> bool:
@@ -44,6 +48,12 @@ class Gang:
         """Everyone's value, by rank; among ranks that trust each other only, since it travels as a pickle."""
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, mine, group=self.group)
+        return values
+
+    def gather_beside(self, mine: Any) -> list[Any]:
+        """As `gather`, for the one background thread that exchanges anything; waits for the slowest rank's disk."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, mine, group=self.beside)
         return values
 
     def barrier(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trainer.checkpoint.commit import VOTES, Committer, Progress
+from trainer.checkpoint.pace import Pace
 from trainer.contract import Phase, TrainConfig
 from trainer.data.feed import Feed
 from trainer.data.ledger import Ledger, from_limbs, to_limbs
@@ -49,11 +50,13 @@ class Loop:
     committer: Committer
     heartbeat: Heartbeat
     run_folder: Path
+    pace: Pace
     step: int = 0
     """Optimizer steps finished."""
     position: int = 0
     """Sequences consumed by all ranks."""
     tokens: int = 0
+    saved_step: int = 0
     evaluations: dict[int, float | None] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -90,9 +93,12 @@ class Loop:
     def _agree(self, loss: float, started: float, digest: int, waited: float) -> Stepped:
         norm = self.engine.get_global_grad_norm()
         finite = math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))
-        mine = [loss, float(finite), float(stop_requested(self.run_folder)), *to_limbs(digest)]
+        # The interval is rank 0's word: nobody else adds to the sum.
+        every = float(self.pace.every if self.gang.first else 0)
+        mine = [loss, float(finite), float(stop_requested(self.run_folder)), every, *to_limbs(digest)]
         mine += self.committer.votes()
-        total, finites, stops, low, high, *votes = self.gang.sums(mine)
+        total, finites, stops, every, low, high, *votes = self.gang.sums(mine)
+        self.pace.every = int(every)
         assert len(votes) == VOTES
         everyone = self.gang.world_size
         seconds, samples = time.monotonic() - started, from_limbs(low, high)
@@ -102,7 +108,22 @@ class Loop:
             raise NumericError("loss or gradient is not finite", f"step {self.step}, loss {stepped.loss}")
         self.ledger.add(self.step, self.position - self.config.global_batch, samples)
         self.committer.settle(votes)
+        self._keep_pace(stepped)
         return stepped
+
+    def _keep_pace(self, stepped: Stepped) -> None:
+        if not self.gang.first:
+            return
+        writing = self.committer.writing()
+        self.pace.stepped(stepped.seconds, writing)
+        if not writing and self.committer.measured.write_s is not None:
+            self.pace.committed(self.committer.measured.write_s)
+
+    def _due(self) -> bool:
+        """By the step's number where the interval is fixed, so that twins save at the same steps."""
+        if self.config.checkpoint.measured:
+            return self.step - self.saved_step >= self.pace.every
+        return self.step % self.config.checkpoint.every_steps == 0
 
     def _report(self, stepped: Stepped) -> None:
         if self.gang.first_on_node:
@@ -140,11 +161,13 @@ class Loop:
         last = self.step == self.config.steps
         if stepped.stop and not last:
             self._stop(stepped)
-        if last or self.step % self.config.checkpoint.every_steps == 0:
+        if last or self._due():
             self.heartbeat.beat(phase=Phase.SAVING)
             if last:
                 self.committer.drain(replicate=False)
-            self.committer.save(self.engine, self._progress(stepped))
+            if self.committer.save(self.engine, self._progress(stepped)):
+                self.saved_step = self.step
+                self.pace.saved(self.committer.measured.stall_s)
 
     def _stop(self, stepped: Stepped) -> None:
         """Commit the step just finished, on both tiers."""

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from trainer.contract import AGENT_PORT, LOCAL_CHECKPOINTS, Phase, RankStatus, Status
+from trainer.checkpoint.door import PREFIX, answer
+from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
 from trainer.contract.listing import CHECKPOINTS_PATH, Listing, list_folder
 from trainer.heartbeat import Beat, read_beats
 
@@ -32,8 +33,8 @@ class Node:
     first_rank: int
     ranks: int
     run: Path
-    local: Path = Path(LOCAL_CHECKPOINTS)
-    """The node's own tier; the campaign's folder lies in it."""
+    checkpoints: Path
+    """The campaign's folder on the node's own tier, which is listed, and whose shards other nodes may fetch."""
     started: float = field(default_factory=time.monotonic)
 
     def status(self) -> Status:
@@ -76,8 +77,10 @@ def serve(node: Node, address: str) -> ThreadingHTTPServer:
             elif self.path == "/metrics":
                 self._answer(200, "text/plain; version=0.0.4", generate_latest(registry))
             elif self.path == CHECKPOINTS_PATH:
-                rows = list_folder(node.local / node.campaign, "local", node.campaign, node.name)
+                rows = list_folder(node.checkpoints, "local", node.campaign, node.name)
                 self._answer(200, "application/json", Listing(rows=tuple(rows)).model_dump_json().encode())
+            elif self.path.startswith(PREFIX):
+                answer(self, node.checkpoints)
             elif self.path == "/healthz":
                 self._answer(200, "text/plain", b"ok\n")
             else:

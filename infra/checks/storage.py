@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from infra.checks.finding import Case, Draft, error, warning
 from infra.estimates import storage
-from infra.estimates.cadence import MAX_OVERHEAD
 from infra.estimates.storage import USABLE_SHARE
+from trainer.contract import grace_seconds
+from trainer.contract.cadence import MAX_OVERHEAD
 
 PERSISTENT_2_TIERS = (125, 250, 500, 1000)
 SCRATCH_2_TIER = 200
@@ -139,6 +140,23 @@ def saving_costs_little(case: Case) -> Iterator[Draft]:
         )
 
 
+def an_emergency_save_fits_the_grace_period(case: Case) -> Iterator[Draft]:
+    """Between SIGTERM and SIGKILL of a pod: stall, local write and the copy to the shared tier."""
+    world, training = case.world_size, case.spec.training
+    if world is None or case.estimate is None:
+        return
+    facts = case.estimate.saving
+    needed = next((item.value for item in facts.figures if item.name == "emergency save"), None)
+    grace = grace_seconds(training.collective_timeout_s)
+    if needed is not None and float(needed) > grace:
+        yield warning(
+            "training.collective_timeout_s",
+            "an emergency save will not fit the grace period: a notice costs the work since the last checkpoint",
+            seen=f"{float(needed):.0f} s to save and replicate, {grace} s of grace",
+            cure=f"write {float(needed) / 2:.0f} or more (the grace period is twice that), or more throughput",
+        )
+
+
 def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
     """Some checkpoint outlives its nodes before the run ends."""
     checkpoint, steps = case.spec.checkpoint, case.spec.training.steps
@@ -192,5 +210,6 @@ RULES = (
     shared_tier_keeps_up,
     saving_costs_little,
     a_checkpoint_reaches_the_shared_tier,
+    an_emergency_save_fits_the_grace_period,
     an_older_checkpoint_is_kept,
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from infra.estimates import cadence, storage
+from infra.estimates import storage
 from infra.estimates.figure import Figure, figure
 from infra.facts import Facts
 from infra.spec import Spec
-from trainer.contract import CheckpointConfig
+from trainer.contract import CheckpointConfig, cadence, grace_seconds
 
 REPLACEMENT_S = 300.0
 """From the decision to replace a node to a new one that is ready: an estimate until the campaign measures it."""
@@ -56,7 +56,12 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
         restart_s=given.restart_s,
     )
     shared_every = max(1, math.ceil(given.shared_write_s / (best.every_steps * given.step_s)))
-    used = spec.checkpoint or CheckpointConfig(every_steps=best.every_steps, shared_every=shared_every)
+    used = spec.checkpoint or CheckpointConfig(
+        every_steps=best.every_steps,
+        shared_every=shared_every,
+        measured=True,
+        node_mtbf_hours=spec.recovery.node_mtbf_hours,
+    )
     # A lost node takes its local tier with it: what a failure costs counts from the last shared checkpoint.
     period = used.shared_every * (used.every_steps * given.step_s + given.stall_s)
     useful = cadence.efficiency(
@@ -67,11 +72,15 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
 
 
 def _rates(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
+    emergency = (
+        f"stall + local write + shared write; a stopped pod has {grace_seconds(spec.training.collective_timeout_s)} s"
+    )
     node = f"{spec.recovery.node_mtbf_hours:g} h per node / {spec.nodes.count}"
     return (
         figure("save stall", given.stall_s, "s", "bytes of the busiest rank / 6 GB/s host copy + 0.005 s barrier"),
         figure("local write", given.write_s, "s", "bytes of a node / (1 GB/s x disks), in the background"),
         figure("shared write", given.shared_write_s, "s", "bytes of all shards / file system's throughput, likewise"),
+        figure("emergency save", given.stall_s + given.write_s + given.shared_write_s, "s", emergency),
         figure("MTBF of the job", given.mtbf_s / 3600, "h", node),
     )
 
@@ -102,6 +111,7 @@ def _chosen(
     )
     return (
         figure("save every", used.every_steps, "steps", every),
+        figure("re-evaluated", int(used.measured), "", "1: while running, from measured stall, dip and failures"),
         figure("replicate every", used.shared_every, "saves", shared),
         figure("expected waste", 100 * (1 - useful), "%", waste),
     )

@@ -25,6 +25,7 @@ from infra.lifecycle.context import Context
 from infra.names import NAMESPACE, POOL_LABEL, SHARED_CLAIM, STEWARD_ACCOUNT, SYSTEM_POOL
 from infra.plan import train_config
 from infra.store import CampaignStore
+from trainer.contract import grace_seconds
 
 STEWARD = "steward"
 
@@ -64,7 +65,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
     instance = catalogue.instance_type(spec.nodes.instance_type)
     provision = context.outputs[Stage.PROVISION]
     usd_gpu = plan.totals.usd_per_hour.value - plan.totals.usd_per_hour_idle.value
-    grace = max(60, int(2 * spec.training.collective_timeout_s))
+    grace = grace_seconds(spec.training.collective_timeout_s)
     return StewardConfig(
         version=version,
         relaunch=relaunch,

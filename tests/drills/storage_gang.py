@@ -41,14 +41,22 @@ class PipeGang(Gang):
     """Rank 0 is the hub; a peer that is gone ends every exchange as gloo would."""
 
     pipes: tuple[Connection, ...] = ()
+    pipes_beside: tuple[Connection, ...] = ()
+    """Of the background threads."""
 
     def gather(self, mine: Any) -> list[Any]:
+        return self._gather(mine, self.pipes)
+
+    def gather_beside(self, mine: Any) -> list[Any]:
+        return self._gather(mine, self.pipes_beside)
+
+    def _gather(self, mine: Any, pipes: tuple[Connection, ...]) -> list[Any]:
         try:
             if self.rank:
-                self.pipes[0].send(mine)
-                return list(self.pipes[0].recv())
-            everyone = [mine, *(pipe.recv() for pipe in self.pipes)]
-            for pipe in self.pipes:
+                pipes[0].send(mine)
+                return list(pipes[0].recv())
+            everyone = [mine, *(pipe.recv() for pipe in pipes)]
+            for pipe in pipes:
                 pipe.send(everyone)
             return everyone
         except (EOFError, OSError) as error:
@@ -146,22 +154,28 @@ class Orders:
 
 def run_attempt(camp: Camp, orders: Orders) -> list[int]:
     """Exit codes of all ranks, negative for a signal; raises `AssertionError` when one hangs."""
-    links = [Pipe() for _ in range(camp.ranks - 1)]
+    links = [Pipe() for _ in range(camp.ranks - 1)] + [Pipe() for _ in range(camp.ranks - 1)]
     children = []
     for rank in range(camp.ranks):
         child = os.fork()
         if child == 0:
-            ours = tuple(link[0] for link in links) if rank == 0 else (links[rank - 1][1],)
+            half = len(links) // 2
+            both = [_ends(rank, each) for each in (links[:half], links[half:])]
+            ours = (*both[0], *both[1])
             for link in links:
                 for end in link:
                     if end not in ours:
                         end.close()
-            _be_a_rank(camp, orders, rank, ours)
+            _be_a_rank(camp, orders, rank, both[0], both[1])
         children.append(child)
     for link in links:
         for end in link:
             end.close()
     return [_wait(child) for child in children]
+
+
+def _ends(rank: int, links: list[tuple[Connection, Connection]]) -> tuple[Connection, ...]:
+    return tuple(link[0] for link in links) if rank == 0 else (links[rank - 1][1],)
 
 
 def _wait(child: int) -> int:
@@ -177,7 +191,9 @@ def _wait(child: int) -> int:
         time.sleep(0.002)
 
 
-def _be_a_rank(camp: Camp, orders: Orders, rank: int, pipes: tuple[Connection, ...]) -> None:
+def _be_a_rank(
+    camp: Camp, orders: Orders, rank: int, pipes: tuple[Connection, ...], beside: tuple[Connection, ...]
+) -> None:
     code = 70
     try:
         log = os.open(camp.log(rank, orders.attempt), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -188,7 +204,7 @@ def _be_a_rank(camp: Camp, orders: Orders, rank: int, pipes: tuple[Connection, .
             os.setresuid(orders.user, orders.user, orders.user)
         orders.sabotage(rank)
         local_rank = rank % camp.ranks_per_node
-        gang = PipeGang(rank, local_rank, camp.ranks, None, pipes)  # type: ignore[arg-type]
+        gang = PipeGang(rank, local_rank, camp.ranks, None, None, pipes, beside)  # type: ignore[arg-type]
         _train(camp, orders, gang)
         code = 0
     except BaseException as error:

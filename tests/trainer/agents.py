@@ -18,7 +18,7 @@ from typing import Any
 from trainer.contract import Env, TrainConfig
 from trainer.place import TERMINATION_LOG_VARIABLE
 
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 PORT = 29517
 ROOT = Path(__file__).parents[2]
 

@@ -50,7 +50,7 @@ def test_after_a_killed_node_training_repeats_steps_and_ends_bit_equal_to_the_tw
     assert digests[0] == digests[1]
 
 
-def test_a_flipped_byte_on_the_local_tier_is_refused_and_the_shared_copy_is_used(twin: Attempt, tmp_path: Path) -> None:
+def test_a_flipped_byte_on_the_local_tier_is_refused_and_another_copy_is_used(twin: Attempt, tmp_path: Path) -> None:
     world = twin.world.copy(tmp_path / "world")
     flip_byte(world.local(1) / "tiny/step-00000060" / NODE_1_SHARD)
 
@@ -67,7 +67,8 @@ def test_a_step_that_is_damaged_on_every_tier_is_refused_and_the_one_before_it_i
     twin: Attempt, tmp_path: Path
 ) -> None:
     world = twin.world.copy(tmp_path / "world")
-    for tier in (world.local(1), world.shared):
+    # The successor's copy too, which would else be fetched.
+    for tier in (world.local(1), world.local(0), world.shared):
         flip_byte(tier / "tiny/step-00000060" / NODE_1_SHARD)
 
     attempt = run(world, 2)
@@ -122,3 +123,20 @@ def test_resume_is_bit_equal_with_every_zero_stage_and_two_ranks_per_node(
     second = run(world, 2, nodes=1, ranks_per_node=2)
     assert second.agents[0].returncode == 0, second.log(0).read_text()
     assert first.losses() | second.losses() == whole.losses()
+
+
+def test_what_two_ranks_saved_one_rank_goes_on_with_at_the_same_evaluation_loss(twin: Attempt, tmp_path: Path) -> None:
+    longer = twin.world.config.model_copy(update={"steps": 61, "evaluate_every": 60})
+    attempts = []
+    for nodes in (1, 2):
+        world = twin.world.copy(tmp_path / f"world-{nodes}", longer)
+        attempts.append(run(world, 2, nodes=nodes))
+    resized, same = attempts
+
+    assert resized.agents[0].returncode == 0, resized.log(0).read_text()
+    assert resized.events("restored")[0]["step"] == 60
+    assert [(e["from_ranks"], e["to_ranks"]) for e in resized.events("reshaped")] == [(2, 1)]
+    losses = [attempt.losses()[61] for attempt in (resized, same)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    evaluated = [attempt.events("evaluated")[0]["loss"] for attempt in (resized, same)]
+    assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-5)

@@ -7,7 +7,7 @@ import math
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from infra.estimates.cadence import MAX_OVERHEAD, MAX_WORK_AT_RISK_S, MIN_SAVES, choose, daly_period, efficiency
+from trainer.contract.cadence import MAX_OVERHEAD, MAX_WORK_AT_RISK_S, MIN_SAVES, choose, daly_period, efficiency
 
 SAVES = st.floats(min_value=1e-3, max_value=300)
 RATIOS = st.floats(min_value=1e-6, max_value=0.5)

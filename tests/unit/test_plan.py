@@ -97,7 +97,9 @@ def test_the_spec_s_own_checkpoint_section_wins(spec_file: Any) -> None:
 
 def test_a_slow_file_system_gets_fewer_copies(spec_file: Any) -> None:
     model = {"layers": 32, "width": 4096, "heads": 32, "context": 512, "vocabulary": 32000}
+    nodes = {"nodes.count": 32, "training.global_batch": 256, "storage.shared.throughput_mbs_per_tib": 125}
     slow = {"checkpoint": None, "training.model": model, "training.steps": 10**6, "recovery.node_mtbf_hours": 1.0}
+    slow |= nodes
     spec = spec_file(slow).spec
     plan = make_plan(spec, survey(spec))
     interval = plan.checkpoint.every_steps * Decimal("0.3")

@@ -10,18 +10,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import IO, Any, cast
-
-import torch
+from pathlib import Path
+from typing import Any
 
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, Snapshot
 from trainer.checkpoint.fence import check_fence
-from trainer.checkpoint.files import DigestingFile, copy_durably, digest_on_disk, durable
+from trainer.checkpoint.files import copy_durably, digest_on_disk, link_durably
+from trainer.checkpoint.neighbour import Neighbours, keep_for
 from trainer.checkpoint.room import state_bytes, with_room
-from trainer.checkpoint.tiers import Tier, Tiers
+from trainer.checkpoint.tiers import Limits, Tier, Tiers
 from trainer.checkpoint.worker import Worker
+from trainer.checkpoint.writing import Unchanged, Writing, merge, rng_state, twin_of
 from trainer.contract import CheckpointConfig, Consumed, Manifest, Shard, attempt_folder
-from trainer.errors import Diverged, PeerLost, StorageError, TrainerError
+from trainer.errors import PeerLost, StorageError, TrainerError
 from trainer.events import emit
 from trainer.gang import Gang
 
@@ -67,17 +68,38 @@ class Begun:
         return self.manifest.step if self.manifest else -1
 
 
+@dataclass
+class Measured:
+    """Of the last save on this rank, seconds."""
+
+    stall_s: float = 0.0
+    write_s: float | None = None
+    """From the end of the stall until the step is committed on this node."""
+
+
 class Committer:
     """Saves, commits, replicates and retains checkpoints of one rank."""
 
-    def __init__(self, gang: Gang, tiers: Tiers, config: CheckpointConfig, identity: Identity, begun: Begun) -> None:
+    def __init__(
+        self,
+        gang: Gang,
+        tiers: Tiers,
+        config: CheckpointConfig,
+        identity: Identity,
+        begun: Begun,
+        neighbours: Neighbours | None = None,
+    ) -> None:
         self._gang, self._tiers, self._config, self._identity = gang, tiers, config, identity
         self._local, self._shared = Worker("checkpoint-local"), Worker("checkpoint-shared")
+        self._keeper, self._neighbours = Worker("checkpoint-neighbour"), neighbours
         self._pending: Progress | None = None
-        self._written: tuple[Shard, ...] | None = None
+        self._manifested: Manifest | None = None
         self._replicating: Manifest | None = None
         self._copied = False
+        self._unchanged, self._on_shared = Unchanged(), begun.manifest if begun.on_shared else None
         self._newest, self._began = begun.manifest, begun.step
+        self._saves = 0
+        self.measured = Measured()
         self._proven = begun.step
         self._shared_step = begun.step if begun.on_shared else -1
         self.committed_step = begun.step
@@ -98,18 +120,23 @@ class Committer:
         checkpoint_engine: HostCopyEngine = engine.checkpoint_engine
         state = Snapshot(step_root / folder / f"rng_rank_{self._gang.rank:05d}.pt", rng_state())
         snapshots = [*checkpoint_engine.take(), state]
-        self._pending, self._written = progress, None
-        self._local.submit(lambda: self._write(progress.step, snapshots))
-        self._report("saving", step=progress.step, stall_seconds=round(time.monotonic() - started, 4))
+        self._pending, self._manifested = progress, None
+        self._local.submit(lambda: self._write(progress, snapshots))
+        self.measured.stall_s = time.monotonic() - started
+        self._report("saving", step=progress.step, stall_seconds=round(self.measured.stall_s, 4))
         return True
+
+    def writing(self) -> bool:
+        """Whether this rank's threads are at work for a checkpoint."""
+        return any(worker.busy() for worker in (self._local, self._shared, self._keeper))
 
     def votes(self) -> list[float]:
         """This rank's part of the next exchange; `VOTES` numbers that are summed over all ranks."""
         idle = self._pending is None and self._replicating is None
         return [
-            float(self._pending is not None and self._written is not None),
+            float(self._pending is not None and self._manifested is not None),
             float(self._replicating is not None and self._copied),
-            float(idle and not self._local.busy() and not self._shared.busy()),
+            float(idle and not self.writing()),
             float(self._failure() is not None),
         ]
 
@@ -139,15 +166,27 @@ class Committer:
                 return
             time.sleep(_DRAIN_POLL_S)
 
-    def _write(self, step: int, snapshots: list[Snapshot]) -> None:
-        local, shards = self._tiers.local, []
+    def _write(self, progress: Progress, snapshots: list[Snapshot]) -> None:
+        """Write this rank's files; when all ranks have, the step is committed here, beside the training."""
+        started = time.monotonic()
+        local, step = self._tiers.local, progress.step
+        shards = []
         for snapshot in snapshots:
             name = snapshot.path.relative_to(local.folder(step)).as_posix()
-            writing = _Writing(snapshot, name, self._gang.rank)
-            self._make_room_for(local, state_bytes(snapshot.state), writing.write)
-            shards.append(writing.shard())
+            shard = self._unchanged.link(snapshot, name, self._gang.rank)
+            if shard is None:
+                writing = Writing(snapshot, name, self._gang.rank)
+                self._make_room_for(local, state_bytes(snapshot.state), writing.write)
+                shard = writing.shard()
+            self._unchanged.remember(snapshot, shard)
+            shards.append(shard)
         local.settle(step)
-        self._written = tuple(shards)
+        evaluations, written = zip(*self._gang.gather_beside((progress.evaluation_loss, tuple(shards))), strict=True)
+        manifest = self._manifest(replace(progress, evaluation_loss=evaluations[0]), merge(written))
+        if self._gang.first_on_node:
+            self._publish_local(manifest)
+        self.measured.write_s = time.monotonic() - started
+        self._manifested = manifest
 
     def _make_room_for(self, tier: Tier, needed_bytes: int, write: Callable[[], None]) -> None:
         with_room(tier, needed_bytes, lambda: self._reclaim(tier), write)
@@ -160,16 +199,29 @@ class Committer:
         return tier.reclaim(keep, self._identity.attempt, self._began)
 
     def _commit(self) -> None:
-        progress, mine = self._pending, self._written
-        assert progress is not None and mine is not None
-        evaluations, shards = zip(*self._gang.gather((progress.evaluation_loss, mine)), strict=True)
-        manifest = self._manifest(replace(progress, evaluation_loss=evaluations[0]), _merge(shards))
+        """Every node has published the step: let the next save come, and bring this one further."""
+        progress, manifest = self._pending, self._manifested
+        assert progress is not None and manifest is not None
         self._pending, self._newest = None, manifest
+        self._saves += 1
         if self._gang.first_on_node:
-            self._local.submit(lambda: self._publish_local(manifest))
-        due = (progress.step // self._config.every_steps) % self._config.shared_every == 0
-        if due and self._replicating is None:
+            self._keeper.submit(lambda: self._keep_predecessor(manifest))
+        count = self._saves if self._config.measured else progress.step // self._config.every_steps
+        if count % self._config.shared_every == 0 and self._replicating is None:
             self._replicate(manifest)
+
+    def _keep_predecessor(self, manifest: Manifest) -> None:
+        """A copy of the neighbour's shards is a convenience: what prevents it is said, and ends nothing."""
+        door = self._neighbours.predecessor if self._neighbours else None
+        if door is None or not self._config.neighbour:
+            return
+        started = time.monotonic()
+        try:
+            came = keep_for(door, manifest, self._tiers.local, self._make_room_for)
+            seconds = round(time.monotonic() - started, 3)
+            emit("kept_neighbour", step=manifest.step, of_node=door.node, bytes=came, seconds=seconds)
+        except (OSError, StorageError) as error:
+            emit("neighbour_not_kept", step=manifest.step, of_node=door.node, why=str(error)[:300])
 
     def _publish_local(self, manifest: Manifest) -> None:
         self._publish(self._tiers.local, manifest)
@@ -190,7 +242,8 @@ class Committer:
         check_fence(self._tiers.shared.root, self._identity.attempt)
         if manifest.attempt == self._identity.attempt:
             tier.drop_other_attempts(manifest)
-        tier.retain(keep, manifest.step, protected, self._identity.attempt, self._began)
+        limits = Limits(self._config.keep_hours, int(self._config.keep_free_gib * 2**30))
+        tier.retain(keep, manifest.step, protected, self._identity.attempt, self._began, limits)
 
     def _replicate(self, manifest: Manifest) -> None:
         self._replicating, self._copied = manifest, False
@@ -202,16 +255,29 @@ class Committer:
         source, target = (tier.folder(manifest.step) for tier in self._tiers)
         for shard in manifest.shards:
             if shard.rank == self._gang.rank:
-                copy = partial(copy_durably, source / shard.file, target / shard.file, _accept(shard, "local"))
-                self._make_room_for(self._tiers.shared, shard.size_bytes, copy)
+                if not self._link_on_shared(shard, target):
+                    copy = partial(copy_durably, source / shard.file, target / shard.file, _accept(shard, "local"))
+                    self._make_room_for(self._tiers.shared, shard.size_bytes, copy)
                 _accept(shard, "shared")(digest_on_disk(target / shard.file))
         self._tiers.shared.settle(manifest.step)
         self._copied = True
+
+    def _link_on_shared(self, shard: Shard, target: Path) -> bool:
+        earlier = self._on_shared
+        twin = twin_of(shard, earlier)
+        if earlier is None or twin is None:
+            return False
+        try:
+            link_durably(self._tiers.shared.folder(earlier.step) / twin.file, target / shard.file)
+        except OSError:
+            return False
+        return digest_on_disk(target / shard.file) == shard.sha256
 
     def _finish_replication(self) -> None:
         manifest = self._replicating
         assert manifest is not None
         self._replicating, self._proven, self._shared_step = None, manifest.step, manifest.step
+        self._on_shared = manifest
         if self._gang.first:
             self._shared.submit(lambda: self._publish_shared(manifest))
 
@@ -223,7 +289,7 @@ class Committer:
         return Manifest(**vars(self._identity), **vars(progress), world_size=self._gang.world_size, shards=shards)
 
     def _failure(self) -> TrainerError | None:
-        error = self._local.error or self._shared.error
+        error = self._local.error or self._shared.error or self._keeper.error
         if error is None or isinstance(error, TrainerError):
             return error
         return StorageError("a checkpoint could not be written", repr(error), "mend or enlarge the tier's storage")
@@ -231,33 +297,6 @@ class Committer:
     def _report(self, event: str, **fields: object) -> None:
         if self._gang.first:
             emit(event, **fields)
-
-
-def rng_state() -> dict[str, Any]:
-    state: dict[str, Any] = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-
-
-def _merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:
-    """Every file once: a file that several nodes wrote (the model states) must have come out the same everywhere."""
-    merged: dict[str, Shard] = {}
-    for shard in (shard for shards in by_rank for shard in shards):
-        known = merged.setdefault(shard.file, shard)
-        if known.sha256 != shard.sha256:
-            raise Diverged(
-                "ranks that must hold equal state wrote different bytes",
-                f"{shard.file}: rank {known.rank} {known.sha256[:12]}, rank {shard.rank} {shard.sha256[:12]}",
-                "suspect the hardware of one of them; restart from the last committed checkpoint",
-            )
-    return tuple(merged.values())
 
 
 def _accept(shard: Shard, tier: str) -> Callable[[str], None]:
@@ -270,23 +309,3 @@ def _accept(shard: Shard, tier: str) -> Callable[[str], None]:
             )
 
     return accept
-
-
-@dataclass
-class _Writing:
-    """One file of a save, which may be written twice when the disk was full at first."""
-
-    snapshot: Snapshot
-    name: str
-    rank: int
-    written: DigestingFile | None = None
-
-    def write(self) -> None:
-        with durable(self.snapshot.path) as file:
-            torch.save(self.snapshot.state, cast(IO[bytes], file))
-        self.written = file
-
-    def shard(self) -> Shard:
-        assert self.written is not None
-        size, digest = self.written.size_bytes, self.written.sha256()
-        return Shard(file=self.name, size_bytes=size, sha256=digest, rank=self.rank)

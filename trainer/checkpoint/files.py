@@ -12,17 +12,28 @@ import stat
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
+
+from trainer.checkpoint.direct import DirectFile
 
 PARTIAL = ".partial"
 """How temporary names end; they begin with a dot."""
 _CHUNK_BYTES = 4 * 2**20
+_PIECE_BYTES = 2**18
+
+
+class Sink(Protocol):
+    """What is written to in order."""
+
+    def write(self, content: bytes, /) -> int: ...
+
+    def flush(self) -> None: ...
 
 
 class DigestingFile:
     """A binary file for writing that knows the SHA-256 and the size of what went through it."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Sink) -> None:
         self._file = file
         self._hash = hashlib.sha256()
         self.size_bytes = 0
@@ -30,13 +41,16 @@ class DigestingFile:
         """What the disk said; torch's writer turns it into a `RuntimeError` that names neither cause nor errno."""
 
     def write(self, content: bytes) -> int:
-        self._hash.update(content)
-        self.size_bytes += len(memoryview(content).cast("B"))
         try:
-            return self._file.write(content)
+            # In pieces that stay in the processor's cache between the digest and the copy to the device's buffer.
+            for piece in _pieces(memoryview(content).cast("B")):
+                self._hash.update(piece)
+                self._file.write(piece)  # type: ignore[arg-type]
+                self.size_bytes += len(piece)
         except OSError as error:
             self.error = error
             raise
+        return len(memoryview(content).cast("B"))
 
     def flush(self) -> None:
         self._file.flush()
@@ -55,7 +69,7 @@ def durable(path: Path, appear: Callable[[Path, Path], None] | None = None) -> I
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
-        with temporary.open("xb") as file:
+        with contextlib.closing(DirectFile(temporary)) as file:
             writing = DigestingFile(file)
             try:
                 yield writing
@@ -71,17 +85,39 @@ def durable(path: Path, appear: Callable[[Path, Path], None] | None = None) -> I
     sync_folder(path.parent)
 
 
+def _pieces(content: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(content), _PIECE_BYTES):
+        yield content[start : start + _PIECE_BYTES]
+
+
 def copy_durably(source: Path, target: Path, accept: Callable[[str], None]) -> None:
     """Copy a file; `accept` gets the digest of what was read and raises to refuse it before it appears.
 
     A folder that stands where the file belongs makes way.
     """
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
+    remove(target)
     with open_regular(source) as reading, durable(target) as writing:
         while chunk := reading.read(_CHUNK_BYTES):
             writing.write(chunk)
         accept(writing.sha256())
+
+
+def remove(target: Path) -> None:
+    """Make way for a file: a folder that stands in its place goes."""
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+
+
+def link_durably(source: Path, target: Path) -> None:
+    """Give a file a second name, durable; what stood under that name is replaced. One file system only: `OSError`."""
+    make_folder(target.parent)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}{PARTIAL}")
+    try:
+        os.link(source, temporary, follow_symlinks=False)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(target.parent)
 
 
 def digest_of(path: Path) -> str:

@@ -7,21 +7,32 @@ refused by all, and the next older one is tried. Every refusal is an event.
 from __future__ import annotations
 
 import hashlib
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.commit import Begun, set_rng_state
+from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden
-from trainer.checkpoint.files import copy_durably, open_regular
+from trainer.checkpoint.files import copy_durably, open_regular, remove
+from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.tiers import Tier, Tiers
+from trainer.checkpoint.universal import convert_apart, load_universal
+from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
-from trainer.errors import ConfigError, Fenced, StorageError
+from trainer.errors import ConfigError, Fenced, PeerLost, StorageError
 from trainer.events import emit
 from trainer.gang import Gang
+
+_NOTHING_NEEDED: Any = object()
+_READERS = 8
+"""Files that a rank reads at a time."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +43,17 @@ class Found:
     tier: Tier
 
 
-def restore(engine: Any, gang: Gang, tiers: Tiers, zero_stage: int, attempt: int) -> Begun:
+def restore(
+    engine: Any, gang: Gang, tiers: Tiers, zero_stage: int, attempt: int, neighbours: Neighbours | None = None
+) -> Begun:
     """Load the newest sound step into the engine, and tidy up what ended attempts left half done.
 
     Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all are of
     another world size or ZeRO stage.
     """
     candidates = _candidates(gang, tiers)
-    chosen = _choose(candidates, gang, tiers, (gang.world_size, zero_stage), attempt)
+    search = Search(gang, tiers, neighbours or Neighbours(0), attempt)
+    chosen = _choose(candidates, search, (gang.world_size, zero_stage))
     known = {(manifest.step, manifest.attempt) for manifest in candidates}
     if gang.first_on_node:
         _clean(tiers.local, known, attempt)
@@ -49,6 +63,10 @@ def restore(engine: Any, gang: Gang, tiers: Tiers, zero_stage: int, attempt: int
     if chosen is None:
         return Begun()
     manifest, found = chosen
+    if manifest.world_size != gang.world_size:
+        _reshape(engine, manifest, found, search)
+        # Of the old ranks' shards this gang brings none on: the next save is its own.
+        return Begun(manifest, on_shared=True)
     _stage(found, manifest, gang, tiers, attempt)
     _load(engine, manifest, gang, tiers)
     return Begun(manifest, gang.all_agree(_lies_on(tiers.shared, manifest, gang.rank)))
@@ -79,18 +97,19 @@ def _candidates(gang: Gang, tiers: Tiers) -> list[Manifest]:
     return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
 
 
-def _choose(
-    candidates: list[Manifest], gang: Gang, tiers: Tiers, shape: tuple[int, int], attempt: int
-) -> tuple[Manifest, list[Found]] | None:
+def _choose(candidates: list[Manifest], search: Search, shape: tuple[int, int]) -> tuple[Manifest, list[Found]] | None:
+    gang, tiers, attempt = search.gang, search.tiers, search.attempt
     fitting = []
     for manifest in candidates:
-        if (manifest.world_size, manifest.zero_stage) != shape:
+        # Another number of ranks is no obstacle where DeepSpeed's universal format can reshape the shards.
+        elastic = manifest.world_size != shape[0] and manifest.zero_stage > 0
+        if manifest.zero_stage != shape[1] or not (elastic or manifest.world_size == shape[0]):
             why = f"of {manifest.world_size} ranks with ZeRO stage {manifest.zero_stage}"
         elif manifest.attempt > attempt:
             raise Fenced("a newer attempt has committed", f"attempt {manifest.attempt}, this is {attempt}")
         else:
             fitting.append(manifest)
-            found = [_find(shard, manifest, tiers, gang.rank) for shard in needed(manifest, gang.rank)]
+            found = search.everything(manifest) if elastic else search.shards(manifest)
             sound = [item for item in found if item is not None]
             if gang.all_agree(len(sound) == len(found) > 0):
                 return manifest, sound
@@ -100,9 +119,9 @@ def _choose(
     if candidates and not fitting:
         shapes = sorted({(manifest.world_size, manifest.zero_stage) for manifest in candidates})
         raise ConfigError(
-            "the checkpoints are of another world size or ZeRO stage",
+            "the checkpoints are of another ZeRO stage, or of another world size without ZeRO",
             f"(ranks, stage): {shapes}, this attempt has {shape}",
-            "use as many ranks as before, or reshape the checkpoint with DeepSpeed's universal format",
+            "use the ZeRO stage of before; with stage 0 also as many ranks",
         )
     if gang.sums([float(any(True for _ in tiers.shared.claims()))])[0]:
         raise StorageError(
@@ -118,13 +137,65 @@ def _clean(tier: Tier, known: set[tuple[int, int]], attempt: int) -> None:
         emit("cleaned", tier=tier.name, leftovers=removed[:20], count=len(removed))
 
 
-def _find(shard: Shard, manifest: Manifest, tiers: Tiers, rank: int) -> Found | None:
-    for tier in tiers:
-        why = _look(tier.folder(manifest.step) / shard.file, shard)
-        if not why:
-            return Found(shard, tier)
-        _refused(tier, manifest.step, rank, shard.file, why, shard.sha256)
-    return None
+@dataclass(frozen=True)
+class Search:
+    """Where a rank looks for sound copies of shards: its node's tier, then the other nodes', then the shared one."""
+
+    gang: Gang
+    tiers: Tiers
+    neighbours: Neighbours
+    attempt: int
+
+    def shards(self, manifest: Manifest) -> list[Found | None]:
+        """One answer for each shard that this rank needs; they are read in parallel, each once."""
+        mine = [shard for shard in needed(manifest, self.gang.rank) if not _common(shard)]
+        common = [shard for shard in needed(manifest, self.gang.rank) if _common(shard)]
+        first = [*mine, *common] if self.gang.first_on_node else mine
+        found = self._each(first, manifest)
+        # The node's first rank has brought what all its ranks share, where a neighbour had it.
+        self.gang.barrier()
+        return found if self.gang.first_on_node else [*found, *self._each(common, manifest)]
+
+    def everything(self, manifest: Manifest) -> list[Found | None]:
+        """All shards of all ranks, for the first rank, which reshapes them; the others need none as they are."""
+        return self._each(list(manifest.shards), manifest) if self.gang.first else [_NOTHING_NEEDED]
+
+    def _each(self, shards: list[Shard], manifest: Manifest) -> list[Found | None]:
+        if not shards:
+            return []
+        with ThreadPoolExecutor(min(_READERS, len(shards)), thread_name_prefix="checkpoint-read") as readers:
+            return list(readers.map(lambda shard: self._find(shard, manifest), shards))
+
+    def _find(self, shard: Shard, manifest: Manifest) -> Found | None:
+        for tier in self.tiers:
+            why = _look(tier.folder(manifest.step) / shard.file, shard)
+            if not why:
+                return Found(shard, tier)
+            _refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+            if tier is self.tiers.local and self._fetch(shard, manifest):
+                return Found(shard, tier)
+        return None
+
+    def _fetch(self, shard: Shard, manifest: Manifest) -> bool:
+        """Bring a shard from another node to this one's tier; what stands there and was refused is replaced."""
+        local = self.tiers.local
+        target = local.folder(manifest.step) / shard.file
+        for door in self.neighbours.holding(manifest, shard):
+            try:
+                remove(target)
+                with_room(
+                    local, shard.size_bytes, self._reclaim(manifest), partial(door.fetch, manifest.step, shard, target)
+                )
+            except (OSError, StorageError) as error:
+                emit("neighbour_without_shard", step=manifest.step, node_asked=door.node, why=str(error)[:200])
+                continue
+            if not _look(target, shard):
+                emit("fetched_shard", step=manifest.step, from_node=door.node, file=shard.file, bytes=shard.size_bytes)
+                return True
+        return False
+
+    def _reclaim(self, manifest: Manifest) -> Callable[[], list[int]]:
+        return lambda: self.tiers.local.reclaim({manifest.step}, self.attempt, manifest.step)
 
 
 def _refused(tier: Tier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
@@ -150,6 +221,33 @@ def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, att
         with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
 
 
+def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search) -> None:
+    """Saved on other many ranks: the first rank converts verified copies, all load what came out, and it goes."""
+    gang, shared = search.gang, search.tiers.shared
+    work = shared.root / f".universal-{manifest.step:08d}-{search.attempt:04d}"
+    source, target = work / attempt_folder(manifest.attempt), work / "universal"
+    error: StorageError | None = None
+    if gang.first:
+        shutil.rmtree(work, ignore_errors=True)
+        started = time.monotonic()
+        try:
+            for item in found:
+                file = item.tier.folder(manifest.step) / item.shard.file
+                copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
+            convert_apart(source, target)
+        except StorageError as failure:
+            error = failure
+        ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
+        emit("reshaped", step=manifest.step, from_ranks=ranks[0], to_ranks=ranks[1], seconds=seconds)
+    if not gang.all_agree(error is None):
+        raise error or PeerLost("the first rank could not reshape the checkpoint")
+    engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
+    load_universal(engine, target)
+    gang.barrier()
+    if gang.first:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers) -> None:
     root = tiers.local.folder(manifest.step)
     wanted = {root / shard.file: shard for shard in manifest.shards}
@@ -163,8 +261,9 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers) -> None:
     path, _ = engine.load_checkpoint(str(root), tag=attempt_folder(manifest.attempt))
     if path is None:
         raise StorageError("DeepSpeed found no state in a verified checkpoint", root)
-    rng = root / attempt_folder(manifest.attempt) / f"rng_rank_{gang.rank:05d}.pt"
-    set_rng_state(engine.checkpoint_engine.load(str(rng)))
+    if manifest.rng_included:
+        rng = root / attempt_folder(manifest.attempt) / f"rng_rank_{gang.rank:05d}.pt"
+        set_rng_state(engine.checkpoint_engine.load(str(rng)))
 
 
 def _lies_on(tier: Tier, manifest: Manifest, rank: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,14 @@ class Claim:
     step: int
     manifest: Manifest | None
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of what a tier keeps, besides a count."""
+
+    hours: float | None = None
+    free_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,17 +98,43 @@ class Tier:
                 _write(path, content, os.replace)
         self.settle(manifest.step)
 
-    def retain(self, keep: int, newest: int, protected: Collection[int], attempt: int, began: int) -> list[int]:
+    def retain(
+        self,
+        keep: int,
+        newest: int,
+        protected: Collection[int],
+        attempt: int,
+        began: int,
+        limits: Limits = Limits(),
+    ) -> list[int]:
         """Drop what is older than the `keep` newest committed steps up to `newest`; returns the steps dropped.
 
-        Steps after `newest` are leftovers that a restore refused; they are replaced when training gets there again.
-        Until then they do not count as kept: those that an earlier attempt left after `began`, the step at which
-        this attempt began.
+        Then what is older than `limits` allow, and the oldest until they leave enough room; neither touches `newest`
+        or what is protected. Steps after `newest` are leftovers that a restore refused; they are replaced when
+        training gets there again. Until then they do not count as kept: those that an earlier attempt left after
+        `began`, the step at which this attempt began.
         """
         sound = [manifest for manifest in self.committed() if manifest.step <= newest]
         counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
-        kept = {newest, *counted[:keep], *protected}
-        return [step for step in self.steps() if step < newest and step not in kept and self.drop(step, attempt)]
+        untouched = {newest, *protected}
+        young = [step for step in counted[:keep] if limits.hours is None or self._hours(step) <= limits.hours]
+        kept = {*untouched, *young}
+        dropped = [step for step in self.steps() if step < newest and step not in kept and self.drop(step, attempt)]
+        for step in sorted(kept - untouched):
+            if self.free_bytes() < limits.free_bytes and self.drop(step, attempt):
+                dropped.append(step)
+        return dropped
+
+    def free_bytes(self) -> int:
+        seen = os.statvfs(self.root)
+        return seen.f_bavail * seen.f_frsize
+
+    def _hours(self, step: int) -> float:
+        """Since a step was published on this tier, by the machine's clock."""
+        try:
+            return (time.time() - (self.folder(step) / COMMITTED_NAME).lstat().st_mtime) / 3600
+        except OSError:
+            return 0.0
 
     def reclaim(self, keep: Collection[int], attempt: int, began: int) -> list[int]:
         """As `retain`, for a full disk: of the committed steps the newest alone stays, and nothing that was refused."""

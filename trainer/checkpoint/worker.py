@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import threading
 from collections.abc import Callable
+
+_NICENESS = 10
+"""Of a background thread: the step's own threads go first wherever both want a core."""
 
 
 class Worker:
@@ -25,6 +30,9 @@ class Worker:
             return self._open > 0
 
     def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            # On Linux a niceness is a thread's own; the threads that this one starts inherit it.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             job = self._jobs.get()
             try:

@@ -36,6 +36,7 @@ from trainer.contract.job import (
     RankStatus,
     Status,
     Termination,
+    grace_seconds,
 )
 from trainer.contract.ledger import Consumed
 from trainer.contract.training import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
@@ -77,6 +78,7 @@ __all__ = [
     "TrainConfig",
     "Verdict",
     "attempt_folder",
+    "grace_seconds",
     "parse_manifest",
     "step_folder",
     "step_of_folder",

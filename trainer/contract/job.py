@@ -100,3 +100,8 @@ class Termination(_Frozen):
     rank: int | None = None
     """The rank that failed first, when one did."""
     detail: str = ""
+
+
+def grace_seconds(collective_timeout_s: float) -> int:
+    """From SIGTERM to SIGKILL of a training pod: an emergency save must fit, or is said beforehand not to."""
+    return max(60, int(2 * collective_timeout_s))

@@ -61,6 +61,16 @@ class CheckpointConfig(_Section):
     """Replicate every n-th local checkpoint to the shared tier."""
     keep_local: int = Field(default=2, ge=1)
     keep_shared: int = Field(default=3, ge=1)
+    keep_hours: float | None = Field(default=None, gt=0)
+    """Committed steps older than this go, however few there are; never the newest proven one."""
+    keep_free_gib: float = Field(default=0.0, ge=0)
+    """The oldest go until so much is free on a tier; never the newest proven one."""
+    neighbour: bool = True
+    """Each node also keeps its predecessor's shards on its NVMe: a lost node then costs no trip to the shared tier."""
+    measured: bool = False
+    """Re-evaluate `every_steps` while running, from measured stall, dip and failures; else it stays as it is."""
+    node_mtbf_hours: float = Field(default=2000.0, gt=0)
+    """Mean time between failures of one node, before this campaign has seen any."""
 
 
 class TrainConfig(_Section):
@@ -85,6 +95,8 @@ class TrainConfig(_Section):
     """Held-out batches of `micro_batch` sequences, evaluated by rank 0 alone so that the figure does not depend on
     the world size."""
     collective_timeout_s: float = Field(default=30.0, gt=0)
+    grace_s: float | None = Field(default=None, gt=0)
+    """From SIGTERM to SIGKILL of the pod: what an emergency save must fit into."""
     threads: int = Field(default=1, ge=1)
     """torch threads per rank on CPU; part of bitwise equality."""
 

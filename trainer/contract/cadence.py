@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-MAX_OVERHEAD = 0.035
-"""Saving never costs more than this part of the training time (CheckFreq's bound)."""
+MAX_OVERHEAD = 0.01
+"""The chosen interval costs at most this part of the training time, stall and dip together."""
 MAX_WORK_AT_RISK_S = 3600.0
 """However rare failures are, no more than an hour of work is at risk: the failure rate is only an estimate."""
 MIN_SAVES = 10

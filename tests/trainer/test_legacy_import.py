@@ -1,0 +1,61 @@
+"""A folder that DeepSpeed saved without us is taken in by command only, whole, and never executed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from agents import ROOT
+from test_checkpoint_parts import Harmful
+
+from trainer.checkpoint.restore import verified
+from trainer.checkpoint.tiers import Tier
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "global_step7"
+    folder.mkdir()
+    torch.save(
+        {"module": {"w": torch.ones(8)}, "global_steps": 7, "dp_world_size": 2}, folder / "mp_rank_00_model_states.pt"
+    )
+    for rank in range(2):
+        state = {"optimizer_state_dict": {"zero_stage": 1, "rank": rank}}
+        torch.save(state, folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    return folder
+
+
+def take_in(folder: Path, shared: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainer.checkpoint.import", str(folder), "--campaign", "tiny"]
+    command += ["--shared", str(shared), "--tokens", "700", "--position", "70"]
+    return subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
+
+
+def test_a_legacy_folder_becomes_a_committed_step_and_only_once(folder: Path, tmp_path: Path) -> None:
+    done = take_in(folder, tmp_path / "shared")
+    assert done.returncode == 0, done.stderr
+    tier = Tier("shared", tmp_path / "shared/tiny")
+    (manifest,) = tier.committed()
+    seen = (manifest.step, manifest.world_size, manifest.zero_stage, manifest.position, manifest.rng_included)
+    assert seen == (7, 2, 1, 70, False)
+    assert {shard.rank for shard in manifest.shards} == {0, 1} and not verified(manifest, tier.folder(7))
+    again = take_in(folder, tmp_path / "shared")
+    assert again.returncode == 74 and "already" in again.stderr
+
+
+@pytest.mark.parametrize("wrong", ["missing", "harmful"])
+def test_what_is_not_whole_or_would_execute_is_refused_before_anything_is_copied(
+    wrong: str, folder: Path, tmp_path: Path
+) -> None:
+    shard = folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    shard.unlink()
+    if wrong == "harmful":
+        torch.save({"x": Harmful()}, shard)
+    done = take_in(folder, tmp_path / "shared")
+    assert done.returncode == 74, done.stderr
+    assert ("posix.system" if wrong == "harmful" else "1 of 2") in done.stderr
+    assert not (tmp_path / "shared").exists() and not Path(ROOT / "harmed").exists()

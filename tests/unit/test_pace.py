@@ -1,0 +1,69 @@
+"""The cadence that follows what was measured: quiet steps, dear saves, failures seen."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoint.pace import Pace, job_mtbf_s
+from trainer.contract import CheckpointConfig, TrainConfig
+from trainer.contract.cadence import MAX_OVERHEAD
+
+
+def pace(**changes: object) -> Pace:
+    return Pace(**{"every": 10, "steps": 100_000, "mtbf_s": 36_000.0, **changes})  # type: ignore[arg-type]
+
+
+def one_save(pace: Pace, stall: float, dip: float, write: float = 1.0) -> int:
+    for _ in range(9):
+        pace.stepped(1.0, writing=False)
+    pace.saved(stall)
+    for _ in range(2):
+        pace.stepped(1.0 + dip / 2, writing=True)
+    return pace.committed(write)
+
+
+def test_a_dip_counts_as_much_as_a_stall_of_the_same_length() -> None:
+    assert one_save(pace(), stall=0.5, dip=0.0) == one_save(pace(), stall=0.0, dip=0.5) > 10
+
+
+@pytest.mark.parametrize("mtbf", [600.0, 36_000.0, 3.6e6])
+def test_the_overhead_stays_below_the_bound_however_often_the_job_fails(mtbf: float) -> None:
+    chosen = pace(mtbf_s=mtbf)
+    one_save(chosen, stall=0.3, dip=0.2)
+    assert chosen.overhead() <= MAX_OVERHEAD
+
+
+def test_a_change_is_logged_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    one_save(pace(), stall=0.5, dip=0.5)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (change,) = [event for event in events if event["event"] == "cadence"]
+    assert change["before"] == 10 and change["every_steps"] > 10 and change["why"] in ("daly", "fewest", "most")
+    assert change["dip_s"] == 0.5 and change["mtbf_s"] == 36_000
+
+
+def test_an_interval_of_the_spec_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_save(pace(fixed=True), stall=5.0, dip=5.0) == 10
+    assert "cadence" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("write", "event"), [(5.0, "grace_fits"), (90.0, "grace_too_short")])
+def test_the_first_measured_save_says_whether_an_emergency_one_fits(
+    write: float, event: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one_save(pace(grace_s=60.0), stall=0.1, dip=0.0, write=write)
+    assert f'"event": "{event}"' in capsys.readouterr().out
+
+
+def test_each_attempt_that_was_needed_lowers_the_expected_time_between_failures(tmp_path: Path) -> None:
+    config = TrainConfig(campaign="tiny", steps=1, global_batch=1, checkpoint=CheckpointConfig(node_mtbf_hours=1000))
+    assert job_mtbf_s(config, 10, tmp_path) == 360_000
+    (tmp_path / "fence").mkdir()
+    for attempt in (1, 2, 3):
+        path = tmp_path / f"fence/attempt-{attempt:04d}"
+        path.touch()
+        os.utime(path, (path.stat().st_mtime - 7200,) * 2)
+    assert job_mtbf_s(config, 10, tmp_path) == pytest.approx((360_000 + 7200) / 3, abs=5)

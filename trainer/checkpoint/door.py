@@ -1,0 +1,46 @@
+"""The agent's side of shards between nodes: it serves its node's own over HTTP to whoever knows the word.
+
+Apart from `neighbour`, since the agent must not import torch before it has set what torch reads.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+from trainer.checkpoint.files import open_regular
+
+PREFIX = "/checkpoints/"
+WORD_VARIABLE = "BIVOUAC_NEIGHBOUR_WORD"
+"""Of the agent and its ranks: whoever asks for a shard must know it."""
+_PATH = re.compile(r"^/checkpoints/(step-\d{8}/attempt-\d{4,}/[^/.][^/]*)$")
+
+
+def new_word() -> None:
+    """Called by the agent before it starts its ranks, which inherit the environment."""
+    os.environ[WORD_VARIABLE] = secrets.token_hex(16)
+
+
+def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
+    """Serve one shard below a campaign's folder on the local tier; 403 without the word, 404 for anything else."""
+    word, path = os.environ.get(WORD_VARIABLE, ""), _PATH.match(request.path)
+    said = request.headers.get("Authorization", "")
+    if not word or not hmac.compare_digest(said.encode(), f"Bearer {word}".encode()):
+        request.send_error(403, "not a rank of this attempt")
+        return
+    try:
+        file = open_regular(root / path.group(1)) if path else None
+    except OSError:
+        file = None
+    if file is None:
+        request.send_error(404, "no such shard")
+        return
+    with file:
+        request.send_response(200)
+        request.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
+        request.end_headers()
+        request.connection.sendfile(file)

@@ -1,0 +1,98 @@
+"""Folders that DeepSpeed saved by itself, without a manifest: taken in only after an explicit command.
+
+Every file is read through the allow-list before it is copied; what its bytes were at that moment is what the manifest
+seals. It says nothing about what they were before.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.checkpoint.deepspeed_engine import forbidden, load_safely
+from trainer.checkpoint.files import copy_durably, digest_of, open_regular
+from trainer.checkpoint.tiers import Tier
+from trainer.contract import Manifest, Shard, attempt_folder
+from trainer.errors import StorageError
+
+_SHARD = re.compile(r"^(?:bf16_|fp16_)?(?:zero_pp_rank_(\d+)_)?mp_rank_00_?(?:model|optim)_states\.pt$")
+ATTEMPT = 0
+"""An imported step belongs to no attempt of the campaign: every attempt may go on from it."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What DeepSpeed's files do not say, or only to who trained with them."""
+
+    campaign: str
+    tokens: int
+    position: int
+    """Sequences consumed, over all ranks."""
+    data_digest: str = ""
+    loss: float = 0.0
+
+
+def import_legacy(source: Path, tier: Tier, origin: Origin) -> Manifest:
+    """Copy a tag's folder (`global_step100`) to a tier and commit it there; never replaces a committed step.
+
+    Raises `StorageError` for files that are missing, cannot be read safely, or for a step that is there already.
+    """
+    files = sorted(path for path in source.iterdir() if _SHARD.match(path.name)) if source.is_dir() else []
+    if not any("model_states" in path.name for path in files):
+        raise StorageError("this is no folder of DeepSpeed's", source, "name the tag's folder, such as global_step100")
+    _refuse_what_would_execute(files)
+    state = _read(next(path for path in files if "model_states" in path.name))
+    step, world_size = int(state["global_steps"]), int(state["dp_world_size"])
+    optimizers = [path for path in files if "optim_states" in path.name]
+    if optimizers and len(optimizers) != world_size:
+        seen = f"{source}: {len(optimizers)} of {world_size}"
+        raise StorageError("optimizer states are missing", seen, "bring the folders of all nodes together first")
+    if any(claim.step == step for claim in tier.claims()):
+        raise StorageError("the tier has this step already", tier.folder(step), "import into another campaign")
+    stage = int(_read(optimizers[0])["optimizer_state_dict"].get("zero_stage", 1)) if optimizers else 0
+    shards = tuple(_take(path, tier, step) for path in files)
+    manifest = Manifest(
+        campaign=origin.campaign,
+        attempt=ATTEMPT,
+        step=step,
+        tokens=origin.tokens,
+        world_size=world_size,
+        zero_stage=stage,
+        position=origin.position,
+        loss=origin.loss,
+        config_digest="",
+        data_digest=origin.data_digest,
+        shards=shards,
+        rng_included=False,
+    )
+    tier.settle(step)
+    tier.publish(manifest, ATTEMPT)
+    return manifest
+
+
+def _refuse_what_would_execute(files: list[Path]) -> None:
+    for path in files:
+        with open_regular(path) as file:
+            if why := forbidden(file):
+                raise StorageError("a file of the checkpoint must not be loaded", f"{path}: {why}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with open_regular(path) as file:
+        state: dict[str, Any] = load_safely(file)
+    return state
+
+
+def _take(path: Path, tier: Tier, step: int) -> Shard:
+    match = _SHARD.match(path.name)
+    assert match is not None
+    name, digest = f"{attempt_folder(ATTEMPT)}/{path.name}", digest_of(path)
+
+    def accept(seen: str) -> None:
+        if seen != digest:
+            raise StorageError("a file changed while it was imported", path)
+
+    copy_durably(path, tier.folder(step) / name, accept)
+    return Shard(file=name, size_bytes=path.stat().st_size, sha256=digest, rank=int(match.group(1) or 0))

@@ -1,0 +1,134 @@
+"""One rank's files of a save: written with their digest, or linked where the step before holds the very same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+
+from trainer.checkpoint.deepspeed_engine import Snapshot
+from trainer.checkpoint.files import DigestingFile, digest_on_disk, durable, link_durably
+from trainer.contract import Manifest, Shard
+from trainer.errors import Diverged
+
+_SAMPLE_BYTES = 4096
+
+
+@dataclass
+class Writing:
+    """One file of a save, which may be written twice when the disk was full at first."""
+
+    snapshot: Snapshot
+    name: str
+    rank: int
+    written: DigestingFile | None = None
+
+    def write(self) -> None:
+        with durable(self.snapshot.path) as file:
+            torch.save(self.snapshot.state, cast(IO[bytes], file))
+        self.written = file
+
+    def shard(self) -> Shard:
+        assert self.written is not None
+        size, digest = self.written.size_bytes, self.written.sha256()
+        return Shard(file=self.name, size_bytes=size, sha256=digest, rank=self.rank)
+
+
+class Unchanged:
+    """What the last save wrote, by the name within an attempt's folder: its fingerprint, digest and place."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, Path, str]] = {}
+
+    def link(self, snapshot: Snapshot, name: str, rank: int) -> Shard | None:
+        """Link the file of the last save when this state serialises to the same bytes; else None.
+
+        A fingerprint that differs (the common case) costs nothing; one that is equal is followed by the digest of
+        everything, and by a reading of the file that is linked: a flaw in it must not be inherited.
+        """
+        fingerprint, (known, source, digest) = fingerprint_of(snapshot.state), self._last.get(name, ("", Path(), ""))
+        if fingerprint != known:
+            return None
+        dry = DigestingFile(_Nowhere())
+        torch.save(snapshot.state, cast(IO[bytes], dry))
+        try:
+            if dry.sha256() != digest or digest_on_disk(source) != digest:
+                return None
+            link_durably(source, snapshot.path)
+        except OSError:
+            return None
+        return Shard(file=name, size_bytes=dry.size_bytes, sha256=digest, rank=rank)
+
+    def remember(self, snapshot: Snapshot, shard: Shard) -> None:
+        self._last[shard.file] = (fingerprint_of(snapshot.state), snapshot.path, shard.sha256)
+
+
+class _Nowhere:
+    name = ""
+
+    def write(self, content: bytes, /) -> int:
+        return len(content)
+
+    def flush(self) -> None:
+        pass
+
+
+def fingerprint_of(state: Any) -> str:
+    """Tells most states apart after a glance at each tensor's ends; equal ones may still differ in between."""
+    seen = hashlib.sha256()
+
+    def walk(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            flat = value.detach().reshape(-1).view(torch.uint8) if value.dim() else value.detach().reshape(1)
+            seen.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            for part in (flat[:_SAMPLE_BYTES], flat[-_SAMPLE_BYTES:]):
+                seen.update(part.contiguous().view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                seen.update(repr(key).encode())
+                walk(item)
+        elif type(value) in (list, tuple):
+            for item in value:
+                walk(item)
+        else:
+            seen.update(pickle.dumps(value))
+
+    walk(state)
+    return seen.hexdigest()
+
+
+def twin_of(shard: Shard, earlier: Manifest | None) -> Shard | None:
+    """The shard of an earlier step with the same bytes."""
+    shards = earlier.shards if earlier is not None else ()
+    return next((other for other in shards if other.sha256 == shard.sha256 and other.rank == shard.rank), None)
+
+
+def merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:
+    """Every file once: a file that several nodes wrote (the model states) must have come out the same everywhere."""
+    merged: dict[str, Shard] = {}
+    for shard in (shard for shards in by_rank for shard in shards):
+        known = merged.setdefault(shard.file, shard)
+        if known.sha256 != shard.sha256:
+            raise Diverged(
+                "ranks that must hold equal state wrote different bytes",
+                f"{shard.file}: rank {known.rank} {known.sha256[:12]}, rank {shard.rank} {shard.sha256[:12]}",
+                "suspect the hardware of one of them; restart from the last committed checkpoint",
+            )
+    return tuple(merged.values())
+
+
+def rng_state() -> dict[str, Any]:
+    state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
