@@ -60,7 +60,7 @@ def commit(tier: Path, step: int, here: tuple[str, ...]) -> None:
 
 def test_the_steward_records_both_tiers_and_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "AGENT_PORT", 0)
-    node = Node(CAMPAIGN, 1, "node-7", 10, 0, 1, tmp_path / "run", tmp_path / "local")
+    node = Node(CAMPAIGN, 1, "node-7", 10, 0, 1, tmp_path / "run", tmp_path / "local" / CAMPAIGN)
     server = serve(node, "127.0.0.1")
     monkeypatch.setattr(tiers, "AGENT_PORT", server.server_port)
     commit(tmp_path / "local", 20, ("a.pt",))
