@@ -11,7 +11,7 @@ import torch
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, load_safely
 from trainer.checkpoint.fence import check_fence, raise_fence
 from trainer.checkpoint.files import copy_durably, digest_of, durable
-from trainer.checkpoint.tiers import Tier
+from trainer.checkpoint.tiers import RESHAPING, Tier
 from trainer.contract import Manifest, OptimizerConfig
 from trainer.errors import Fenced, StorageError
 from trainer.schedule import learning_rate
@@ -64,6 +64,17 @@ def test_retention_removes_steps_that_never_committed(tier: Tier) -> None:
 def test_a_step_without_a_manifest_is_not_committed(tier: Tier) -> None:
     tier.folder(50).mkdir()
     assert tier.steps()[0] == 50 and committed(tier)[0] == 40
+
+
+def test_what_a_killed_attempt_left_of_reshaping_goes_and_a_newer_ones_stays(tier: Tier) -> None:
+    for attempt in (1, 2, 3):
+        (tier.root / f"{RESHAPING}00000040-{attempt:04d}" / "universal").mkdir(parents=True)
+    assert tier.clean({(step, 1) for step in tier.steps()}, attempt=2) == [
+        f"{RESHAPING}00000040-0001",
+        f"{RESHAPING}00000040-0002",
+    ]
+    assert [path.name for path in tier.root.glob(".*")] == [f"{RESHAPING}00000040-0003"]
+    assert committed(tier) == [40, 30, 20, 10]
 
 
 def test_a_fence_lets_the_newest_attempt_pass_and_stops_older_ones(tmp_path: Path) -> None:
