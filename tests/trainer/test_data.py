@@ -20,7 +20,9 @@ from data_sets import ROOT, content, decoded, quiet, recipe, simple, texts, writ
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
+from trainer.contract.recipe import Source
 from trainer.data import documents
+from trainer.data.inputs import list_source
 from trainer.data.prepare import make, prepare
 from trainer.errors import DataError
 
@@ -192,6 +194,16 @@ def test_what_is_left_out_is_counted_by_reason_and_shown(tmp_path: Path) -> None
     shown = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert set(shown["dropped"]) == set(manifest.sources[0].dropped) and set(shown["dropped"]) <= set(shown["meaning"])
     assert sum(shown["lengths"]) == 60 and len(shown["samples"]) >= 3
+
+
+def test_a_compressed_text_is_whole_however_its_words_lie(tmp_path: Path) -> None:
+    written = " " + "x" * 3000 + " " + "y" * 2000
+    path = tmp_path / "text.txt.gz"
+    path.write_bytes(gzip.compress(written.encode()))
+    (file,) = list_source(Source(location=str(path)), None, 1)
+    pieces = list(documents.documents(documents.Span(file), "text", 1024))
+    assert "".join(piece.text for piece in pieces) == written
+    assert all(len(piece.content) <= 1024 for piece in pieces)
 
 
 def test_text_that_looks_like_the_end_of_a_document_does_not_end_one(tmp_path: Path) -> None:
