@@ -83,9 +83,9 @@ def site(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Simple
     return SimpleNamespace(s3=s3, bucket=bucket, wire=wire, said=said, root=tmp_path, data=data, state=f"state-{name}")
 
 
-def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77) -> Path:
+def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77, step: int = STEP) -> Path:
     """A committed checkpoint of one large and one small shard on the shared tier."""
-    folder = site.root / "shared" / CAMPAIGN / step_folder(STEP)
+    folder = site.root / "shared" / CAMPAIGN / step_folder(step)
     shards = []
     for name, body in (("large.pt", bytes(range(256)) * (size // 256 + 1)), ("small.pt", b"small" * 99)):
         path = folder / attempt_folder(1) / name
@@ -96,7 +96,7 @@ def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77)
     manifest = Manifest(
         campaign=CAMPAIGN,
         attempt=1,
-        step=STEP,
+        step=step,
         tokens=99,
         world_size=1,
         zero_stage=1,
@@ -147,6 +147,15 @@ def test_a_step_without_a_recorded_loss_is_evaluated_before_the_upload(site: Sim
     manifest = archiver(site, {"shared": 2.5, "work": 2.5}).run()
     assert manifest.proof is Proof.EVALUATED and manifest.recorded_evaluation_loss is None
     assert manifest.reference_evaluation_loss == manifest.restored_evaluation_loss == 2.5
+
+
+def test_a_checkpoint_that_is_lost_on_the_way_leaves_its_room_to_an_older_one(site: SimpleNamespace) -> None:
+    commit(site, loss=2.25, step=STEP - 10)
+    damaged = commit(site, loss=2.25) / attempt_folder(1) / "large.pt"
+    damaged.write_bytes(b"?" + damaged.read_bytes()[1:])
+    manifest = archiver(site, {"work": 2.25}).run()
+    assert manifest.step == STEP - 10 and len(manifest.refused) == 1
+    assert [path.name for path in (site.root / "work" / "golden").iterdir()] == [step_folder(STEP - 10)]
 
 
 @pytest.mark.parametrize("recorded", [None, 2.5])
