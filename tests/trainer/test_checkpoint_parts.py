@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from deepspeed.runtime.fp16.loss_scaler import LossScaler
 
-from trainer.checkpoint.deepspeed_engine import HostCopyEngine, load_safely
+from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden, load_safely
 from trainer.checkpoint.fence import check_fence, raise_fence
 from trainer.checkpoint.files import copy_durably, digest_of, durable
 from trainer.checkpoint.tiers import RESHAPING, Tier
@@ -128,6 +130,20 @@ def test_a_load_never_executes_code_of_the_checkpoint(tmp_path: Path, monkeypatc
     with (tmp_path / "shard.pt").open("rb") as file, pytest.raises(StorageError, match="Weights only load failed"):
         load_safely(file)
     assert not (tmp_path / "harmed").exists()
+
+
+def test_sound_shards_that_are_looked_at_side_by_side_are_all_taken(tmp_path: Path) -> None:
+    path = tmp_path / "shard.pt"
+    torch.save({"scaler": LossScaler(1.0)}, path)
+
+    def look(_: int) -> str:
+        with path.open("rb") as file:
+            why = forbidden(file)
+            file.seek(0)
+            return why or str(load_safely(file) and "")
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(look, range(200))) == {""}
 
 
 def test_a_saved_state_is_a_copy_that_later_steps_do_not_change(tmp_path: Path) -> None:
