@@ -18,11 +18,13 @@ from botocore.exceptions import HTTPClientError
 
 from infra.actions import archive
 from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Content
-from infra.actions.archive_manifest import MANIFEST_NAME, Proof
+from infra.actions.archive_manifest import MANIFEST_NAME, RECORD, Proof
+from infra.actions.model_card import model_card
 from infra.actions.parts import Altered, Parts
 from infra.actions.transfer import MIB, Transfer
 from infra.errors import PermanentError
 from infra.rehearsal.aws.world import World
+from infra.rehearsal.site import honesty
 from trainer.contract import Manifest, Shard, attempt_folder, step_folder
 
 CAMPAIGN, STEP, PART = "tiny", 30, 5 * MIB
@@ -140,6 +142,14 @@ def test_a_recorded_loss_proves_the_archive_without_another_evaluation(site: Sim
     assert {"data/tokenizer.json", "data/validation-00000.bin", "huggingface/model.safetensors"} <= names
     card = site.s3.get_object(Bucket=site.bucket.bucket, Key=f"{PREFIX}/huggingface/README.md")["Body"].read().decode()
     assert "12.50 USD" in card and "| trained by | ann |" in card and "2.25 nats" in card
+
+
+def test_a_model_of_an_emulated_world_says_so_in_its_card(site: SimpleNamespace) -> None:
+    golden = Manifest.model_validate_json((commit(site, loss=2.25) / "manifest.json").read_bytes())
+    records = {f"{RECORD}/spec.json": b'{"owner": "ann"}'}
+    assert "rehearsal" not in model_card(golden, 2.25, {}, records)
+    emulated = {**records, f"{RECORD}/site.json": json.dumps(honesty.statement()).encode()}
+    assert "on one machine without GPU: a rehearsal" in model_card(golden, 2.25, {}, emulated)
 
 
 def test_a_step_without_a_recorded_loss_is_evaluated_before_the_upload(site: SimpleNamespace) -> None:

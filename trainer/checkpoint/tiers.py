@@ -189,8 +189,8 @@ class Tier:
                 folder.rmdir()
                 removed.append(folder.name)
         for work in sorted(self.root.glob(f"{RESHAPING}*-*")):
-            number = work.name.rpartition("-")[2]
-            if number.isdigit() and int(number) <= attempt:
+            made_by = work.name.rpartition("-")[2]
+            if made_by.isdigit() and int(made_by) <= attempt:
                 shutil.rmtree(work, ignore_errors=True)
                 removed.append(work.name)
         return removed
