@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import UserError
+from infra.facts import Grounds
 from infra.folders import cache_root
 from infra.spec import Spec
 
@@ -77,6 +78,12 @@ def hands() -> list[str]:
 def spends(spec: Spec) -> bool:
     """Whether this target bills: what a rehearsal costs is only what the same clock would have cost."""
     return spec.target == "aws"
+
+
+def grounds(spec: Spec) -> Grounds:
+    """A rehearsal's nodes are made of this machine, with all images in place, and its driver stands on their link."""
+    real = spec.target == "aws"
+    return Grounds(hardware=real, claims=real, public_registries=real, driver_outside=real)
 
 
 def about() -> dict[str, Any] | None:

@@ -94,7 +94,7 @@ class Loop:
         norm = self.engine.get_global_grad_norm()
         finite = math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))
         # The interval is rank 0's word: nobody else adds to the sum.
-        every = float(self.pace.every if self.gang.first else 0)
+        every = float(self.pace.wanted if self.gang.first else 0)
         mine = [loss, float(finite), float(stop_requested(self.run_folder)), every, *to_limbs(digest)]
         mine += self.committer.votes()
         total, finites, stops, every, low, high, *votes = self.gang.sums(mine)

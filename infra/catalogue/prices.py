@@ -32,13 +32,6 @@ class Prices(BaseModel):
     unverified: frozenset[str]
     """Dotted names of the figures that are general knowledge."""
 
-    def system_node(self, instance_type: str) -> Decimal:
-        """USD per hour of a system node; raises `UserError` for a type without a price."""
-        try:
-            return self.system_node_usd_per_hour[instance_type]
-        except KeyError:
-            raise unknown("system node price", instance_type, self.system_node_usd_per_hour) from None
-
     def lustre(self, deployment: str, throughput_mbs_per_tib: int | None) -> Decimal:
         """USD per GB and month; SCRATCH_2 has one tier whatever is asked. Raises `UserError` for an unknown tier."""
         tiers = self.lustre_usd_per_gb_month.get(deployment, {})

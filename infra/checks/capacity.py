@@ -38,7 +38,7 @@ def block_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
 def absent_figures_are_told(case: Case) -> Iterator[Draft]:
     """What the catalogue cannot know of the type is said, with what it makes impossible."""
     instance = case.facts.instance
-    if instance is None or case.spec.target != "aws":
+    if instance is None or not case.facts.grounds.hardware:
         return
     missing = []
     if instance.peak_bf16_tflops is None:

@@ -18,6 +18,7 @@ from infra.plan import Plan, make_plan
 from infra.purchase import SCALE_DOWN
 from infra.spec import Capacity, Spec, load
 from infra.survey import survey
+from infra.terminal import agreed
 
 if TYPE_CHECKING:
     from infra.account import Account
@@ -109,7 +110,7 @@ def _confirm(one: Offering, spec: Spec, yes: bool, aside: Console) -> None:
         )
     if not target.spends(spec) or yes:
         return
-    if aside.input(f"Spend {one.fee_usd:,} USD? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not agreed(f"Spend {one.fee_usd:,} USD?", aside):
         raise UserError("nothing was bought", seen="no", cure="answer yes, or give --yes")
 
 

@@ -8,23 +8,18 @@ from typing import Any
 
 from rich.console import Console
 
-from infra import names
-from infra.account import Account
 from infra.actions import dataset
 from infra.components.settings import CampaignSettings
 from infra.errors import UserError
 from infra.events import Stage
-from infra.folders import results_folder
 from infra.lifecycle.blocks import clock_of
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, look, resources_of, short, stored_state
 from infra.lifecycle.keeping import campaign_settings, foundation_settings
-from infra.lifecycle.opening import CLOCK, DRIVER_LEASE, LEASE_TTL, SPEC, STACK_CONFIG, stored_plan
+from infra.lifecycle.opening import CLOCK, SPEC, STACK_CONFIG, seat, stored_plan
 from infra.names import FOUNDATION_STACK, PROJECT
 from infra.plan import Plan
-from infra.progress import Progress
 from infra.spec import Spec
-from infra.store import CampaignStore
 
 NO_DATA = "not-prepared-here"
 _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
@@ -32,33 +27,12 @@ _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 
 def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
     """A context whose lease was never taken: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
-    account = Account(spec.region)
-    arn = account.refuse_foreign(spec.account)
-    where = names.buckets(spec.account, spec.region)
-    store = CampaignStore(account.client("s3"), where.state, spec.campaign, "looker")
-    clock = store.get_json(CLOCK)
-    plan = plan or stored_plan(store, spec)
-    deadline = (
-        datetime.fromisoformat(clock["deadline"]) if clock else clock_of(account, spec, plan, datetime.now(UTC))[1]
-    )
-    return Context(
-        spec=spec,
-        plan=plan,
-        account=account,
-        operator_arn=arn,
-        buckets=where,
-        store=store,
-        lease=store.lease(DRIVER_LEASE, LEASE_TTL),
-        progress=Progress(console),
-        results=results_folder(spec.campaign),
-        deadline=deadline.replace(microsecond=0),
-    )
-
-
-def refuse_other_spec(context: Context) -> None:
-    """Raises `UserError` naming each field in which the stored spec of this campaign differs."""
-    if other := other_spec(context):
-        raise other
+    own = seat(spec, "looker")
+    clock = own.store.get_json(CLOCK)
+    plan = plan or stored_plan(own.store, spec)
+    now = datetime.now(UTC)
+    deadline = datetime.fromisoformat(clock["deadline"]) if clock else clock_of(own.account, spec, plan, now)[1]
+    return own.context(plan, console, deadline)
 
 
 def other_spec(context: Context) -> UserError | None:

@@ -22,7 +22,7 @@ from trainer.checkpoint.tiers import Limits, Tier, Tiers
 from trainer.checkpoint.worker import Worker
 from trainer.checkpoint.writing import Unchanged, Writing, merge, rng_state, twin_of
 from trainer.contract import CheckpointConfig, Consumed, Manifest, Shard, attempt_folder
-from trainer.errors import PeerLost, StorageError, TrainerError
+from trainer.errors import Diverged, PeerLost, StorageError, TrainerError
 from trainer.events import emit
 from trainer.gang import Gang
 
@@ -181,7 +181,10 @@ class Committer:
             self._unchanged.remember(snapshot, shard)
             shards.append(shard)
         local.settle(step)
-        evaluations, written = zip(*self._gang.gather_beside((progress.evaluation_loss, tuple(shards))), strict=True)
+        everyone = self._gang.gather_beside((step, progress.evaluation_loss, tuple(shards)))
+        steps, evaluations, written = zip(*everyone, strict=True)
+        if len(set(steps)) > 1:
+            raise Diverged("ranks were about to commit different steps as one", f"steps {steps}")
         manifest = self._manifest(replace(progress, evaluation_loss=evaluations[0]), merge(written))
         if self._gang.first_on_node:
             self._publish_local(manifest)
@@ -254,10 +257,9 @@ class Committer:
         check_fence(self._tiers.shared.root, self._identity.attempt)
         source, target = (tier.folder(manifest.step) for tier in self._tiers)
         for shard in manifest.shards:
-            if shard.rank == self._gang.rank:
-                if not self._link_on_shared(shard, target):
-                    copy = partial(copy_durably, source / shard.file, target / shard.file, _accept(shard, "local"))
-                    self._make_room_for(self._tiers.shared, shard.size_bytes, copy)
+            if shard.rank == self._gang.rank and not self._link_on_shared(shard, target):
+                copy = partial(copy_durably, source / shard.file, target / shard.file, _accept(shard, "local"))
+                self._make_room_for(self._tiers.shared, shard.size_bytes, copy)
                 _accept(shard, "shared")(digest_on_disk(target / shard.file))
         self._tiers.shared.settle(manifest.step)
         self._copied = True
