@@ -15,6 +15,7 @@ except ModuleNotFoundError as missing:
     sys.exit(f"a Python package is missing; seen: {missing.name}; cure: make setup")
 
 from infra.commands.checkpoints_app import checkpoints
+from infra.commands.images_app import images
 from infra.errors import BivouacError, UserError
 from infra.refusals import of_file, refusal
 from infra.terminal import endure
@@ -33,6 +34,7 @@ app.add_typer(catalogue, name="catalogue")
 block = typer.Typer(no_args_is_help=True, help="Capacity blocks: bought apart from campaigns, and never undone.")
 app.add_typer(block, name="block")
 app.add_typer(checkpoints, name="checkpoints")
+app.command()(images)
 console = Console(highlight=False)
 
 SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]
