@@ -83,6 +83,8 @@ class Nodes(Section):
     """None: a cluster placement group wherever AWS allows and advises it."""
     ranks_per_node: int | None = Field(default=None, ge=1)
     """None: one rank per accelerator."""
+    block_fee_usd: Decimal | None = Field(default=None, gt=0)
+    """What the whole capacity block cost, paid at once: the hours of it that the campaign leaves unused count too."""
     usd_per_hour: Decimal | None = Field(default=None, ge=0)
     """Of one node, where the catalogue cannot know it: a capacity block's fee / hours, a private price."""
     system_instance_type: str = "m7i.large"

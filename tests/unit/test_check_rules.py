@@ -20,6 +20,7 @@ P5EN_BLOCK = {
     "nodes.capacity": "capacity-block",
     "nodes.reservation_id": "cr-0123456789abcdef0",
     "nodes.usd_per_hour": "41.61",
+    "nodes.block_fee_usd": "1997.28",
     "training.global_batch": 64,
     "money.budget_usd": 5000,
 }
@@ -380,6 +381,21 @@ REFUSED = (
     Row("deadline-caps-the-cost-below-the-budget", W, "money.deadline", {"money.deadline": "8h"}),
     Row("deadline-leaves-room-for-the-plan", E, "money.deadline", {"money.deadline": "30m"}, cure="2h"),
     Row("deadline-leaves-room-for-the-plan", W, "money.deadline", {"money.deadline": "68m"}, cure="failures take time"),
+    Row(
+        "planned-cost-is-within-the-budget",
+        E,
+        "money.budget_usd",
+        P5EN_BLOCK | {"money.budget_usd": 1900},
+        cure="bivouac plan",
+    ),
+    Row("a-blocks-fee-is-counted", E, "nodes.block_fee_usd", {"nodes.block_fee_usd": 100}, cure="remove it"),
+    Row(
+        "a-blocks-fee-is-counted",
+        W,
+        "nodes.block_fee_usd",
+        {k: v for k, v in P5EN_BLOCK.items() if k != "nodes.block_fee_usd"},
+        cure="bivouac block buy",
+    ),
     Row(
         "everything-has-a-price",
         W,
