@@ -17,7 +17,7 @@ from infra.spec import Capacity
 from tests.example import example_spec
 from tests.graph.engine import Graph as Built
 from tests.graph.engine import campaign_graph
-from tests.graph.test_fleet import GROUP, OPTIONS
+from tests.graph.test_fleet import GROUP, OPTIONS, SOLD
 from tests.graph.test_layouts import nodes
 
 SPEC = example_spec(money={"alarm_email": "someone@example.com"})
@@ -28,17 +28,8 @@ def whole() -> Graph:
     return campaign_graph(SPEC).asked
 
 
-EVERY_WAY = [
-    (item, *option)
-    for item in instance_types()
-    for option in OPTIONS
-    if option[0] is not Capacity.CAPACITY_BLOCK or item.capacity_block
-]
-"""Every type, bought in every way that AWS sells it, with a reservation named in every way."""
-
-
 @pytest.mark.parametrize(
-    ("item", "capacity", "named"), EVERY_WAY, ids=lambda part: getattr(part, "name", None) or str(part)[:24]
+    ("item", "capacity", "named"), SOLD, ids=lambda part: getattr(part, "name", None) or str(part)[:24]
 )
 def test_every_type_of_the_catalogue_in_every_way_it_is_sold_passes_all_rules(
     item: InstanceType, capacity: Capacity, named: str | None

@@ -35,7 +35,7 @@ OPTIONS = {
     },
     "encryption": {"customer_key": True},
     "addons": {"prometheus": True, "kueue": True, "efa": "dra"},
-    "nodes": {"count": 2, "instance_type": "p5.48xlarge"},
+    "nodes": {"count": 2, "instance_type": "p5.48xlarge", "ranks_per_node": 1},
 }
 CHARTS = {"jobset", "nvidia-device-plugin", "dcgm-exporter", "kueue", "kube-prometheus-stack", "aws-dranet"}
 ADD_ONS = {
