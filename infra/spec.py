@@ -45,7 +45,11 @@ class Capacity(StrEnum):
 
 
 class Launcher(StrEnum):
-    """How the gang is launched. The MPI operator is not built yet."""
+    """How the gang is launched: as a JobSet, and in no other way.
+
+    An MPIJob would add a launcher pod, an SSH server in each pod and keys between them, to start processes that the
+    agent starts already; and the MPI operator is published as a manifest only, so there is no chart to pin.
+    """
 
     JOBSET = "jobset"
 

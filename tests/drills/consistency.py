@@ -25,7 +25,9 @@ import teardown as drill  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402
 from teardown_cases import Fault, Mend, rule  # noqa: E402
 
+from infra.events import Kind, Stage  # noqa: E402
 from infra.lifecycle import certify, orphans, teardown  # noqa: E402
+from infra.lifecycle.foundation import OUTPUTS, foundation  # noqa: E402
 
 RESULTS = ROOT / "results/drills/consistency.json"
 LAG_S = 2.0
@@ -62,9 +64,17 @@ def faults() -> list[Fault]:
     return found
 
 
-def one_case(one: Camp, before: Fault, after: Fault) -> dict[str, Any]:
+def ground_of(one: Camp) -> dict[str, Any]:
+    """The foundation of the account, made once: what a bake tells of it."""
     with one.opened() as context:
-        context.account.identity()
+        made = foundation(context).model_dump(mode="json")
+    return {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, OUTPUTS: made}
+
+
+def one_case(one: Camp, baked: dict[str, Any], before: Fault, after: Fault) -> dict[str, Any]:
+    with one.opened() as context:
+        context.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
+        context.store.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=0.0, outputs=baked)
     return drill.one_case(one, before, after, drill.inventory(one)) | {"ok": True}
 
 
@@ -84,15 +94,17 @@ def main() -> int:
     nothing, ends = Fault("no fault", lambda camp: None), [one for one in faults() if options.only in one.name]
     chance.shuffle(ends)
     begins = [nothing, nothing, Fault("all listings lag", lagging(*SERVICES))]
-    with tempfile.TemporaryDirectory(prefix="drill-consistency-") as folder:
+    with tempfile.TemporaryDirectory(prefix="drill-consistency-") as folder, camp(Path(folder)) as ground:
+        baked = ground_of(ground)
         for number, after in enumerate((ends * options.count)[: options.count], 1):
             before, started = begins[number % len(begins)], time.monotonic()
-            with camp(Path(folder) / str(number), campaign=f"lag{number}") as one:
-                try:
-                    row = one_case(one, before, after)
-                except Exception as error:
-                    row = {"provision": before.name, "teardown": after.name, "ok": False, "error": repr(error)[:3000]}
-                    row["said"] = one.said.getvalue()[-3000:]
+            one = Camp(ground.site, Path(folder) / "cases" / str(number), {"campaign": f"lag{number}"})
+            try:
+                row = one_case(one, baked, before, after)
+            except Exception as error:
+                row = {"provision": before.name, "teardown": after.name, "ok": False, "error": repr(error)[:3000]}
+                row["said"] = one.said.getvalue()[-3000:]
+                one.ask("faults", clear=True)
             row["seconds"] = round(time.monotonic() - started, 1)
             rows.append(row)
             how = "ok" if row["ok"] else f"FAILED {row['error'][:600]}"

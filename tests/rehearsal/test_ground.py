@@ -185,6 +185,37 @@ def test_a_second_up_and_a_refresh_change_nothing(context: Context) -> None:
         assert {str(kind) for kind, count in planned.items() if count} == {"same"}, (stack, planned)
 
 
+def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Camp, context: Context) -> None:
+    """The engine's word alone: what a driver refuses on a living campaign is another matter."""
+    document = camped.spec.model_dump(mode="json")
+    document["money"]["budget_usd"] = 150
+    document["nodes"]["count"] = 3
+    document["storage"]["shared"] |= {"metadata_iops": 12000, "compression": "NONE"}
+    document["addons"]["prometheus"] = False
+    settings = keeping.campaign_settings(context, context.outputs[Stage.PROVISION]["data_digest"])
+    later = settings.deadline + timedelta(hours=1)
+    changed = settings.model_copy(update={"spec": Spec.model_validate(document), "deadline": later})
+    opened = Engine(context, context.results / "pulumi").stack(context.names.stack, changed.to_config())
+    done = {kind: count for kind, count in (opened.up().summary.resource_changes or {}).items() if count}
+    # The later deadline is in everything's tags; the chart goes with its namespace.
+    assert set(done) == {"same", "update", "delete"} and done["delete"] == 2 and done["update"] > 25, done
+    (system,) = camped.client("fsx").describe_file_systems()["FileSystems"]
+    assert system["LustreConfiguration"]["MetadataConfiguration"]["Iops"] == 12000
+    assert system["LustreConfiguration"]["DataCompressionType"] == "NONE"
+    names, account = camped.names, camped.spec.account
+    (budget,) = camped.client("budgets").describe_budgets(AccountId=account)["Budgets"]
+    assert float(budget["BudgetLimit"]["Amount"]) == 150
+    schedule = camped.client("scheduler").get_schedule(Name=names.schedule)
+    assert schedule["ScheduleExpression"] == f"at({later.astimezone(UTC):%Y-%m-%dT%H:%M:%S})"
+    group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
+    assert camped.client("eks").describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["maxSize"] == 4
+    wanted = {"Key": "bivouac:expires", "Value": f"{later.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+    (vpc,) = [one for one in camped.client("ec2").describe_vpcs()["Vpcs"] if one["CidrBlock"] == "10.42.0.0/16"]
+    assert wanted in vpc["Tags"] and wanted in system["Tags"]
+    again = opened.preview().change_summary
+    assert {str(kind) for kind, count in again.items() if count} == {"same"}, again
+
+
 def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(camped: Camp, context: Context) -> None:
     eks, scheduler, names = camped.client("eks"), camped.client("scheduler"), camped.names
     group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}

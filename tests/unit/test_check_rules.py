@@ -55,6 +55,13 @@ def _quota(vcpus: int) -> Callable[[Facts], Facts]:
     return bend
 
 
+def _undated(facts: Facts) -> Facts:
+    """EKS has not told until when it supports its newest version."""
+    support = facts.kubernetes
+    until = {**support.standard_until, "1.36": None}
+    return facts.model_copy(update={"kubernetes": support.model_copy(update={"standard_until": until})})
+
+
 def _account(account: str) -> Callable[[Facts], Facts]:
     return lambda facts: facts.model_copy(update={"account": account})
 
@@ -75,7 +82,8 @@ REFUSED = (
     Row("kubernetes-version-is-supported", E, "kubernetes", {"kubernetes": "1.99"}, cure="1.36"),
     Row("kubernetes-version-is-supported", E, "kubernetes", {"kubernetes": "1.33"}, cure="1.36"),
     Row("kubernetes-version-is-supported", W, "kubernetes", {"kubernetes": "1.34"}, today=date(2026, 11, 21)),
-    Row("kubernetes-version-is-supported", I, "kubernetes", today=date(2027, 12, 1), cure="refresh"),
+    Row("kubernetes-version-is-supported", E, "kubernetes", today=date(2027, 12, 1), cure="1.36"),
+    Row("kubernetes-version-is-supported", I, "kubernetes", facts=_undated, today=date(2027, 12, 1), cure="refresh"),
     Row(
         "instance-type-is-in-the-catalogue",
         E,
