@@ -15,6 +15,7 @@ except ModuleNotFoundError as missing:
 
 from infra.commands.checkpoints_app import checkpoints
 from infra.commands.data_app import data
+from infra.commands.images_app import images
 from infra.commands.market_app import block, catalogue
 from infra.commands.options import Json, Name, Region, SpecPath, Yes, console
 from infra.refusals import of_file, refusal, tell, tell_usage
@@ -31,6 +32,7 @@ app.add_typer(data, name="data")
 app.add_typer(catalogue, name="catalogue")
 app.add_typer(block, name="block")
 app.add_typer(checkpoints, name="checkpoints")
+app.command()(images)
 
 
 @app.command()

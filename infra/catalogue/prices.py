@@ -26,6 +26,9 @@ class Prices(BaseModel):
     """Per endpoint and zone."""
     public_ipv4_usd_per_hour: Decimal
     s3_standard_usd_per_gb_month: Decimal
+    ebs_snapshot_usd_per_gb_month: Decimal
+    """Of what was written, which is no more than the volume's size."""
+    ecr_usd_per_gb_month: Decimal
     system_node_usd_per_hour: dict[str, Decimal]
     lustre_usd_per_gb_month: dict[str, dict[int, Decimal]]
     """By deployment and throughput tier in MB/s per TiB."""

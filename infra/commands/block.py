@@ -128,5 +128,6 @@ def _show(purchase: Purchase, how: str, as_json: bool, console: Console) -> int:
     console.print("  capacity: capacity-block")
     console.print(f"  reservation_id: {purchase.reservation_id}")
     console.print(f"  block_end: {one.ends.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    console.print(f"  block_fee_usd: {one.fee_usd}")
     console.print(f"  usd_per_hour: {one.usd_per_hour} # {one.fee_usd} USD for the whole block")
     return 0

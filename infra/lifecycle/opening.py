@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -114,10 +114,14 @@ def opened_for_images(spec: Spec, plan: Plan, console: Console, life: timedelta)
         yield own.context(plan, console, datetime.now(UTC) + life)
 
 
-@contextmanager
-def foundation_lease(context: Context) -> Iterator[Lease]:
+def foundation_lease(context: Context) -> AbstractContextManager[Lease]:
     """The foundation belongs to all campaigns of the account: one driver at a time changes it, the others wait."""
-    store = context.store
+    return foundation_held(context.store, context.progress)
+
+
+@contextmanager
+def foundation_held(store: CampaignStore, progress: Progress) -> Iterator[Lease]:
+    """As `foundation_lease`, for who drives no campaign; `store`: any of the state bucket."""
     own = CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)
     lease = own.lease(DRIVER_LEASE, LEASE_TTL)
     until = time.monotonic() + _FOUNDATION_WAIT_S
@@ -128,7 +132,7 @@ def foundation_lease(context: Context) -> Iterator[Lease]:
         except LeaseHeld as error:
             if time.monotonic() > until:
                 raise
-            context.progress.step(f"another campaign's driver is at the foundation: {error.seen}")
+            progress.step(f"another campaign's driver is at the foundation: {error.seen}")
             time.sleep(0.5)
     try:
         yield lease

@@ -17,6 +17,7 @@ P5EN_BLOCK = {
     "nodes.capacity": "capacity-block",
     "nodes.reservation_id": "cr-0123456789abcdef0",
     "nodes.usd_per_hour": "41.61",
+    "nodes.block_fee_usd": "1997.28",
     "training.global_batch": 64,
     "money.budget_usd": 5000,
 }
@@ -49,6 +50,13 @@ def quota(vcpus: int) -> Callable[[Facts], Facts]:
         return facts.model_copy(update={"offers": offers})
 
     return bend
+
+
+def undated(facts: Facts) -> Facts:
+    """EKS has not told until when it supports its newest version."""
+    support = facts.kubernetes
+    until = {**support.standard_until, "1.36": None}
+    return facts.model_copy(update={"kubernetes": support.model_copy(update={"standard_until": until})})
 
 
 def account(account: str) -> Callable[[Facts], Facts]:

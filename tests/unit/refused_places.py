@@ -18,6 +18,7 @@ from tests.unit.refused import (
     W,
     account,
     quota,
+    undated,
 )
 
 PLACES = (
@@ -35,7 +36,8 @@ PLACES = (
     Row("kubernetes-version-is-supported", E, "kubernetes", {"kubernetes": "1.99"}, cure="1.36"),
     Row("kubernetes-version-is-supported", E, "kubernetes", {"kubernetes": "1.33"}, cure="1.36"),
     Row("kubernetes-version-is-supported", W, "kubernetes", {"kubernetes": "1.34"}, today=date(2026, 11, 21)),
-    Row("kubernetes-version-is-supported", I, "kubernetes", today=date(2027, 12, 1), cure="refresh"),
+    Row("kubernetes-version-is-supported", E, "kubernetes", today=date(2027, 12, 1), cure="1.36"),
+    Row("kubernetes-version-is-supported", I, "kubernetes", facts=undated, today=date(2027, 12, 1), cure="refresh"),
     Row(
         "instance-type-is-in-the-catalogue",
         E,

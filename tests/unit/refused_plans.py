@@ -83,6 +83,21 @@ PLANS = (
     Row("deadline-leaves-room-for-the-plan", E, "money.deadline", {"money.deadline": "30m"}, cure="2h"),
     Row("deadline-leaves-room-for-the-plan", W, "money.deadline", {"money.deadline": "68m"}, cure="failures take time"),
     Row(
+        "planned-cost-is-within-the-budget",
+        E,
+        "money.budget_usd",
+        P5EN_BLOCK | {"money.budget_usd": 1900},
+        cure="bivouac plan",
+    ),
+    Row("a-blocks-fee-is-counted", E, "nodes.block_fee_usd", {"nodes.block_fee_usd": 100}, cure="remove it"),
+    Row(
+        "a-blocks-fee-is-counted",
+        W,
+        "nodes.block_fee_usd",
+        {k: v for k, v in P5EN_BLOCK.items() if k != "nodes.block_fee_usd"},
+        cure="bivouac block buy",
+    ),
+    Row(
         "everything-has-a-price",
         W,
         "nodes.instance_type",
