@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.errors import UserError
 from infra.folders import cache_root
-from infra.spec import Spec
+
+if TYPE_CHECKING:
+    from infra.spec import Spec
 
 _INSIDE = "BIVOUAC_SITE"
 

@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal"), str(Path(__file__).parent)]
 os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.01")
+os.environ.setdefault("BIVOUAC_LEASE_SECONDS", "300")  # this process holds AWS too: a busy machine is no lost lease
 
 from botocore.exceptions import BotoCoreError, ClientError  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402

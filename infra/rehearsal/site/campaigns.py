@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from infra.rehearsal.paths import sites_dir
 from infra.rehearsal.site import handle
-from infra.spec import Spec
+
+if TYPE_CHECKING:
+    from infra.spec import Spec
 
 SITE = os.environ.get("BIVOUAC_SITE_NAME", "default")
 """One site holds one cluster; who wants two at once names the second."""
