@@ -37,9 +37,14 @@ def campaigns_in(folder: Path) -> list[dict[str, object]]:
 
 def site_of(campaign: str) -> handle.Site | None:
     """The running site that holds a campaign."""
-    for folder in sorted(sites_dir().iterdir()) if sites_dir().is_dir() else ():
-        if (folder / _FOLDER / f"{campaign}.json").exists():
-            site = handle.find(folder.name)
-            if site is not None:
-                return site
-    return None
+    return next((site for name in _holding(campaign) if (site := handle.find(name)) is not None), None)
+
+
+def lost_sites_of(campaign: str) -> list[str]:
+    """Sites that hold a campaign and do not run: their pitching was killed, or the machine was."""
+    return [name for name in _holding(campaign) if handle.find(name) is None]
+
+
+def _holding(campaign: str) -> list[str]:
+    folders = sorted(sites_dir().iterdir()) if sites_dir().is_dir() else []
+    return [folder.name for folder in folders if (folder / _FOLDER / f"{campaign}.json").exists()]

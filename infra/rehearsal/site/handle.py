@@ -56,8 +56,11 @@ class Site:
         return [*join, "--", *arguments]
 
 
-def ensure(name: str, progress: Progress) -> Site:
-    """The running site of this name; pitched if there is none. Two callers at once get the same one."""
+def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda _: None) -> Site:
+    """The running site of this name; pitched if there is none. Two callers at once get the same one.
+
+    `begun` is called with the site's folder before anything runs in it: whoever is killed while pitching leaves that.
+    """
     folder = site_dir(name)
     with _locked(name, progress):
         site = find(name)
@@ -66,6 +69,7 @@ def ensure(name: str, progress: Progress) -> Site:
         if strike(name):
             progress("site: what a killed command had begun to pitch is ended")
         folder.mkdir(parents=True, exist_ok=True)
+        begun(folder)
         from infra import doctor  # only here: entering a site that stands must be quick
         from infra.rehearsal import providers
         from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
