@@ -75,9 +75,7 @@ def struck(held: Camp) -> Iterator[Struck]:
                 seen.ends[name] = driver.wait(60)
             if name == "asked":
                 seen.locked = locks(held)
-                seen.outlived += [name] if engines(held) else []
-            else:
-                seen.outlived += ended(held, name, 0.0 if name == "killed" else LEASE_S)
+            seen.outlived += ended(held, name, LEASE_S if name == "stopped" else 0.0)
         with held.opened() as context:
             provision.run(context)
             stack = Engine(context, held.folder / "look").stack(held.names.stack, {})
@@ -142,7 +140,7 @@ def locks(held: Camp) -> list[str]:
     return [item["Key"] for item in found.get("Contents", ())]
 
 
-def test_no_engine_outlives_its_killed_or_stopped_driver(struck: Struck) -> None:
+def test_no_engine_outlives_its_driver(struck: Struck) -> None:
     assert struck.outlived == []
     assert struck.ends["killed"] == -signal.SIGKILL
 
