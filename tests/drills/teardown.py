@@ -81,15 +81,16 @@ class Account:
 
 
 def inventory(camp: Camp) -> set[str]:
-    """What really is in the account, read from the emulator itself; ids and names as AWS shows them."""
+    """What really is in the account, read from the emulator itself: ids, with names where those may be told."""
     ec2, iam = camp.world.backend("ec2"), camp.world.backend("iam")
     found = {one.id for one in ec2.all_instances() if one.state != "terminated"}
     found |= {vpc.id for vpc in ec2.vpcs.values() if vpc.is_default != "true"}
     found |= {subnet for zone in ec2.subnets.values() for subnet in zone}
-    found |= {group.id for vpc in ec2.groups.values() for group in vpc.values() if group.name != "default"}
+    groups = [group for vpc in ec2.groups.values() for group in vpc.values() if group.name != "default"]
+    found |= {f"{one.id} {one.name}" for one in (*groups, *ec2.launch_templates.values())}
     # A service's own interface goes with the service, which is counted by itself.
     found |= {eni.id for eni in ec2.enis.values() if not str(eni.description).startswith(OF_SERVICES)}
-    found |= {*ec2.volumes, *ec2.launch_templates, *camp.world.backend("fsx").file_systems}
+    found |= {*ec2.volumes, *camp.world.backend("fsx").file_systems}
     found |= {one.id for one in ec2.nat_gateways.values() if one.state != "deleted"}
     found |= {address.allocation_id for address in ec2.addresses if address.allocation_id}
     found |= {one.name for one in iam.roles.values()} | {*camp.world.clusters}
@@ -118,7 +119,14 @@ def certificate(context: Context) -> set[str]:
 
 
 def unnamed(left: set[str], named: set[str]) -> list[str]:
-    return sorted(one for one in left if not any(one in text for text in named))
+    """What no line of the certificate tells of, by its id, or by a name that only the kit gives."""
+
+    def told(one: str) -> bool:
+        id, _, name = one.partition(" ")
+        own = name if name.startswith("bivouac-") else id
+        return any(id in text or own in text.split() for text in named)
+
+    return sorted(one for one in left if not told(one))
 
 
 def one_case(camp: Camp, before: Fault, after: Fault, known: set[str]) -> dict[str, Any]:
