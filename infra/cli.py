@@ -145,6 +145,8 @@ def down(
     if name is None:
         raise typer.BadParameter("give the name of a campaign, or --all")
     target.enter_where(name)
+    if target.strike_lost(name, console.print):
+        raise typer.Exit(0)
     from infra.commands.down import down_command
 
     raise typer.Exit(down_command(name, region, abandon, console))

@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.errors import UserError
 from infra.facts import Grounds
 from infra.folders import cache_root
-from infra.spec import Spec
+
+if TYPE_CHECKING:
+    from infra.spec import Spec
 
 _INSIDE = "BIVOUAC_SITE"
 
@@ -26,8 +28,11 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
         return
     from infra.rehearsal.site import campaigns, handle
 
-    site = handle.ensure(campaigns.SITE, progress)
-    campaigns.remember(spec, Path(site.folder))
+    def note(folder: Path) -> None:
+        campaigns.remember(spec, folder)
+
+    site = handle.ensure(campaigns.SITE, progress, note)
+    note(Path(site.folder))
     handle.enter(site, again())
 
 
@@ -55,6 +60,19 @@ def enter_where(campaign: str) -> None:
     site = campaigns.site_of(campaign)
     if site is not None:
         handle.enter(site, again())
+
+
+def strike_lost(campaign: str, say: Callable[[str], None]) -> bool:
+    """End what is left of rehearsal sites that held this campaign and do not run; whether there was one."""
+    if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():
+        return False
+    from infra.rehearsal.site import campaigns, handle
+
+    lost = campaigns.lost_sites_of(campaign)
+    for name in lost:
+        handle.strike(name, say)
+        say(f"site {name}, where {campaign} had been rehearsed or was about to be, did not run: what was left is gone")
+    return bool(lost)
 
 
 def _have_engine() -> None:

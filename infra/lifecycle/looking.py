@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,9 +56,12 @@ def other_spec(context: Context) -> UserError | None:
 
 def look_at_stacks(context: Context, only: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
     """Foundation and campaign, or only the named of them, each against AWS and against the program."""
-    wanted = {stack: settings() for stack, settings in stacks(context).items() if only is None or stack in only}
-    # One after the other: two inline programs in one process import the SDK's lazy modules against each other.
-    return tuple(look(context, stack, settings, inside=inside) for stack, settings in wanted.items())
+    wanted = {stack: settings for stack, settings in stacks(context).items() if only is None or stack in only}
+    with ThreadPoolExecutor(len(wanted) or 1) as pool:
+        # The digest of data that was never prepared takes seconds: found while the foundation is looked at.
+        asked = {stack: pool.submit(settings) for stack, settings in wanted.items()}
+        # One after the other: two inline programs in one process import the SDK's lazy modules against each other.
+        return tuple(look(context, stack, settings.result(), inside=inside) for stack, settings in asked.items())
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
