@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def take_in(folder: Path, shared: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainer.checkpoint.import", str(folder), "--campaign", "tiny"]
+    command = [sys.executable, "-m", "trainer.checkpoint.adopt", str(folder), "--campaign", "tiny"]
     command += ["--shared", str(shared), "--tokens", "700", "--position", "70"]
     return subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
 

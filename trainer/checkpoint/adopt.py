@@ -1,4 +1,4 @@
-"""`python -m trainer.checkpoint.import`: take in a folder that DeepSpeed saved by itself, without a manifest."""
+"""`python -m trainer.checkpoint.adopt`: take in a folder that DeepSpeed saved by itself, without a manifest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.errors import TrainerError
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint.import", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint.adopt", description=__doc__)
     parser.add_argument("folder", type=Path, help="a tag's folder, such as global_step100")
     parser.add_argument("--campaign", required=True)
     parser.add_argument("--shared", type=Path, default=Path(SHARED_CHECKPOINTS))
