@@ -16,6 +16,9 @@ console = Console(highlight=False)
 Place = Annotated[str, typer.Argument(help="A campaign's name, a folder, or s3://bucket/prefix.")]
 OneStep = Annotated[int | None, typer.Option("--step", help="This step; else the newest, or the golden one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Tier = Annotated[
+    str | None, typer.Option("--tier", help="Of a campaign: archive, shared, or (to verify) local; see each command.")
+]
 Region = Annotated[str, typer.Option(envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")]
 
 
@@ -29,12 +32,15 @@ def checkpoints_list(place: Place, region: Region = "us-east-1", json: Json = Fa
 
 
 @checkpoints.command("verify")
-def checkpoints_verify(place: Place, step: OneStep = None, region: Region = "us-east-1", json: Json = False) -> None:
-    """Read every byte and compare digests; names each bad shard, exits 74 when there is one."""
+def checkpoints_verify(
+    place: Place, step: OneStep = None, tier: Tier = None, region: Region = "us-east-1", json: Json = False
+) -> None:
+    """Read every byte and compare digests; names each bad shard, exits 74 when there is one. Of a campaign: the
+    archive, and by its steward the shared tier and every node's disk."""
     _enter_place(place)
     from infra.commands.checkpoints import verify_command
 
-    raise typer.Exit(verify_command(place, step, region, json, console))
+    raise typer.Exit(verify_command(place, step, region, json, console, tier))
 
 
 @checkpoints.command("diff")
@@ -58,13 +64,14 @@ def checkpoints_restore(
     place: Place,
     out: Annotated[Path, typer.Argument(help="Folder to bring it to; a restore that was cut off goes on.")],
     step: OneStep = None,
+    tier: Tier = None,
     region: Region = "us-east-1",
 ) -> None:
-    """Bring a step here, every shard verified, and say how to load it."""
+    """Bring a step here, every shard verified, and say how to load it: from the archive, or out of the cluster."""
     _enter_place(place)
     from infra.commands.checkpoints import restore_command
 
-    raise typer.Exit(restore_command(place, out, step, region, console))
+    raise typer.Exit(restore_command(place, out, step, region, console, tier))
 
 
 @checkpoints.command("prune")
@@ -72,6 +79,7 @@ def checkpoints_prune(
     place: Place,
     keep: Annotated[int, typer.Option(min=0, help="Newest committed steps to keep.")] = 2,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    tier: Tier = None,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
@@ -79,7 +87,7 @@ def checkpoints_prune(
     _enter_place(place)
     from infra.commands.checkpoints import prune_command
 
-    raise typer.Exit(prune_command(place, keep, yes, region, json, console))
+    raise typer.Exit(prune_command(place, keep, yes, region, json, console, tier))
 
 
 def _enter_place(place: str) -> None:
