@@ -90,6 +90,21 @@ def checkpoints_prune(
     raise typer.Exit(prune_command(place, keep, yes, region, json, console, tier))
 
 
+@checkpoints.command("import")
+def checkpoints_import(
+    folder: Annotated[Path, typer.Argument(help="A tag's folder that DeepSpeed saved, such as global_step100.")],
+    out: Annotated[Path, typer.Argument(help="Folder that becomes, or is, a tier: OUT/<campaign>/step-...")],
+    campaign: Annotated[str, typer.Option(help="Name of the campaign that is to go on from it.")],
+    tokens: Annotated[int, typer.Option(min=0, help="Tokens consumed until then.")],
+    position: Annotated[int, typer.Option(min=0, help="Sequences consumed until then, over all ranks.")],
+    json: Json = False,
+) -> None:
+    """Take in a folder without a manifest: whole, through the allow-list, never executed, never replacing a step."""
+    from infra.commands.checkpoints_import import import_command
+
+    raise typer.Exit(import_command(folder, out, campaign, tokens, position, json, console))
+
+
 def _enter_place(place: str) -> None:
     from infra import target
     from infra.actions.checkpoints.find import is_campaign
