@@ -1,5 +1,5 @@
 """What the agent serves on the pod's address: `/status`, `/metrics`, `/healthz`, read from the ranks'
-heartbeats, and `/checkpoints`, read from the node's own tier."""
+heartbeats, `/checkpoints` and `/verdicts`, read from the node's own tier."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trainer.checkpoint.door import PREFIX, answer
+from trainer.checkpoint.verdict import Busy, verdict
 from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
-from trainer.contract.listing import CHECKPOINTS_PATH, Listing, list_folder
+from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, list_folder
 from trainer.heartbeat import Beat, read_beats
 
 _ORDER = list(Phase)
@@ -79,12 +80,25 @@ def serve(node: Node, address: str) -> ThreadingHTTPServer:
             elif self.path == CHECKPOINTS_PATH:
                 rows = list_folder(node.checkpoints, "local", node.campaign, node.name)
                 self._answer(200, "application/json", Listing(rows=tuple(rows)).model_dump_json().encode())
+            elif self.path.startswith(VERDICTS_PATH):
+                self._verdict(self.path.removeprefix(VERDICTS_PATH))
             elif self.path.startswith(PREFIX):
                 answer(self, node.checkpoints)
             elif self.path == "/healthz":
                 self._answer(200, "text/plain", b"ok\n")
             else:
-                self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /healthz\n")
+                self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /verdicts/STEP /healthz\n")
+
+        def _verdict(self, step: str) -> None:
+            try:
+                found = verdict(node.checkpoints, int(step), node.campaign, node.name) if step.isdecimal() else None
+            except Busy:
+                self._answer(429, "text/plain", b"another step is being read\n")
+                return
+            if found is None:
+                self._answer(404, "text/plain", b"no such step is committed here\n")
+            else:
+                self._answer(200, "application/json", found.model_dump_json().encode())
 
         def _answer(self, code: int, kind: str, content: bytes) -> None:
             self.send_response(code)

@@ -221,7 +221,7 @@ class Archiver:
         """Spec, plan, events and logs as they stand in the state bucket now, and the image manifest."""
         found = {}
         for key in [*self.bucket.patiently(lambda: self.state.keys("")), self.config.image_manifest]:
-            if "/leases/" in key or "/bake/" in key:
+            if any(folder in key for folder in ("/leases/", "/bake/", "/errands/", "/carried/")):
                 continue
             body = self.bucket.patiently(partial(self.state.get, key))
             if body is not None:

@@ -52,33 +52,34 @@ class Parts:
         self._start("UploadPart", "PUT", url, sent, answer, lambda: seen, body=body, on_headers=on_headers)
         return answer
 
-    def get(self, where: dict[str, Any], start: int, size: int, of: int) -> Future[bytes]:
-        """Bytes [start, start + size) of an object (Bucket, Key, VersionId) of `of` bytes.
+    def get(self, where: dict[str, Any], start: int, into: memoryview, of: int) -> Future[int]:
+        """Fill `into` with bytes from `start` on of an object (Bucket, Key, VersionId) of `of` bytes.
 
         Raises, from the future, `HTTPClientError` for a shorter answer, `Altered` where the object has another size.
         """
         url = self._s3.generate_presigned_url("get_object", Params=where, ExpiresIn=_PRESIGNED_S)
-        answer: Future[bytes] = Future()
-        # By offset in the object: a request that the runtime tries again begins anew.
-        chunks: dict[int, bytes] = {}
+        answer: Future[int] = Future()
         seen: dict[str, str] = {}
+        size, came = len(into), 0
 
         def on_headers(status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
             seen.update({name.lower(): value for name, value in headers})
 
         def on_body(chunk: bytes, offset: int, **_: Any) -> None:
-            chunks[offset] = chunk
+            # By offset in the object, each copied once; a request that the runtime tries again begins anew.
+            nonlocal came
+            at = offset - start
+            if 0 <= at <= came and at + len(chunk) <= size:
+                into[at : at + len(chunk)] = chunk
+                came = at + len(chunk)
 
-        def whole() -> bytes:
+        def whole() -> int:
             total = seen.get("content-range", "").rpartition("/")[2]
             if total.isdigit() and int(total) != of:
                 raise Altered(f"{where['Key']}: {total} bytes, not {of}")
-            content = chunks.get(start, b"")
-            if len(chunks) > 1:
-                content = b"".join(chunks[offset] for offset in sorted(chunks))
-            if len(content) != size:
-                raise HTTPClientError(error=f"{len(content)} of {size} bytes came")
-            return content
+            if came != size:
+                raise HTTPClientError(error=f"{came} of {size} bytes came")
+            return came
 
         headers = {"Range": f"bytes={start}-{start + size - 1}"}
         self._start("GetObject", "GET", url, headers, answer, whole, on_headers=on_headers, on_body=on_body)

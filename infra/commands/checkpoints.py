@@ -15,14 +15,16 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.actions.checkpoints import work
+from infra.actions.checkpoints.errand import has_steward
 from infra.actions.checkpoints.find import Found, find
 from infra.actions.checkpoints.place import FolderPlace
+from infra.commands import checkpoints_live as live
 from infra.errors import BivouacError, UserError
 from infra.progress import Progress
 from infra.reporting.sentences import size
 from infra.terminal import agreed
 from trainer.contract import ExitCode, step_folder
-from trainer.contract.listing import Listed
+from trainer.contract.listing import Listed, Verdict
 
 _MANY = 20
 
@@ -59,37 +61,71 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
     return 0
 
 
-def verify_command(typed: str, step: int | None, region: str, json: bool, console: Console) -> int:
-    """Exit code 0 when every committed step that was looked at is sound, 74 when one is not."""
+def verify_command(
+    typed: str, step: int | None, region: str, json: bool, console: Console, tier: str | None = None
+) -> int:
+    """Exit code 0 when every committed step that was looked at is sound, 74 when one is not.
+
+    Of a campaign all tiers are read: the archive from here, shared and local tiers by its steward, while there is one.
+    """
     found = find(typed, region)
+    tier = live.chosen_tier(found, tier, (live.ALL, live.ARCHIVE, live.SHARED, live.LOCAL), live.ALL)
     step = step if step is not None else found.step
-    steps = [step] if step is not None else [row.step for row in found.place.rows() if row.committed]
-    damaged = [row for row in found.place.rows() if not row.committed and (step is None or row.step == step)]
-    if not steps:
+    verdicts, damaged, notes = list[Verdict](), list[Listed](), list[str]()
+    if tier in (live.ALL, live.ARCHIVE):
+        steps = [row.step for row in found.place.rows() if row.committed and step in (None, row.step)]
+        damaged = [row for row in found.place.rows() if not row.committed and step in (None, row.step)]
+        if steps:
+            with _shown(console, json, "verify", f"every byte of {len(steps)} steps at {found.place.name}") as progress:
+                verdicts = list(work.verify(found.place, steps, progress.step))
+    if found.store is not None and tier != live.ARCHIVE:
+        if tier != live.ALL or has_steward(found.store):
+            with _shown(console, json, "verify", f"the live tiers of {typed}, read by its steward") as progress:
+                answer = live.verify(found, tier, step, progress.step)
+            verdicts += answer.verdicts
+            notes += [f"not looked at: {node}" for node in answer.unreachable]
+        else:
+            notes.append("not looked at: shared and local tiers, since no steward is at work")
+    if not verdicts:
         raise UserError("no committed step to verify", seen=found.place.name, cure="see `bivouac checkpoints list`")
-    with _shown(console, json, "verify", f"every byte of {len(steps)} steps at {found.place.name}") as progress:
-        verdicts = list(work.verify(found.place, steps, progress.step))
     if json:
-        body = [
-            {"step": one.step, "sound": one.sound, "bytes": one.bytes, "faults": dict(one.faults)} for one in verdicts
-        ]
+        body = [one.model_dump() | {"sound": one.sound, "faults": dict(one.faults)} for one in verdicts]
         console.print_json(json_text.dumps(body))
+        for note in notes:
+            print(note, file=sys.stderr)
     else:
-        for one in verdicts:
-            console.print(f"step {one.step}: {'sound' if one.sound else 'NOT SOUND'}, {size(one.bytes)} read")
-            for file, why in one.faults:
-                console.print(f"  {step_folder(one.step)}/{file}: {why}", markup=False, soft_wrap=True)
-        for row in damaged:
-            console.print(f"step {row.step}: no checkpoint, {row.why}", markup=False)
+        _show_verdicts(verdicts, damaged, notes, console)
     return 0 if all(one.sound for one in verdicts) else int(ExitCode.STORAGE)
 
 
-def restore_command(typed: str, out: Path, step: int | None, region: str, console: Console) -> int:
+def _show_verdicts(verdicts: list[Verdict], damaged: list[Listed], notes: list[str], console: Console) -> None:
+    for one in verdicts:
+        where = " ".join(filter(None, (one.tier, one.node)))
+        sound = "sound" if one.sound else "NOT SOUND"
+        console.print(f"step {one.step}{f' on {where}' if where else ''}: {sound}, {size(one.bytes)} read")
+        for file, why in one.faults:
+            console.print(f"  {step_folder(one.step)}/{file}: {why}", markup=False, soft_wrap=True)
+    for row in damaged:
+        console.print(f"step {row.step}: no checkpoint, {row.why}", markup=False)
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def restore_command(
+    typed: str, out: Path, step: int | None, region: str, console: Console, tier: str | None = None
+) -> int:
     """Raises `PermanentError` naming a shard that the place does not hold soundly."""
     found = find(typed, region)
-    chosen = _chosen(found, step)
-    with _shown(console, False, "restore", f"step {chosen} of {found.place.name} to {out}") as progress:
-        folder, before = work.restore(found.place, chosen, out, progress.step)
+    archived = found.store is None or found.archive is not None or bool(found.place.rows())
+    tier = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if archived else live.SHARED)
+    if tier == live.SHARED:
+        which = "the newest step" if step is None else f"step {step}"
+        with _shown(console, False, "restore", f"{which} of {typed}'s shared tier to {out}") as progress:
+            folder, before = live.restore(found, step, out, progress.step)
+    else:
+        chosen = _chosen(found, step)
+        with _shown(console, False, "restore", f"step {chosen} of {found.place.name} to {out}") as progress:
+            folder, before = work.restore(found.place, chosen, out, progress.step)
     if before:
         console.print(f"{size(before)} of it were there from an earlier try, and are sound")
     console.print(f"{folder}: every shard has its digest", markup=False, soft_wrap=True)
@@ -127,24 +163,35 @@ def diff_command(
     return 0 if equal and not answer["metadata"] else 1
 
 
-def prune_command(typed: str, keep: int, yes: bool, region: str, json: bool, console: Console) -> int:
+def prune_command(
+    typed: str, keep: int, yes: bool, region: str, json: bool, console: Console, tier: str | None = None
+) -> int:
     """Shows first, then asks. Raises `PermanentError` where no step is proven."""
     found = find(typed, region)
+    shared = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE) == live.SHARED
+    where = f"{typed}'s shared tier" if shared else found.place.name
     protected = [found.archive.step] if found.archive else []
-    with _shown(console, json, "prune", f"looking for the newest proven step at {found.place.name}") as progress:
-        plan = work.pruning(found.place, keep, protected, progress.step)
-    body = {"keep": plan.keep, "proven": plan.proven, "drop": [row.step for row in plan.drop], "removed": False}
+    with _shown(console, json, "prune", f"looking for the newest proven step at {where}") as progress:
+        if shared:
+            plan = live.plan_pruning(found, keep, progress.step)
+        else:
+            plan = work.pruning(found.place, keep, protected, progress.step)
+    removed = False
     if not json:
         console.print(f"kept: {', '.join(map(str, plan.keep))}; step {plan.proven} is proven: every byte was read")
         for row in plan.drop:
             console.print(f"would go: step {row.step}, {size(row.bytes)} {row.why}", markup=False)
     if plan.drop and (yes or (not json and agreed(f"Remove {len(plan.drop)}?", console))):
         with _shown(console, json, "prune", f"removing {len(plan.drop)} steps") as progress:
-            work.prune(found.place, plan, progress.step)
-        body["removed"] = True
+            if shared:
+                plan = live.prune(found, keep, plan, progress.step)
+            else:
+                work.prune(found.place, plan, progress.step)
+        removed = True
     elif not json:
         console.print("nothing was removed" if plan.drop else "nothing to remove")
     if json:
+        body = {"keep": plan.keep, "proven": plan.proven, "drop": [row.step for row in plan.drop], "removed": removed}
         console.print_json(json_text.dumps(body))
     return 0
 

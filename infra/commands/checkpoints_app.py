@@ -15,6 +15,9 @@ checkpoints = typer.Typer(
 
 Place = Annotated[str, typer.Argument(help="A campaign's name, a folder, or s3://bucket/prefix.")]
 OneStep = Annotated[int | None, typer.Option("--step", help="This step; else the newest, or the golden one.")]
+Tier = Annotated[
+    str | None, typer.Option("--tier", help="Of a campaign: archive, shared, or (to verify) local; see each command.")
+]
 
 
 @checkpoints.command("list")
@@ -27,12 +30,15 @@ def checkpoints_list(place: Place, region: Region = "us-east-1", json: Json = Fa
 
 
 @checkpoints.command("verify")
-def checkpoints_verify(place: Place, step: OneStep = None, region: Region = "us-east-1", json: Json = False) -> None:
-    """Read every byte and compare digests; names each bad shard, exits 74 when there is one."""
+def checkpoints_verify(
+    place: Place, step: OneStep = None, tier: Tier = None, region: Region = "us-east-1", json: Json = False
+) -> None:
+    """Read every byte and compare digests; names each bad shard, exits 74 when there is one. Of a campaign: the
+    archive, and by its steward the shared tier and every node's disk."""
     _enter_place(place)
     from infra.commands.checkpoints import verify_command
 
-    raise typer.Exit(verify_command(place, step, region, json, console))
+    raise typer.Exit(verify_command(place, step, region, json, console, tier))
 
 
 @checkpoints.command("diff")
@@ -56,13 +62,14 @@ def checkpoints_restore(
     place: Place,
     out: Annotated[Path, typer.Argument(help="Folder to bring it to; a restore that was cut off goes on.")],
     step: OneStep = None,
+    tier: Tier = None,
     region: Region = "us-east-1",
 ) -> None:
-    """Bring a step here, every shard verified, and say how to load it."""
+    """Bring a step here, every shard verified, and say how to load it: from the archive, or out of the cluster."""
     _enter_place(place)
     from infra.commands.checkpoints import restore_command
 
-    raise typer.Exit(restore_command(place, out, step, region, console))
+    raise typer.Exit(restore_command(place, out, step, region, console, tier))
 
 
 @checkpoints.command("prune")
@@ -70,6 +77,7 @@ def checkpoints_prune(
     place: Place,
     keep: Annotated[int, typer.Option(min=0, help="Newest committed steps to keep.")] = 2,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    tier: Tier = None,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
@@ -77,7 +85,22 @@ def checkpoints_prune(
     _enter_place(place)
     from infra.commands.checkpoints import prune_command
 
-    raise typer.Exit(prune_command(place, keep, yes, region, json, console))
+    raise typer.Exit(prune_command(place, keep, yes, region, json, console, tier))
+
+
+@checkpoints.command("import")
+def checkpoints_import(
+    folder: Annotated[Path, typer.Argument(help="A tag's folder that DeepSpeed saved, such as global_step100.")],
+    out: Annotated[Path, typer.Argument(help="Folder that becomes, or is, a tier: OUT/<campaign>/step-...")],
+    campaign: Annotated[str, typer.Option(help="Name of the campaign that is to go on from it.")],
+    tokens: Annotated[int, typer.Option(min=0, help="Tokens consumed until then.")],
+    position: Annotated[int, typer.Option(min=0, help="Sequences consumed until then, over all ranks.")],
+    json: Json = False,
+) -> None:
+    """Take in a folder without a manifest: whole, through the allow-list, never executed, never replacing a step."""
+    from infra.commands.checkpoints_import import import_command
+
+    raise typer.Exit(import_command(folder, out, campaign, tokens, position, json, console))
 
 
 def _enter_place(place: str) -> None:

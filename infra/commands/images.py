@@ -18,6 +18,7 @@ from infra.lifecycle.shelf import Image, Shelf
 from infra.names import buckets
 from infra.progress import Progress
 from infra.store import CampaignStore
+from infra.terminal import agreed
 
 
 def images_command(
@@ -58,8 +59,8 @@ def _look(shelf: Shelf, keep: int, older_than: timedelta) -> tuple[Image, ...]:
 
 
 def _ask(wanted: list[Image], json: bool, console: Console) -> None:
-    question = f"Remove {len(wanted)} images for good, at most {_usd(_sum(wanted))} USD a month? [y/N] "
-    if json or console.input(question).strip().lower() not in ("y", "yes"):
+    question = f"Remove {len(wanted)} images for good, at most {_usd(_sum(wanted))} USD a month?"
+    if json or not agreed(question, console):
         raise UserError("nothing was removed", seen="no", cure="answer yes, or give --yes")
 
 

@@ -14,6 +14,7 @@ from infra.account import Account
 from infra.actions.cluster import from_pod
 from infra.actions.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
 from infra.errors import LeaseHeld
+from infra.steward.desk import Desk
 from infra.steward.steward import Steward
 from infra.store import CampaignStore
 from trainer.contract import ExitCode
@@ -44,6 +45,7 @@ def main() -> int:
             log.info("waiting: %s", error)
             time.sleep(LEASE_TTL.total_seconds() / 5)
     steward = Steward(config, account, client, store, lease)
+    Desk(store, lambda: steward.observer.agents, lease.check).open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
     try:
         steward.run()

@@ -93,7 +93,7 @@ def main() -> int:
     print(f"{'data prepare':<22}{wall[1]:>12,.0f}{cpu[1]:>18,.0f}")
     ratio = cpu[1] / cpu[0]
     print(f"{'ratio of medians':<22}{wall[1] / wall[0]:>12.2f}{ratio:>18.2f}   floor {FLOOR}")
-    out = ROOT / "results" / "bench" / "data_prepare.json"
+    out = Path(os.environ.get("BIVOUAC_RESULTS", "results")) / "bench" / "data_prepare.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"pairs": rows, "wall": wall, "cpu": cpu, "ratio": ratio, "floor": FLOOR}, indent=1))
     return 0 if ratio >= FLOOR else 1

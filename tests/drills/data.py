@@ -11,6 +11,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import random
 import signal
 import subprocess
@@ -108,7 +109,7 @@ def main() -> int:
         rows.append({"case": number, "kills": kills, "wrong": wrong})
         print(f"case {number}: {kills} kills: {wrong or 'the same bytes'}", flush=True)
     failed, seconds = sum(row["wrong"] is not None for row in rows), round(time.monotonic() - begun)
-    out = ROOT / "results" / "drills" / "data.json"
+    out = Path(os.environ.get("BIVOUAC_RESULTS", "results")) / "drills" / "data.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
     print(f"drill data: {len(rows)} cases, {failed} failed, {seconds} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -59,3 +60,18 @@ def test_what_is_not_whole_or_would_execute_is_refused_before_anything_is_copied
     assert done.returncode == 74, done.stderr
     assert ("posix.system" if wrong == "harmful" else "1 of 2") in done.stderr
     assert not (tmp_path / "shared").exists() and not Path(ROOT / "harmed").exists()
+
+
+def test_the_command_takes_it_in_and_what_it_made_can_be_verified(folder: Path, tmp_path: Path) -> None:
+    def bivouac(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "infra.cli", "checkpoints", *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    asked = ("--campaign", "tiny", "--tokens", "700", "--position", "70", "--json")
+    done = bivouac("import", str(folder), str(tmp_path / "out"), *asked)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert (made["step"], made["world_size"], Path(made["folder"]).name) == (7, 2, "step-00000007")
+    assert bivouac("verify", str(tmp_path / "out/tiny")).returncode == 0
+    again = bivouac("import", str(folder), str(tmp_path / "out"), *asked)
+    assert again.returncode == 74 and "already" in again.stderr and "Traceback" not in again.stderr

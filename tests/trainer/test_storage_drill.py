@@ -31,7 +31,7 @@ BROKEN = {
     "power: a shard that is not fsynced": "import os; from trainer.checkpoint import files; "
     "real = os.fsync; files.os = type('o', (), {**vars(os), 'fsync': staticmethod(lambda fd: None)})",
     "damage: a digest that is not compared": "import trainer.checkpoint.restore as r; r._look = "
-    "lambda path, shard: '' if path.is_file() else 'missing'; r._insist = lambda *rest: None",
+    "lambda path, shard: ('' if path.is_file() else 'missing', ()); r._insist = lambda *rest: None",
 }
 
 

@@ -25,6 +25,8 @@ ALLOWED = (LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address)
 # side by side. It matters to restricted loads alone, and there are no others here.
 torch.serialization.add_safe_globals(list(ALLOWED))
 
+_ZIP = b"PK\x03\x04"
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -68,19 +70,24 @@ class HostCopyEngine(CheckpointEngine):
         with open_regular(Path(path)) as file:
             self._verify(Path(path), file)
             file.seek(0)
-            return load_safely(file)
+            return load_safely(file, mapped=True)
 
     def preserves_storage_sharing(self) -> bool:
         return False
 
 
-def load_safely(file: BufferedReader) -> Any:
+def load_safely(file: BufferedReader, mapped: bool = False) -> Any:
     """Deserialise onto the CPU through torch's restricted unpickler.
 
-    Raises `StorageError` for any type outside `ALLOWED` and for what torch did not write; nothing is executed.
+    `mapped`: tensors are the file's own pages, which were in memory anyhow since its digest was computed; what is
+    copied to a device is then copied once. Raises `StorageError` for any type outside `ALLOWED` and for what torch did
+    not write; nothing is executed.
     """
+    # By descriptor: the very file that is open, whatever comes to lie under its name. Torch maps only its newer format.
+    mapped = mapped and file.peek(len(_ZIP))[: len(_ZIP)] == _ZIP
+    source: Any = f"/proc/self/fd/{file.fileno()}" if mapped else file
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         seen = f"{file.name}: {str(error).splitlines()[0][:300]}"
         raise StorageError("a shard cannot be loaded safely", seen, "use another copy of it") from error

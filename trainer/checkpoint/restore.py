@@ -7,6 +7,7 @@ refused by all, and the next older one is tried. Every refusal is an event.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -41,6 +42,8 @@ class Found:
 
     shard: Shard
     tier: Tier
+    identity: tuple[int, ...] = ()
+    """Of the file whose bytes were compared: a later change of it, or another file in its place, would show."""
 
 
 def restore(
@@ -68,7 +71,7 @@ def restore(
         # Of the old ranks' shards this gang brings none on: the next save is its own.
         return Begun(manifest, on_shared=True)
     _stage(found, manifest, gang, tiers, attempt)
-    _load(engine, manifest, gang, tiers)
+    _load(engine, manifest, gang, tiers, found)
     return Begun(manifest, gang.all_agree(_lies_on(tiers.shared, manifest, gang.rank)))
 
 
@@ -79,7 +82,7 @@ def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
 
 def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
     """Shards below a step folder that are not sound, with what was seen instead of their digest."""
-    seen = ((shard, _look(folder / shard.file, shard)) for shard in manifest.shards)
+    seen = ((shard, _look(folder / shard.file, shard)[0]) for shard in manifest.shards)
     return [(shard, why) for shard, why in seen if why]
 
 
@@ -168,9 +171,9 @@ class Search:
 
     def _find(self, shard: Shard, manifest: Manifest) -> Found | None:
         for tier in self.tiers:
-            why = _look(tier.folder(manifest.step) / shard.file, shard)
+            why, identity = _look(tier.folder(manifest.step) / shard.file, shard)
             if not why:
-                return Found(shard, tier)
+                return Found(shard, tier, identity)
             _refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
             if tier is self.tiers.local and self._fetch(shard, manifest):
                 return Found(shard, tier)
@@ -189,7 +192,7 @@ class Search:
             except (OSError, StorageError) as error:
                 emit("neighbour_without_shard", step=manifest.step, node_asked=door.node, why=str(error)[:200])
                 continue
-            if not _look(target, shard):
+            if not _look(target, shard)[0]:
                 emit("fetched_shard", step=manifest.step, from_node=door.node, file=shard.file, bytes=shard.size_bytes)
                 return True
         return False
@@ -248,13 +251,16 @@ def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers) -> None:
+def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list[Found]) -> None:
     root = tiers.local.folder(manifest.step)
     wanted = {root / shard.file: shard for shard in manifest.shards}
+    compared = {root / each.shard.file: each.identity for each in found if each.tier is tiers.local}
 
     def verify(path: Path, file: BufferedReader) -> None:
         if path not in wanted:
             raise StorageError("a file that the manifest does not name was about to be loaded", path)
+        if _identity(file) == compared.get(path):
+            return  # all of it was read and compared while the gang chose this step
         _insist(wanted[path], tiers.local.name, hashlib.file_digest(file, "sha256").hexdigest())
 
     engine.checkpoint_engine = HostCopyEngine(verify)
@@ -276,19 +282,26 @@ def _lies_on(tier: Tier, manifest: Manifest, rank: int) -> bool:
         return False
 
 
-def _look(path: Path, shard: Shard) -> str:
-    """Why a copy of a shard is refused; empty when it is sound."""
+def _look(path: Path, shard: Shard) -> tuple[str, tuple[int, ...]]:
+    """Why a copy of a shard is refused (empty when it is sound), and the identity of the file that was read."""
     try:
         with open_regular(path) as file:
+            identity = _identity(file)
             seen = hashlib.file_digest(file, "sha256").hexdigest()
             if seen != shard.sha256:
-                return seen if (size := path.stat().st_size) == shard.size_bytes else f"{seen}, {size} bytes"
+                return seen if (size := path.stat().st_size) == shard.size_bytes else f"{seen}, {size} bytes", ()
             file.seek(0)
-            return forbidden(file)
+            return forbidden(file), identity
     except (FileNotFoundError, NotADirectoryError):
-        return "missing"
+        return "missing", ()
     except OSError as error:
-        return f"unreadable: {error.strerror}"
+        return f"unreadable: {error.strerror}", ()
+
+
+def _identity(file: BufferedReader) -> tuple[int, ...]:
+    """Of a file and of its content: the kernel sets the last one anew with whatever is done to it."""
+    seen = os.fstat(file.fileno())
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
 def _insist(shard: Shard, tier: str, seen: str) -> None:

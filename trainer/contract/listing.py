@@ -11,6 +11,26 @@ from trainer.contract.checkpoint import COMMITTED_NAME, Manifest, parse_manifest
 
 CHECKPOINTS_PATH = "/checkpoints"
 """Where an agent tells what its node's own tier holds: a `Listing` as JSON."""
+VERDICTS_PATH = "/verdicts/"
+"""Followed by a step: an agent reads every byte of it that its node's own tier holds, and answers with a `Verdict`."""
+
+
+class Verdict(BaseModel):
+    """A committed step of which every byte that lies at a place was read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tier: str = ""
+    node: str = ""
+    """Of a local tier."""
+    step: int
+    bytes: int
+    faults: tuple[tuple[str, str], ...] = ()
+    """(shard, what is wrong with it)."""
+
+    @property
+    def sound(self) -> bool:
+        return not self.faults
 
 
 class Listed(BaseModel):

@@ -9,6 +9,7 @@ from typing import Any
 from infra import names
 from infra.account import Account
 from infra.actions.archive_manifest import GOLDEN, MANIFEST_NAME, ArchiveManifest
+from infra.actions.checkpoints.errand import CARRIED
 from infra.actions.checkpoints.place import BucketPlace, FolderPlace, Place
 from infra.actions.transfer import Transfer
 from infra.errors import UserError
@@ -31,6 +32,8 @@ class Found:
     tiers: tuple[Listed, ...] = ()
     """Of a campaign: what its nodes and its shared file system hold, as the steward last saw it."""
     archive: ArchiveManifest | None = None
+    store: CampaignStore | None = None
+    """Of a campaign whose record can be reached: through it its steward can be asked."""
 
 
 def is_campaign(typed: str) -> bool:
@@ -93,7 +96,12 @@ def _of_campaign(campaign: str, region: str) -> Found:
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
     found = _in_bucket(f"s3://{where.archive}/{store.prefix}", region)
-    return Found(found.place, tiers=_tiers(store.get_json(TIERS)), archive=found.archive)
+    return Found(found.place, tiers=_tiers(store.get_json(TIERS)), archive=found.archive, store=store)
+
+
+def carried(store: CampaignStore) -> BucketPlace:
+    """Where a steward puts what it carries out of its cluster."""
+    return BucketPlace(store.s3, store.bucket, f"{store.prefix}/{CARRIED}", Transfer(store.s3, store.bucket))
 
 
 def _exported(campaign: str) -> Path:

@@ -15,24 +15,10 @@ from infra.actions.parts import Altered
 from infra.errors import PermanentError
 from infra.reporting.sentences import size
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, step_folder
-from trainer.contract.listing import Listed
+from trainer.contract.listing import Listed, Verdict
 
 Tell = Callable[[str], None]
 _AT_ONCE = 8
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A committed step of which every byte was read."""
-
-    step: int
-    bytes: int
-    faults: tuple[tuple[str, str], ...]
-    """(shard, what is wrong with it)."""
-
-    @property
-    def sound(self) -> bool:
-        return not self.faults
 
 
 def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[Verdict]:
@@ -43,7 +29,7 @@ def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[Verdict]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = list(pool.map(reading, manifest.shards))
         faults = [(shard.file, why) for shard, why in zip(manifest.shards, found, strict=True) if why is not None]
-        yield Verdict(step, _bytes(manifest), tuple(faults))
+        yield Verdict(step=step, bytes=_bytes(manifest), faults=tuple(faults))
 
 
 def restore(place: Place, step: int, out: Path, tell: Tell) -> tuple[Path, int]:

@@ -1,0 +1,159 @@
+"""Live tiers have no door to the outside: the steward verifies, prunes and carries out what people ask for."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from rich.console import Console
+from test_tiers_seen import CAMPAIGN, commit
+
+from infra import names
+from infra.account import Account
+from infra.actions.checkpoints import errand
+from infra.actions.steward_config import STEWARD_LEASE
+from infra.commands import checkpoints as commands
+from infra.errors import LeaseLost, UserError
+from infra.steward import desk
+from infra.store import CampaignStore, Lease
+from trainer import serving
+from trainer.contract import step_folder
+from trainer.serving import Node, serve
+
+REGION = "us-east-1"
+BOTH = ("a.pt", "b.pt")
+
+
+@dataclass
+class Camp:
+    """A campaign in the record, its shared tier, and one node with a tier of its own."""
+
+    shared: Path
+    local: Path
+    store: CampaignStore
+    lease: Lease
+    desk: desk.Desk
+
+    def shard(self, tier: Path, step: int, name: str) -> Path:
+        return tier / CAMPAIGN / step_folder(step) / "attempt-0001" / name
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Camp]:
+    for name, value in {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(name, value)
+    for module, pause in ((desk, "_EVERY_S"), (desk, "_BUSY_PAUSE_S"), (errand, "_POLL_S")):
+        monkeypatch.setattr(module, pause, 0.02)
+    account = Account(REGION)
+    where = names.buckets(account.identity()["Account"], REGION)
+    for bucket in (where.state, where.archive):
+        boto3.client("s3", region_name=REGION).create_bucket(Bucket=bucket)
+    store = CampaignStore(account.client("s3"), where.state, CAMPAIGN, "test")
+    store.put_json("spec.json", {})
+    shared, local = tmp_path / "shared", tmp_path / "local"
+    for step in (10, 20, 30):
+        commit(shared, step, BOTH)
+    commit(local, 30, ("a.pt",))
+    monkeypatch.setattr(serving, "AGENT_PORT", 0)
+    server = serve(Node(CAMPAIGN, 1, "node-7", 10, 0, 1, tmp_path / "run", local / CAMPAIGN), "127.0.0.1")
+    monkeypatch.setattr(desk, "AGENT_PORT", server.server_port)
+    lease = store.lease(STEWARD_LEASE, timedelta(seconds=60))
+    lease.acquire()
+    one = desk.Desk(store, lambda: {"pod-0": "127.0.0.1"}, lease.check, shared)
+    yield Camp(shared, local, store, lease, one)
+    lease._lost = "over"  # the desk's thread ends
+    server.shutdown()
+    server.server_close()
+    for key in store.keys(""):
+        store.s3.delete_object(Bucket=store.bucket, Key=key)
+
+
+def verify(tier: str | None, step: int | None = None) -> tuple[int, dict[tuple[str, str, int], dict[str, str]]]:
+    console = Console(record=True, width=200, file=io.StringIO())
+    code = commands.verify_command(CAMPAIGN, step, REGION, True, console, tier)
+    rows = json.loads(console.export_text())
+    return code, {(row["tier"], row["node"], row["step"]): row["faults"] for row in rows}
+
+
+def test_verify_reads_the_shared_tier_and_every_node_and_names_what_is_wrong(camp: Camp) -> None:
+    camp.desk.open()
+    code, found = verify(None)
+    assert code == 0 and set(found) == {
+        ("shared", "", 10),
+        ("shared", "", 20),
+        ("shared", "", 30),
+        ("local", "node-7", 30),
+    }
+    camp.shard(camp.local, 30, "a.pt").write_bytes(b"bytez")
+    camp.shard(camp.shared, 20, "b.pt").unlink()
+    code, found = verify(None)
+    assert code == 74 and found["shared", "", 20] == {"attempt-0001/b.pt": "missing"}
+    assert set(found["local", "node-7", 30]) == {"attempt-0001/a.pt"} and not found["shared", "", 30]
+    assert verify("local", 30)[1].keys() == {("local", "node-7", 30)}
+    assert not camp.store.keys("errands/"), "an answered errand was left in the record"
+
+
+def test_prune_of_the_shared_tier_removes_what_was_shown_and_never_the_newest_proven_step(camp: Camp) -> None:
+    camp.desk.open()
+    camp.shard(camp.shared, 30, "a.pt").write_bytes(b"bytez")
+    console = Console(record=True, width=200, file=io.StringIO())
+    assert commands.prune_command(CAMPAIGN, 1, True, REGION, True, console, "shared") == 0
+    body = json.loads(console.export_text())
+    assert (body["keep"], body["proven"], body["drop"], body["removed"]) == ([30, 20], 20, [10], True)
+    assert sorted(path.name for path in (camp.shared / CAMPAIGN).iterdir()) == [step_folder(20), step_folder(30)]
+
+
+def test_restore_brings_a_step_out_of_the_cluster_and_leaves_nothing_in_the_bucket(camp: Camp, tmp_path: Path) -> None:
+    camp.desk.open()
+    console = Console(record=True, width=200, file=io.StringIO())
+    assert commands.restore_command(CAMPAIGN, tmp_path / "out", None, REGION, console) == 0
+    folder = tmp_path / "out" / step_folder(30)
+    assert {path.name: path.read_bytes() for path in folder.glob("*/*")} == dict.fromkeys(BOTH, b"bytes")
+    assert (folder / "manifest.json").exists() and not camp.store.keys("carried/")
+
+
+def test_without_a_living_steward_nothing_is_pretended(camp: Camp) -> None:
+    camp.lease.release()
+    for command, arguments in (
+        (commands.verify_command, (CAMPAIGN, None, REGION, True)),
+        (commands.prune_command, (CAMPAIGN, 1, True, REGION, True)),
+    ):
+        with pytest.raises(UserError, match=r"nobody is in the cluster.*bivouac run"):
+            command(*arguments, Console(file=io.StringIO()), "shared")  # type: ignore[operator]
+
+
+def test_a_steward_that_lost_its_lease_touches_nothing_and_answers_nothing(camp: Camp) -> None:
+    camp.store.put_json("errands/x.json", {"kind": "prune", "at": "2999-01-01T00:00:00Z", "steps": [10], "keep": 1})
+    camp.lease._lost = "taken over"
+    with pytest.raises(LeaseLost):
+        camp.desk.work_off()
+    assert (camp.shared / CAMPAIGN / step_folder(10)).exists() and camp.store.keys("errands/x.answer") == []
+
+
+def test_a_nodes_own_disk_is_not_pruned_from_outside(camp: Camp) -> None:
+    with pytest.raises(UserError, match=r"keep_local"):
+        commands.prune_command(CAMPAIGN, 1, True, REGION, True, Console(file=io.StringIO()), "local")
+
+
+def test_an_agent_reads_one_step_at_a_time(camp: Camp) -> None:
+    from trainer.checkpoint.verdict import _ONE_AT_A_TIME, Busy, verdict
+
+    with _ONE_AT_A_TIME, pytest.raises(Busy):
+        verdict(camp.local / CAMPAIGN, 30, CAMPAIGN, "node-7")
+    assert verdict(camp.local / CAMPAIGN, 20, CAMPAIGN, "node-7") is None

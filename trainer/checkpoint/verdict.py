@@ -1,0 +1,75 @@
+"""The agent's look at its node's own tier: every byte of a step is read, without hurrying and without executing.
+
+Apart from `restore`, since the agent must not import torch before it has set what torch reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+from trainer.checkpoint.files import open_regular
+from trainer.contract import COMMITTED_NAME, Shard, parse_manifest, step_folder
+from trainer.contract.listing import Verdict
+
+_CHUNK_BYTES = 2**20
+_NICENESS = 15
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class Busy(Exception):
+    """Another step of this node is being read."""
+
+
+def verdict(root: Path, step: int, campaign: str, node: str) -> Verdict | None:
+    """Of what lies on this node: its ranks' shards, and those kept for a neighbour; None where it is not committed.
+
+    Raises `Busy` while another is being read: the training has the disk, whoever asks can wait.
+    """
+    if not _ONE_AT_A_TIME.acquire(blocking=False):
+        raise Busy
+    try:
+        with contextlib.suppress(OSError):
+            # Of this thread alone, which ends with its request.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        return _read(root / step_folder(step), step, campaign, node)
+    finally:
+        _ONE_AT_A_TIME.release()
+
+
+def _read(folder: Path, step: int, campaign: str, node: str) -> Verdict | None:
+    try:
+        with open_regular(folder / COMMITTED_NAME) as file:
+            manifest = parse_manifest(file.read(), step, campaign)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        return Verdict(tier="local", node=node, step=step, bytes=0, faults=((COMMITTED_NAME, str(error)[:300]),))
+    size, faults = 0, []
+    for shard in manifest.shards:
+        read, why = _look(folder / shard.file, shard)
+        size += read
+        if why:
+            faults.append((shard.file, why))
+    return Verdict(tier="local", node=node, step=step, bytes=size, faults=tuple(faults))
+
+
+def _look(path: Path, shard: Shard) -> tuple[int, str]:
+    """Bytes read, and what is wrong; a shard that does not lie here belongs to another node."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with open_regular(path) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                # What the training has in the page cache is worth more than this.
+                os.posix_fadvise(file.fileno(), size, len(chunk), os.POSIX_FADV_DONTNEED)
+                size += len(chunk)
+    except FileNotFoundError:
+        return 0, ""
+    except OSError as error:
+        return size, f"unreadable: {error.strerror or error}"
+    seen = digest.hexdigest()
+    return size, "" if seen == shard.sha256 else f"{size} of {shard.size_bytes} bytes, SHA-256 {seen}"
