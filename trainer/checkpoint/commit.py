@@ -73,6 +73,8 @@ class Measured:
     """Of the last save on this rank, seconds."""
 
     stall_s: float = 0.0
+    copy_s: float = 0.0
+    """Of the stall: the copy to the host alone."""
     write_s: float | None = None
     """From the end of the stall until the step is committed on this node."""
 
@@ -98,7 +100,7 @@ class Committer:
         self._copied = False
         self._unchanged, self._on_shared = Unchanged(), begun.manifest if begun.on_shared else None
         self._newest, self._began = begun.manifest, begun.step
-        self._saves = 0
+        self._saves, self._ready = 0, False
         self.measured = Measured()
         self._proven = begun.step
         self._shared_step = begun.step if begun.on_shared else -1
@@ -108,6 +110,12 @@ class Committer:
             # It outlived its attempt on the nodes alone; at the last step nothing else would bring it to the archive.
             self._replicate(begun.manifest)
 
+    def make_ready(self, engine: Any) -> None:
+        """Make the host's buffers beside the training; once, after a step: some optimizers have no state before it."""
+        if not self._ready:
+            self._ready = True
+            self._local.submit(engine.checkpoint_engine.foresee(engine))
+
     def save(self, engine: Any, progress: Progress) -> bool:
         """Begin a checkpoint: blocks for the copy to the host only. False when the previous one is still on its way."""
         if self._pending is not None:
@@ -116,14 +124,14 @@ class Committer:
         started = time.monotonic()
         folder = attempt_folder(self._identity.attempt)
         step_root = self._tiers.local.folder(progress.step)
-        engine.save_checkpoint(str(step_root), tag=folder, save_latest=False)
-        checkpoint_engine: HostCopyEngine = engine.checkpoint_engine
+        copying: HostCopyEngine = engine.checkpoint_engine
         state = Snapshot(step_root / folder / f"rng_rank_{self._gang.rank:05d}.pt", rng_state())
-        snapshots = [*checkpoint_engine.take(), state]
+        snapshots = [*copying.collect(engine, step_root, folder), state]
         self._pending, self._manifested = progress, None
         self._local.submit(lambda: self._write(progress, snapshots))
-        self.measured.stall_s = time.monotonic() - started
-        self._report("saving", step=progress.step, stall_seconds=round(self.measured.stall_s, 4))
+        self.measured.stall_s, self.measured.copy_s = time.monotonic() - started, copying.copy_s
+        stall_s, copy_s = (round(seconds, 4) for seconds in (self.measured.stall_s, copying.copy_s))
+        self._report("saving", step=progress.step, stall_seconds=stall_s, copy_seconds=copy_s)
         return True
 
     def writing(self) -> bool:
