@@ -157,7 +157,8 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    folder = Path(tempfile.mkdtemp(prefix="bivouac-bench-saves-", dir=Path.cwd() if os.access(".", os.W_OK) else None))
+    options.results.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="bench-saves-", dir=options.results))
     try:
         bench = Bench(options, folder)
         peers = {
