@@ -115,10 +115,10 @@ class Loop:
     def _keep_pace(self, stepped: Stepped) -> None:
         if not self.gang.first:
             return
-        writing = self.committer.writing()
+        writing, measured = self.committer.writing(), self.committer.measured
         self.pace.stepped(stepped.seconds, writing)
-        if not writing and self.committer.measured.write_s is not None:
-            self.pace.committed(self.committer.measured.write_s)
+        if not writing and measured.write_s is not None:
+            self.pace.committed(measured.write_s, measured.shared_s)
 
     def _due(self) -> bool:
         """By the step's number where the interval is fixed, so that twins save at the same steps."""

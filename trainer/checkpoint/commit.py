@@ -77,6 +77,8 @@ class Measured:
     """Of the stall: the copy to the host alone."""
     write_s: float | None = None
     """From the end of the stall until the step is committed on this node."""
+    shared_s: float = 0.0
+    """To bring this rank's shards to the shared tier and read them back."""
 
 
 class Committer:
@@ -100,7 +102,7 @@ class Committer:
         self._copied = False
         self._unchanged, self._on_shared = Unchanged(), begun.manifest if begun.on_shared else None
         self._newest, self._began = begun.manifest, begun.step
-        self._saves, self._ready = 0, False
+        self._saves, self._ready, self._skipped_for = 0, False, -1
         self.measured = Measured()
         self._proven = begun.step
         self._shared_step = begun.step if begun.on_shared else -1
@@ -119,7 +121,9 @@ class Committer:
     def save(self, engine: Any, progress: Progress) -> bool:
         """Begin a checkpoint: blocks for the copy to the host only. False when the previous one is still on its way."""
         if self._pending is not None:
-            self._report("save_skipped", step=progress.step, why=f"step {self._pending.step} is still being written")
+            if self._skipped_for != self._pending.step:
+                self._skipped_for = self._pending.step
+                self._report("save_skipped", step=progress.step, why=f"step {self._skipped_for} is still being written")
             return False
         started = time.monotonic()
         folder = attempt_folder(self._identity.attempt)
@@ -259,6 +263,7 @@ class Committer:
 
     def _copy(self, manifest: Manifest) -> None:
         """Bring this rank's shards to the shared tier and read them back: then they are proven there."""
+        started = time.monotonic()
         check_fence(self._tiers.shared.root, self._identity.attempt)
         source, target = (tier.folder(manifest.step) for tier in self._tiers)
         for shard in manifest.shards:
@@ -268,6 +273,7 @@ class Committer:
                     self._make_room_for(self._tiers.shared, shard.size_bytes, copy)
                 _accept(shard, "shared")(digest_on_disk(target / shard.file))
         self._tiers.shared.settle(manifest.step)
+        self.measured.shared_s = time.monotonic() - started
         self._copied = True
 
     def _link_on_shared(self, shard: Shard, target: Path) -> bool:
