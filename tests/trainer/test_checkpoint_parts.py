@@ -146,14 +146,38 @@ def test_sound_shards_that_are_looked_at_side_by_side_are_all_taken(tmp_path: Pa
         assert set(threads.map(look, range(200))) == {""}
 
 
+class Engine:
+    """What DeepSpeed's engine does in a save: it hands a state that is alive to its checkpoint engine."""
+
+    optimizer, save_zero_checkpoint = None, False
+
+    def __init__(self) -> None:
+        self.checkpoint_engine = HostCopyEngine(lambda path, file: None)
+        self.weight = torch.ones(3)
+
+    def _save_checkpoint(self, root: str, tag: str) -> None:
+        self.checkpoint_engine.save({"module": {"a": self.weight, "b": [self.weight]}}, f"{root}/{tag}/shard.pt")
+
+
 def test_a_saved_state_is_a_copy_that_later_steps_do_not_change(tmp_path: Path) -> None:
-    engine = HostCopyEngine(lambda path, file: None)
-    weight = torch.ones(3)
-    engine.save({"module": {"a": weight, "b": [weight]}}, str(tmp_path / "shard.pt"))
-    weight.add_(1)
-    (snapshot,) = engine.take()
+    engine = Engine()
+    (snapshot,) = engine.checkpoint_engine.collect(engine, tmp_path, "attempt-0001")
+    engine.weight.add_(1)
+    assert snapshot.path == tmp_path / "attempt-0001/shard.pt"
     assert snapshot.state["module"]["a"].tolist() == [1, 1, 1]
     assert snapshot.state["module"]["b"][0] is snapshot.state["module"]["a"]
+
+
+def test_every_save_fills_the_buffers_that_were_made_ahead_of_the_first(tmp_path: Path) -> None:
+    engine = Engine()
+    engine.checkpoint_engine.foresee(engine)()
+    places = {buffer.data_ptr() for buffer in engine.checkpoint_engine.buffers.values()}
+    assert len(places) == 1
+    for _ in range(2):
+        (snapshot,) = engine.checkpoint_engine.collect(engine, tmp_path, "attempt-0001")
+        assert {snapshot.state["module"]["a"].data_ptr()} == places
+        engine.weight.add_(1)
+    assert snapshot.state["module"]["a"].tolist() == [2, 2, 2]
 
 
 def test_the_learning_rate_warms_up_and_then_falls_to_its_minimum() -> None:

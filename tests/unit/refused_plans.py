@@ -21,7 +21,6 @@ PLANS = (
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 12}, cure="8 or 16"),
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 6}, cure="write 8"),
     Row("heads-divide-the-width", E, "training.model.width", {"training.model.heads": 7}, cure="196"),
-    Row("zero-stage-is-supported", E, "training.zero_stage", {"training.zero_stage": 3}, cure="2 or less"),
     Row("model-fits-the-accelerator", E, "training.model", {"training.model": HUGE}, cure="zero_stage"),
     Row(
         "model-fits-the-accelerator",

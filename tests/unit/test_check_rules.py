@@ -92,9 +92,9 @@ def test_no_finding_hides_another(findings: Any) -> None:
 
 
 def test_findings_point_at_the_line_of_the_field(findings: Any, spec_file: Any) -> None:
-    (finding,) = findings({"training.zero_stage": 3})
+    (finding,) = findings({"training.global_batch": 12})
     text = finding.file.read_text().splitlines()
-    assert text[finding.line - 1].strip() == "zero_stage: 3"
+    assert text[finding.line - 1].strip() == "global_batch: 12"
 
 
 def test_unknown_accounts_and_quotas_are_no_finding(findings: Any) -> None:
