@@ -103,7 +103,8 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
     if live:
         console.print(
             f"  training attempt {live['attempt']}, step {live['step']} of {live['steps']}, loss {live['loss']}, "
-            f"committed {live['committed_step']}; {live['why']}"
+            f"committed {live['committed_step']}; {live['why']}",
+            markup=False,
         )
     console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
     if state.hold:

@@ -1,7 +1,6 @@
 """How often to save, re-evaluated while running: what a save was seen to cost, and how often the job was seen to fail.
 
-Rank 0 decides from its own clock and says so in the next exchange; from there on it holds for all ranks, rank 0 too: a
-save that some ranks begin a step before the others would put shards of two steps under one manifest.
+Rank 0 decides from its own clock; the others follow what it says in the exchange of the same step.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _FEWEST_QUIET_STEPS = 3
 
 @dataclass
 class Pace:
-    """Fed with every step and save; `every` is the number of steps between saves on which all ranks agree."""
+    """Fed with every step and save; `every` is the number of steps between saves from now on."""
 
     every: int
     steps: int
@@ -32,17 +31,12 @@ class Pace:
     grace_s: float | None = None
     fixed: bool = False
     """The spec names the interval: what saving costs is measured and said, and nothing is changed."""
-    wanted: int = 0
-    """What rank 0 would have in place of `every`."""
     _quiet: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=_STEPS_REMEMBERED))
     _costs: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=_SAVES_REMEMBERED))
     _stall_s: float = 0.0
     _busy: list[float] = field(default_factory=list)
     _saving: bool = False
     _said_grace: bool = False
-
-    def __post_init__(self) -> None:
-        self.wanted = self.wanted or self.every
 
     def stepped(self, seconds: float, writing: bool) -> None:
         """A step's duration, and whether a checkpoint was being written beside it."""
@@ -59,28 +53,28 @@ class Pace:
         return max(0.0, sum(self._busy) - base * len(self._busy))
 
     def overhead(self) -> float:
-        """Part of the time that saves cost at the interval that is wanted."""
+        """Part of the time that saves cost at the present interval."""
         if not self._costs or not self._quiet:
             return 0.0
         cost = statistics.median(self._costs)
-        return cost / (cost + self.wanted * statistics.median(self._quiet))
+        return cost / (cost + self.every * statistics.median(self._quiet))
 
     def committed(self, write_s: float) -> int:
-        """The last save is durable everywhere: choose again; returns `wanted`."""
+        """The last save is durable everywhere: choose again; returns `every`."""
         if not self._saving or len(self._quiet) < _FEWEST_QUIET_STEPS:
-            return self.wanted
+            return self.every
         self._saving = False
         self._costs.append(self._stall_s + self.dip_s())
         cost, step_s = statistics.median(self._costs), statistics.median(self._quiet)
         self._warn_of_grace(write_s)
         if self.fixed:
-            return self.wanted
+            return self.every
         best = choose(step_s=step_s, steps=self.steps, stall_s=cost, write_s=write_s, mtbf_s=self.mtbf_s)
-        if best.every_steps != self.wanted:
-            before, self.wanted = self.wanted, best.every_steps
+        if best.every_steps != self.every:
+            before, self.every = self.every, best.every_steps
             emit(
                 "cadence",
-                every_steps=self.wanted,
+                every_steps=self.every,
                 before=before,
                 why=best.bound,
                 stall_s=round(self._stall_s, 4),
@@ -91,7 +85,7 @@ class Pace:
                 mtbf_s=round(self.mtbf_s),
                 overhead=round(self.overhead(), 5),
             )
-        return self.wanted
+        return self.every
 
     def _warn_of_grace(self, write_s: float) -> None:
         emergency = self._stall_s + write_s
