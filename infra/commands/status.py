@@ -16,7 +16,7 @@ from infra.folders import results_folder
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, record_of, stored_plan, stored_spec
 from infra.reporting.record import PACKED, Record, unpacked
 from infra.spec import Spec
-from infra.store import CampaignStore
+from infra.store import LIVE, CampaignStore
 
 if TYPE_CHECKING:
     from infra.lifecycle.drift import Look
@@ -45,7 +45,7 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
     spec = stored_spec(store)
     record = Record(spec, stored_plan(store, spec), tuple(store.events()), datetime.now(UTC))
     holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
-    facts, state = _facts_of(record, holders, store.get_json("live.json") or {})
+    facts, state = _facts_of(record, holders, store.get_json(LIVE) or {})
     if not refresh:
         _show(facts, state, as_json, console)
         return 0

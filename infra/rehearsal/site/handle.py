@@ -16,11 +16,11 @@ from pathlib import Path
 
 from infra import doctor
 from infra.errors import PermanentError
+from infra.identity import start_ticks as _start_ticks
 from infra.rehearsal import providers
 from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
 from infra.rehearsal.site import processes
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
-from infra.rehearsal.site.processes import start_ticks as _start_ticks
 from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
 
 ENTERED = "BIVOUAC_SITE"
