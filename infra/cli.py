@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json as json_text
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 try:
     import typer
@@ -15,8 +14,11 @@ except ModuleNotFoundError as missing:
     sys.exit(f"a Python package is missing; seen: {missing.name}; cure: make setup")
 
 from infra.commands.checkpoints_app import checkpoints
-from infra.errors import BivouacError, UserError
-from infra.refusals import of_file, refusal
+from infra.commands.data_app import data
+from infra.commands.images_app import images
+from infra.commands.market_app import block, catalogue
+from infra.commands.options import Json, Name, Region, SpecPath, Yes, console
+from infra.refusals import of_file, refusal, tell, tell_usage
 from infra.terminal import endure
 
 app = typer.Typer(
@@ -26,19 +28,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="One ephemeral GPU cluster per training campaign, from spec to certificate.",
 )
-data = typer.Typer(no_args_is_help=True, help="Data sets.")
 app.add_typer(data, name="data")
-catalogue = typer.Typer(help="Instance types: what each offers, what it costs, and what no source states.")
 app.add_typer(catalogue, name="catalogue")
-block = typer.Typer(no_args_is_help=True, help="Capacity blocks: bought apart from campaigns, and never undone.")
 app.add_typer(block, name="block")
 app.add_typer(checkpoints, name="checkpoints")
-console = Console(highlight=False)
-
-SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]
-Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Region = Annotated[str, typer.Option(envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")]
+app.command()(images)
 
 
 @app.command()
@@ -85,23 +79,8 @@ def offers(
     raise typer.Exit(offers_command(spec, types or [], alternatives, json, console))
 
 
-@block.command("buy")
-def block_buy(
-    spec: SpecPath,
-    offering: Annotated[str, typer.Argument(help="Id of an offering that `bivouac offers` shows.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")] = False,
-    json: Json = False,
-) -> None:
-    """Buy a capacity block for a campaign: paid at once, never given back."""
-    from infra.commands.block import buy_command
-
-    raise typer.Exit(buy_command(spec, offering, yes, json, console))
-
-
 @app.command()
-def run(
-    spec: SpecPath, yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")] = False
-) -> None:
+def run(spec: SpecPath, yes: Yes = False) -> None:
     """The whole campaign, from wherever it stands: run it again after any interruption."""
     from infra.commands.run import run_command
 
@@ -112,7 +91,7 @@ def run(
 def bake(
     spec: SpecPath,
     force: Annotated[bool, typer.Option("--force", help="Bake also what was baked before.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Node image and trainer image of a spec, ahead of its campaign; what was baked before is skipped."""
     from infra.commands.bake import bake_command
@@ -166,6 +145,8 @@ def down(
     if name is None:
         raise typer.BadParameter("give the name of a campaign, or --all")
     target.enter_where(name)
+    if target.strike_lost(name, console.print):
+        raise typer.Exit(0)
     from infra.commands.down import down_command
 
     raise typer.Exit(down_command(name, region, abandon, console))
@@ -191,7 +172,7 @@ def relaunch(
     name: Name,
     spec: Annotated[Path | None, typer.Option(help="The mended spec; without it only changed code counts.")] = None,
     now: Annotated[bool, typer.Option("--now", help="While it trains: stop at the next commit first.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")] = False,
+    yes: Yes = False,
     region: Region = "us-east-1",
 ) -> None:
     """A new attempt on a held, warm cluster, with a mended spec or code; then on to the end."""
@@ -270,79 +251,6 @@ def doctor() -> None:
     raise typer.Exit(0 if all(row.ok for row in rows) else 1)
 
 
-@data.command("prepare")
-def data_prepare(
-    places: Annotated[
-        list[str], typer.Argument(help="SOURCE... OUT; a source is [NAME[@WEIGHT]=]FOLDER, FILE or s3://...")
-    ],
-    spec: Annotated[
-        Path | None, typer.Option(help="Prepare what a spec's section `data` says; only OUT is given.")
-    ] = None,
-    pattern: Annotated[str, typer.Option(help="Files to take.")] = "**/*",
-    vocabulary: Annotated[int, typer.Option(help="Size of the tokenizer that is trained.")] = 4096,
-    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json to use instead.")] = None,
-    end_of_document: Annotated[str | None, typer.Option(help="Its token that ends a document.")] = None,
-    held_out: Annotated[float, typer.Option(help="Part held out for evaluation.")] = 0.05,
-    seed: int = 1234,
-    max_files: Annotated[int | None, typer.Option(help="At most so many files of a source, chosen by seed.")] = None,
-    format: Annotated[str, typer.Option(help="auto (by the name), text, jsonl or parquet.")] = "auto",
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    licence: Annotated[str, typer.Option(help="Of the text; kept in the manifest and shown in reports.")] = "",
-    origin: Annotated[str, typer.Option(help="Where the text came from, for people.")] = "",
-    deduplicate: Annotated[bool, typer.Option(help="Keep the first of equal documents only.")] = True,
-    min_characters: Annotated[int, typer.Option(help="Shorter documents are left out.")] = 1,
-    max_characters: Annotated[int | None, typer.Option(help="Longer documents are left out.")] = None,
-    max_repeated_lines: Annotated[float, typer.Option(help="Documents with a larger share are left out.")] = 1.0,
-    min_letters_share: Annotated[float, typer.Option(help="Documents with a smaller share are left out.")] = 0.0,
-    cores: Annotated[int | None, typer.Option(help="Processes; left out: as many as fit.")] = None,
-) -> None:
-    """Text, JSON lines or Parquet to token shards in Megatron's format, with a manifest of digests and a report."""
-    given = {**locals()}
-    from infra.commands.data import prepare_command
-
-    raise typer.Exit(prepare_command(given, console))
-
-
-@data.command("audit")
-def data_audit(
-    place: Annotated[str, typer.Argument(help="A campaign's name, or a folder of committed checkpoints.")],
-    config: Annotated[Path | None, typer.Option(help="train.json; left out: the one beside the checkpoints.")] = None,
-    data: Annotated[Path | None, typer.Option(help="The prepared data: every sample is read again.")] = None,
-    log: Annotated[list[Path] | None, typer.Option(help="JSON lines of an attempt, for a folder.")] = None,
-    region: Region = "us-east-1",
-    json: Json = False,
-) -> None:
-    """Was every sample of the planned range consumed exactly once, over all attempts and sizes? Exits 1 when not."""
-    from infra import target
-
-    if not Path(place).is_dir():
-        target.enter_where(place)
-    from infra.commands.data_audit import audit_command
-
-    raise typer.Exit(audit_command(place, config, data, log or [], region, json, console))
-
-
-@catalogue.callback(invoke_without_command=True)
-def catalogue_list(context: typer.Context, json: Json = False) -> None:
-    """Instance types: what each offers, what it costs, and what no source states. Offline."""
-    if context.invoked_subcommand is None:
-        from infra.commands.catalogue import list_command
-
-        raise typer.Exit(list_command(json, console))
-
-
-@catalogue.command("refresh")
-def catalogue_refresh(
-    region: Region = "us-east-1",
-    write: Annotated[bool, typer.Option("--write", help="Take AWS's figures over into the catalogue's file.")] = False,
-    json: Json = False,
-) -> None:
-    """Compare with DescribeInstanceTypes and the price list; exits 2 when figures differ."""
-    from infra.commands.catalogue import refresh_command
-
-    raise typer.Exit(refresh_command(region, write, json, console))
-
-
 class Interrupted(BaseException):
     """Ended by hand. No KeyboardInterrupt, since click would end the program without our word."""
 
@@ -365,30 +273,11 @@ def main() -> None:
         )
         sys.exit(130)
     except Exception as error:
-        code = _refuse_usage(error) if hasattr(error, "show") else _refuse(refusal(error))
+        code = tell_usage(error) if hasattr(error, "show") else tell(refusal(error))
     out.flush()
     if out.lost is not None:
-        code = _refuse(of_file(out.lost)) or code
+        code = tell(of_file(out.lost)) or code
     sys.exit(code)
-
-
-def _refuse_usage(error: Any) -> int:
-    """A command line that does not exist: click's own words, which name what does."""
-    if "--json" in sys.argv:
-        return _refuse(UserError(error.format_message(), seen=" ".join(sys.argv[1:]), cure="see bivouac --help"))
-    error.show()
-    return UserError.exit_code
-
-
-def _refuse(error: BivouacError) -> int:
-    if "--json" in sys.argv:
-        seen = None if error.seen is None else str(error.seen)
-        body = {"kind": type(error).__name__, "what": error.what, "seen": seen, "cure": error.cure}
-        print(json_text.dumps({"ok": False, "error": body}, indent=2), flush=True)
-        return error.exit_code
-    Console(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
-    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
-    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -33,10 +33,8 @@ class Kind(StrEnum):
     STAGE_FINISHED = "stage.finished"  # stage, seconds, outputs
     STAGE_FAILED = "stage.failed"  # stage, error
     DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous
-    NODE_UP = "node.up"  # node, instance
     NODE_VERDICT = "node.verdict"  # node, instance, fit, probes
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
-    NODE_REPLACED = "node.replaced"  # instance, seconds
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
     ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes
     ATTEMPT_ENDED = "attempt.ended"  # attempt, failure, detail, step, committed_step

@@ -48,7 +48,21 @@ class DataSource(_Frozen):
     """At least one file fits the pattern."""
 
 
+class Grounds(_Frozen):
+    """What holds where the nodes would come to life."""
+
+    hardware: bool
+    """A node is the instance type that the spec names."""
+    claims: bool
+    """Nodes publish devices that a pod can claim."""
+    public_registries: bool
+    """Nodes and builder would fetch images from registries outside AWS."""
+    driver_outside: bool
+    """The driver stands in another network than the cluster."""
+
+
 class Facts(_Frozen):
+    grounds: Grounds
     instance: InstanceType | None
     """The GPU nodes' type; None: the catalogue has none of this name."""
     all_reduce_gb_s: float | None = None

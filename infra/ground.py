@@ -62,7 +62,11 @@ class Network(Section):
 
 
 class SharedStorage(Section):
-    """FSx for Lustre."""
+    """FSx for Lustre, on SSD, in the two deployments that suit a campaign.
+
+    SCRATCH_1 and PERSISTENT_1 are older and no cheaper for their speed, and disks are too slow for checkpoints;
+    Intelligent-Tiering has no link to S3, through which nodes see their data.
+    """
 
     capacity_gib: int = Field(default=1200, ge=1)
     deployment: Literal["SCRATCH_2", "PERSISTENT_2"] = "PERSISTENT_2"

@@ -8,14 +8,15 @@ from infra.facts import KubernetesSupport
 
 
 def kubernetes_support() -> KubernetesSupport:
-    """1.36: standard support is 14 months from its release on EKS, about July 2026; the day was not announced."""
+    """The day of 1.36 is as DescribeClusterVersions gave it in September 2026, quoted in the compatibility matrix of
+    awslabs/awsome-distributed-ai; the others are of the user guide."""
     return KubernetesSupport(
-        as_of=date(2026, 7, 31),
+        as_of=date(2026, 9, 18),
         source="https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html",
         standard_until={
             "1.33": date(2026, 7, 29),
             "1.34": date(2026, 12, 2),
             "1.35": date(2027, 3, 27),
-            "1.36": None,
+            "1.36": date(2027, 8, 2),
         },
     )

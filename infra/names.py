@@ -18,7 +18,6 @@ PRIORITY_CLASS = "bivouac-training"
 SHARED_CLAIM = "shared"
 """The claim on FSx; sub-path `data` is read at /data, sub-path `checkpoints` is the shared tier."""
 DATA_FOLDER = "data"
-CHECKPOINTS_FOLDER = "checkpoints"
 
 EFA_CLAIM = "efa"
 """The template of the pods' claims on EFA devices, where a DRA driver hands them out."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import tempfile
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from infra.errors import BivouacError, PermanentError
+from rich.console import Console
+
+from infra.errors import BivouacError, PermanentError, UserError
 
 _REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")
 """Libraries whose errors speak of the world outside, not of a fault of ours."""
@@ -74,3 +78,23 @@ def _fault(error: Exception) -> BivouacError:
     return PermanentError(
         "this is a fault of bivouac", seen=f"{type(error).__name__}: {words}{place}", cure=f"{kept}; then run it again"
     )
+
+
+def tell_usage(error: Any) -> int:
+    """A command line that does not exist: click's own words, which name what does. Returns the exit code."""
+    if "--json" in sys.argv:
+        return tell(UserError(error.format_message(), seen=" ".join(sys.argv[1:]), cure="see bivouac --help"))
+    error.show()
+    return UserError.exit_code
+
+
+def tell(error: BivouacError) -> int:
+    """On stderr for people; with --json on stdout for machines. Returns the exit code."""
+    if "--json" in sys.argv:
+        seen = None if error.seen is None else str(error.seen)
+        body = {"kind": type(error).__name__, "what": error.what, "seen": seen, "cure": error.cure}
+        print(json.dumps({"ok": False, "error": body}, indent=2), flush=True)
+        return error.exit_code
+    Console(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
+    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
+    return error.exit_code

@@ -45,7 +45,11 @@ class Capacity(StrEnum):
 
 
 class Launcher(StrEnum):
-    """How the gang is launched. The MPI operator is not built yet."""
+    """How the gang is launched: as a JobSet, and in no other way.
+
+    An MPIJob would add a launcher pod, an SSH server in each pod and keys between them, to start processes that the
+    agent starts already; and the MPI operator is published as a manifest only, so there is no chart to pin.
+    """
 
     JOBSET = "jobset"
 
@@ -83,6 +87,8 @@ class Nodes(Section):
     """None: a cluster placement group wherever AWS allows and advises it."""
     ranks_per_node: int | None = Field(default=None, ge=1)
     """None: one rank per accelerator."""
+    block_fee_usd: Decimal | None = Field(default=None, gt=0)
+    """What the whole capacity block cost, paid at once: the hours of it that the campaign leaves unused count too."""
     usd_per_hour: Decimal | None = Field(default=None, ge=0)
     """Of one node, where the catalogue cannot know it: a capacity block's fee / hours, a private price."""
     system_instance_type: str = "m7i.large"

@@ -6,7 +6,7 @@ import sysconfig
 import threading
 from pathlib import Path
 
-from infra import catalogue
+from infra import catalogue, target
 from infra.facts import DataSource, Facts
 from infra.kubernetes_support import kubernetes_support
 from infra.offers import OfferSource, catalogue_offers
@@ -21,6 +21,7 @@ def survey(spec: Spec, account: str | None = None, offers: OfferSource = catalog
     known = {item.name: item for item in catalogue.instance_types()}
     measured = catalogue.bandwidth(spec.nodes.instance_type)
     return Facts(
+        grounds=target.grounds(spec),
         instance=known.get(spec.nodes.instance_type),
         all_reduce_gb_s=None if measured is None else measured.bus_bandwidth_gb_s,
         instance_names=tuple(known),

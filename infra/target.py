@@ -6,11 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.errors import UserError
+from infra.facts import Grounds
 from infra.folders import cache_root
-from infra.spec import Spec
+
+if TYPE_CHECKING:
+    from infra.spec import Spec
 
 _INSIDE = "BIVOUAC_SITE"
 
@@ -25,8 +28,11 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
         return
     from infra.rehearsal.site import campaigns, handle
 
-    site = handle.ensure(campaigns.SITE, progress)
-    campaigns.remember(spec, Path(site.folder))
+    def note(folder: Path) -> None:
+        campaigns.remember(spec, folder)
+
+    site = handle.ensure(campaigns.SITE, progress, note)
+    note(Path(site.folder))
     handle.enter(site, again())
 
 
@@ -56,6 +62,19 @@ def enter_where(campaign: str) -> None:
         handle.enter(site, again())
 
 
+def strike_lost(campaign: str, say: Callable[[str], None]) -> bool:
+    """End what is left of rehearsal sites that held this campaign and do not run; whether there was one."""
+    if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():
+        return False
+    from infra.rehearsal.site import campaigns, handle
+
+    lost = campaigns.lost_sites_of(campaign)
+    for name in lost:
+        handle.strike(name, say)
+        say(f"site {name}, where {campaign} had been rehearsed or was about to be, did not run: what was left is gone")
+    return bool(lost)
+
+
 def _have_engine() -> None:
     """On AWS only the Pulumi engine is needed besides the Python packages."""
     from infra.rehearsal.paths import tools_dir
@@ -77,6 +96,12 @@ def hands() -> list[str]:
 def spends(spec: Spec) -> bool:
     """Whether this target bills: what a rehearsal costs is only what the same clock would have cost."""
     return spec.target == "aws"
+
+
+def grounds(spec: Spec) -> Grounds:
+    """A rehearsal's nodes are made of this machine, with all images in place, and its driver stands on their link."""
+    real = spec.target == "aws"
+    return Grounds(hardware=real, claims=real, public_registries=real, driver_outside=real)
 
 
 def about() -> dict[str, Any] | None:

@@ -1,11 +1,14 @@
-"""Output that may go away: a reader that leaves (`| head`) or a closed descriptor must not end a campaign."""
+"""The terminal, which may go away: a reader that leaves (`| head`), a closed descriptor, nobody who answers."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Enduring:
@@ -60,3 +63,14 @@ def endure() -> Enduring:
         streams.append(Enduring(whole))
     sys.stdout, sys.stderr = streams  # type: ignore[assignment]
     return streams[0]
+
+
+def agreed(question: str, console: Console) -> bool:
+    """Whether a person says yes; where nobody can be asked, that is a no."""
+    try:
+        # No markup: rich would take [y/N] for a style and show nothing.
+        answer = console.input(f"{question} [y/N] ", markup=False)
+    except EOFError:
+        console.print("nobody answers")
+        return False
+    return answer.strip().lower() in ("y", "yes")

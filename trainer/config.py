@@ -54,9 +54,3 @@ def _check(config: TrainConfig) -> None:
         )
     if config.precision not in ("float32", "bfloat16"):
         raise ConfigError("unknown precision", config.precision, "use float32 or bfloat16")
-    if config.zero_stage > 2:
-        raise ConfigError(
-            "ZeRO stage 3 is not supported: evaluation and hand-over need whole weights on one rank",
-            config.zero_stage,
-            "set zero_stage to 0, 1 or 2",
-        )

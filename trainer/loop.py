@@ -64,6 +64,7 @@ class Loop:
         self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
         while self.step < self.config.steps:
             stepped = self._step()
+            self.committer.make_ready(self.engine)
             self._report(stepped)
             self._evaluate()
             self._checkpoint(stepped)
@@ -94,7 +95,7 @@ class Loop:
         norm = self.engine.get_global_grad_norm()
         finite = math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))
         # The interval is rank 0's word: nobody else adds to the sum.
-        every = float(self.pace.every if self.gang.first else 0)
+        every = float(self.pace.wanted if self.gang.first else 0)
         mine = [loss, float(finite), float(stop_requested(self.run_folder)), every, *to_limbs(digest)]
         mine += self.committer.votes()
         total, finites, stops, every, low, high, *votes = self.gang.sums(mine)
@@ -114,10 +115,10 @@ class Loop:
     def _keep_pace(self, stepped: Stepped) -> None:
         if not self.gang.first:
             return
-        writing = self.committer.writing()
+        writing, measured = self.committer.writing(), self.committer.measured
         self.pace.stepped(stepped.seconds, writing)
-        if not writing and self.committer.measured.write_s is not None:
-            self.pace.committed(self.committer.measured.write_s)
+        if not writing and measured.write_s is not None:
+            self.pace.committed(measured.write_s, measured.shared_s)
 
     def _due(self) -> bool:
         """By the step's number where the interval is fixed, so that twins save at the same steps."""
@@ -151,9 +152,14 @@ class Loop:
             return
         self.heartbeat.beat(phase=Phase.EVALUATING)
         self.evaluations = {self.step: None}
+        # Where no rank holds whole weights all take part, each in the very same batches.
+        together = self.config.zero_stage == 3
+        if not (together or self.gang.first):
+            return
+        started = time.monotonic()
+        model = self.engine if together else self.engine.module
+        loss = evaluation_loss(model, self.reader, self.config, self.engine.device)
         if self.gang.first:
-            started = time.monotonic()
-            loss = evaluation_loss(self.engine.module, self.reader, self.config, self.engine.device)
             self.evaluations = {self.step: loss}
             emit("evaluated", step=self.step, loss=loss, seconds=round(time.monotonic() - started, 3))
 

@@ -116,6 +116,8 @@ class Archiver:
                 break
             except SourceLost as error:
                 self._refuse(folder, str(error))
+                # What was read back of it takes the room that the next one needs.
+                shutil.rmtree(self.work / GOLDEN, ignore_errors=True)
         if published is None:
             raise PermanentError(
                 "no sound checkpoint is on the shared tier",

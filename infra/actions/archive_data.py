@@ -7,9 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from infra.actions.archive_bucket import Content
 from infra.errors import PermanentError
-from trainer.contract import DATA_MANIFEST_NAME
-
-TOKENIZER_NAME = "tokenizer.json"
+from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME
 
 
 def held_out(data: Path) -> dict[str, Content]:

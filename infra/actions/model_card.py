@@ -14,13 +14,13 @@ _UNSTATED = "not stated in the data's manifest"
 
 def model_card(golden: Manifest, loss: float, data: dict[str, Any], records: Mapping[str, bytes]) -> str:
     """Markdown with the head that model hubs read. `records` are the campaign's, by name below the archive."""
-    spec, live = _json(records, "spec.json"), _json(records, "live.json")
+    spec, live, emulated = (_json(records, name) for name in ("spec.json", "live.json", "site.json"))
     licence = _licence(data)
     sections = [
         "\n".join(_head(licence)),
         f"# {golden.campaign}, step {golden.step:,}",
         str(spec.get("purpose", "")).strip(),
-        _table(dict(_facts(golden, loss, data, spec, live, licence))),
+        _table(dict(_facts(golden, loss, data, spec, live, bool(emulated), licence))),
         "## Load it",
         "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         'model = AutoModelForCausalLM.from_pretrained(".")\ntokenizer = AutoTokenizer.from_pretrained(".")\n```',
@@ -43,7 +43,13 @@ def _head(licence: str) -> Iterator[str]:
 
 
 def _facts(
-    golden: Manifest, loss: float, data: dict[str, Any], spec: dict[str, Any], live: dict[str, Any], licence: str
+    golden: Manifest,
+    loss: float,
+    data: dict[str, Any],
+    spec: dict[str, Any],
+    live: dict[str, Any],
+    emulated: bool,
+    licence: str,
 ) -> Iterator[tuple[str, str]]:
     yield "trained by", str(spec.get("owner", "unknown"))
     yield "tokens seen", f"{golden.tokens:,}"
@@ -53,7 +59,7 @@ def _facts(
         yield "held-out loss without context", f"{unigram!r} (unigram distribution of the training part)"
     nodes = spec.get("nodes", {})
     yield "trained on", f"{golden.world_size} ranks, {nodes.get('count')} x {nodes.get('instance_type')}"
-    if spec.get("target") == "rehearsal":
+    if emulated:
         yield "but really", "on one machine without GPU: a rehearsal, whose cost is what AWS would have asked"
     spent = live.get("spent_usd")
     yield "cost", "not known" if spent is None else f"{float(spent):.2f} USD when the archive was written"

@@ -96,6 +96,24 @@ class Registry:
         self.ecr.complete_layer_upload(repositoryName=repository, uploadId=upload, layerDigests=[digest])
         return digest
 
+    def images(self, repository: str) -> list[dict[str, Any]]:
+        """All of a repository, as ECR describes them; none where there is no such repository."""
+        pages = self.ecr.get_paginator("describe_images").paginate(repositoryName=repository)
+        try:
+            return [image for page in pages for image in page["imageDetails"]]
+        except self.ecr.exceptions.RepositoryNotFoundException:
+            return []
+
+    def delete_image(self, repository: str, digest: str) -> None:
+        """With all of its tags, and layers that no other image has. Raises `PermanentError` when ECR will not."""
+        answer = self.ecr.batch_delete_image(repositoryName=repository, imageIds=[{"imageDigest": digest}])
+        if refused := [one for one in answer.get("failures", ()) if one.get("failureCode") != "ImageNotFound"]:
+            raise PermanentError(
+                "the registry did not delete an image",
+                seen=f"{digest}: {refused[0].get('failureCode')}: {refused[0].get('failureReason')}",
+                cure="an index that holds it must go first: see the repository in ECR's console",
+            )
+
     def push_image(
         self, base: tuple[str, str], layer: bytes, environment: dict[str, str], tag: str
     ) -> tuple[str, bool]:

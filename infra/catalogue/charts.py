@@ -17,6 +17,8 @@ class Addon(BaseModel):
     name: str
     versions: dict[str, str] = {}
     """Kubernetes version -> build; one that is not here takes EKS's default for it."""
+    source: str | None = None
+    """Where the builds were read."""
     stage: Literal["before-nodes", "after-nodes"]
     """`after-nodes`: an add-on that has pods to schedule before it is ACTIVE."""
     option: str | None = None

@@ -26,18 +26,14 @@ class Prices(BaseModel):
     """Per endpoint and zone."""
     public_ipv4_usd_per_hour: Decimal
     s3_standard_usd_per_gb_month: Decimal
+    ebs_snapshot_usd_per_gb_month: Decimal
+    """Of what was written, which is no more than the volume's size."""
+    ecr_usd_per_gb_month: Decimal
     system_node_usd_per_hour: dict[str, Decimal]
     lustre_usd_per_gb_month: dict[str, dict[int, Decimal]]
     """By deployment and throughput tier in MB/s per TiB."""
     unverified: frozenset[str]
     """Dotted names of the figures that are general knowledge."""
-
-    def system_node(self, instance_type: str) -> Decimal:
-        """USD per hour of a system node; raises `UserError` for a type without a price."""
-        try:
-            return self.system_node_usd_per_hour[instance_type]
-        except KeyError:
-            raise unknown("system node price", instance_type, self.system_node_usd_per_hour) from None
 
     def lustre(self, deployment: str, throughput_mbs_per_tib: int | None) -> Decimal:
         """USD per GB and month; SCRATCH_2 has one tier whatever is asked. Raises `UserError` for an unknown tier."""

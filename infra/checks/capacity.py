@@ -35,10 +35,28 @@ def block_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
         )
 
 
+def a_blocks_fee_is_counted(case: Case) -> Iterator[Draft]:
+    """A capacity block is paid at once: its fee belongs into the plan and the budget, whatever of it is used."""
+    nodes = case.spec.nodes
+    block = nodes.capacity is Capacity.CAPACITY_BLOCK
+    if nodes.block_fee_usd is not None and not block:
+        cure = "remove it, or write capacity: capacity-block"
+        yield error(
+            "nodes.block_fee_usd", "only a capacity block has a fee", seen=f"capacity: {nodes.capacity}", cure=cure
+        )
+    elif block and nodes.block_fee_usd is None and nodes.usd_per_hour is not None:
+        yield warning(
+            "nodes.block_fee_usd",
+            "the block's fee is not here: the plan counts its hours only as far as they are used",
+            seen="nothing",
+            cure="write what was paid for the whole block: `bivouac block buy` prints it",
+        )
+
+
 def absent_figures_are_told(case: Case) -> Iterator[Draft]:
     """What the catalogue cannot know of the type is said, with what it makes impossible."""
     instance = case.facts.instance
-    if instance is None or case.spec.target != "aws":
+    if instance is None or not case.facts.grounds.hardware:
         return
     missing = []
     if instance.peak_bf16_tflops is None:
@@ -68,4 +86,10 @@ def spot_quota_is_known(case: Case) -> Iterator[Draft]:
         )
 
 
-RULES = (what_is_bought_is_sold, block_leaves_room_for_the_plan, absent_figures_are_told, spot_quota_is_known)
+RULES = (
+    what_is_bought_is_sold,
+    block_leaves_room_for_the_plan,
+    a_blocks_fee_is_counted,
+    absent_figures_are_told,
+    spot_quota_is_known,
+)

@@ -85,19 +85,19 @@ Rule = Callable[[Case], Iterator[Draft]]
 """A rule yields nothing when all is well; its function name names it, its docstring says what it wants."""
 
 
-def _shown(seen: object) -> str:
+def shown(seen: object) -> str:
     """One line of a bearable length, whatever was written."""
     text = "".join(sign if sign.isprintable() else "?" for sign in str(seen)).strip() or "nothing"
     return text if len(text) <= _LONGEST_SEEN else f"{text[: _LONGEST_SEEN - 3]}..."
 
 
 def error(field: str, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.ERROR, field, message, _shown(seen), cure)
+    return Draft(Level.ERROR, field, message, shown(seen), cure)
 
 
 def warning(field: str, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.WARNING, field, message, _shown(seen), cure)
+    return Draft(Level.WARNING, field, message, shown(seen), cure)
 
 
 def info(field: str, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.INFO, field, message, _shown(seen), cure)
+    return Draft(Level.INFO, field, message, shown(seen), cure)

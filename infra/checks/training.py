@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from infra.checks.finding import Case, Draft, error, warning
 from infra.estimates import sizing, work
 
-LARGEST_ZERO_STAGE = 2
-"""The trainer's: evaluation and hand-over need whole weights on one rank."""
 PLAUSIBLE_MFU = 0.65
 """No published training run of a dense transformer reports more."""
 
@@ -40,14 +38,6 @@ def heads_divide_the_width(case: Case) -> Iterator[Draft]:
             seen=f"width {model.width}, heads {model.heads}",
             cure=f"write {nearest}, or another number of heads",
         )
-
-
-def zero_stage_is_supported(case: Case) -> Iterator[Draft]:
-    """The trainer shards optimizer state and gradients, not weights."""
-    stage = case.spec.training.zero_stage
-    if stage > LARGEST_ZERO_STAGE:
-        cure = f"write {LARGEST_ZERO_STAGE} or less"
-        yield error("training.zero_stage", "the trainer does not support this ZeRO stage", seen=stage, cure=cure)
 
 
 def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
@@ -119,7 +109,6 @@ def data_source_exists(case: Case) -> Iterator[Draft]:
 RULES = (
     global_batch_divides,
     heads_divide_the_width,
-    zero_stage_is_supported,
     model_fits_the_accelerator,
     step_estimate_is_plausible,
     learning_rate_makes_sense,

@@ -12,6 +12,7 @@ from infra.commands.check import checked, show
 from infra.errors import UserError
 from infra.folders import refuse_unwritable, results_folder
 from infra.plan import make_plan
+from infra.terminal import agreed
 
 
 def bake_command(path: Path, force: bool, yes: bool, console: Console) -> int:
@@ -23,10 +24,9 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console) -> int:
     spec = seen.spec
     refuse_unwritable(results_folder(spec.campaign), "BIVOUAC_RESULTS")
     target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}"))
-    if target.spends(spec) and not yes:
-        answer = console.input("One builder (m7i.large) for up to two hours, and the storage of an image. Go? [y/N] ")
-        if answer.strip().lower() not in ("y", "yes"):
-            raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
+    question = "One builder (m7i.large) for up to two hours, and the storage of an image. Go?"
+    if target.spends(spec) and not yes and not agreed(question, console):
+        raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
     # Pulumi and boto3 take a second to import: only a bake that really starts pays it.
     from infra.lifecycle import bake
     from infra.lifecycle.builder import LIFE

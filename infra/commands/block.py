@@ -18,6 +18,7 @@ from infra.plan import Plan, make_plan
 from infra.purchase import SCALE_DOWN
 from infra.spec import Capacity, Spec, load
 from infra.survey import survey
+from infra.terminal import agreed
 
 if TYPE_CHECKING:
     from infra.account import Account
@@ -109,7 +110,7 @@ def _confirm(one: Offering, spec: Spec, yes: bool, aside: Console) -> None:
         )
     if not target.spends(spec) or yes:
         return
-    if aside.input(f"Spend {one.fee_usd:,} USD? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not agreed(f"Spend {one.fee_usd:,} USD?", aside):
         raise UserError("nothing was bought", seen="no", cure="answer yes, or give --yes")
 
 
@@ -127,5 +128,6 @@ def _show(purchase: Purchase, how: str, as_json: bool, console: Console) -> int:
     console.print("  capacity: capacity-block")
     console.print(f"  reservation_id: {purchase.reservation_id}")
     console.print(f"  block_end: {one.ends.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    console.print(f"  block_fee_usd: {one.fee_usd}")
     console.print(f"  usd_per_hour: {one.usd_per_hour} # {one.fee_usd} USD for the whole block")
     return 0

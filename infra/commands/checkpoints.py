@@ -22,6 +22,7 @@ from infra.commands import checkpoints_live as live
 from infra.errors import BivouacError, UserError
 from infra.progress import Progress
 from infra.reporting.sentences import size
+from infra.terminal import agreed
 from trainer.contract import ExitCode, step_folder
 from trainer.contract.listing import Listed, Verdict
 
@@ -180,7 +181,7 @@ def prune_command(
         console.print(f"kept: {', '.join(map(str, plan.keep))}; step {plan.proven} is proven: every byte was read")
         for row in plan.drop:
             console.print(f"would go: step {row.step}, {size(row.bytes)} {row.why}", markup=False)
-    if plan.drop and (yes or (not json and _asked(console, len(plan.drop)))):
+    if plan.drop and (yes or (not json and agreed(f"Remove {len(plan.drop)}?", console))):
         with _shown(console, json, "prune", f"removing {len(plan.drop)} steps") as progress:
             if shared:
                 plan = live.prune(found, keep, plan, progress.step)
@@ -254,10 +255,6 @@ def _show_diff(answer: dict[str, Any], console: Console) -> None:
 
 def _is_golden(row: Listed, golden: int | None) -> bool:
     return row.tier == "archive" and row.step == golden
-
-
-def _asked(console: Console, count: int) -> bool:
-    return console.input(f"Remove {count}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 @contextmanager

@@ -6,20 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from infra.commands.options import Json, Region, console
 
 checkpoints = typer.Typer(
     no_args_is_help=True, help="Checkpoints of a campaign, of a folder, or below an s3:// prefix."
 )
-console = Console(highlight=False)
 
 Place = Annotated[str, typer.Argument(help="A campaign's name, a folder, or s3://bucket/prefix.")]
 OneStep = Annotated[int | None, typer.Option("--step", help="This step; else the newest, or the golden one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Tier = Annotated[
     str | None, typer.Option("--tier", help="Of a campaign: archive, shared, or (to verify) local; see each command.")
 ]
-Region = Annotated[str, typer.Option(envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")]
 
 
 @checkpoints.command("list")

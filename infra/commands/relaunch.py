@@ -16,6 +16,7 @@ from infra.lifecycle.stages import run_campaign
 from infra.lifecycle.supervise import LIVE
 from infra.plan import Plan, make_plan
 from infra.spec import Spec
+from infra.terminal import agreed
 
 
 def relaunch_command(campaign: str, region: str, path: Path | None, now: bool, yes: bool, console: Console) -> int:
@@ -35,7 +36,7 @@ def relaunch_command(campaign: str, region: str, path: Path | None, now: bool, y
         refuse_unfit(state, diff, committed, now)
     for one in diff:
         console.print(f"{one.field}: {one.old} -> {one.new}", markup=False)
-    if target.spends(new) and not yes and not going_on and not _asked(console):
+    if target.spends(new) and not yes and not going_on and not agreed("Relaunch?", console):
         raise UserError("nothing was relaunched", seen="no", cure="answer yes, or give --yes")
     with opened(old, stored_plan(store, old), console, target.about()) as context:
         if not going_on:
@@ -55,7 +56,3 @@ def _mended(path: Path, old: Spec, console: Console) -> tuple[Spec, Plan]:
     if seen.spec.campaign != old.campaign:
         raise UserError("this is another campaign's spec", seen=seen.spec.campaign, cure=f"campaign: {old.campaign}")
     return seen.spec, make_plan(seen.spec, seen.facts)
-
-
-def _asked(console: Console) -> bool:
-    return console.input("Relaunch? [y/N] ").strip().lower() in ("y", "yes")

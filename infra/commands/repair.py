@@ -10,6 +10,7 @@ from infra import target
 from infra.errors import LeaseHeld, UserError
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import foundation_lease, opened, record_of, stored_plan, stored_spec
+from infra.terminal import agreed
 
 
 def repair_command(campaign: str, region: str, yes: bool, console: Console) -> int:
@@ -49,7 +50,7 @@ def _repair(context: Context, yes: bool, console: Console) -> int:
     wrong = [each for each in looks if each.planned or each.drifted]
     if not wrong:
         return 0
-    if target.spends(context.spec) and not yes and not _asked(console):
+    if target.spends(context.spec) and not yes and not agreed("Do it?", console):
         raise UserError("nothing was repaired", seen="no", cure="answer yes, or give --yes")
     with context.progress.stage("repair", "what AWS says is taken into the state, then the spec is applied"):
         _apply(context, [each.stack for each in wrong])
@@ -57,10 +58,6 @@ def _repair(context: Context, yes: bool, console: Console) -> int:
         again = look_at_stacks(context, {each.stack for each in wrong})
     explain.print_drift(console, again, campaign)
     return 0 if not any(each.drifted or each.planned for each in again) else 1
-
-
-def _asked(console: Console) -> bool:
-    return console.input("Do it? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _apply(context: Context, names: list[str]) -> None:

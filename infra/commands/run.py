@@ -15,6 +15,7 @@ from infra.events import Event, Kind
 from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan import Plan, make_plan
 from infra.spec import Spec
+from infra.terminal import agreed
 
 
 def run_command(path: Path, yes: bool, console: Console) -> int:
@@ -39,12 +40,8 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
         f"{'plan':<10} {plan.layout.nodes} x {spec.nodes.instance_type}, {plan.layout.world_size} ranks, "
         f"{spec.training.steps} steps, checkpoint every {plan.checkpoint.every_steps}; on AWS {total} USD"
     )
-    if target.spends(spec) and not yes and not _asked(console):
+    if target.spends(spec) and not yes and not agreed("Spend it?", console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
-
-
-def _asked(console: Console) -> bool:
-    return console.input("Spend it? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _drive(spec: Spec, plan: Plan, console: Console) -> int:

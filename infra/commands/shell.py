@@ -18,9 +18,9 @@ from infra import names, target
 from infra.account import Account
 from infra.actions.cluster import kubeconfig
 from infra.errors import UserError
-from infra.lifecycle.engine import PASSPHRASE
 from infra.lifecycle.keeping import foundation_settings
 from infra.lifecycle.opening import DRIVER_LEASE, STACK_CONFIG, holder_of, record_of, stored_spec
+from infra.lifecycle.state_copy import PASSPHRASE
 from infra.spec import Spec
 from infra.store import CampaignStore
 

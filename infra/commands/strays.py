@@ -11,10 +11,11 @@ from rich.table import Table
 from infra.account import Account
 from infra.errors import NotProven
 from infra.lifecycle import strays
-from infra.lifecycle.rates import shown, total
+from infra.lifecycle.rates import shown, together
 from infra.lifecycle.strays import Sight, Stray
 from infra.lifecycle.sweep import Swept
 from infra.progress import Progress
+from infra.terminal import agreed
 
 
 def strays_command(region: str, yes: bool, json: bool, console: Console) -> int:
@@ -26,7 +27,7 @@ def strays_command(region: str, yes: bool, json: bool, console: Console) -> int:
     _show(seen, quiet)
     wanted = [one for one in seen.strays if one.left.removable]
     swept = Swept((), ())
-    if wanted and (yes or (not json and _asked(console, len(wanted)))):
+    if wanted and (yes or (not json and agreed(f"Remove {len(wanted)}?", console))):
         with keeper.progress.stage("sweep", f"removing {len(wanted)}"):
             swept = strays.clear(keeper, wanted)
         for one, why in swept.stuck:
@@ -49,9 +50,7 @@ def _show(seen: Sight, console: Console) -> None:
             rate = shown(one.left.usd_per_hour)
             table.add_row(one.owner.campaign, one.left.kind, one.left.thing.label, one.expires, rate, _fate(one))
         console.print(table)
-        known, unknown = total(one.left.usd_per_hour for one in seen.strays)
-        more = f", and {unknown} whose price is not in the catalogue" if unknown else ""
-        console.print(f"together {shown(known)} USD/h{more}", markup=False)
+        console.print(together(one.left.usd_per_hour for one in seen.strays), markup=False)
         for owner in {one.owner.campaign: one.owner for one in seen.strays}.values():
             console.print(f"{owner.campaign} is over: {owner.why}", markup=False)
     for owner in seen.cared_for:
@@ -85,7 +84,3 @@ def _facts(seen: Sight, swept: Swept) -> dict[str, object]:
         "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
         "could_not_look": dict(seen.blind),
     }
-
-
-def _asked(console: Console, count: int) -> bool:
-    return console.input(f"Remove {count}? [y/N] ").strip().lower() in ("y", "yes")

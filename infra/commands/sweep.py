@@ -15,9 +15,10 @@ from infra.events import Stage
 from infra.lifecycle import sweep
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
-from infra.lifecycle.rates import shown, total
+from infra.lifecycle.rates import shown, together
 from infra.lifecycle.stages import STEPS, run_step
 from infra.lifecycle.sweep import Left, Sight, Swept
+from infra.terminal import agreed
 
 
 def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Console) -> int:
@@ -33,7 +34,7 @@ def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Co
         _show(seen, quiet)
         wanted = [one for one in seen.left if one.removable]
         swept = Swept((), ())
-        if wanted and (yes or (not json and _asked(console, len(wanted)))):
+        if wanted and (yes or (not json and agreed(f"Remove {len(wanted)}?", console))):
             with context.progress.stage("sweep", f"removing {len(wanted)}"):
                 swept = sweep.remove(context, wanted)
             for one, why in swept.stuck:
@@ -79,9 +80,7 @@ def _show(seen: Sight, console: Console) -> None:
             rate = shown(one.usd_per_hour)
             table.add_row(one.kind, one.thing.label, str(one.evidence), _born(one), rate, _fate(one))
         console.print(table)
-        known, unknown = total(one.usd_per_hour for one in seen.left)
-        more = f", and {unknown} whose price is not in the catalogue" if unknown else ""
-        console.print(f"together {shown(known)} USD/h{more}", markup=False)
+        console.print(together(one.usd_per_hour for one in seen.left), markup=False)
     for suspect in seen.suspects:
         console.print(f"suspect, not touched: {suspect}", markup=False)
     for kind, why in seen.blind.items():
@@ -113,7 +112,3 @@ def _rows(seen: Sight) -> dict[str, Any]:
         "suspects": [str(one) for one in seen.suspects],
         "could_not_look": seen.blind,
     }
-
-
-def _asked(console: Console, count: int) -> bool:
-    return console.input(f"Remove {count}? [y/N] ").strip().lower() in ("y", "yes")

@@ -13,11 +13,13 @@ from infra.estimates.clock import BEFORE_STACK, GPU_STAGES, StageTime, seconds
 from infra.estimates.figure import cents, rounded
 from infra.facts import Facts
 from infra.ground import ENDPOINT_SERVICES
-from infra.spec import Egress, Spec
+from infra.spec import Capacity, Egress, Spec
 
 HOURS_PER_MONTH = Decimal(730)
 NAT_GB_PER_NODE = 2
 """Through the NAT gateway: what is not in the image or in S3 (its gateway endpoint is free)."""
+BLOCK_REST = "capacity block, unused"
+"""Line of what was paid for a block beyond the hours in which its nodes are up."""
 ENDPOINTS = len(ENDPOINT_SERVICES)
 """Interface endpoints of a cluster without NAT, each in the zone of its nodes."""
 
@@ -36,6 +38,8 @@ class CostLine(BaseModel):
     """Ends when the GPU node group goes to zero."""
     priced: bool = True
     """False: no price is known, the line counts nothing."""
+    upfront_usd: Decimal | None = None
+    """Paid at once for the GPU nodes, however long they are up: this line is what of it their own line leaves."""
 
 
 def cost(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> tuple[CostLine, ...]:
@@ -55,8 +59,15 @@ def usd_at_deadline(spec: Spec, lines: tuple[CostLine, ...], teardown_hours: Dec
     """GPU nodes up from the first hour to the deadline, the rest for a teardown longer."""
     until = Decimal(str(spec.money.deadline.total_seconds())) / 3600
     fixed = sum((line.usd for line in lines if not line.usd_per_hour or line.name == "builder"), Decimal(0))
+    for line in (line for line in lines if line.upfront_usd is not None):
+        fixed += unused_usd(line, until * sum((x.usd_per_hour for x in lines if x.gpu), Decimal(0))) - line.usd
     with_gpu = until * rate_usd_per_hour(lines, gpu=True)
     return cents(fixed + with_gpu + teardown_hours * rate_usd_per_hour(lines, gpu=False))
+
+
+def unused_usd(line: CostLine, gpu_usd: Decimal) -> Decimal:
+    """What was paid at once, less what the GPU nodes are counted for."""
+    return max(Decimal(0), (line.upfront_usd or Decimal(0)) - gpu_usd)
 
 
 def hours(stages: tuple[StageTime, ...], *names: str) -> Decimal:
@@ -74,9 +85,12 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     prices, up = facts.prices, hours(stages, *(one.stage for one in stages if one.stage not in BEFORE_STACK))
     gpu_hours, bake_hours = hours(stages, *GPU_STAGES), hours(stages, "bake")
     price = facts.offer.usd_per_hour if facts.offer else None
-    yield _hourly(
+    nodes = _hourly(
         "GPU nodes", price, gpu_hours, f"{spec.nodes.count} x {spec.nodes.instance_type}", spec.nodes.count, gpu=True
     )
+    yield nodes
+    if spec.nodes.capacity is Capacity.CAPACITY_BLOCK and spec.nodes.block_fee_usd is not None:
+        yield _rest(spec.nodes.block_fee_usd, nodes)
     system = prices.system_node_usd_per_hour.get(spec.nodes.system_instance_type)
     yield _hourly("system node", system, up, f"1 x {spec.nodes.system_instance_type}")
     yield _hourly("builder", system, bake_hours, f"1 x {spec.nodes.system_instance_type}")
@@ -114,6 +128,18 @@ def _hourly(
         gpu=gpu,
         priced=price is not None,
     )
+
+
+def _rest(fee: Decimal, nodes: CostLine) -> CostLine:
+    line = CostLine(
+        name=BLOCK_REST,
+        usd_per_hour=Decimal(0),
+        hours=Decimal(0),
+        usd=Decimal(0),
+        formula=f"{cents(fee):,} USD paid at once - {nodes.usd:,} USD for the hours above",
+        upfront_usd=fee,
+    )
+    return line.model_copy(update={"usd": cents(unused_usd(line, nodes.usd))})
 
 
 def _sized(name: str, price: Decimal, size: Decimal, what: str) -> CostLine:

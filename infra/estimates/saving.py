@@ -77,7 +77,7 @@ def _rates(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
     )
     node = f"{spec.recovery.node_mtbf_hours:g} h per node / {spec.nodes.count}"
     return (
-        figure("save stall", given.stall_s, "s", "bytes of the busiest rank / 6 GB/s host copy + 0.005 s barrier"),
+        figure("save stall", given.stall_s, "s", "bytes of the busiest rank / 6 GB/s host copy + 0.005 s to gather it"),
         figure("local write", given.write_s, "s", "bytes of a node / (1 GB/s x disks), in the background"),
         figure("shared write", given.shared_write_s, "s", "bytes of all shards / file system's throughput, likewise"),
         figure("emergency save", given.stall_s + given.write_s + given.shared_write_s, "s", emergency),

@@ -23,8 +23,8 @@ CLIENT_BYTES_PER_S = 100e9 / 8
 """One node to FSx for Lustre without EFA: 100 Gbit/s."""
 SLOWEST_TIER = 125
 """MB/s per TiB; stands in where the spec names none (and check refuses it)."""
-BARRIER_S = 0.005
-"""What a save costs besides the copy: the ranks agree that it begins."""
+GATHER_S = 0.005
+"""What a save costs besides the copy: DeepSpeed gathers its state; 2 ms were seen (tests/bench/saves.py)."""
 
 
 class Tier(BaseModel):
@@ -95,10 +95,10 @@ def shared_bytes_per_s(shared: SharedStorage, nodes: int) -> float:
 
 
 def stall_seconds(spec: Spec, world_size: int) -> float:
-    """Bytes of the busiest rank / rate of the host copy, plus a barrier."""
+    """Bytes of the busiest rank / rate of the host copy, plus the gathering of the state."""
     training = spec.training
     size = sizing.checkpoint_bytes_per_rank(training.model, training.precision, world_size, training.zero_stage)
-    return size / HOST_COPY_BYTES_PER_S + BARRIER_S
+    return size / HOST_COPY_BYTES_PER_S + GATHER_S
 
 
 def local_write_seconds(spec: Spec, facts: Facts) -> float:

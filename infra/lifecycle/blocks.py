@@ -36,16 +36,24 @@ def clock_of(account: Account, spec: Spec, plan: Plan, now: datetime) -> tuple[d
 
 
 def await_lead(context: Context) -> None:
-    """Wait, with nothing made, until the block's begin is near: days of an idle control plane buy nothing."""
+    """Wait, with nothing made, until the block's begin is near: days of an idle control plane buy nothing.
+
+    Raises `PermanentError` as soon as the block is lost: a payment fails up to 12 hours after the purchase.
+    """
     block = find_block(context.account, context.spec)
     if block is None or datetime.now(UTC) >= block.starts - LEAD:
         return
     until = block.starts - LEAD
     begins = block.starts.isoformat(timespec="minutes")
     with context.progress.stage("wait", f"the block begins at {begins}; nothing is made yet; this may be interrupted"):
-        for _ in context.turns((until - datetime.now(UTC)).total_seconds(), _FAR_S):
+        while block.state not in LOST and (left := (until - datetime.now(UTC)).total_seconds()) > 0:
             context.guard()
             context.progress.step(f"{_rounded(until)} until the camp is provisioned, an hour ahead of the block")
+            for _ in context.turns(min(left, _FAR_S), min(left, _FAR_S)):
+                pass
+            block = find_block(context.account, context.spec) or block
+        if block.state in LOST:
+            raise _never(context, block, timedelta(0), made=False)
 
 
 def await_active(context: Context) -> None:
@@ -69,14 +77,14 @@ def await_active(context: Context) -> None:
         raise _never(context, block, patience)
 
 
-def _never(context: Context, block: Block, patience: timedelta) -> PermanentError:
-    idle = context.plan.totals.usd_per_hour_idle.value
+def _never(context: Context, block: Block, patience: timedelta, *, made: bool = True) -> PermanentError:
+    rest = f"the rest of the camp bills {Decimal(context.plan.totals.usd_per_hour_idle.value):f} USD per hour"
     why = LOST.get(block.state, f"it is late by more than {duration.text(patience)} (recovery.capacity_timeout)")
     name = context.spec.campaign
     return PermanentError(
         "the capacity block did not become active",
         seen=f"{block.reservation_id} is {block.state}, its begin was {block.starts.isoformat(timespec='minutes')}: "
-        f"{why}; no GPU node was asked for, none bills; the rest of the camp bills {Decimal(idle):f} USD per hour",
+        f"{why}; no GPU node was asked for, none bills; {rest if made else 'nothing else was made yet'}",
         cure=f"see the block in EC2's console and AWS support; once it is active `bivouac run` continues; "
         f"`bivouac down {name}` ends all that bills",
     )

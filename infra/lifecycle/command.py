@@ -16,6 +16,7 @@ from pulumi.automation.errors import create_command_error
 
 from infra.errors import LeaseLost
 from infra.lifecycle import leash
+from infra.lifecycle.state_copy import engine_command
 from infra.store import Lease
 
 _LEASHED = frozenset({"up", "destroy", "refresh", "preview", "import"})
@@ -30,7 +31,8 @@ class LeashedCommand(auto.PulumiCommand):
     """
 
     def __init__(self, leases: Sequence[Lease], campaign: str, say: Callable[[str], None]) -> None:
-        super().__init__()
+        known = engine_command()
+        self.command, self.version = known.command, known.version
         self.leases, self.campaign, self.say = leases, campaign, say
 
     def run(

@@ -7,26 +7,22 @@ touched: `refresh` reads, `preview` plans.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pulumi import automation as auto
 
-from infra.errors import PermanentError
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import EngineFailed, Watch
 from infra.lifecycle.orphans import KUBERNETES, without
+from infra.lifecycle.state_copy import state_copy
 from infra.names import PROJECT
 from infra.program import program
 from infra.program.recording import recorded
 from infra.rules import Graph
 
-PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """How the engine writes a value that only AWS will give."""
 SHORT = 90
@@ -109,12 +105,12 @@ def look(
     notes: list[str] = []
     graph = Graph()
     shown = _readable(context, stored, notes, inside=inside) if stored is not None else None
-    with _copy(context, stack, settings, shown, recorded(program, graph)) as copy:
+    with state_copy(stack, settings, shown, recorded(program, graph)) as copy:
         if before and refresh:
-            _watched(context, "comparing with AWS", stack, copy.refresh)
-        after = resources_of(copy.export_stack().deployment)
+            _watched(context, "comparing with AWS", stack, copy.stack.refresh)
+        after = resources_of(copy.state())
         plan: dict[str, Row] = {}
-        _watched(context, "planning", stack, copy.preview, plan)
+        _watched(context, "planning", stack, copy.stack.preview, plan)
     broken = frozenset(urn for urn, one in before.items() if one.get("initErrors"))
     drifted = tuple(drift_between(before, after)) if refresh else ()
     rows = list(plan.values())
@@ -179,40 +175,6 @@ def silent(kind: str, path: str, key: str = "") -> bool:
     if path.startswith("tags.") and key.startswith(_QUIET_TAGS):
         return True
     return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in _QUIET.get(kind, ()))
-
-
-@contextmanager
-def _copy(
-    context: Context,
-    stack: str,
-    settings: Mapping[str, str],
-    stored: dict[str, Any] | None,
-    asking: Callable[[], None],
-) -> Iterator[auto.Stack]:
-    """A stack on an empty local backend that holds this state."""
-    with tempfile.TemporaryDirectory(prefix="bivouac-look-") as folder:
-        backend, work = Path(folder, "backend"), Path(folder, "work")
-        state = backend / ".pulumi"
-        for one in (state / "stacks" / PROJECT, work):
-            one.mkdir(parents=True)
-        (state / "meta.yaml").write_text("version: 1\n")
-        if stored is not None:
-            (state / "stacks" / PROJECT / f"{stack}.json").write_text(json.dumps(stored))
-        try:
-            options = auto.LocalWorkspaceOptions(
-                work_dir=str(work),
-                project_settings=auto.ProjectSettings(
-                    name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=f"file://{backend}")
-                ),
-                env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
-            )
-            copy = auto.create_or_select_stack(stack, project_name=PROJECT, program=asking, opts=options)
-            copy.set_all_config({key: auto.ConfigValue(value) for key, value in settings.items()})
-        except FileNotFoundError as error:
-            raise PermanentError("there is no Pulumi engine", seen=error, cure="see `bivouac doctor`") from error
-        except auto.CommandError as error:
-            raise EngineFailed("opening a copy", stack, (), str(error)[-800:]) from error
-        yield copy
 
 
 def _readable(context: Context, stored: dict[str, Any], notes: list[str], *, inside: bool) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from infra.lifecycle.failures import EngineFailed, Watch
 from infra.lifecycle.liveness import Life, life
 from infra.lifecycle.locks import unlock
 from infra.lifecycle.refusal import refuse_loss
+from infra.lifecycle.state_copy import PASSPHRASE
 from infra.names import PROJECT
 from infra.program import program
 from infra.store import Lease
 
-PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
 LATE_S = 10.0
 """A request that was under way when its engine died may be carried out, and listed, so much later."""
 _READY_S = 1800.0

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 
-from infra import names
-from infra.account import Account
 from infra.actions import dataset
 from infra.components.settings import CampaignSettings
 from infra.errors import UserError
 from infra.events import Stage
-from infra.folders import results_folder
 from infra.lifecycle.blocks import clock_of
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, look, resources_of, short, stored_state
 from infra.lifecycle.keeping import campaign_settings, foundation_settings
-from infra.lifecycle.opening import CLOCK, DRIVER_LEASE, LEASE_TTL, SPEC, STACK_CONFIG, stored_plan
+from infra.lifecycle.opening import CLOCK, SPEC, STACK_CONFIG, seat, stored_plan
 from infra.names import FOUNDATION_STACK, PROJECT
 from infra.plan import Plan
-from infra.progress import Progress
 from infra.spec import Spec
-from infra.store import CampaignStore
 
 NO_DATA = "not-prepared-here"
 _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
@@ -32,33 +28,12 @@ _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 
 def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
     """A context whose lease was never taken: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
-    account = Account(spec.region)
-    arn = account.refuse_foreign(spec.account)
-    where = names.buckets(spec.account, spec.region)
-    store = CampaignStore(account.client("s3"), where.state, spec.campaign, "looker")
-    clock = store.get_json(CLOCK)
-    plan = plan or stored_plan(store, spec)
-    deadline = (
-        datetime.fromisoformat(clock["deadline"]) if clock else clock_of(account, spec, plan, datetime.now(UTC))[1]
-    )
-    return Context(
-        spec=spec,
-        plan=plan,
-        account=account,
-        operator_arn=arn,
-        buckets=where,
-        store=store,
-        lease=store.lease(DRIVER_LEASE, LEASE_TTL),
-        progress=Progress(console),
-        results=results_folder(spec.campaign),
-        deadline=deadline.replace(microsecond=0),
-    )
-
-
-def refuse_other_spec(context: Context) -> None:
-    """Raises `UserError` naming each field in which the stored spec of this campaign differs."""
-    if other := other_spec(context):
-        raise other
+    own = seat(spec, "looker")
+    clock = own.store.get_json(CLOCK)
+    plan = plan or stored_plan(own.store, spec)
+    now = datetime.now(UTC)
+    deadline = datetime.fromisoformat(clock["deadline"]) if clock else clock_of(own.account, spec, plan, now)[1]
+    return own.context(plan, console, deadline)
 
 
 def other_spec(context: Context) -> UserError | None:
@@ -81,9 +56,12 @@ def other_spec(context: Context) -> UserError | None:
 
 def look_at_stacks(context: Context, only: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
     """Foundation and campaign, or only the named of them, each against AWS and against the program."""
-    wanted = {stack: settings() for stack, settings in stacks(context).items() if only is None or stack in only}
-    # One after the other: two inline programs in one process import the SDK's lazy modules against each other.
-    return tuple(look(context, stack, settings, inside=inside) for stack, settings in wanted.items())
+    wanted = {stack: settings for stack, settings in stacks(context).items() if only is None or stack in only}
+    with ThreadPoolExecutor(len(wanted) or 1) as pool:
+        # The digest of data that was never prepared takes seconds: found while the foundation is looked at.
+        asked = {stack: pool.submit(settings) for stack, settings in wanted.items()}
+        # One after the other: two inline programs in one process import the SDK's lazy modules against each other.
+        return tuple(look(context, stack, settings.result(), inside=inside) for stack, settings in asked.items())
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:

@@ -6,7 +6,8 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ from infra.lifecycle.context import Context
 from infra.plan import Plan, make_plan
 from infra.progress import Progress
 from infra.spec import Spec
-from infra.store import CampaignStore, Lease, is_missing
+from infra.store import CampaignStore, Holder, Lease, is_missing
 from infra.survey import survey
 
 DRIVER_LEASE = "driver"
@@ -35,44 +36,72 @@ STACK_CONFIG = "stack-config.json"
 """Configuration of the campaign's stack as the driver last used it: for `pulumi` typed by hand."""
 
 
+@dataclass(frozen=True)
+class Seat:
+    """A process before a campaign: the account, its record, and the driver's lease, held or not."""
+
+    spec: Spec
+    account: Account
+    operator_arn: str
+    buckets: names.Buckets
+    store: CampaignStore
+    lease: Lease
+
+    def context(self, plan: Plan, console: Console, deadline: datetime) -> Context:
+        return Context(
+            spec=self.spec,
+            plan=plan,
+            account=self.account,
+            operator_arn=self.operator_arn,
+            buckets=self.buckets,
+            store=self.store,
+            lease=self.lease,
+            progress=Progress(console),
+            results=results_folder(self.spec.campaign),
+            deadline=deadline.replace(microsecond=0),
+        )
+
+
+def seat(spec: Spec, writer: str) -> Seat:
+    """Nothing is written and no lease is taken. Raises `UserError` for foreign credentials."""
+    account = Account(spec.region)
+    arn = account.refuse_foreign(spec.account)
+    buckets = names.buckets(spec.account, spec.region)
+    store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, writer)
+    return Seat(spec, account, arn, buckets, store, store.lease(DRIVER_LEASE, LEASE_TTL))
+
+
+@contextmanager
+def _driving(spec: Spec) -> Iterator[tuple[Seat, Holder | None]]:
+    """The seat with its lease held, which guards all that the account is told, and whom it was taken over from."""
+    own = seat(spec, _writer())
+    ensure_bucket(own.account, own.buckets.state, spec.account)
+    previous = own.lease.acquire()
+    own.account.guard = own.lease.check
+    try:
+        yield own, previous
+    finally:
+        own.lease.release()
+        own.account.guard = None
+
+
 @contextmanager
 def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | None) -> Iterator[Context]:
     """The campaign of this spec, new or continued, with the driver's lease held.
 
     Raises `UserError` for foreign credentials or another spec under this name, `LeaseHeld` naming another driver.
     """
-    account = Account(spec.region)
-    arn = account.refuse_foreign(spec.account)
-    buckets = names.buckets(spec.account, spec.region)
-    ensure_bucket(account, buckets.state, spec.account)
-    store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, _writer())
-    lease = store.lease(DRIVER_LEASE, LEASE_TTL)
-    previous = lease.acquire()
-    account.guard = lease.check
-    try:
-        clock = _clock(store, spec, plan, account)
+    with _driving(spec) as (own, previous):
+        store = own.store
+        clock = _clock(store, spec, plan, own.account)
         store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
         store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())
         store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
         if about is not None:
             store.put_json(SITE, about)
         if previous is not None:
-            store.append(Kind.DRIVER_TOOK_OVER, holder=str(lease.holder), previous=str(previous))
-        yield Context(
-            spec=spec,
-            plan=plan,
-            account=account,
-            operator_arn=arn,
-            buckets=buckets,
-            store=store,
-            lease=lease,
-            progress=Progress(console),
-            results=results_folder(spec.campaign),
-            deadline=datetime.fromisoformat(clock["deadline"]).replace(microsecond=0),
-        )
-    finally:
-        lease.release()
-        account.guard = None
+            store.append(Kind.DRIVER_TOOK_OVER, holder=str(own.lease.holder), previous=str(previous))
+        yield own.context(plan, console, datetime.fromisoformat(clock["deadline"]))
 
 
 @contextmanager
@@ -81,36 +110,18 @@ def opened_for_images(spec: Spec, plan: Plan, console: Console, life: timedelta)
 
     `life` bounds what is made. Raises as `opened` does.
     """
-    account = Account(spec.region)
-    arn = account.refuse_foreign(spec.account)
-    buckets = names.buckets(spec.account, spec.region)
-    ensure_bucket(account, buckets.state, spec.account)
-    store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, _writer())
-    lease = store.lease(DRIVER_LEASE, LEASE_TTL)
-    lease.acquire()
-    account.guard = lease.check
-    try:
-        yield Context(
-            spec=spec,
-            plan=plan,
-            account=account,
-            operator_arn=arn,
-            buckets=buckets,
-            store=store,
-            lease=lease,
-            progress=Progress(console),
-            results=results_folder(spec.campaign),
-            deadline=(datetime.now(UTC) + life).replace(microsecond=0),
-        )
-    finally:
-        lease.release()
-        account.guard = None
+    with _driving(spec) as (own, _):
+        yield own.context(plan, console, datetime.now(UTC) + life)
+
+
+def foundation_lease(context: Context) -> AbstractContextManager[Lease]:
+    """The foundation belongs to all campaigns of the account: one driver at a time changes it, the others wait."""
+    return foundation_held(context.store, context.progress)
 
 
 @contextmanager
-def foundation_lease(context: Context) -> Iterator[Lease]:
-    """The foundation belongs to all campaigns of the account: one driver at a time changes it, the others wait."""
-    store = context.store
+def foundation_held(store: CampaignStore, progress: Progress) -> Iterator[Lease]:
+    """As `foundation_lease`, for who drives no campaign; `store`: any of the state bucket."""
     own = CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)
     lease = own.lease(DRIVER_LEASE, LEASE_TTL)
     until = time.monotonic() + _FOUNDATION_WAIT_S
@@ -121,7 +132,7 @@ def foundation_lease(context: Context) -> Iterator[Lease]:
         except LeaseHeld as error:
             if time.monotonic() > until:
                 raise
-            context.progress.step(f"another campaign's driver is at the foundation: {error.seen}")
+            progress.step(f"another campaign's driver is at the foundation: {error.seen}")
             time.sleep(0.5)
     try:
         yield lease

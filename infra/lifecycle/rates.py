@@ -31,6 +31,13 @@ def total(rates: Iterable[Decimal | None]) -> tuple[Decimal, int]:
     return sum((one for one in several if one is not None), Decimal(0)), sum(one is None for one in several)
 
 
+def together(rates: Iterable[Decimal | None]) -> str:
+    """The sum in words, with what it leaves out."""
+    known, unknown = total(rates)
+    more = f", and {unknown} whose price is not in the catalogue" if unknown else ""
+    return f"together {shown(known)} USD/h{more}"
+
+
 def shown(rate: Decimal | None) -> str:
     return "?" if rate is None else f"{rate.quantize(Decimal('0.001'))}"
 

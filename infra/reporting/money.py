@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from decimal import ROUND_DOWN, Decimal
 
 from infra.catalogue.prices import service_prices
-from infra.estimates.cost import CostLine
+from infra.estimates.cost import CostLine, unused_usd
 from infra.events import CampaignState, Stage
 from infra.names import buckets, data_prefix
 from infra.reporting.causes import LABELS, Cause
@@ -54,7 +54,7 @@ def money(record: Record, book: Ledger, state: CampaignState) -> Money:
     unit = resolution(record, book)
     sized = _sized(record) if book.paid else []
     by_time = sum((book.usd(cause) for cause in Cause), Decimal(0)).quantize(unit)
-    by_size = sum((line.usd for line in sized), Decimal(0)).quantize(unit)
+    by_size = sum((_fixed_usd(line, book).quantize(unit) for line in sized), Decimal(0)).quantize(unit)
     return Money(
         notional=record.site is not None,
         by_time_usd=by_time,
@@ -71,17 +71,31 @@ def money(record: Record, book: Ledger, state: CampaignState) -> Money:
             "Every line that stays bills from the start of provision to the end of teardown, which is an upper bound.",
             "GPU nodes bill from the start of preflight until the node group is at zero, as many as the spec asks for.",
             "What bills by size is not measured: the plan's estimate counts.",
+            *(
+                "A capacity block is paid at once: what its nodes are not counted for is paid all the same."
+                for line in record.plan.cost
+                if line.upfront_usd is not None
+            ),
         ),
     )
 
 
 def _sized(record: Record) -> list[CostLine]:
-    return [line for line in record.plan.cost if not line.usd_per_hour and line.usd]
+    return [line for line in record.plan.cost if not line.usd_per_hour and (line.usd or line.upfront_usd)]
+
+
+def _fixed_usd(line: CostLine, book: Ledger) -> Decimal:
+    """Of a line without a rate: as planned, or what the GPU nodes leave of what was paid for them at once."""
+    if line.upfront_usd is None:
+        return line.usd
+    return unused_usd(line, sum((price(one, book.line_micros(one)) for one in book.lines if one.gpu), Decimal(0)))
 
 
 def resolution(record: Record, book: Ledger) -> Decimal:
     """Cents, or a hundredth of one where the whole is a few dollars."""
-    whole = sum((book.usd(cause) for cause in Cause), Decimal(0)) + sum((x.usd for x in _sized(record)), Decimal(0))
+    whole = sum((book.usd(cause) for cause in Cause), Decimal(0)) + sum(
+        (_fixed_usd(line, book) for line in _sized(record)), Decimal(0)
+    )
     return _FINE if whole < _FINE_BELOW else _CENT
 
 
@@ -96,8 +110,10 @@ def _items(record: Record, book: Ledger, unit: Decimal) -> tuple[Item, ...]:
             formula = f"{line.usd_per_hour} USD/h x {clock(seconds)}"
             usd = counted[line.name]
         else:
-            seconds, usd = None, (line.usd if book.paid else Decimal(0)).quantize(unit)
+            seconds, usd = None, (_fixed_usd(line, book) if book.paid else Decimal(0)).quantize(unit)
             formula = "as planned" if book.paid else "nothing begun"
+            if book.paid and line.upfront_usd is not None:
+                formula = f"{line.upfront_usd:,} USD paid at once - what the GPU nodes count for"
         rows.append(
             Item(
                 name=line.name,

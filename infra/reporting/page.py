@@ -7,8 +7,8 @@ import re
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from infra.reporting import sentences
@@ -16,6 +16,9 @@ from infra.reporting.causes import Cause
 from infra.reporting.charts import bars, loss_curve, restarts, timeline
 from infra.reporting.charts.losses import MOST_SENTENCES
 from infra.reporting.model import Report
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
 
 MOST_EVENTS = 300
 MOST_EVALUATIONS = 12
@@ -56,6 +59,8 @@ def render(report: Report) -> str:
 
 @cache
 def _page() -> tuple[Environment, Template]:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: `status` reads records and renders no page
+
     environment = Environment(
         loader=PackageLoader("infra.reporting", "templates"),
         autoescape=True,

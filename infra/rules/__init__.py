@@ -23,6 +23,8 @@ RULES: tuple[Rule, ...] = (
     nodes.metadata_service,
     nodes.encrypted_volumes,
     nodes.none_before_asked,
+    nodes.one_hands_out_efa,
+    nodes.the_steward_repairs,
     safety.deadline_guard,
     safety.budget_exists,
     safety.cni_outlives_nodes,

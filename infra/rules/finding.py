@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.checks.finding import Level
+from infra.checks.finding import Level, shown
 from infra.rules.graph import Graph, Resource
 from infra.spec import Spec
-
-_LONGEST = 300
 
 
 class Finding(BaseModel):
@@ -44,15 +42,15 @@ Rule = Callable[[Graph, Spec], Iterator[Draft]]
 
 
 def error(resource: Resource | None, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.ERROR, _title(resource), message, str(seen)[:_LONGEST], cure)
+    return Draft(Level.ERROR, _title(resource), message, shown(seen), cure)
 
 
 def warning(resource: Resource | None, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.WARNING, _title(resource), message, str(seen)[:_LONGEST], cure)
+    return Draft(Level.WARNING, _title(resource), message, shown(seen), cure)
 
 
 def info(resource: Resource | None, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.INFO, _title(resource), message, str(seen)[:_LONGEST], cure)
+    return Draft(Level.INFO, _title(resource), message, shown(seen), cure)
 
 
 def _title(resource: Resource | None) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.catalogue import InstanceType, instance_type
+from infra.purchase import OPEN, RESERVED
 from infra.rules.finding import Draft, error
-from infra.rules.graph import Graph
+from infra.rules.graph import Graph, Resource
 from infra.rules.network import GPU_TEMPLATE
 from infra.spec import Capacity, Spec
 
 _EFA = ("efa", "efa-only")
+_EFA_CHARTS = frozenset({"aws-efa-k8s-device-plugin", "aws-dranet"})
 
 
 def efa_devices(graph: Graph, spec: Spec) -> Iterator[Draft]:
@@ -113,13 +115,11 @@ def purchase(graph: Graph, spec: Spec) -> Iterator[Draft]:
                 seen=market or "no market",
                 cure=f"nodes.capacity is {spec.nodes.capacity.value}",
             )
-        target = (template.inputs.get("capacityReservationSpecification") or {}).get("capacityReservationTarget") or {}
-        reserved = spec.nodes.capacity in (Capacity.RESERVATION, Capacity.CAPACITY_BLOCK)
-        if reserved and target.get("capacityReservationId") != spec.nodes.reservation_id:
+        if spec.nodes.capacity in RESERVED and (named := _reserved(template)) != spec.nodes.reservation_id:
             yield error(
                 template,
                 "does not start in the campaign's reservation",
-                seen=target or "none",
+                seen=named or "none",
                 cure=f"target {spec.nodes.reservation_id}",
             )
         if block and template.inputs.get("placement"):
@@ -129,3 +129,35 @@ def purchase(graph: Graph, spec: Spec) -> Iterator[Draft]:
                 seen="placement",
                 cure="none: a block's instances lie close already",
             )
+
+
+def _reserved(template: Resource) -> str | None:
+    """The reservation that a template starts its instances in, as a spec names it."""
+    asked = template.inputs.get("capacityReservationSpecification") or {}
+    target = asked.get("capacityReservationTarget") or {}
+    if asked.get("capacityReservationPreference") == "capacity-reservations-only" and not target:
+        return OPEN
+    return target.get("capacityReservationId") or target.get("capacityReservationResourceGroupArn")
+
+
+def one_hands_out_efa(graph: Graph, spec: Spec) -> Iterator[Draft]:
+    """One alone hands out EFA devices: two would give each device away twice, and NVIDIA's plugin from 0.19 on mounts
+    every RDMA device unless it is told not to."""
+    releases = {one.name: one for one in graph.of("Release")}
+    both = sorted(_EFA_CHARTS & releases.keys())
+    if len(both) > 1:
+        yield error(
+            releases[both[0]], "is not alone in handing out EFA devices", seen=", ".join(both), cure="one of them"
+        )
+    plugin = releases.get("nvidia-device-plugin")
+    if plugin is not None and (plugin.inputs.get("values") or {}).get("mofedEnabled") is not False:
+        seen = (plugin.inputs.get("values") or {}).get("mofedEnabled", "the chart's own choice")
+        yield error(plugin, "mounts RDMA devices behind the EFA plugin's back", seen=seen, cure="mofedEnabled: false")
+
+
+def the_steward_repairs(graph: Graph, spec: Spec) -> Iterator[Draft]:
+    """EKS repairs no GPU node: it would replace nodes that train, behind the back of the steward, which does it."""
+    for group in graph.of("NodeGroup"):
+        if group.name == GPU_TEMPLATE and (group.inputs.get("nodeRepairConfig") or {}).get("enabled") is not False:
+            seen = group.inputs.get("nodeRepairConfig") or "EKS's own choice"
+            yield error(group, "is repaired by EKS too", seen=seen, cure="node_repair_config.enabled: false")

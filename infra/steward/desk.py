@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from boto3.exceptions import Boto3Error
@@ -75,7 +76,7 @@ class Desk:
                 if datetime.now(UTC) - errand.at > _STALE:
                     continue
                 self._say(name, Answer(said="the steward has begun"))
-                answer = self._do(errand, lambda text, name=name: self._tell(name, text))
+                answer = self._do(errand, partial(self._tell, name))
             except LeaseLost:
                 raise  # not even an answer is ours to write any more
             except (ValueError, Altered, OSError, ClientError, BotoCoreError, Boto3Error) as error:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,9 @@ from infra.steward.decide import (
     Wait,
     decide,
 )
+from infra.steward.live import Live
 from infra.steward.logs import LogShipper
 from infra.steward.observe import Observer
-from infra.steward.past import LIVE
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
 from infra.steward.tiers import TierWatch
@@ -47,8 +46,6 @@ STOP_REQUEST = "stop.json"
 _SHIP_REST_S = 3.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
-_PUBLISH_EVERY_S = 5.0
-"""The meter goes on while nothing happens."""
 _EVENTS = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
 """Trainer events that belong into the campaign's record."""
 
@@ -62,10 +59,9 @@ class Steward:
         self.nodes = GpuNodes(account, client, self.names, lease.check)
         self.observer = Observer(config, client, self.nodes, past.spent(store, config))
         self.logs = LogShipper(client, store, self._heard)
-        self.tiers = TierWatch(store)
+        self.tiers, self.live = TierWatch(store), Live(store, config.train.steps)
         self._take_over()
         self.loss: float | None = None
-        self._said, self._published = "", 0.0
         self._ending = threading.Event()
 
     def run(self) -> None:
@@ -143,7 +139,8 @@ class Steward:
                     self.logs.follow(pod.name)
             self._note_running(seen)
             action = decide(seen, policy, self.history)
-            self._publish(seen, action)
+            self.tiers.tell(self.observer.agents)
+            self.live.tell(seen, action, self.loss)
             if isinstance(action, Finish):
                 self._finished(action, seen)
                 return action
@@ -278,32 +275,6 @@ class Steward:
         if kind is not None:
             data = {key: value for key, value in event.items() if key not in ("event", "time")}
             self.store.append(kind, pod=pod, **data)
-
-    def _publish(self, seen: Observation, action: Action) -> None:
-        """Live figures for `bivouac status` and the driver; the newest replaces the last."""
-        figures = {
-            "at": datetime.now(UTC).isoformat(),
-            "attempt": seen.attempt,
-            "in_flight": seen.in_flight,
-            "step": min((pod.step for pod in seen.pods), default=0),
-            "steps": self.config.train.steps,
-            "loss": self.loss,
-            "committed_step": seen.committed_step,
-            "spent_usd": round(float(seen.spent_usd), 4),
-            "usd_per_hour": float(seen.usd_per_hour),
-            "action": action.kind,
-            "why": action.why,
-            "pods": [
-                pod.model_dump(mode="json", include={"index", "name", "node", "phase", "step"}) for pod in seen.pods
-            ],
-            "nodes": [node.model_dump(mode="json") for node in seen.nodes],
-        }
-        self.tiers.tell(self.observer.agents)
-        said = json.dumps({key: value for key, value in figures.items() if key not in ("at", "spent_usd")})
-        now = time.monotonic()
-        if said != self._said or now - self._published > _PUBLISH_EVERY_S:
-            self._said, self._published = said, now
-            self.store.put_json(LIVE, figures)
 
     def _record_archive(self) -> None:
         """A failed archive is said, and costs no more GPU time: what is on the shared tier stays there."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import urllib.request
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from infra.actions.checkpoints.find import TIERS
@@ -23,13 +23,19 @@ class TierWatch:
     def __init__(self, store: CampaignStore, shared: Path = Path(SHARED_CHECKPOINTS)) -> None:
         self._store, self._shared = store, shared / store.campaign
         self._next, self._said = 0.0, ""
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tiers")
+        self._looking: threading.Thread | None = None
 
     def tell(self, agents: Mapping[str, str]) -> None:
-        """`agents`: pod name -> pod IP. Never raises, never waits: people's eyes must not hold up the steward."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _EVERY_S
-            self._pool.submit(self.look, tuple(agents.values()))
+        """`agents`: pod name -> pod IP. Never raises, never waits: people's eyes must not hold up the steward.
+
+        One look at a time: where nodes or the file system answer slowly, looks are left out, and none outlives us.
+        """
+        if time.monotonic() < self._next or (self._looking is not None and self._looking.is_alive()):
+            return
+        self._next = time.monotonic() + _EVERY_S
+        given = (tuple(agents.values()),)
+        self._looking = threading.Thread(target=self.look, args=given, name="tiers", daemon=True)
+        self._looking.start()
 
     def look(self, addresses: tuple[str, ...]) -> Listing:
         """A node that does not answer is left out: its disk may be as it was, or gone."""

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from infra.errors import BivouacError, UserError
 from infra.folders import cache_root, keep, refuse_unwritable, writable
 from infra.refusals import refusal
+from infra.terminal import agreed
 
 ROOT = Path(__file__).parents[2]
 SPEC = "infra/campaigns/rehearsal.yaml"
@@ -25,6 +28,18 @@ def sh(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     script = script.replace("bivouac", python)
     command = ["bash", "-c", f"set -o pipefail; {script}"]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("typed", "yes"), [("y\n", True), (" YES \n", True), ("\n", False), ("no\n", False), ("", False)]
+)
+def test_a_question_shows_what_can_be_answered_and_silence_is_a_no(
+    typed: str, yes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(typed))
+    told = StringIO()
+    assert agreed("Spend it?", Console(file=told)) is yes
+    assert told.getvalue().startswith("Spend it? [y/N] ")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ CASES = {
     "input": 200,
     "kills": 52,
     "kills_live": 68,
+    "kills_inside": 6,
     "drift": 40,
     "teardown": 100,
     "fleet": 160,

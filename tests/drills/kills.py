@@ -31,7 +31,7 @@ from infra.lifecycle.engine import Engine  # noqa: E402
 from infra.names import PROJECT  # noqa: E402
 from infra.rehearsal.aws.world import Call  # noqa: E402
 
-LEASE_S = 6.0
+LEASE_S, ENDS_S = 6.0, 180.0
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGSTOP)
 READS = ("Get", "List", "Describe", "Head", "AssumeRole")
 CALLS = {"provision": 130, "teardown": 90}
@@ -74,13 +74,16 @@ def strike(held: Camp, changes: Changes, number: signal.Signals, at: int, *argum
     """A driver that gets the signal when it, or its engine, has made so many changes, or has gone on to waiting."""
     begun = len(changes.seen)
     driver = drive(held, *arguments)
-    until(lambda: len(changes.seen) - begun >= at or driver.poll() is not None or _idle(held), 240, f"{at} changes")
+    until(
+        lambda: len(changes.seen) - begun >= at or driver.poll() is not None or _idle(held), 3 * ENDS_S, f"{at} changes"
+    )
     driver.send_signal(number)
     if number is not signal.SIGSTOP:
-        driver.wait(60)
+        driver.wait(ENDS_S)
     until(lambda: not engines(held), LEASE_S + leash.BOUND_S + 15, "no engine outlives its driver's lease")
     if number is signal.SIGSTOP:
-        time.sleep(LEASE_S)  # one that may wake keeps its lease until then
+        # One that may wake keeps its lease until then; S3 dates by whole seconds, and an age is never overstated.
+        time.sleep(LEASE_S + 2.0)
     return driver
 
 
@@ -145,7 +148,7 @@ def _nothing_left_behind(held: Camp, context: Any) -> None:
 def _wakes_and_touches_nothing(held: Camp, driver: subprocess.Popen[str], changes: Changes) -> None:
     before = len(changes.seen)
     driver.send_signal(signal.SIGCONT)
-    code = driver.wait(60)
+    code = driver.wait(ENDS_S)
     assert changes.seen[before:] == [], f"the woken driver did {changes.seen[before:]}"
     assert code == LeaseLost.exit_code, f"exit code {code}: {(held.folder / 'driver.log').read_text()[-500:]}"
 

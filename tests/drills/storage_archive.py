@@ -6,7 +6,6 @@ client of our own; nothing half sent; nothing sent twice that was proven there.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
@@ -18,17 +17,16 @@ import threading
 import time
 import traceback
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from storage_aws import account, start_aws
 from storage_damage import flip
 from storage_gang import CAMPAIGN, Camp, Orders, run_attempt
 
-from infra.account import Account
 from infra.actions import archive
 from infra.actions.archive_bucket import ArchiveBucket
 from infra.actions.archive_files import workspace
@@ -41,7 +39,6 @@ from trainer.errors import TrainerError
 from trainer.evaluate import evaluate
 
 STATE = "state"
-_PR_SET_PDEATHSIG = 1
 PART = 5 * 2**20
 """S3's smallest part: the padding of a case makes one file of three parts."""
 FAULTS: tuple[dict[str, Any], ...] = (
@@ -85,7 +82,7 @@ class Archives:
     def __init__(self, work: Path) -> None:
         work.mkdir()
         self.work = work
-        self._pid, self.endpoint, key, secret = _start_aws(work)
+        self._pid, self.endpoint, key, secret = start_aws(work)
         # For this process and its children only; the emulator takes no others.
         os.environ |= {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
         self._prepared: tuple[Camp, Camp, TrainConfig] | None = None
@@ -97,7 +94,7 @@ class Archives:
     def case(self, number: int, folder: Path, chance: random.Random) -> tuple[str, str]:
         evaluated, stopped, config = self._prepared = self._prepared or self._prepare()
         template = chance.choice((evaluated, evaluated, stopped))
-        s3, bucket = _account().client("s3"), f"archive-{number}"
+        s3, bucket = account().client("s3"), f"archive-{number}"
         s3.create_bucket(Bucket=bucket)
         s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
         camp = Camp(folder / "camp", 1, 1)
@@ -228,7 +225,7 @@ class Archives:
             orders = Orders(1, (10, 20, 30), weights=weights, evaluation_loss=loss, padding_bytes=2 * PART + 4096)
             assert run_attempt(camp, orders) == [0], camp.log(0, 1).read_text()
             camps.append(camp)
-        s3 = _account().client("s3")
+        s3 = account().client("s3")
         s3.create_bucket(Bucket=STATE)
         for name in ("spec.json", "plan.json", "events/a/000000.json", "leases/driver.json"):
             s3.put_object(Bucket=STATE, Key=f"campaigns/{CAMPAIGN}/{name}", Body=name.encode())
@@ -256,7 +253,7 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     sys.stdout = os.fdopen(1, "w", closefd=False)
-    s3 = _account().client("s3")
+    s3 = account().client("s3")
     transfer = Transfer(s3, bucket, PART, 4, _Struck(s3, *kill) if kill else None)
     shelf = ArchiveBucket(s3, bucket, f"campaigns/{CAMPAIGN}", archive.say, 5, timedelta(milliseconds=20), transfer)
     settings = archive.ArchiveConfig(
@@ -324,40 +321,3 @@ def _shards(camp: Camp, step: int) -> list[Path]:
 
 def _vocabulary(data: Path) -> int:
     return int(json.loads((data / "manifest.json").read_text())["vocabulary"])
-
-
-def _account() -> Any:
-    return Account("us-east-1")
-
-
-def _start_aws(work: Path) -> tuple[int, str, str, str]:
-    """The emulated AWS in a child, so that the drill's own process stays free of threads and can fork."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        # It must not outlive a drill that is killed.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.dup2(os.open(work / "aws.log", os.O_CREAT | os.O_WRONLY), 2)
-        try:
-            _serve_aws(work, theirs)
-        finally:
-            os._exit(1)
-    os.close(theirs)
-    with os.fdopen(ours) as pipe:
-        said = json.loads(pipe.read())
-    return child, said["endpoint"], said["key"], said["secret"]
-
-
-def _serve_aws(work: Path, pipe: int) -> None:
-    from infra.rehearsal.aws import server
-    from infra.rehearsal.aws.world import World
-
-    make: Callable[..., Any] = server.make
-    world = World(work=work, tools=Path(), endpoint_url="http://127.0.0.1")
-    http = make(world, "127.0.0.1", 0)
-    world.endpoint_url = f"http://127.0.0.1:{http.server_port}"
-    world.start()
-    key, secret = world.operator_key
-    os.write(pipe, json.dumps({"endpoint": world.endpoint_url, "key": key, "secret": secret}).encode())
-    os.close(pipe)
-    http.serve_forever()

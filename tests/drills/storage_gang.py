@@ -75,6 +75,7 @@ class TinyEngine:
         self.gang, self.step, self.weights, self.padding = gang, 0, weights, padding
         self.checkpoint_engine: Any = HostCopyEngine(lambda path, file: None)
         self.loaded: dict[str, Any] = {}
+        self.optimizer, self.save_zero_checkpoint = None, False
 
     def states(self, step: int) -> dict[str, Any]:
         rank = self.gang.rank
@@ -87,12 +88,10 @@ class TinyEngine:
             f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": {"optimizer": mine},
         }
 
-    def save_checkpoint(self, root: str, tag: str, save_latest: bool) -> None:
-        self.checkpoint_engine.create(None)
+    def _save_checkpoint(self, root: str, tag: str) -> None:
         for name, state in self.states(self.step).items():
             if self.gang.first_on_node or not name.startswith("mp_rank"):
                 self.checkpoint_engine.save(state, f"{root}/{tag}/{name}")
-        self.checkpoint_engine.commit(None)
 
     def load_checkpoint(self, root: str, tag: str) -> tuple[str, None]:
         self.loaded = {name: self.checkpoint_engine.load(f"{root}/{tag}/{name}") for name in self.states(0)}

@@ -11,14 +11,14 @@ import pytest
 
 from infra.catalogue import InstanceType, instance_types
 from infra.checks.finding import Level
-from infra.errors import UserError
 from infra.rules import RULES, Graph, Resource, broken, findings
 from infra.rules.graph import UNKNOWN
 from infra.spec import Capacity
 from tests.example import example_spec
 from tests.graph.engine import Graph as Built
 from tests.graph.engine import campaign_graph
-from tests.graph.test_layouts import SOLD, nodes
+from tests.graph.test_fleet import GROUP, OPTIONS, SOLD
+from tests.graph.test_layouts import nodes
 
 SPEC = example_spec(money={"alarm_email": "someone@example.com"})
 
@@ -28,20 +28,27 @@ def whole() -> Graph:
     return campaign_graph(SPEC).asked
 
 
-@pytest.mark.parametrize(("item", "capacity"), SOLD, ids=lambda part: getattr(part, "name", part))
+@pytest.mark.parametrize(
+    ("item", "capacity", "named"), SOLD, ids=lambda part: getattr(part, "name", None) or str(part)[:24]
+)
 def test_every_type_of_the_catalogue_in_every_way_it_is_sold_passes_all_rules(
-    item: InstanceType, capacity: Capacity
+    item: InstanceType, capacity: Capacity, named: str | None
 ) -> None:
-    spec = example_spec(
-        nodes=nodes(item, capacity).model_dump(mode="json"), money={"alarm_email": "someone@example.com"}
-    )
-    try:
-        graph = campaign_graph(spec).asked
-    except UserError as refused:
-        assert item.maker == "neuron" and "no device plugin" in str(refused)
-        return
-    found = findings(graph, spec)
+    chosen = {"count": 4, "instance_type": item.name, "capacity": capacity.value, "reservation_id": named}
+    money, batch = {"alarm_email": "someone@example.com"}, {"global_batch": 4 * item.accelerators * 2}
+    spec = example_spec(nodes=chosen, money=money, training=batch)
+    found = findings(campaign_graph(spec).asked, spec)
     assert [one for one in found if one.level is not Level.INFO] == []
+
+
+@pytest.mark.parametrize("named", ["cr-0fedcba9876543210", GROUP, "open"])
+def test_nodes_that_start_in_another_reservation_are_told(named: str) -> None:
+    ways = [named for capacity, named in OPTIONS if capacity is Capacity.RESERVATION]
+    for other in ways:
+        chosen = {"count": 4, "instance_type": "p5.48xlarge", "capacity": "reservation", "reservation_id": other}
+        wanted = example_spec(nodes=chosen | {"reservation_id": named})
+        found = findings(campaign_graph(example_spec(nodes=chosen)).asked, wanted)
+        assert broken(found) == (other != named), (other, named, found)
 
 
 @pytest.mark.parametrize("egress", ["nat", "endpoints"])
@@ -130,6 +137,10 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("deadline_guard", "Schedule deadline", at("target.input", '{"NodegroupName": "other"}'), "no schedule stops it"),
     ("budget_exists", "Budget budget", setting(costFilters=[]), "something else"),
     ("budget_exists", "Budget budget", setting(limitAmount="1000000"), "more than the campaign"),
+    ("one_hands_out_efa", "Release nvidia-device-plugin", at("values.mofedEnabled", True), "behind the EFA"),
+    ("one_hands_out_efa", "Release nvidia-device-plugin", gone("values.mofedEnabled"), "behind the EFA"),
+    ("the_steward_repairs", "NodeGroup gpu-nodes", at("nodeRepairConfig.enabled", True), "by EKS too"),
+    ("the_steward_repairs", "NodeGroup gpu-nodes", gone("nodeRepairConfig"), "by EKS too"),
     ("tags_everywhere", GPU, gone("tagSpecifications.1"), "does not mark"),
     ("tags_everywhere", "Vpc vpc", at("tags", {"bivouac:campaign": "other"}), "another's tag"),
     ("nothing_made_from_inside", "PersistentVolumeClaim shared", gone("spec.volumeName"), "volume that the stack"),
@@ -168,6 +179,34 @@ def test_a_card_that_carries_no_efa_and_a_block_in_a_placement_group_are_told() 
     block = example_spec(nodes=nodes(item, Capacity.CAPACITY_BLOCK).model_dump(mode="json"))
     placed = damaged(campaign_graph(block).asked, GPU, setting(placement={"groupName": "x"}))
     assert any("capacity block" in one.message for one in findings(placed, block))
+
+
+def test_two_that_hand_out_efa_devices_are_told(whole: Graph) -> None:
+    other = Graph()
+    for one in whole:
+        other.add(one)
+        if str(one) == "Release aws-efa-k8s-device-plugin":
+            other.add(replace(one, urn=f"{one.urn}-2", name="aws-dranet"))
+    told = [one for one in findings(other, SPEC) if one.rule == "one_hands_out_efa"]
+    assert [(one.level, one.seen) for one in told] == [(Level.ERROR, "aws-dranet, aws-efa-k8s-device-plugin")]
+
+
+def test_an_api_server_that_the_internet_reaches_is_mentioned_unless_ranges_are_named(whole: Graph) -> None:
+    def mentioned(graph: Graph) -> list[Level]:
+        return [one.level for one in findings(graph, SPEC) if one.rule == "control_plane_from_outside"]
+
+    assert mentioned(whole) == [Level.INFO]
+    narrow = at("vpcConfig.publicAccessCidrs", ["198.51.100.0/24"])
+    assert mentioned(damaged(whole, "Cluster cluster", narrow)) == []
+    assert mentioned(damaged(whole, "Cluster cluster", at("vpcConfig.endpointPublicAccess", False))) == []
+
+
+SEEN_ELSEWHERE = {"closed_buckets", "cni_outlives_nodes", "control_plane_from_outside"}
+"""Rules whose failing has a test of its own in this file."""
+
+
+def test_no_rule_is_without_a_graph_that_it_refuses() -> None:
+    assert {rule.__name__ for rule in RULES} == {row[0] for row in BROKEN} | SEEN_ELSEWHERE
 
 
 def test_an_open_bucket_is_told_by_name(foundation: Built) -> None:

@@ -17,6 +17,7 @@ KINDS = {
     "scheduling.k8s.io/v1": "PriorityClass",
     "rbac.authorization.k8s.io/v1": "Role* RoleBinding* ClusterRole ClusterRoleBinding",
     "jobset.x-k8s.io/v1alpha2": "JobSet*",
+    "resource.k8s.io/v1": "ResourceClaimTemplate*",
 }
 PHASES = {"Namespace": "Active", "PersistentVolume": "Bound", "PersistentVolumeClaim": "Bound"}
 PATH = re.compile(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nodelet_camp import WORK, Camp, camp, eventually, image, pod, world
+from nodelet_camp import WORK, Camp, camp, config_for, eventually, image, machine_of, pod, processes, reachable, world
 
 import infra
-from infra.rehearsal.nodelet.machine import Machine, MachineConfig
+from infra.rehearsal.nodelet.machine import Machine
 
 __all__ = ["camp", "image", "world"]
 
@@ -256,18 +254,6 @@ def test_a_script_in_a_machine_has_root_its_role_and_a_disk_that_keeps(camp: Cam
         machine.run("sleep 60", 0.5)
 
 
-def config_for(camp: Camp, **changes: Any) -> MachineConfig:
-    known = next(iter(camp.world.machines.values())).config  # type: ignore[attr-defined]
-    fresh = {
-        "instance_id": "i-0broken",
-        "hostname": "ip-10-42-0-200.ec2.internal",
-        "address": "10.42.0.200",
-        "pod_addresses": (),
-        "work": str(WORK / "machines" / "i-0broken"),
-    }
-    return replace(known, **(fresh | changes))
-
-
 def test_a_machine_with_a_broken_node_config_does_not_join_and_says_why(camp: Camp) -> None:
     good = config_for(camp).user_data
     broken = Machine.start(config_for(camp, user_data=good.replace("certificateAuthority", "authority")))
@@ -314,22 +300,6 @@ def test_a_cut_cable_heals_and_a_frozen_machine_goes_on(camp: Camp, image: str) 
     eventually(lambda: camp.kubectl("logs", "ticking", "--tail=1").strip().isdigit())
 
 
-def reachable(address: str) -> bool:
-    """A refused connection is an answer too."""
-    try:
-        socket.create_connection((address, 9), 0.3).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def machine_of(camp: Camp, node: str) -> Any:
-    provider = camp.see("node", node)["spec"]["providerID"]
-    return camp.world.machines[provider.rpartition("/")[2]]
-
-
 def test_power_loss_ends_the_pods_too(camp: Camp) -> None:
     name = camp.pod("ticking")["spec"]["nodeName"]
     machine = machine_of(camp, name)
@@ -341,13 +311,3 @@ def test_power_loss_ends_the_pods_too(camp: Camp) -> None:
     time.sleep(0.2)
     assert log.read_text() == left
     assert not [line for line in processes() if "time.sleep(0.05)" in line]
-
-
-def processes() -> list[str]:
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
-    return lines

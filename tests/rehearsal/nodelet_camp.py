@@ -8,12 +8,14 @@ import hashlib
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pytest
 
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.world import World
+from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.paths import tools_dir
 from infra.rehearsal.site import network
 
@@ -223,3 +226,41 @@ def pod(name: str, image: str, script: str, *, kind: str = "python", **spec: Any
         "metadata": {"name": name, "labels": labels},
         "spec": {**base, **spec},
     }
+
+
+def config_for(camp: Camp, **changes: Any) -> MachineConfig:
+    known = next(iter(camp.world.machines.values())).config  # type: ignore[attr-defined]
+    fresh = {
+        "instance_id": "i-0broken",
+        "hostname": "ip-10-42-0-200.ec2.internal",
+        "address": "10.42.0.200",
+        "pod_addresses": (),
+        "work": str(WORK / "machines" / "i-0broken"),
+    }
+    return replace(known, **(fresh | changes))
+
+
+def reachable(address: str) -> bool:
+    """A refused connection is an answer too."""
+    try:
+        socket.create_connection((address, 9), 0.3).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def machine_of(camp: Camp, node: str) -> Any:
+    provider = camp.see("node", node)["spec"]["providerID"]
+    return camp.world.machines[provider.rpartition("/")[2]]
+
+
+def processes() -> list[str]:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return lines

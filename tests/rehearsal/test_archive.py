@@ -18,11 +18,13 @@ from botocore.exceptions import HTTPClientError
 
 from infra.actions import archive
 from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Content
-from infra.actions.archive_manifest import MANIFEST_NAME, Proof
+from infra.actions.archive_manifest import MANIFEST_NAME, RECORD, Proof
+from infra.actions.model_card import model_card
 from infra.actions.parts import Altered, Parts
 from infra.actions.transfer import MIB, Transfer
 from infra.errors import PermanentError
 from infra.rehearsal.aws.world import World
+from infra.rehearsal.site import honesty
 from trainer.contract import Manifest, Shard, attempt_folder, step_folder
 
 CAMPAIGN, STEP, PART = "tiny", 30, 5 * MIB
@@ -83,9 +85,9 @@ def site(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Simple
     return SimpleNamespace(s3=s3, bucket=bucket, wire=wire, said=said, root=tmp_path, data=data, state=f"state-{name}")
 
 
-def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77) -> Path:
+def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77, step: int = STEP) -> Path:
     """A committed checkpoint of one large and one small shard on the shared tier."""
-    folder = site.root / "shared" / CAMPAIGN / step_folder(STEP)
+    folder = site.root / "shared" / CAMPAIGN / step_folder(step)
     shards = []
     for name, body in (("large.pt", bytes(range(256)) * (size // 256 + 1)), ("small.pt", b"small" * 99)):
         path = folder / attempt_folder(1) / name
@@ -96,7 +98,7 @@ def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77)
     manifest = Manifest(
         campaign=CAMPAIGN,
         attempt=1,
-        step=STEP,
+        step=step,
         tokens=99,
         world_size=1,
         zero_stage=1,
@@ -142,11 +144,28 @@ def test_a_recorded_loss_proves_the_archive_without_another_evaluation(site: Sim
     assert "12.50 USD" in card and "| trained by | ann |" in card and "2.25 nats" in card
 
 
+def test_a_model_of_an_emulated_world_says_so_in_its_card(site: SimpleNamespace) -> None:
+    golden = Manifest.model_validate_json((commit(site, loss=2.25) / "manifest.json").read_bytes())
+    records = {f"{RECORD}/spec.json": b'{"owner": "ann"}'}
+    assert "rehearsal" not in model_card(golden, 2.25, {}, records)
+    emulated = {**records, f"{RECORD}/site.json": json.dumps(honesty.statement()).encode()}
+    assert "on one machine without GPU: a rehearsal" in model_card(golden, 2.25, {}, emulated)
+
+
 def test_a_step_without_a_recorded_loss_is_evaluated_before_the_upload(site: SimpleNamespace) -> None:
     commit(site, loss=None)
     manifest = archiver(site, {"shared": 2.5, "work": 2.5}).run()
     assert manifest.proof is Proof.EVALUATED and manifest.recorded_evaluation_loss is None
     assert manifest.reference_evaluation_loss == manifest.restored_evaluation_loss == 2.5
+
+
+def test_a_checkpoint_that_is_lost_on_the_way_leaves_its_room_to_an_older_one(site: SimpleNamespace) -> None:
+    commit(site, loss=2.25, step=STEP - 10)
+    damaged = commit(site, loss=2.25) / attempt_folder(1) / "large.pt"
+    damaged.write_bytes(b"?" + damaged.read_bytes()[1:])
+    manifest = archiver(site, {"work": 2.25}).run()
+    assert manifest.step == STEP - 10 and len(manifest.refused) == 1
+    assert [path.name for path in (site.root / "work" / "golden").iterdir()] == [step_folder(STEP - 10)]
 
 
 @pytest.mark.parametrize("recorded", [None, 2.5])

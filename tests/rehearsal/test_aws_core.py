@@ -3,135 +3,27 @@
 from __future__ import annotations
 
 import base64
-import json
 import time
-from collections.abc import Iterator
-from typing import Any
 
-import boto3
 import pytest
-import requests
 from botocore.exceptions import ClientError
-from botocore.signers import RequestSigner
 
 from infra.rehearsal.aws.world import Call, Fault, Launch, LaunchRefused
-from tests.rehearsal.aws_fakes import FakeMachine, Site, fake_site, until
+from tests.rehearsal.aws_cluster import (
+    cluster,
+    code_of,
+    create_group,
+    delete_group,
+    describe,
+    node_role,
+    of_group,
+    site,
+    subnets,
+    template,
+)
+from tests.rehearsal.aws_fakes import FakeMachine, Site, until
 
-CLUSTER_ADMIN = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with fake_site(tmp_path_factory.mktemp("aws")) as made:
-        yield made
-
-
-def trust(*services: str) -> str:
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Service": list(services)},
-        "Action": ["sts:AssumeRole", "sts:TagSession"],
-    }
-    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-
-
-def role(site: Site, name: str, *services: str, policy: dict[str, Any] | None = None, attach: str | None = None) -> str:
-    iam = site.client("iam")
-    arn = str(iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust(*services))["Role"]["Arn"])
-    if policy:
-        document = json.dumps({"Version": "2012-10-17", "Statement": [policy]})
-        iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=document)
-    if attach:
-        iam.attach_role_policy(RoleName=name, PolicyArn=f"arn:aws:iam::aws:policy/{attach}")
-    return arn
-
-
-@pytest.fixture(scope="module")
-def subnets(site: Site) -> list[str]:
-    ec2 = site.client("ec2")
-    vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
-    return [
-        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.42.{i}.0/24", AvailabilityZone=f"us-east-1{zone}")["Subnet"][
-            "SubnetId"
-        ]
-        for i, zone in enumerate("ab")
-    ]
-
-
-@pytest.fixture(scope="module")
-def node_role(site: Site) -> str:
-    return role(site, "nodes", "ec2.amazonaws.com", attach="AmazonEKSWorkerNodePolicy")
-
-
-@pytest.fixture(scope="module")
-def cluster(site: Site, subnets: list[str]) -> str:
-    arn = role(site, "cluster", "eks.amazonaws.com", attach="AmazonEKSClusterPolicy")
-    eks = site.client("eks")
-    eks.create_cluster(
-        name="camp",
-        version="1.36",
-        roleArn=arn,
-        resourcesVpcConfig={"subnetIds": subnets},
-        accessConfig={"authenticationMode": "API", "bootstrapClusterCreatorAdminPermissions": True},
-        logging={"clusterLogging": [{"types": ["audit"], "enabled": True}]},
-        tags={"bivouac:campaign": "camp"},
-    )
-    eks.get_waiter("cluster_active").wait(name="camp", WaiterConfig={"Delay": 0, "MaxAttempts": 200})
-    return "camp"
-
-
-@pytest.fixture(scope="module")
-def template(site: Site, cluster: str) -> dict[str, str]:
-    ec2 = site.client("ec2")
-    nics = [{"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "interface"}] + [
-        {"DeviceIndex": int(card == 0), "NetworkCardIndex": card, "InterfaceType": "efa-only"} for card in range(32)
-    ]
-    tags = [{"ResourceType": kind, "Tags": [{"Key": "bivouac:campaign", "Value": "camp"}]} for kind in KINDS]
-    data = {
-        "ImageId": "ami-12345678",
-        "InstanceType": "p5.48xlarge",
-        "UserData": base64.b64encode(b"MIME-Version: 1.0\n").decode(),
-        "NetworkInterfaces": nics,
-        "TagSpecifications": tags,
-    }
-    made = ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData=data)["LaunchTemplate"]
-    return {"id": made["LaunchTemplateId"], "version": "1"}
-
-
-KINDS = ("instance", "volume", "network-interface")
-
-
-def create_group(site: Site, name: str, node_role: str, subnets: list[str], **more: Any) -> dict[str, Any]:
-    scaling = more.pop("scalingConfig", {"minSize": 0, "maxSize": 4, "desiredSize": 1})
-    call = {"clusterName": "camp", "nodegroupName": name, "nodeRole": node_role, "subnets": subnets[:1]}
-    return dict(site.client("eks").create_nodegroup(**call, scalingConfig=scaling, **more)["nodegroup"])
-
-
-def describe(site: Site, name: str) -> dict[str, Any]:
-    return dict(site.client("eks").describe_nodegroup(clusterName="camp", nodegroupName=name)["nodegroup"])
-
-
-def of_group(site: Site, name: str) -> list[FakeMachine]:
-    return [one for one in site.alive() if one.settings["tags"].get("eks:nodegroup-name") == name]
-
-
-def delete_group(site: Site, name: str) -> None:
-    eks = site.client("eks")
-    eks.delete_nodegroup(clusterName="camp", nodegroupName=name)
-    eks.get_waiter("nodegroup_deleted").wait(
-        clusterName="camp", nodegroupName=name, WaiterConfig={"Delay": 0, "MaxAttempts": 500}
-    )
-
-
-def assume(site: Site, arn: str, name: str) -> boto3.Session:
-    agent = boto3.Session(*site.world.agent_key, region_name="us-east-1")
-    found = site.client("sts", agent).assume_role(RoleArn=arn, RoleSessionName=name)["Credentials"]
-    keys = (found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
-    return boto3.Session(*keys, region_name="us-east-1")
-
-
-def code_of(error: pytest.ExceptionInfo[ClientError]) -> str:
-    return str(error.value.response["Error"]["Code"])
+__all__ = ["cluster", "node_role", "site", "subnets", "template"]
 
 
 def test_a_cluster_shows_the_control_plane_it_started(site: Site, cluster: str) -> None:
@@ -322,142 +214,6 @@ def test_a_cluster_with_node_groups_is_not_deleted(
         site.client("eks").delete_cluster(name="camp")
     assert code_of(error) == "ResourceInUseException"
     delete_group(site, "last")
-
-
-def token(session: boto3.Session, site: Site, cluster: str) -> str:
-    sts = site.client("sts", session)
-    signer = RequestSigner(
-        sts.meta.service_model.service_id, "us-east-1", "sts", "v4", session.get_credentials(), session.events
-    )
-    request = {
-        "method": "GET",
-        "url": f"{site.world.endpoint_url}/?Action=GetCallerIdentity&Version=2011-06-15",
-        "body": {},
-        "headers": {"x-k8s-aws-id": cluster},
-        "context": {},
-    }
-    url = signer.generate_presigned_url(request, region_name="us-east-1", expires_in=60, operation_name="")
-    return "k8s-aws-v1." + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
-
-
-def review(site: Site, given: str, cluster: str = "camp") -> dict[str, Any]:
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": given}}
-    url = f"{site.world.endpoint_url}/_site/token-review/{cluster}"
-    return dict(requests.post(url, json=body, timeout=5).json()["status"])
-
-
-def test_a_token_of_the_clusters_creator_is_a_cluster_admin(site: Site, cluster: str) -> None:
-    status = review(site, token(site.session, site, "camp"))
-    assert status["authenticated"] and status["user"]["groups"] == ["eks:cluster-admin"]
-    assert status["user"]["username"] == "arn:aws:iam::123456789012:user/operator"
-
-
-def test_tokens_for_another_cluster_or_of_strangers_or_forged_are_nobodys(
-    site: Site, cluster: str, node_role: str
-) -> None:
-    assert not review(site, token(site.session, site, "other"))["authenticated"]
-    assert not review(site, token(assume(site, role(site, "stranger", "ec2.amazonaws.com"), "me"), site, "camp"))[
-        "authenticated"
-    ]
-    forged = boto3.Session(site.world.operator_key[0], "wrong", region_name="us-east-1")
-    assert not review(site, token(forged, site, "camp"))["authenticated"]
-    assert not review(site, "k8s-aws-v1.bm90IGEgdXJs")["authenticated"]
-
-
-def test_a_nodes_token_names_the_node_while_its_instance_runs(
-    site: Site, cluster: str, subnets: list[str], node_role: str
-) -> None:
-    create_group(site, "who", node_role, subnets)
-    machine = until(lambda: of_group(site, "who"))[0]
-    given = token(assume(site, node_role, machine.settings["instance_id"]), site, "camp")
-    user = review(site, given)["user"]
-    assert user["username"] == f"system:node:{machine.settings['hostname']}"
-    assert set(user["groups"]) == {"system:nodes", "system:bootstrappers"}
-    delete_group(site, "who")
-    assert not review(site, given)["authenticated"]
-
-
-def test_an_access_entry_lets_a_role_in_with_its_groups(site: Site, cluster: str) -> None:
-    arn = role(site, "steward", "pods.eks.amazonaws.com")
-    eks = site.client("eks")
-    eks.create_access_entry(clusterName="camp", principalArn=arn, kubernetesGroups=["stewards"])
-    eks.associate_access_policy(
-        clusterName="camp", principalArn=arn, policyArn=CLUSTER_ADMIN, accessScope={"type": "cluster"}
-    )
-    assert (
-        len(eks.list_associated_access_policies(clusterName="camp", principalArn=arn)["associatedAccessPolicies"]) == 1
-    )
-    user = review(site, token(assume(site, arn, "one"), site, "camp"))["user"]
-    assert user["username"] == "arn:aws:sts::123456789012:assumed-role/steward/one"
-    assert user["groups"] == ["stewards", "eks:cluster-admin"]
-    eks.delete_access_entry(clusterName="camp", principalArn=arn)
-    assert not review(site, token(assume(site, arn, "one"), site, "camp"))["authenticated"]
-
-
-def test_a_pod_gets_its_roles_credentials_through_the_nodes_role_and_no_more(
-    site: Site, cluster: str, node_role: str
-) -> None:
-    site.client("s3").create_bucket(Bucket="state")
-    read = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::state/campaigns/*"}
-    arn = role(site, "trainer", "pods.eks.amazonaws.com", policy=read)
-    subject = {"clusterName": "camp", "namespace": "campaign", "serviceAccount": "trainer"}
-    association = site.client("eks").create_pod_identity_association(**subject, roleArn=arn)["association"]
-    node = assume(site, node_role, "i-0123")
-    seen = site.client("eks-auth", node).assume_role_for_pod_identity(clusterName="camp", token="campaign/trainer")
-    assert seen["podIdentityAssociation"]["associationId"] == association["associationId"]
-    keys = seen["credentials"]
-    pod = boto3.Session(keys["accessKeyId"], keys["secretAccessKey"], keys["sessionToken"], region_name="us-east-1")
-    site.client("s3").put_object(Bucket="state", Key="campaigns/a", Body=b"1")
-    assert site.client("s3", pod).get_object(Bucket="state", Key="campaigns/a")["Body"].read() == b"1"
-    with pytest.raises(ClientError) as error:
-        site.client("s3", pod).get_object(Bucket="state", Key="other")
-    assert code_of(error) == "AccessDenied"
-    with pytest.raises(ClientError) as error:
-        site.client("eks-auth", node).assume_role_for_pod_identity(clusterName="camp", token="campaign/other")
-    assert code_of(error) == "ResourceNotFoundException"
-    site.client("eks").delete_pod_identity_association(clusterName="camp", associationId=association["associationId"])
-
-
-def test_a_limited_role_is_denied_what_its_policy_does_not_name(site: Site, cluster: str) -> None:
-    see = {"Effect": "Allow", "Action": "eks:Describe*", "Resource": "arn:aws:eks:us-east-1:123456789012:cluster/camp"}
-    session = assume(site, role(site, "viewer", "ec2.amazonaws.com", policy=see), "me")
-    eks = site.client("eks", session)
-    assert eks.describe_cluster(name="camp")["cluster"]["status"] == "ACTIVE"
-    for call in (
-        lambda: eks.describe_cluster(name="other"),
-        lambda: eks.delete_cluster(name="camp"),
-        lambda: eks.list_clusters(),
-    ):
-        with pytest.raises(ClientError) as error:
-            call()
-        assert code_of(error) == "AccessDeniedException"
-    with pytest.raises(ClientError) as error:
-        site.client("autoscaling", session).set_desired_capacity(AutoScalingGroupName="x", DesiredCapacity=0)
-    assert code_of(error) == "AccessDenied"
-    with pytest.raises(ClientError) as error:
-        site.client("ec2", session).describe_instances()
-    assert code_of(error) == "UnauthorizedOperation"
-
-
-def test_whoever_may_not_pass_a_role_cannot_give_it_to_a_node_group(
-    site: Site, cluster: str, subnets: list[str]
-) -> None:
-    create = {"Effect": "Allow", "Action": "eks:*", "Resource": "*"}
-    session = assume(site, role(site, "maker", "ec2.amazonaws.com", policy=create), "me")
-    with pytest.raises(ClientError) as error:
-        site.client("eks", session).create_nodegroup(
-            clusterName="camp", nodegroupName="x", nodeRole="arn:aws:iam::123456789012:role/nodes", subnets=subnets
-        )
-    assert "iam:PassRole" in str(error.value)
-
-
-def test_unsigned_and_forged_requests_are_refused(site: Site) -> None:
-    assert requests.get(site.world.endpoint_url, timeout=5).status_code == 403
-    assert requests.post(f"{site.world.endpoint_url}/moto-api/reset-auth", data="1000", timeout=5).status_code == 404
-    forged = boto3.Session(site.world.operator_key[0], "wrong", region_name="us-east-1")
-    with pytest.raises(ClientError) as error:
-        site.client("sts", forged).get_caller_identity()
-    assert code_of(error) == "SignatureDoesNotMatch"
 
 
 def test_a_builder_gets_a_machine_and_other_instances_do_not(site: Site, subnets: list[str], node_role: str) -> None:

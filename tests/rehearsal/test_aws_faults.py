@@ -10,7 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
-from aws_account import Account, make_user
+from aws_account import Account, make_user, until
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, HTTPClientError, ResponseStreamingError
 
@@ -71,6 +71,18 @@ def test_a_truncated_body_is_shorter_than_it_says(world: World, s3: Any) -> None
     with pytest.raises(ResponseStreamingError):
         s3.get_object(Bucket="faults", Key="long")["Body"].read()
     assert len(s3.get_object(Bucket="faults", Key="long")["Body"].read()) == 1000
+
+
+def test_a_listing_that_lags_shows_what_was_and_then_what_is(world: World, s3: Any) -> None:
+    ask(world, add=[{"service": "s3", "action": "ListObjectsV2", "effect": "stale", "lag_s": 1.0, "times": None}])
+    assert not there(s3, "new")
+    s3.put_object(Bucket="faults", Key="new", Body=b"1")
+    assert not there(s3, "new"), "the listing is of before"
+    until(lambda: there(s3, "new"), 5.0)
+    s3.delete_object(Bucket="faults", Key="new")
+    assert there(s3, "new"), "what is gone is still shown"
+    until(lambda: not there(s3, "new"), 5.0)
+    assert s3.list_objects_v2(Bucket="faults", Prefix="other").get("KeyCount") == 0, "another question, another answer"
 
 
 def test_rules_choose_by_caller_skip_and_share(world: World, s3: Any) -> None:

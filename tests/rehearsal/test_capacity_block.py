@@ -155,3 +155,33 @@ def test_a_block_that_does_not_fit_is_refused_before_the_campaign_s_name_is_take
                                                     Prefix=f"campaigns/{name}/spec")  # fmt: skip
         assert not state.get("Contents")
     camped.spec, camped.plan, camped.names = was
+
+
+def test_ahead_of_its_block_a_campaign_waits_with_nothing_made_and_no_longer_than_the_block_lives(
+    camped: Camp,
+) -> None:
+    was = camped.spec, camped.plan, camped.names
+    camped.ask("blocks", start_in_s=blocks.LEAD.total_seconds() + 6, late_s=0, payment="succeeds", end_in_s=None)
+    bought = buy(camped)
+    use(camped, "early", bought["CapacityReservationId"])
+    try:
+        with camped.opened() as context:
+            near = bought["StartDate"] - blocks.LEAD
+            assert datetime.now(UTC) < near
+            blocks.await_lead(context)
+            assert near <= datetime.now(UTC) < near + timedelta(seconds=20)
+            assert context.deadline == (bought["EndDate"] - timedelta(minutes=40)).replace(microsecond=0)
+            assert "nothing is made yet" in camped.said.getvalue() and not context.state().running_stage
+            assert camped.names.cluster not in camped.client("eks").list_clusters()["clusters"]
+            blocks.await_lead(context)  # its time has come: no further wait
+        camped.ask("blocks", start_in_s=7 * 86400)
+        use(camped, "unpaid", buy(camped)["CapacityReservationId"])
+        with camped.opened() as context:
+            camped.ask("blocks", payment="fails")
+            begun = datetime.now(UTC)
+            with pytest.raises(PermanentError, match=r"payment-failed.*nothing else was made yet"):
+                blocks.await_lead(context)
+            assert datetime.now(UTC) - begun < timedelta(seconds=60), "not only when a week is over"
+    finally:
+        camped.ask("blocks", payment="succeeds")
+        camped.spec, camped.plan, camped.names = was

@@ -32,7 +32,7 @@ from infra.store import LeaseRecord
 
 @pytest.fixture(scope="module")
 def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
-    with camp(tmp_path_factory.mktemp("camp")) as one, pytest.MonkeyPatch.context() as patch:
+    with camp(tmp_path_factory.mktemp("Lager mit Lücke")) as one, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
         yield one
 

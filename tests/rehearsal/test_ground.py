@@ -29,13 +29,18 @@ CI = "ci-driver"
 OPTIONS = {
     "money": {"budget_usd": 100, "deadline": "4h", "freeze_roles": [CI]},
     "storage": {
-        "shared": {"metadata_iops": 6000, "compression": "LZ4"},
+        "shared": {"metadata_iops": 6000, "compression": "LZ4", "efa": True, "capacity_gib": 19200},
         "local": {"layout": "RAID0"},
         "archive": {"storage_class": "GLACIER_IR", "move_after": "14d", "lock_for": "30d"},
     },
     "encryption": {"customer_key": True},
-    "addons": {"prometheus": True, "kueue": True},
+    "addons": {"prometheus": True, "kueue": True, "efa": "dra"},
+    "nodes": {"count": 2, "instance_type": "p5.48xlarge", "ranks_per_node": 1},
 }
+CHARTS = {"jobset", "nvidia-device-plugin", "dcgm-exporter", "kueue", "kube-prometheus-stack", "aws-dranet"}
+ADD_ONS = {
+    "vpc-cni", "kube-proxy", "eks-pod-identity-agent", "coredns", "aws-fsx-csi-driver", "eks-node-monitoring-agent",
+}  # fmt: skip
 
 
 def driver_vpc(camped: Camp) -> dict[str, Any]:
@@ -100,8 +105,34 @@ def test_the_archive_locks_and_moves_what_comes_into_it(camped: Camp, context: C
 def test_the_file_system_is_as_the_spec_says(camped: Camp, context: Context) -> None:
     (system,) = camped.client("fsx").describe_file_systems()["FileSystems"]
     lustre = system["LustreConfiguration"]
+    assert (system["StorageCapacity"], lustre["EfaEnabled"]) == (19200, True)
     assert lustre["MetadataConfiguration"] == {"Mode": "USER_PROVISIONED", "Iops": 6000}
     assert lustre["DataCompressionType"] == "LZ4"
+
+
+def test_add_ons_and_charts_are_those_of_the_spec_and_pods_claim_all_of_a_nodes_efa_devices(
+    camped: Camp, context: Context
+) -> None:
+    eks, objects = camped.client("eks"), camped.plane().api.objects
+    made = eks.list_addons(clusterName=camped.names.cluster)["addons"]
+    assert set(made) == ADD_ONS
+    states = {eks.describe_addon(clusterName=camped.names.cluster, addonName=one)["addon"]["status"] for one in made}
+    assert states == {"ACTIVE"}
+    kinds = [document for document in objects.values()]
+    releases = {one["metadata"]["labels"]["name"] for one in kinds
+                if one["kind"] == "Secret" and one["metadata"].get("labels", {}).get("owner") == "helm"}  # fmt: skip
+    assert releases == CHARTS, "never the device plugin beside the DRA driver"
+    (claim,) = [one for one in kinds if one["kind"] == "ResourceClaimTemplate"]
+    (request,) = claim["spec"]["spec"]["devices"]["requests"]
+    item = catalogue.instance_type(camped.spec.nodes.instance_type)
+    assert request["exactly"]["count"] == item.efa_interfaces == 32
+    repairs = {
+        name: eks.describe_nodegroup(clusterName=camped.names.cluster, nodegroupName=name)["nodegroup"][
+            "nodeRepairConfig"
+        ]["enabled"]
+        for name in (camped.names.gpu_group, camped.names.system_group)
+    }
+    assert repairs == {camped.names.gpu_group: False, camped.names.system_group: True}
 
 
 def test_a_private_endpoint_is_reached_through_the_drivers_network_and_by_nobody_else(
@@ -152,6 +183,37 @@ def test_a_second_up_and_a_refresh_change_nothing(context: Context) -> None:
             continue  # its program is small, and each engine's start costs seconds
         planned = opened.preview().change_summary
         assert {str(kind) for kind, count in planned.items() if count} == {"same"}, (stack, planned)
+
+
+def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Camp, context: Context) -> None:
+    """The engine's word alone: what a driver refuses on a living campaign is another matter."""
+    document = camped.spec.model_dump(mode="json")
+    document["money"]["budget_usd"] = 150
+    document["nodes"]["count"] = 3
+    document["storage"]["shared"] |= {"metadata_iops": 12000, "compression": "NONE"}
+    document["addons"]["prometheus"] = False
+    settings = keeping.campaign_settings(context, context.outputs[Stage.PROVISION]["data_digest"])
+    later = settings.deadline + timedelta(hours=1)
+    changed = settings.model_copy(update={"spec": Spec.model_validate(document), "deadline": later})
+    opened = Engine(context, context.results / "pulumi").stack(context.names.stack, changed.to_config())
+    done = {kind: count for kind, count in (opened.up().summary.resource_changes or {}).items() if count}
+    # The later deadline is in everything's tags; the chart goes with its namespace.
+    assert set(done) == {"same", "update", "delete"} and done["delete"] == 2 and done["update"] > 25, done
+    (system,) = camped.client("fsx").describe_file_systems()["FileSystems"]
+    assert system["LustreConfiguration"]["MetadataConfiguration"]["Iops"] == 12000
+    assert system["LustreConfiguration"]["DataCompressionType"] == "NONE"
+    names, account = camped.names, camped.spec.account
+    (budget,) = camped.client("budgets").describe_budgets(AccountId=account)["Budgets"]
+    assert float(budget["BudgetLimit"]["Amount"]) == 150
+    schedule = camped.client("scheduler").get_schedule(Name=names.schedule)
+    assert schedule["ScheduleExpression"] == f"at({later.astimezone(UTC):%Y-%m-%dT%H:%M:%S})"
+    group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
+    assert camped.client("eks").describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["maxSize"] == 4
+    wanted = {"Key": "bivouac:expires", "Value": f"{later.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+    (vpc,) = [one for one in camped.client("ec2").describe_vpcs()["Vpcs"] if one["CidrBlock"] == "10.42.0.0/16"]
+    assert wanted in vpc["Tags"] and wanted in system["Tags"]
+    again = opened.preview().change_summary
+    assert {str(kind) for kind, count in again.items() if count} == {"same"}, again
 
 
 def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(camped: Camp, context: Context) -> None:

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,47 +26,108 @@ from infra.names import PROJECT
 from infra.rehearsal.aws.world import Call
 
 LEASE_S = 6.0
-drivers: list[subprocess.Popen[str]] = []
 READS = ("Get", "List", "Describe", "Head", "AssumeRole")
+SLOW_S = 5
 
 
-@pytest.fixture
-def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Camp]:
-    """A campaign whose cluster takes its time to be created."""
-    monkeypatch.setenv("BIVOUAC_LEASE_SECONDS", str(LEASE_S))
-    with camp(tmp_path) as made:
-        monkeypatch.setenv("BIVOUAC_SITE", "in-process")
+@dataclass
+class Struck:
+    """What was seen of drivers that were struck one after the other, each in the middle of another creation."""
+
+    held: Camp
+    outlived: list[str] = field(default_factory=list)
+    """Drivers whose engine was still there when its time was over."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """Driver -> exit code."""
+    locked: list[str] = field(default_factory=list)
+    """Locks after the one that was interrupted politely."""
+    pending: Any = None
+    woken: list[str] = field(default_factory=list)
+    """What the stopped one asked for once it woke up, after another one had finished."""
+
+    def words(self, driver: str) -> str:
+        return (self.held.folder / f"{driver}.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+    with camp(tmp_path_factory.mktemp("camp")) as made, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BIVOUAC_LEASE_SECONDS", str(LEASE_S))
+        patch.setenv("BIVOUAC_SITE", "in-process")
         # No image can be baked on the machines here: the record says that it was.
         outputs = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False}
         with made.opened() as context:
             context.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
             context.store.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=0.0, outputs=outputs)
-        made.ask("faults", add=[{"service": "eks", "action": "CreateCluster", "effect": "delay", "delay_s": 5}])
         yield made
-        for driver in drivers:
+
+
+@pytest.fixture(scope="module")
+def struck(held: Camp) -> Iterator[Struck]:
+    """One campaign carries a driver that is killed, one that is stopped and one that is interrupted."""
+    drivers, seen = dict[str, subprocess.Popen[str]](), Struck(held)
+    try:
+        for name, action in (("killed", "CreateCluster"), ("stopped", "CreateNodegroup"), ("asked", "CreateAddon")):
+            driver = drivers[name] = drive(held, name, action)
+            assert engines(held), f"the engine of the {name} one runs"
+            driver.send_signal(SIGNALS[name])
+            if name != "stopped":
+                seen.ends[name] = driver.wait(60)
+            if name == "asked":
+                seen.locked = locks(held)
+            seen.outlived += ended(held, name, LEASE_S if name == "stopped" else 0.0)
+        with held.opened() as context:
+            provision.run(context)
+            stack = Engine(context, held.folder / "look").stack(held.names.stack, {})
+            seen.pending = (stack.export_stack().deployment or {}).get("pending_operations")
+        listener = partial(_heard, seen.woken)
+        held.world.faults.append(listener)
+        drivers["stopped"].send_signal(signal.SIGCONT)
+        seen.ends["stopped"] = drivers["stopped"].wait(60)
+        held.world.faults.remove(listener)
+        yield seen
+    finally:
+        for driver in drivers.values():
             driver.kill()
             driver.wait()
-        drivers.clear()
 
 
-def drive(held: Camp) -> subprocess.Popen[str]:
-    """`bivouac run` in a process of its own, in the middle of creating the cluster."""
-    path = held.folder / "campaign.json"
+SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "asked": signal.SIGINT}
+
+
+def _heard(calls: list[str], call: Call) -> None:
+    calls.append(f"{call.service}:{call.action} {call.path}")
+
+
+def drive(held: Camp, name: str, action: str) -> subprocess.Popen[str]:
+    """`bivouac run` in a process of its own, in the middle of such a creation."""
+    path, log = held.folder / "campaign.json", held.folder / f"{name}.log"
     path.write_text(held.spec.model_dump_json())
-    log = (held.folder / "driver.log").open("w")
-    driver = subprocess.Popen(
-        [sys.executable, "-m", "infra.cli", "run", str(path)], cwd=ROOT, env=os.environ, stdout=log, stderr=log,
-        text=True, start_new_session=True,
-    )  # fmt: skip
-
-    drivers.append(driver)
+    (rule,) = held.ask("faults", add=[{"service": "eks", "action": action, "effect": "delay", "delay_s": SLOW_S}])[
+        "added"
+    ]
+    with log.open("w") as words:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "infra.cli", "run", str(path)], cwd=ROOT, env=os.environ, stdout=words,
+            stderr=words, text=True, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
 
     def creating() -> bool:
-        assert driver.poll() is None, (held.folder / "driver.log").read_text()
-        return bool(held.ask("faults")["rules"][0]["hits"])
+        assert driver.poll() is None, log.read_text()
+        return any(one["id"] == rule and one["hits"] for one in held.ask("faults")["rules"])
 
-    until(creating, 90)
+    until(creating, 180)
     return driver
+
+
+def ended(held: Camp, name: str, lease_s: float) -> list[str]:
+    """The driver's name where its engine is still there after lease and bound, with what a busy machine takes."""
+    try:
+        until(lambda: not engines(held), lease_s + leash.BOUND_S + 10)
+    except AssertionError:
+        return [name]
+    return []
 
 
 def engines(held: Camp) -> list[int]:
@@ -77,57 +140,34 @@ def locks(held: Camp) -> list[str]:
     return [item["Key"] for item in found.get("Contents", ())]
 
 
-def finish(held: Camp) -> None:
-    """The next driver provisions; afterwards there is one of each, no lock, nothing pending."""
-    with held.opened() as context:
-        provision.run(context)
-        stack = Engine(context, held.folder / "look").stack(held.names.stack, {})
-        assert not (stack.export_stack().deployment or {}).get("pending_operations")
-    assert not locks(held)
+def test_no_engine_outlives_its_driver(struck: Struck) -> None:
+    assert struck.outlived == []
+    assert struck.ends["killed"] == -signal.SIGKILL
+
+
+def test_the_next_driver_finishes_with_one_of_each_and_nothing_pending(struck: Struck) -> None:
+    held = struck.held
+    assert not locks(held) and not struck.pending
     assert held.client("eks").list_clusters()["clusters"] == [held.names.cluster]
-    asked = [row["action"] for row in held.ask("changes")["changes"]]
-    assert asked.count("CreateCluster") == 1, "the one that was coming is taken, not destroyed and made again"
+    asked = Counter(row["action"] for row in held.ask("changes")["changes"])
+    assert asked["CreateCluster"] == 1, "the one that was coming is taken, not destroyed and made again"
+    assert asked["CreateNodegroup"] == 2 and asked["CreateFileSystem"] == 1, asked
     by_tag = [{"Name": "tag:bivouac:campaign", "Values": [held.spec.campaign]}]
     assert len(held.client("ec2").describe_vpcs(Filters=by_tag)["Vpcs"]) == 1
     assert len(held.client("ec2").describe_nat_gateways(Filters=by_tag)["NatGateways"]) == 1
 
 
-def test_a_killed_drivers_engine_ends_and_the_next_driver_finishes(held: Camp) -> None:
-    driver = drive(held)
-    assert engines(held)
-    driver.kill()
-    driver.wait()
-    until(lambda: not engines(held), leash.BOUND_S + 10)
-    finish(held)
+def test_a_stopped_driver_wakes_to_touch_nothing(struck: Struck) -> None:
+    assert [call for call in struck.woken if not call.split(":")[1].startswith(READS)] == []
+    assert struck.ends["stopped"] == LeaseLost.exit_code, struck.words("stopped")
+    assert "lease of drilled is lost" in struck.words("stopped")
 
 
-def test_a_stopped_driver_loses_its_engine_and_wakes_to_touch_nothing(held: Camp) -> None:
-    driver = drive(held)
-    driver.send_signal(signal.SIGSTOP)
-    until(lambda: not engines(held), LEASE_S + leash.BOUND_S + 10)
-    finish(held)
-    calls: list[str] = []
-
-    def record(call: Call) -> None:
-        if not call.action.startswith(READS):
-            calls.append(f"{call.service}:{call.action} {call.path}")
-
-    held.world.faults.append(record)
-    driver.send_signal(signal.SIGCONT)
-    code = driver.wait(60)
-    assert calls == []
-    assert code == LeaseLost.exit_code, (held.folder / "driver.log").read_text()
-    assert "lease of drilled is lost" in (held.folder / "driver.log").read_text()
-
-
-def test_ctrl_c_lets_the_engine_finish_and_leaves_no_lock(held: Camp) -> None:
-    driver = drive(held)
-    driver.send_signal(signal.SIGINT)
-    assert driver.wait(60) == 130
-    said = (held.folder / "driver.log").read_text()
+def test_ctrl_c_lets_the_engine_finish_and_leaves_no_lock(struck: Struck) -> None:
+    said = struck.words("asked")
+    assert struck.ends["asked"] == 130, said
     assert "letting pulumi finish" in said and "Traceback" not in said
-    assert not engines(held) and not locks(held)
-    finish(held)
+    assert struck.locked == []
 
 
 def test_a_lock_that_a_person_took_is_waited_for(held: Camp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from deepspeed.runtime.fp16.loss_scaler import LossScaler
 
-from trainer.checkpoint.deepspeed_engine import HostCopyEngine, load_safely
+from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden, load_safely
 from trainer.checkpoint.fence import check_fence, raise_fence
 from trainer.checkpoint.files import copy_durably, digest_of, durable
-from trainer.checkpoint.tiers import Tier
+from trainer.checkpoint.tiers import RESHAPING, Tier
 from trainer.contract import Manifest, OptimizerConfig
 from trainer.errors import Fenced, StorageError
 from trainer.schedule import learning_rate
@@ -64,6 +66,17 @@ def test_retention_removes_steps_that_never_committed(tier: Tier) -> None:
 def test_a_step_without_a_manifest_is_not_committed(tier: Tier) -> None:
     tier.folder(50).mkdir()
     assert tier.steps()[0] == 50 and committed(tier)[0] == 40
+
+
+def test_what_a_killed_attempt_left_of_reshaping_goes_and_a_newer_ones_stays(tier: Tier) -> None:
+    for attempt in (1, 2, 3):
+        (tier.root / f"{RESHAPING}00000040-{attempt:04d}" / "universal").mkdir(parents=True)
+    assert tier.clean({(step, 1) for step in tier.steps()}, attempt=2) == [
+        f"{RESHAPING}00000040-0001",
+        f"{RESHAPING}00000040-0002",
+    ]
+    assert [path.name for path in tier.root.glob(".*")] == [f"{RESHAPING}00000040-0003"]
+    assert committed(tier) == [40, 30, 20, 10]
 
 
 def test_a_fence_lets_the_newest_attempt_pass_and_stops_older_ones(tmp_path: Path) -> None:
@@ -119,14 +132,52 @@ def test_a_load_never_executes_code_of_the_checkpoint(tmp_path: Path, monkeypatc
     assert not (tmp_path / "harmed").exists()
 
 
+def test_sound_shards_that_are_looked_at_side_by_side_are_all_taken(tmp_path: Path) -> None:
+    path = tmp_path / "shard.pt"
+    torch.save({"scaler": LossScaler(1.0)}, path)
+
+    def look(_: int) -> str:
+        with path.open("rb") as file:
+            why = forbidden(file)
+            file.seek(0)
+            return why or str(load_safely(file) and "")
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(look, range(200))) == {""}
+
+
+class Engine:
+    """What DeepSpeed's engine does in a save: it hands a state that is alive to its checkpoint engine."""
+
+    optimizer, save_zero_checkpoint = None, False
+
+    def __init__(self) -> None:
+        self.checkpoint_engine = HostCopyEngine(lambda path, file: None)
+        self.weight = torch.ones(3)
+
+    def _save_checkpoint(self, root: str, tag: str) -> None:
+        self.checkpoint_engine.save({"module": {"a": self.weight, "b": [self.weight]}}, f"{root}/{tag}/shard.pt")
+
+
 def test_a_saved_state_is_a_copy_that_later_steps_do_not_change(tmp_path: Path) -> None:
-    engine = HostCopyEngine(lambda path, file: None)
-    weight = torch.ones(3)
-    engine.save({"module": {"a": weight, "b": [weight]}}, str(tmp_path / "shard.pt"))
-    weight.add_(1)
-    (snapshot,) = engine.take()
+    engine = Engine()
+    (snapshot,) = engine.checkpoint_engine.collect(engine, tmp_path, "attempt-0001")
+    engine.weight.add_(1)
+    assert snapshot.path == tmp_path / "attempt-0001/shard.pt"
     assert snapshot.state["module"]["a"].tolist() == [1, 1, 1]
     assert snapshot.state["module"]["b"][0] is snapshot.state["module"]["a"]
+
+
+def test_every_save_fills_the_buffers_that_were_made_ahead_of_the_first(tmp_path: Path) -> None:
+    engine = Engine()
+    engine.checkpoint_engine.foresee(engine)()
+    places = {buffer.data_ptr() for buffer in engine.checkpoint_engine.buffers.values()}
+    assert len(places) == 1
+    for _ in range(2):
+        (snapshot,) = engine.checkpoint_engine.collect(engine, tmp_path, "attempt-0001")
+        assert {snapshot.state["module"]["a"].data_ptr()} == places
+        engine.weight.add_(1)
+    assert snapshot.state["module"]["a"].tolist() == [2, 2, 2]
 
 
 def test_the_learning_rate_warms_up_and_then_falls_to_its_minimum() -> None:

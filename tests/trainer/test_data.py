@@ -16,64 +16,15 @@ import numpy as np
 import pyarrow
 import pytest
 import zstandard
+from data_sets import ROOT, content, decoded, quiet, recipe, simple, texts, write_text
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
-from trainer.contract import DataManifest, Parameters
-from trainer.contract.recipe import Recipe, Source
+from trainer.contract.recipe import Source
 from trainer.data import documents
-from trainer.data.indexed import read_lengths
+from trainer.data.inputs import list_source
 from trainer.data.prepare import make, prepare
-from trainer.data.reader import TokenRow, folder_opener, open_data
 from trainer.errors import DataError
-
-ROOT = Path(__file__).parents[2]
-
-
-def write_text(root: Path, documents: int = 12) -> Path:
-    root.mkdir()
-    for index in range(documents):
-        words = (f"word{number % (index + 3)} of document {index}\n" for number in range(300))
-        (root / f"{index}.txt").write_text("".join(words))
-    return root
-
-
-def quiet(stage: str, part: float) -> None:
-    """Nobody listens."""
-
-
-def simple(source: Path, out: Path, pattern: str = "*.txt", vocabulary: int = 270) -> DataManifest:
-    return prepare(source, pattern, None, 0.2, 5, vocabulary, out, quiet)
-
-
-def recipe(*sources: Path | Source, vocabulary: int = 300, **parameters: Any) -> Recipe:
-    made = [
-        each if isinstance(each, Source) else Source(name=f"s{number}", location=str(each))
-        for number, each in enumerate(sources)
-    ]
-    rules = Parameters(**{"held_out": 0.2, "seed": 5, "shard_tokens": 2000, **parameters})
-    return Recipe(sources=tuple(made), parameters=rules, vocabulary=vocabulary)
-
-
-def content(root: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(root.iterdir()) if not path.name.startswith(".")}
-
-
-def texts(count: int, seed: int = 1) -> list[str]:
-    chance = random.Random(seed)
-    words = ["camp", "node", "lease", "rank", "ümlaut", "shard", "step", "日本"]
-    return [" ".join(chance.choices(words, k=chance.randint(5, 200))) + f" {index}\n" for index in range(count)]
-
-
-def decoded(out: Path, manifest: DataManifest, part: str = "train") -> list[str]:
-    """Every document of a part, through the index, as text."""
-    tokenizer, found = Tokenizer.from_file(str(out / "tokenizer.json")), []
-    for shard in getattr(manifest, part):
-        ids = np.fromfile(out / shard.file, dtype=manifest.dtype)
-        for document in np.split(ids, np.cumsum(read_lengths(out / shard.index))[:-1]):
-            assert document[-1] == manifest.end_of_document
-            found.append(tokenizer.decode(document[:-1].tolist(), skip_special_tokens=False))
-    return found
 
 
 def test_preparing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -245,6 +196,16 @@ def test_what_is_left_out_is_counted_by_reason_and_shown(tmp_path: Path) -> None
     assert sum(shown["lengths"]) == 60 and len(shown["samples"]) >= 3
 
 
+def test_a_compressed_text_is_whole_however_its_words_lie(tmp_path: Path) -> None:
+    written = " " + "x" * 3000 + " " + "y" * 2000
+    path = tmp_path / "text.txt.gz"
+    path.write_bytes(gzip.compress(written.encode()))
+    (file,) = list_source(Source(location=str(path)), None, 1)
+    pieces = list(documents.documents(documents.Span(file), "text", 1024))
+    assert "".join(piece.text for piece in pieces) == written
+    assert all(len(piece.content) <= 1024 for piece in pieces)
+
+
 def test_text_that_looks_like_the_end_of_a_document_does_not_end_one(tmp_path: Path) -> None:
     wanted = [f"{text} <|end|> and on" for text in texts(50)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in wanted))
@@ -329,47 +290,3 @@ def test_input_that_cannot_be_used_is_refused_with_what_was_seen(
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such data folder"):
         simple(tmp_path / "nowhere", tmp_path / "out")
-
-
-@pytest.mark.parametrize("name", ["train-00000.bin", "train-00000.idx"])
-def test_a_reader_refuses_a_shard_with_a_changed_byte_and_names_it(tmp_path: Path, name: str) -> None:
-    simple(write_text(tmp_path / "text"), tmp_path / "out")
-    shard = tmp_path / "out" / name
-    shard.write_bytes(b"\x01" + shard.read_bytes()[1:])
-    with pytest.raises(DataError, match=name):
-        open_data(tmp_path / "out", "", 270, 16, 5)
-
-
-def test_a_model_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    simple(write_text(tmp_path / "text"), tmp_path / "out")
-    with pytest.raises(DataError, match="differ in size"):
-        open_data(tmp_path / "out", "", 301, 16, 5)
-
-
-def test_sequences_are_the_windows_of_the_token_row_across_shards(tmp_path: Path) -> None:
-    manifest = make(recipe(write_text(tmp_path / "text"), vocabulary=270), tmp_path / "out", quiet, cores=1)
-    assert len(manifest.train) > 2
-    reader = open_data(tmp_path / "out", "", 270, 16, 5)
-    row = np.concatenate([np.fromfile(tmp_path / "out" / shard.file, dtype="<i2") for shard in manifest.train])
-    windows = {tuple(row[i * 16 : i * 16 + 17]) for i in range(reader.samples)}
-    seen = [tuple(sequence) for sequence in reader.batch(range(reader.samples))]
-    assert set(seen) == windows
-    assert [tuple(s) for s in reader.batch(range(3, 5))] == seen[3:5]
-
-
-def test_windows_cross_the_boundary_of_shards(tmp_path: Path) -> None:
-    from trainer.contract import TokenShard
-
-    shards, at = [], 0
-    for index, count in enumerate((5, 2, 13)):
-        np.arange(at, at + count, dtype="<i2").tofile(tmp_path / f"{index}.bin")
-        digests = {"sha256": "", "index_sha256": ""}
-        shards.append(TokenShard(file=f"{index}.bin", tokens=count, documents=1, **digests))
-        at += count
-    row = TokenRow(tuple(shards), "int16", folder_opener(tmp_path))
-    for start in range(12):
-        for length in range(1, 9):
-            out = np.empty(length, dtype=np.int16)
-            row.copy_window(start, out)
-            assert out.tolist() == list(range(start, start + length))
-    assert [shard.file for shard in row.shards_of(4, 7)] == ["0.bin", "1.bin"]

@@ -110,7 +110,7 @@ def test_evaluation_refuses_a_damaged_checkpoint(twin: Attempt, tmp_path: Path) 
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_resume_is_bit_equal_with_every_zero_stage_and_two_ranks_per_node(
     stage: int, world: World, config: TrainConfig, tmp_path: Path
 ) -> None:

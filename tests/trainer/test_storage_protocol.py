@@ -12,12 +12,14 @@ import pytest
 import torch
 from test_checkpoint_parts import Harmful, committed, manifest
 
+from trainer.checkpoint.commit import Progress
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, Shard, parse_manifest
 from trainer.errors import Fenced
 
 sys.path.append(str(Path(__file__).parents[1] / "drills"))
 
+import storage_gang
 from storage_gang import Camp, Orders, run_attempt
 
 
@@ -57,6 +59,19 @@ def test_a_last_step_that_only_the_nodes_hold_is_brought_to_the_shared_tier_by_t
     assert tiers["shared"].drop(30, attempt=1)
     assert run_attempt(camp, Orders(2)) == [0]
     assert restored(camp, 2) == [(30, True)] and committed(tiers["shared"])[0] == 30
+
+
+def test_shards_of_two_steps_never_come_under_one_manifest(tmp_path: Path) -> None:
+    camp = Camp(tmp_path, 2, 1)
+
+    def a_step_late(rank: int) -> None:
+        if rank == 1:
+            storage_gang.Progress = lambda step, *rest: Progress(step + 1, *rest)  # type: ignore[misc, assignment]
+
+    codes = run_attempt(camp, Orders(1, (10,), sabotage=a_step_late))
+
+    assert 0 not in codes and {event["reason"] for event in camp.events(1, "ended")} == {"diverged"}
+    assert not any(committed(tier) for tier in camp.every_tier().values())
 
 
 def test_a_stale_attempt_never_replaces_the_manifest_of_a_newer_one(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_errors_are_shown_with_place_value_and_cure_and_exit_64(spec_file: Any) 
 
 
 def test_findings_in_json_carry_all_their_fields(spec_file: Any) -> None:
-    code, text = _run(check_command, spec_file({"training.zero_stage": 3}).path, json=True)
+    code, text = _run(check_command, spec_file({"training.global_batch": 12}).path, json=True)
     answer = json.loads(text)
     (error,) = [finding for finding in answer["findings"] if finding["level"] == "error"]
     assert code == 64 and answer["ok"] is False

@@ -1,13 +1,19 @@
-"""A clock that is set back or forth turns no event around and does not break a fold."""
+"""A clock that is set back or forth turns no event around, breaks no fold, hides no leak and no money."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.events import Event, Kind, Stage, fold, ordered
+from infra.lifecycle.looks.evidence import Knowledge
+from infra.lifecycle.looks.thing import Thing
+from infra.meter import spent
+from infra.names import Names
 
 NOON = datetime(2026, 8, 1, 12, tzinfo=UTC)
 
@@ -40,3 +46,23 @@ def test_a_stage_that_ended_an_hour_before_it_began_has_ended() -> None:
 def test_without_a_jump_time_alone_orders_writers() -> None:
     first, second, third = _event("b", 0, 0), _event("a", 0, 1), _event("b", 1, 2)
     assert ordered([third, second, first]) == (first, second, third)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=-9), timedelta(), timedelta(hours=9)])
+def test_what_was_not_there_before_is_a_suspect_whatever_the_drivers_clock_says(ahead: timedelta) -> None:
+    """AWS stamps what it makes, the driver stamps its events: their clocks need not agree."""
+    known = Knowledge(Names("k2"), began=NOON + ahead, before={"volume": frozenset({"vol-old"})})
+    there, fresh = (Thing(id, created=NOON + timedelta(hours=1)) for id in ("vol-old", "vol-new"))
+    assert [one.thing.id for one in known.suspects({"volume": [there, fresh]})] == ["vol-new"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-90, 90), st.sampled_from(list(Stage))), max_size=12))
+def test_no_clock_turns_the_meter_back(steps: list[tuple[str, int, Stage]]) -> None:
+    events = [
+        _event(writer, number, minutes, Kind.STAGE_STARTED, stage=stage)
+        for number, (writer, minutes, stage) in enumerate(steps)
+    ]
+    live = {"spent_usd": 7.5, "at": (NOON + timedelta(minutes=30)).isoformat()}
+    for now in (NOON - timedelta(hours=3), NOON, NOON + timedelta(hours=3)):
+        assert spent(events, live, Decimal(1), Decimal(20), now) >= Decimal("7.5")
+        assert spent(events, None, Decimal(1), Decimal(20), now) >= 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalogue import instance_types
+from infra.catalogue import instance_type, instance_types
 from infra.catalogue.hardware import gpu_expectation
 from infra.lifecycle.expecting import baked_versions, expectation_of, read_versions, shared_floor_mb_s
 from tests.example import example_spec
@@ -56,4 +56,12 @@ def test_every_type_of_the_catalogue_says_what_its_gpus_must_show(item: object) 
     wanted = gpu_expectation(item)  # type: ignore[arg-type]
     assert (wanted is None) == (item.maker == "neuron")  # type: ignore[attr-defined]
     if wanted is not None:
-        assert wanted.nvlinks in (0, 12, 18) and (wanted.nvlinks == 0 or wanted.count == 8)
+        # None is insisted on where no source states how many there are: a sound node must not be replaced for a guess.
+        assert wanted.nvlinks == (item.nvlinks or 0)  # type: ignore[attr-defined]
+
+
+def test_links_that_no_source_states_are_not_insisted_on() -> None:
+    guessed = gpu_expectation(instance_type("p6-b300.48xlarge"))
+    assert guessed is not None and (guessed.nvlinks, guessed.nvswitch) == (0, True), (
+        "its fabric is judged where it is told"
+    )

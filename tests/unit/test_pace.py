@@ -37,6 +37,12 @@ def test_the_overhead_stays_below_the_bound_however_often_the_job_fails(mtbf: fl
     assert chosen.overhead() <= MAX_OVERHEAD
 
 
+def test_a_new_interval_holds_for_no_rank_before_all_have_heard_it() -> None:
+    first = pace()
+    assert one_save(first, stall=0.5, dip=0.5) == first.wanted > 10
+    assert first.every == 10, "else the first rank would save a step before the others"
+
+
 def test_a_change_is_logged_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     one_save(pace(), stall=0.5, dip=0.5)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -46,8 +52,41 @@ def test_a_change_is_logged_with_its_reason(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_an_interval_of_the_spec_stays(capsys: pytest.CaptureFixture[str]) -> None:
-    assert one_save(pace(fixed=True), stall=5.0, dip=5.0) == 10
-    assert "cadence" not in capsys.readouterr().out
+    chosen = pace(fixed=True)
+    assert one_save(chosen, stall=5.0, dip=5.0) == one_save(chosen, stall=5.0, dip=5.0) == 10
+    said = capsys.readouterr().out
+    assert "cadence" not in said and said.count("saving_too_dear") == 1
+
+
+def test_where_the_disk_never_rests_the_interval_still_grows_until_it_does() -> None:
+    chosen = pace(every=1)
+    for _ in range(3):
+        chosen.saved(0.01)
+        for _ in range(40):
+            chosen.stepped(1.0, writing=True)
+    assert chosen.every >= 40
+
+
+def test_steps_far_shorter_than_the_stall_are_saved_seldom_enough() -> None:
+    chosen = pace(every=1, steps=10**9)
+    for _ in range(20):
+        chosen.stepped(1e-3, writing=False)
+    chosen.saved(2.0)
+    chosen.committed(30.0)
+    assert chosen.overhead() <= MAX_OVERHEAD and chosen.every >= 200_000
+
+
+def test_what_was_said_of_the_grace_period_is_taken_back_when_the_shared_tier_slows_down(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chosen = pace(grace_s=60.0)
+    for shared in (1.0, 2.0, 100.0, 100.0):
+        for _ in range(3):
+            chosen.stepped(1.0, writing=False)
+        chosen.saved(0.1)
+        chosen.committed(5.0, shared)
+    said = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
+    assert [event for event in said if event.startswith("grace")] == ["grace_fits", "grace_too_short"]
 
 
 @pytest.mark.parametrize(("write", "event"), [(5.0, "grace_fits"), (90.0, "grace_too_short")])

@@ -175,3 +175,24 @@ def test_figures_are_rounded_half_up_without_exponent() -> None:
     assert str(figure("x", 1e9, "s", "f").value) == "1000000000"
     assert str(figure("x", 0.1 + 0.2, "s", "f").value) == "0.3"
     assert str(cents(Decimal("0.005"))) == "0.01"
+
+
+def test_a_blocks_whole_fee_is_in_the_plan_whatever_of_it_is_used(spec_file: Any) -> None:
+    block = {
+        "nodes.instance_type": "p5en.48xlarge", "nodes.capacity": "capacity-block", "nodes.usd_per_hour": "41.61",
+        "nodes.reservation_id": "cr-0123456789abcdef0", "training.global_batch": 64, "money.budget_usd": 5000,
+    }  # fmt: skip
+    without = make_plan(spec := spec_file(block).spec, survey(spec))
+    plan = make_plan(spec := spec_file(block | {"nodes.block_fee_usd": "1997.28"}).spec, survey(spec))
+    lines = {line.name: line for line in plan.cost}
+    assert lines["GPU nodes"].usd + lines["capacity block, unused"].usd == Decimal("1997.28")
+    assert lines["GPU nodes"].usd > 0 and "1,997.28 USD paid at once" in lines["capacity block, unused"].formula
+    rest = lines["capacity block, unused"].usd
+    assert plan.totals.usd.value == without.totals.usd.value + rest
+    assert plan.totals.usd_per_hour == without.totals.usd_per_hour, "what is paid already does not tick"
+    until = Decimal(str(spec.money.deadline.total_seconds())) / 3600
+    left = max(Decimal(0), Decimal("1997.28") - until * lines["GPU nodes"].usd_per_hour)
+    at_deadline = plan.totals.usd_at_deadline.value - without.totals.usd_at_deadline.value
+    assert abs(at_deadline - left) <= Decimal("0.01")
+    spent = make_plan(spec := spec_file(block | {"nodes.block_fee_usd": "1"}).spec, survey(spec))
+    assert next(line.usd for line in spent.cost if line.upfront_usd is not None) == 0

@@ -14,7 +14,7 @@ from infra.events import Event, Kind, Stage
 from infra.plan import make_plan
 from infra.reporting import Cause, Record, build
 from infra.reporting.money import allot
-from infra.spec import load
+from infra.spec import Capacity, load
 from infra.survey import survey
 from tests.unit.campaign_story import BEGUN, Story, abandoned, failed, held, whole, with_a_node_lost
 from tests.unit.conftest import CAMPAIGNS
@@ -131,3 +131,19 @@ def test_parts_are_rounded_so_that_they_add_up_and_none_moves_by_a_unit(parts: l
     rounded = allot(parts, unit)
     assert sum(rounded) == sum(parts).quantize(unit)
     assert all(abs(mine - part) < unit for mine, part in zip(rounded, parts, strict=True))
+
+
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("fee", [Decimal("0.001"), Decimal(500)])
+def test_a_capacity_blocks_fee_is_paid_in_full_whatever_its_nodes_did(story: Callable[[], Story], fee: Decimal) -> None:
+    nodes = SPEC.nodes.model_copy(
+        update={"capacity": Capacity.CAPACITY_BLOCK, "block_fee_usd": fee, "usd_per_hour": Decimal(5)}
+    )
+    spec = SPEC.model_copy(update={"nodes": nodes})
+    report = build(story().record(spec, make_plan(spec, survey(spec)), 192.0))
+    items = {item.name: item for item in report.money.items}
+    gpu, rest = items["GPU nodes"].usd, items["capacity block, unused"].usd
+    assert (gpu > 0) == (report.gpu_s > 0)
+    assert abs(max(fee, gpu) - gpu - rest) <= report.money.resolution_usd
+    assert sum(item.usd for item in report.money.items) == report.money.total_usd
+    assert any("paid at once" in one for one in report.money.assumptions)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,19 @@ def test_the_steward_records_both_tiers_and_only_what_changed(tmp_path: Path, mo
     assert not damaged[0].committed and len(record.put) == 2
     server.shutdown()
     server.server_close()
+
+
+def test_looks_do_not_queue_up_behind_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "_EVERY_S", 0.0)
+    silent = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr(tiers, "AGENT_PORT", silent.getsockname()[1])
+    monkeypatch.setattr(tiers, "_TIMEOUT_S", 0.2)
+    watch = TierWatch(Record(), tmp_path / "shared")  # type: ignore[arg-type]
+    for _ in range(20):
+        watch.tell({"pod": "127.0.0.1"})
+    looking = [thread for thread in threading.enumerate() if thread.name == "tiers"]
+    assert len(looking) == 1 and looking[0].daemon, "else the steward could not end while a file system hangs"
+    looking[0].join(10)
+    watch.tell({})
+    assert looking[0] not in threading.enumerate()
+    silent.close()

@@ -22,7 +22,7 @@ from trainer.checkpoint.tiers import Limits, Tier, Tiers
 from trainer.checkpoint.worker import Worker
 from trainer.checkpoint.writing import Unchanged, Writing, merge, rng_state, twin_of
 from trainer.contract import CheckpointConfig, Consumed, Manifest, Shard, attempt_folder
-from trainer.errors import PeerLost, StorageError, TrainerError
+from trainer.errors import Diverged, PeerLost, StorageError, TrainerError
 from trainer.events import emit
 from trainer.gang import Gang
 
@@ -73,8 +73,12 @@ class Measured:
     """Of the last save on this rank, seconds."""
 
     stall_s: float = 0.0
+    copy_s: float = 0.0
+    """Of the stall: the copy to the host alone."""
     write_s: float | None = None
     """From the end of the stall until the step is committed on this node."""
+    shared_s: float = 0.0
+    """To bring this rank's shards to the shared tier and read them back."""
 
 
 class Committer:
@@ -98,7 +102,7 @@ class Committer:
         self._copied = False
         self._unchanged, self._on_shared = Unchanged(), begun.manifest if begun.on_shared else None
         self._newest, self._began = begun.manifest, begun.step
-        self._saves = 0
+        self._saves, self._ready, self._skipped_for = 0, False, -1
         self.measured = Measured()
         self._proven = begun.step
         self._shared_step = begun.step if begun.on_shared else -1
@@ -108,22 +112,30 @@ class Committer:
             # It outlived its attempt on the nodes alone; at the last step nothing else would bring it to the archive.
             self._replicate(begun.manifest)
 
+    def make_ready(self, engine: Any) -> None:
+        """Make the host's buffers beside the training; once, after a step: some optimizers have no state before it."""
+        if not self._ready:
+            self._ready = True
+            self._local.submit(engine.checkpoint_engine.foresee(engine))
+
     def save(self, engine: Any, progress: Progress) -> bool:
         """Begin a checkpoint: blocks for the copy to the host only. False when the previous one is still on its way."""
         if self._pending is not None:
-            self._report("save_skipped", step=progress.step, why=f"step {self._pending.step} is still being written")
+            if self._skipped_for != self._pending.step:
+                self._skipped_for = self._pending.step
+                self._report("save_skipped", step=progress.step, why=f"step {self._skipped_for} is still being written")
             return False
         started = time.monotonic()
         folder = attempt_folder(self._identity.attempt)
         step_root = self._tiers.local.folder(progress.step)
-        engine.save_checkpoint(str(step_root), tag=folder, save_latest=False)
-        checkpoint_engine: HostCopyEngine = engine.checkpoint_engine
+        copying: HostCopyEngine = engine.checkpoint_engine
         state = Snapshot(step_root / folder / f"rng_rank_{self._gang.rank:05d}.pt", rng_state())
-        snapshots = [*checkpoint_engine.take(), state]
+        snapshots = [*copying.collect(engine, step_root, folder), state]
         self._pending, self._manifested = progress, None
         self._local.submit(lambda: self._write(progress, snapshots))
-        self.measured.stall_s = time.monotonic() - started
-        self._report("saving", step=progress.step, stall_seconds=round(self.measured.stall_s, 4))
+        self.measured.stall_s, self.measured.copy_s = time.monotonic() - started, copying.copy_s
+        stall_s, copy_s = (round(seconds, 4) for seconds in (self.measured.stall_s, copying.copy_s))
+        self._report("saving", step=progress.step, stall_seconds=stall_s, copy_seconds=copy_s)
         return True
 
     def writing(self) -> bool:
@@ -181,7 +193,10 @@ class Committer:
             self._unchanged.remember(snapshot, shard)
             shards.append(shard)
         local.settle(step)
-        evaluations, written = zip(*self._gang.gather_beside((progress.evaluation_loss, tuple(shards))), strict=True)
+        everyone = self._gang.gather_beside((step, progress.evaluation_loss, tuple(shards)))
+        steps, evaluations, written = zip(*everyone, strict=True)
+        if len(set(steps)) > 1:
+            raise Diverged("ranks were about to commit different steps as one", f"steps {steps}")
         manifest = self._manifest(replace(progress, evaluation_loss=evaluations[0]), merge(written))
         if self._gang.first_on_node:
             self._publish_local(manifest)
@@ -251,15 +266,16 @@ class Committer:
 
     def _copy(self, manifest: Manifest) -> None:
         """Bring this rank's shards to the shared tier and read them back: then they are proven there."""
+        started = time.monotonic()
         check_fence(self._tiers.shared.root, self._identity.attempt)
         source, target = (tier.folder(manifest.step) for tier in self._tiers)
         for shard in manifest.shards:
-            if shard.rank == self._gang.rank:
-                if not self._link_on_shared(shard, target):
-                    copy = partial(copy_durably, source / shard.file, target / shard.file, _accept(shard, "local"))
-                    self._make_room_for(self._tiers.shared, shard.size_bytes, copy)
+            if shard.rank == self._gang.rank and not self._link_on_shared(shard, target):
+                copy = partial(copy_durably, source / shard.file, target / shard.file, _accept(shard, "local"))
+                self._make_room_for(self._tiers.shared, shard.size_bytes, copy)
                 _accept(shard, "shared")(digest_on_disk(target / shard.file))
         self._tiers.shared.settle(manifest.step)
+        self.measured.shared_s = time.monotonic() - started
         self._copied = True
 
     def _link_on_shared(self, shard: Shard, target: Path) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import copy
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedReader
@@ -21,6 +23,9 @@ from trainer.errors import StorageError
 
 # What DeepSpeed's own state holds besides tensors and plain values; nothing else is ever constructed on load.
 ALLOWED = (LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address)
+# For good: torch's `safe_globals` takes its list away from all threads when one leaves it, and shards are looked at
+# side by side. It matters to restricted loads alone, and there are no others here.
+torch.serialization.add_safe_globals(list(ALLOWED))
 
 _ZIP = b"PK\x03\x04"
 
@@ -33,34 +38,86 @@ class Snapshot:
     state: Any
 
 
+class HostBuffers(dict[tuple[str, int], torch.Tensor]):
+    """Host memory by file and the tensor's place in it: pinned where the tensor is on a GPU, and used again by the
+    next save, since fresh pages cost more than the copy into them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def like(self, name: str, ordinal: int, tensor: torch.Tensor) -> torch.Tensor:
+        """The buffer for a tensor of this shape; made, with every page touched, where there is none yet."""
+        with self._lock:
+            buffer = self.get((name, ordinal))
+            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+                self[name, ordinal] = buffer.zero_()
+            return buffer
+
+
 class HostCopyEngine(CheckpointEngine):
     """Collects what DeepSpeed hands over for one save; the caller takes the snapshots and writes them elsewhere."""
 
     def __init__(self, verify: Callable[[Path, BufferedReader], None]) -> None:
         super().__init__()
         self.name = "HostCopyEngine"
+        self.copy_s = 0.0
+        """Of the last save: what copying took, without DeepSpeed's gathering of its state."""
         self._verify = verify
         self._snapshots: list[Snapshot] = []
-        self._buffers: dict[tuple[str, int], torch.Tensor] = {}
+        self._foreseen: list[tuple[str, int, torch.Tensor]] | None = None
+        self.buffers = HostBuffers()
+
+    def collect(self, engine: Any, root: Path, tag: str) -> list[Snapshot]:
+        """The state of a save, copied to the host: the only part of it for which training waits."""
+        self._snapshots, self.copy_s = [], 0.0
+        hand_over(engine, root, tag)
+        self.commit(None)
+        taken, self._snapshots = self._snapshots, []
+        return taken
+
+    def foresee(self, engine: Any) -> Callable[[], None]:
+        """What makes, beside the training, the buffers that a save of this engine will fill."""
+        foreseen: list[tuple[str, int, torch.Tensor]] = []
+        self._foreseen = foreseen
+        try:
+            hand_over(engine, Path(), "")
+        finally:
+            self._foreseen, self._snapshots = None, []
+
+        def make() -> None:
+            for name, ordinal, tensor in foreseen:
+                self.buffers.like(name, ordinal, tensor)
+
+        return make
 
     def create(self, info: CheckpointCommitInfo) -> None:
         self._snapshots = []
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Copy now, since the tensors are live; the buffers are pinned and used again by the next save."""
-        self._snapshots.append(Snapshot(Path(path), _HostCopy(Path(path).name, self._buffers).of(state_dict)))
+        """Copy now, since the tensors are live."""
+        name, foreseen, started = Path(path).name, self._foreseen, time.monotonic()
 
-    def commit(self, info: CheckpointCommitInfo) -> bool:
-        if torch.cuda.is_available():
+        def to_host(tensor: torch.Tensor, ordinal: int) -> torch.Tensor:
+            if foreseen is not None:
+                foreseen.append((name, ordinal, tensor))
+                return tensor
+            return self.buffers.like(name, ordinal, tensor).copy_(tensor, non_blocking=True)
+
+        self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(state_dict)))
+        self.copy_s += time.monotonic() - started
+
+    def commit(self, info: CheckpointCommitInfo | None) -> bool:
+        # Not `is_available`: without a GPU that looks for the driver's library anew each time, 7 ms.
+        if torch.cuda.is_initialized():
+            started = time.monotonic()
             torch.cuda.synchronize()
+            self.copy_s += time.monotonic() - started
         return True
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """The writer makes folders, durably and with room made first; the loop's thread touches no disk."""
-
-    def take(self) -> list[Snapshot]:
-        taken, self._snapshots = self._snapshots, []
-        return taken
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """The very file that `verify` has read is loaded, whatever comes to lie under its name meanwhile."""
@@ -71,6 +128,20 @@ class HostCopyEngine(CheckpointEngine):
 
     def preserves_storage_sharing(self) -> bool:
         return False
+
+
+def hand_over(engine: Any, root: Path, tag: str) -> None:
+    """What DeepSpeed 0.19.8's `save_checkpoint` gives its checkpoint engine, without the barriers, the folders and the
+    check of the tag around it: all ranks save at the same step by the loop's own agreement, and none waits for another.
+    """
+    optimizer = engine.optimizer
+    if hasattr(optimizer, "checkpoint_event_prologue"):
+        optimizer.checkpoint_event_prologue()
+    engine._save_checkpoint(str(root), tag)
+    if engine.save_zero_checkpoint:
+        engine._save_zero_checkpoint(str(root), tag)
+    if hasattr(optimizer, "checkpoint_event_epilogue"):
+        optimizer.checkpoint_event_epilogue()
 
 
 def load_safely(file: BufferedReader, mapped: bool = False) -> Any:
@@ -84,8 +155,7 @@ def load_safely(file: BufferedReader, mapped: bool = False) -> Any:
     mapped = mapped and file.peek(len(_ZIP))[: len(_ZIP)] == _ZIP
     source: Any = f"/proc/self/fd/{file.fileno()}" if mapped else file
     try:
-        with torch.serialization.safe_globals(list(ALLOWED)):
-            return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         seen = f"{file.name}: {str(error).splitlines()[0][:300]}"
         raise StorageError("a shard cannot be loaded safely", seen, "use another copy of it") from error
@@ -94,24 +164,23 @@ def load_safely(file: BufferedReader, mapped: bool = False) -> Any:
 def forbidden(file: BufferedReader) -> str:
     """What in a shard must not be loaded, told from its bytes alone; empty when there is nothing."""
     try:
-        with torch.serialization.safe_globals(list(ALLOWED)):
-            names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
     except Exception as error:
         return f"not a file of torch's: {str(error).splitlines()[0][:200]}"
     return f"it would construct {', '.join(sorted(names))}" if names else ""
 
 
 class _HostCopy:
-    """A deep copy of a state whose tensors land in reused host buffers; tensors that were one stay one."""
+    """A deep copy of a state whose tensors go through `place`; tensors that were one stay one."""
 
-    def __init__(self, name: str, buffers: dict[tuple[str, int], torch.Tensor]) -> None:
-        self._name, self._buffers = name, buffers
+    def __init__(self, place: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
+        self._place = place
         self._seen: dict[int, torch.Tensor] = {}
 
     def of(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if id(value) not in self._seen:
-                self._seen[id(value)] = self._copy(value.detach(), len(self._seen))
+                self._seen[id(value)] = self._place(value.detach(), len(self._seen))
             return self._seen[id(value)]
         if isinstance(value, collections.OrderedDict):
             return collections.OrderedDict((key, self.of(item)) for key, item in value.items())
@@ -120,10 +189,3 @@ class _HostCopy:
         if type(value) in (list, tuple):
             return type(value)(self.of(item) for item in value)
         return copy.deepcopy(value)
-
-    def _copy(self, tensor: torch.Tensor, ordinal: int) -> torch.Tensor:
-        buffer = self._buffers.get((self._name, ordinal))
-        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
-            self._buffers[self._name, ordinal] = buffer
-        return buffer.copy_(tensor, non_blocking=True)

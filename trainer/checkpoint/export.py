@@ -20,7 +20,7 @@ from torch import Tensor
 
 from trainer.checkpoint.weights import load_weights, verified_manifest
 from trainer.config import load_config
-from trainer.contract import DATA_MOUNT, TrainConfig
+from trainer.contract import DATA_MOUNT, TOKENIZER_NAME, TrainConfig
 from trainer.data.held_out import end_of_document
 from trainer.data.reader import load_manifest
 from trainer.errors import ConfigError, StorageError, TrainerError
@@ -28,7 +28,6 @@ from trainer.model import NORM_EPSILON, ROTARY_BASE, swiglu_width
 
 SHARD_BYTES = 5 * 10**9
 """Of a file of weights, at most; what is larger than this alone is a file of its own."""
-TOKENIZER_NAME = "tokenizer.json"
 _WHOLE = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",

@@ -1,6 +1,7 @@
 """How often to save, re-evaluated while running: what a save was seen to cost, and how often the job was seen to fail.
 
-Rank 0 decides from its own clock; the others follow what it says in the exchange of the same step.
+Rank 0 decides from its own clock and says so in the next exchange; from there on it holds for all ranks, rank 0 too: a
+save that some ranks begin a step before the others would put shards of two steps under one manifest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from trainer.checkpoint.fence import FENCE_NAME
 from trainer.contract import TrainConfig
-from trainer.contract.cadence import choose
+from trainer.contract.cadence import TOO_DEAR, choose
 from trainer.events import emit
 
 _STEPS_REMEMBERED = 64
@@ -23,76 +24,100 @@ _FEWEST_QUIET_STEPS = 3
 
 @dataclass
 class Pace:
-    """Fed with every step and save; `every` is the number of steps between saves from now on."""
+    """Fed with every step and save; `every` is the number of steps between saves on which all ranks agree."""
 
     every: int
     steps: int
     mtbf_s: float
     grace_s: float | None = None
     fixed: bool = False
-    """The spec names the interval: what saving costs is measured and said, and nothing is changed."""
+    """The spec names the interval: what saving costs is measured, said when it is too much, and nothing is changed."""
+    wanted: int = 0
+    """What rank 0 would have in place of `every`."""
     _quiet: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=_STEPS_REMEMBERED))
     _costs: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=_SAVES_REMEMBERED))
     _stall_s: float = 0.0
     _busy: list[float] = field(default_factory=list)
     _saving: bool = False
-    _said_grace: bool = False
+    _fits: bool | None = None
+    _dear: bool = False
+
+    def __post_init__(self) -> None:
+        self.wanted = self.wanted or self.every
 
     def stepped(self, seconds: float, writing: bool) -> None:
         """A step's duration, and whether a checkpoint was being written beside it."""
         (self._busy if writing else self._quiet).append(seconds)
 
     def saved(self, stall_s: float) -> None:
+        """A save has begun; where the one before never came to rest, writing took all of the time between them."""
+        if self._saving:
+            self.committed(sum(self._busy))
         self._stall_s, self._busy, self._saving = stall_s, [], True
+
+    def step_s(self) -> float:
+        """A quiet step; before there were enough of them (where writing goes on all the time) any step."""
+        quiet = self._quiet if len(self._quiet) >= _FEWEST_QUIET_STEPS else [*self._quiet, *self._busy]
+        return statistics.median(quiet) if quiet else 0.0
 
     def dip_s(self) -> float:
         """Seconds that the steps beside the last save took longer than quiet ones, all together."""
-        if len(self._quiet) < _FEWEST_QUIET_STEPS:
-            return 0.0
-        base = statistics.median(self._quiet)
-        return max(0.0, sum(self._busy) - base * len(self._busy))
+        return max(0.0, sum(self._busy) - self.step_s() * len(self._busy))
 
     def overhead(self) -> float:
-        """Part of the time that saves cost at the present interval."""
-        if not self._costs or not self._quiet:
+        """Part of the time that saves cost at the interval that is wanted."""
+        if not self._costs:
             return 0.0
         cost = statistics.median(self._costs)
-        return cost / (cost + self.every * statistics.median(self._quiet))
+        return cost / (cost + self.wanted * self.step_s())
 
-    def committed(self, write_s: float) -> int:
-        """The last save is durable everywhere: choose again; returns `every`."""
-        if not self._saving or len(self._quiet) < _FEWEST_QUIET_STEPS:
-            return self.every
+    def committed(self, write_s: float, shared_s: float = 0.0) -> int:
+        """The last save is durable everywhere: choose again; returns `wanted`.
+
+        `write_s` on the local tier, `shared_s` from there to the shared one.
+        """
+        step_s = self.step_s()
+        if not self._saving or not step_s:
+            return self.wanted
         self._saving = False
         self._costs.append(self._stall_s + self.dip_s())
-        cost, step_s = statistics.median(self._costs), statistics.median(self._quiet)
-        self._warn_of_grace(write_s)
-        if self.fixed:
-            return self.every
-        best = choose(step_s=step_s, steps=self.steps, stall_s=cost, write_s=write_s, mtbf_s=self.mtbf_s)
-        if best.every_steps != self.every:
-            before, self.every = self.every, best.every_steps
-            emit(
-                "cadence",
-                every_steps=self.every,
-                before=before,
-                why=best.bound,
-                stall_s=round(self._stall_s, 4),
-                dip_s=round(self.dip_s(), 4),
-                cost_s=round(cost, 4),
-                write_s=round(write_s, 3),
-                step_s=round(step_s, 4),
-                mtbf_s=round(self.mtbf_s),
-                overhead=round(self.overhead(), 5),
-            )
-        return self.every
+        self._say_whether_it_fits(self._stall_s + write_s + shared_s)
+        if not self.fixed:
+            self._choose(statistics.median(self._costs), step_s, write_s)
+        self._say_whether_it_is_dear()
+        return self.wanted
 
-    def _warn_of_grace(self, write_s: float) -> None:
-        emergency = self._stall_s + write_s
-        if self.grace_s is not None and not self._said_grace:
-            self._said_grace = True
-            event = "grace_fits" if emergency <= self.grace_s else "grace_too_short"
-            emit(event, emergency_save_s=round(emergency, 3), grace_s=self.grace_s)
+    def _choose(self, cost: float, step_s: float, write_s: float) -> None:
+        best = choose(step_s=step_s, steps=self.steps, stall_s=cost, write_s=write_s, mtbf_s=self.mtbf_s)
+        if best.every_steps == self.wanted:
+            return
+        before, self.wanted = self.wanted, best.every_steps
+        emit(
+            "cadence",
+            every_steps=self.wanted,
+            before=before,
+            why=best.bound,
+            stall_s=round(self._stall_s, 4),
+            dip_s=round(self.dip_s(), 4),
+            cost_s=round(cost, 4),
+            write_s=round(write_s, 3),
+            step_s=round(step_s, 4),
+            mtbf_s=round(self.mtbf_s),
+            overhead=round(self.overhead(), 5),
+        )
+
+    def _say_whether_it_fits(self, emergency_s: float) -> None:
+        """Of an emergency save that finds nothing on its way; said again when a tier has become slower or quicker."""
+        if self.grace_s is not None and (fits := emergency_s <= self.grace_s) != self._fits:
+            self._fits = fits
+            event = "grace_fits" if fits else "grace_too_short"
+            emit(event, emergency_save_s=round(emergency_s, 3), grace_s=self.grace_s)
+
+    def _say_whether_it_is_dear(self) -> None:
+        if (dear := self.overhead() > TOO_DEAR) != self._dear:
+            self._dear = dear
+            event = "saving_too_dear" if dear else "saving_no_longer_dear"
+            emit(event, overhead=round(self.overhead(), 5), wanted=TOO_DEAR, every_steps=self.wanted)
 
 
 def job_mtbf_s(config: TrainConfig, nodes: int, shared: Path) -> float:

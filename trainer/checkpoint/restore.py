@@ -23,7 +23,7 @@ from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden
 from trainer.checkpoint.files import copy_durably, open_regular, remove
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
-from trainer.checkpoint.tiers import Tier, Tiers
+from trainer.checkpoint.tiers import RESHAPING, Tier, Tiers
 from trainer.checkpoint.universal import convert_apart, load_universal
 from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
@@ -227,9 +227,9 @@ def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, att
 def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search) -> None:
     """Saved on other many ranks: the first rank converts verified copies, all load what came out, and it goes."""
     gang, shared = search.gang, search.tiers.shared
-    work = shared.root / f".universal-{manifest.step:08d}-{search.attempt:04d}"
+    work = shared.root / f"{RESHAPING}{manifest.step:08d}-{search.attempt:04d}"
     source, target = work / attempt_folder(manifest.attempt), work / "universal"
-    error: StorageError | None = None
+    error: StorageError | OSError | None = None
     if gang.first:
         shutil.rmtree(work, ignore_errors=True)
         started = time.monotonic()
@@ -238,7 +238,7 @@ def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search
                 file = item.tier.folder(manifest.step) / item.shard.file
                 copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
             convert_apart(source, target)
-        except StorageError as failure:
+        except (StorageError, OSError) as failure:  # told to the others: they would wait for this rank
             error = failure
         ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
         emit("reshaped", step=manifest.step, from_ranks=ranks[0], to_ranks=ranks[1], seconds=seconds)

@@ -19,6 +19,8 @@ from trainer.contract import COMMITTED_NAME, Manifest, attempt_folder, parse_man
 from trainer.errors import Fenced
 from trainer.events import emit
 
+RESHAPING = ".universal-"
+"""How folders begin in which a step is reshaped; step and attempt follow."""
 _MANIFEST_LIMIT_BYTES = 256 * 2**20
 
 
@@ -167,8 +169,9 @@ class Tier:
                 shutil.rmtree(self.folder(manifest.step) / attempt_folder(number), ignore_errors=True)
 
     def clean(self, known: Collection[tuple[int, int]], attempt: int) -> list[str]:
-        """Remove what ended attempts left half done, before this one writes: temporary names, and folders of shards
-        that no manifest names. `known` are (step, attempt) of the manifests that any rank of the gang has seen."""
+        """Remove what ended attempts left half done, before this one writes: temporary names, folders in which steps
+        were reshaped, and folders of shards that no manifest names. `known` are (step, attempt) of the manifests that
+        any rank of the gang has seen."""
         removed = []
         for step in self.steps():
             folder = self.folder(step)
@@ -185,6 +188,11 @@ class Tier:
             if folder.is_dir() and not os.listdir(folder):
                 folder.rmdir()
                 removed.append(folder.name)
+        for work in sorted(self.root.glob(f"{RESHAPING}*-*")):
+            made_by = work.name.rpartition("-")[2]
+            if made_by.isdigit() and int(made_by) <= attempt:
+                shutil.rmtree(work, ignore_errors=True)
+                removed.append(work.name)
         return removed
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint.deepspeed_engine import ALLOWED
+import trainer.checkpoint.deepspeed_engine  # noqa: F401  (names what may be constructed)
 from trainer.errors import StorageError
 
 
@@ -29,8 +29,7 @@ def only_allowed() -> Iterator[None]:
     real = torch.load
 
     def restricted(file: Any, *rest: Any, **named: Any) -> Any:
-        with torch.serialization.safe_globals(list(ALLOWED)):
-            return real(file, *rest, **{**named, "weights_only": True})
+        return real(file, *rest, **{**named, "weights_only": True})
 
     torch.load = restricted  # type: ignore[assignment]
     try:
@@ -74,15 +73,27 @@ def convert_apart(source: Path, target: Path) -> None:
 
 def load_universal(engine: Any, folder: Path) -> None:
     """Load a converted folder into an engine of any world size; weights, optimizer and its step."""
-    config = engine._config
+    config, groups = engine._config, engine.optimizer.param_groups
     before, config.load_universal_checkpoint = config.load_universal_checkpoint, True
+    settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
     try:
         with only_allowed():
             path, _ = engine.load_checkpoint(str(folder.parent), tag=folder.name)
     finally:
         config.load_universal_checkpoint = before
+    _set_apart(engine.optimizer, settings)
     if path is None:
         raise StorageError("DeepSpeed found no state in a universal checkpoint", folder)
+
+
+def _set_apart(optimizer: Any, settings: list[dict[str, Any]]) -> None:
+    """Under ZeRO 3 DeepSpeed 0.19.8 gives every group the settings of the first, so that gains would decay as matrices
+    do, and one count of steps to all of them, which each would count up."""
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
+    for state in optimizer.optimizer.state.values():
+        if torch.is_tensor(state.get("step")):
+            state["step"] = state["step"].clone()
 
 
 def main() -> int:

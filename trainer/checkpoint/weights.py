@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ from torch import Tensor
 from trainer.checkpoint.deepspeed_engine import load_safely
 from trainer.checkpoint.files import open_regular
 from trainer.checkpoint.restore import verified
-from trainer.contract import COMMITTED_NAME, Manifest, parse_manifest, step_of_folder
+from trainer.checkpoint.universal import only_allowed
+from trainer.contract import COMMITTED_NAME, Manifest, attempt_folder, parse_manifest, step_of_folder
 from trainer.errors import StorageError
 
 _STATES = "mp_rank_00_model_states.pt"
@@ -31,11 +34,29 @@ def verified_manifest(checkpoint: Path, campaign: str | None = None) -> Manifest
 
 
 def load_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
-    """Tensors by the model's own names. Raises `StorageError` where no single file holds all of them (ZeRO stage 3)."""
+    """Tensors by the model's own names, in the precision that training computed with.
+
+    Under ZeRO 3 no file holds them: they are put together from every rank's part of the master weights.
+    """
     files = [shard.file for shard in manifest.shards if shard.file.endswith(f"/{_STATES}")]
+    if manifest.zero_stage == 3:
+        return _consolidated(checkpoint, manifest)
     if len(files) != 1:
         raise StorageError("the checkpoint holds no single file of weights", files or manifest.zero_stage)
     return dict(load_shard(checkpoint / files[0])["module"])
+
+
+def _consolidated(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
+    """By DeepSpeed's own `zero_to_fp32`, whose every load goes through the allow-list."""
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    folder = attempt_folder(manifest.attempt)
+    state = load_shard(checkpoint / folder / f"zero_pp_rank_0_{_STATES}")
+    # What was partitioned left an empty placeholder, of the precision of training.
+    kinds = {name: tensor.dtype for name, tensor in state["module"].items()}
+    with only_allowed(), contextlib.redirect_stdout(io.StringIO()):
+        whole = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), folder)
+    return {name: whole[name].to(kind) for name, kind in kinds.items()}
 
 
 def load_shard(path: Path) -> Any:

@@ -123,7 +123,7 @@ def merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:
 
 def rng_state() -> dict[str, Any]:
     state: dict[str, Any] = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 

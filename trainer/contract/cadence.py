@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 MAX_OVERHEAD = 0.01
 """The chosen interval costs at most this part of the training time, stall and dip together."""
+TOO_DEAR = 0.035
+"""Above this part saving is too dear, whoever chose the interval: it is said aloud."""
 MAX_WORK_AT_RISK_S = 3600.0
 """However rare failures are, no more than an hour of work is at risk: the failure rate is only an estimate."""
 MIN_SAVES = 10

@@ -24,9 +24,9 @@ class GpuExpectation(_Frozen):
     memory_gib: float
     """Of one GPU, at least so much."""
     nvlinks: int
-    """Active links of each GPU; 0 where the type has none."""
+    """Active links of each GPU; 0 where the type has none, or no source states how many."""
     nvswitch: bool
-    """Whether the GPUs meet in a switch, so that the fabric manager must have finished."""
+    """Whether the GPUs meet in a switch, as far as is known: what their driver tells of a fabric must be finished."""
 
 
 class Expectation(_Frozen):

@@ -35,11 +35,6 @@ class Consumed(BaseModel):
         """One past the last sequence of `last_step`."""
         return self.first_position + (self.last_step - self.first_step + 1) * self.global_batch
 
-    def continues(self, other: Consumed) -> bool:
-        """Whether this row is the same run of steps as `other`, further on."""
-        same = ("attempt", "world_size", "global_batch", "seed", "data_digest", "first_step", "first_position")
-        return all(getattr(self, name) == getattr(other, name) for name in same) and self.last_step >= other.last_step
-
 
 def sample_digest(position: int, tokens: bytes) -> int:
     """64 bits of one sequence at its position; the sum over a step's sequences depends on no split over ranks."""

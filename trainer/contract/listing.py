@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -126,7 +126,3 @@ def _row(manifest: Manifest, size_of: Callable[[str], int | None], tier: str, no
         here=len(here),
         bytes=sum(shard.size_bytes for shard in here),
     )
-
-
-def newest_first(rows: Iterator[Listed]) -> list[Listed]:
-    return sorted(rows, key=lambda row: (-row.step, row.tier, row.node))

@@ -149,12 +149,13 @@ def _cut_before(file: BinaryIO, nominal: int) -> int:
 def _stream_parts(file: BinaryIO, document_bytes: int) -> Iterator[bytes]:
     held = b""
     while True:
-        more = file.read(document_bytes - len(held))
-        held += more
-        if not more:
+        # What a cut left over may fill the limit already: reading nothing is then not the file's end.
+        more = file.read(document_bytes - len(held)) if len(held) < document_bytes else b""
+        if not more and len(held) < document_bytes:
             if held:
                 yield held
             return
+        held += more
         if len(held) == document_bytes:
             ahead = file.read(1)
             if not ahead:

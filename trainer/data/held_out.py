@@ -57,13 +57,12 @@ def end_of_document(manifest: DataManifest, tokenizer: bytes) -> tuple[int, str]
     """(id, text) of the token that ends every document; raises `ConfigError` where the tokenizer has none."""
     described: dict[str, Any] = json.loads(tokenizer)
     special = {token["id"]: token["content"] for token in described.get("added_tokens", ()) if token.get("special")}
-    known = getattr(manifest, "end_of_document", None)
-    end = known if known is not None else min(special, default=None)
-    if end is None:
-        raise ConfigError("the tokenizer has no token that ends a document", sorted(special))
+    end = manifest.end_of_document
     vocabulary = {number: text for text, number in described["model"]["vocab"].items()}
-    return end, special.get(end) or vocabulary[end]
+    if (text := special.get(end) or vocabulary.get(end)) is None:
+        raise ConfigError("the tokenizer has no token that ends a document", f"{end}, special ones {sorted(special)}")
+    return end, text
 
 
 def _dtype(manifest: DataManifest) -> np.dtype[Any]:
-    return np.dtype(getattr(manifest, "dtype", "uint16")).newbyteorder("<")
+    return np.dtype(manifest.dtype).newbyteorder("<")

@@ -16,7 +16,6 @@ END_OF_DOCUMENT = "<|end|>"
 USUAL_ENDS = (END_OF_DOCUMENT, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 SAMPLE_BYTES = 4 * 2**20
 """Text that the tokenizer is trained on, about."""
-LARGEST = 2**31 - 1
 
 
 def train_tokenizer(texts: Iterator[str], vocabulary: int) -> Tokenizer:

@@ -105,15 +105,13 @@ class Knowledge:
         return suspicions
 
     def _suspicious(self, kind: str, one: Thing) -> str | None:
+        """Where it was looked at before, what was seen then decides, and no clock: the driver's may have jumped."""
         if one.id in self.before.get(kind, frozenset()):
             return None
-        if one.created is not None:
-            if self.began is None or one.created < self.began - _SKEW:
-                return None
-            return f"made {one.created:%Y-%m-%d %H:%M} UTC, since the campaign began, {_marks(one.tags)}"
-        if kind not in self.before:
+        made = "" if one.created is None else f"made {one.created:%Y-%m-%d %H:%M} UTC, "
+        if kind not in self.before and (one.created is None or self.began is None or one.created < self.began - _SKEW):
             return None
-        return f"new since the campaign began, {_marks(one.tags)}"
+        return f"{made or 'new '}since the campaign began, {_marks(one.tags)}"
 
 
 def _owned(tags: Mapping[str, str]) -> bool:

@@ -66,14 +66,6 @@ def _instances(account: Account) -> Iterator[Thing]:
                 yield thing(item, item["InstanceId"])
 
 
-def _names_only(service: str, operation: str, result: str) -> Callable[[Account], Iterator[Thing]]:
-    def listing(account: Account) -> Iterator[Thing]:
-        for name in _items(account.client(service), operation, result):
-            yield Thing(name, name)
-
-    return listing
-
-
 def _with_tags(
     listing: Callable[[Account], Iterator[Thing]], tags: Callable[[Account, Thing], Mapping[str, str]]
 ) -> Callable[[Account], Iterator[Thing]]:

@@ -54,6 +54,24 @@ S3_ACTIONS = {
     "PutObjectLockConfiguration": "PutBucketObjectLockConfiguration",
     "DeleteBucketTagging": "PutBucketTagging",
 }
+BUDGET_ACTIONS = {
+    "CreateBudget": "ModifyBudget",
+    "UpdateBudget": "ModifyBudget",
+    "DeleteBudget": "ModifyBudget",
+    "CreateNotification": "ModifyBudget",
+    "UpdateNotification": "ModifyBudget",
+    "DeleteNotification": "ModifyBudget",
+    "CreateSubscriber": "ModifyBudget",
+    "UpdateSubscriber": "ModifyBudget",
+    "DeleteSubscriber": "ModifyBudget",
+    "DescribeBudget": "ViewBudget",
+    "DescribeBudgets": "ViewBudget",
+    "DescribeNotificationsForBudget": "ViewBudget",
+    "DescribeSubscribersForNotification": "ViewBudget",
+}
+"""https://docs.aws.amazon.com/service-authorization/latest/reference/list_budgets.html"""
+ACTIONS = {"s3": S3_ACTIONS, "budgets": BUDGET_ACTIONS}
+"""Service -> operations whose permission has another name."""
 PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
 """Signing names whose IAM prefix is another word."""
 ROLE_PASSED_BY = {
@@ -71,7 +89,7 @@ ROLE_PASSED_BY = {
 def needs(world: World, service: str, operation: str, params: Parameters) -> Iterator[Need]:
     """Every permission that the call asks for, its own first."""
     prefix = PREFIXES.get(service, service)
-    action = f"{prefix}:{S3_ACTIONS.get(operation, operation) if service == 's3' else operation}"
+    action = f"{prefix}:{ACTIONS.get(service, {}).get(operation, operation)}"
     resources = _resources(world, service, operation, params)
     yield Need(action, resources, _context(world, service, operation, params, resources))
     if (service, operation) in ROLE_PASSED_BY:

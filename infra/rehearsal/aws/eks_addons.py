@@ -30,10 +30,10 @@ class Kind:
 
 
 KINDS = {
-    "vpc-cni": Kind("v1.23.1-eksbuild.1", False),
-    "kube-proxy": Kind("v1.36.0-eksbuild.2", False),
-    "coredns": Kind("v1.13.2-eksbuild.1", True),
-    "eks-pod-identity-agent": Kind("v1.3.10-eksbuild.2", False, "security"),
+    "vpc-cni": Kind("v1.22.4-eksbuild.3", False),
+    "kube-proxy": Kind("v1.36.0-eksbuild.21", False),
+    "coredns": Kind("v1.14.3-eksbuild.16", True),
+    "eks-pod-identity-agent": Kind("v1.3.10-eksbuild.3", False, "security"),
     "eks-node-monitoring-agent": Kind("v1.5.1-eksbuild.1", False, "observability"),
     "aws-fsx-csi-driver": Kind("v1.9.0-eksbuild.1", True, "storage"),
     "aws-ebs-csi-driver": Kind("v1.56.0-eksbuild.1", True, "storage"),
@@ -63,7 +63,7 @@ class Addons:
             raise AwsError("InvalidParameterException", f"Addon {name} is not supported; the emulated EKS has: {known}")
         if name in cluster.addons:
             raise AwsError("ResourceInUseException", f"Addon already exists: {name}")
-        self._refuse_configuration(params)
+        self._refuse_unknown(params)
         addon = {
             "addonName": name,
             "clusterName": cluster.name,
@@ -80,7 +80,10 @@ class Addons:
         return {"addon": addon}
 
     @staticmethod
-    def _refuse_configuration(params: Parameters) -> None:
+    def _refuse_unknown(params: Parameters) -> None:
+        offered = KINDS[params["addonName"]].version
+        if params.get("addonVersion", offered) != offered:
+            raise AwsError("InvalidParameterException", f"Addon version specified is not supported; offered: {offered}")
         try:
             json.loads(params.get("configurationValues") or "{}")
         except ValueError as error:
@@ -95,7 +98,7 @@ class Addons:
 
     def update_addon(self, params: Parameters) -> dict[str, Any]:
         cluster, addon = self._find(params)
-        self._refuse_configuration(params)
+        self._refuse_unknown(params)
         keys = ("addonVersion", "serviceAccountRoleArn", "configurationValues")
         addon |= {key: params[key] for key in keys if params.get(key)}
         addon |= {"modifiedAt": datetime.now(UTC), "status": "UPDATING"}

@@ -40,6 +40,8 @@ class Rule(BaseModel):
     """Before anything else."""
     keep_bytes: int = 0
     """`truncate`: so much of the answer's body comes through."""
+    lag_s: float = 0.0
+    """`stale`: the same question gets the same answer for so long, as where a listing lags behind what was changed."""
     skip: int = 0
     """So many matching calls pass first."""
     times: int | None = 1
@@ -77,7 +79,9 @@ class Faults:
         with self._lock:
             for number, rule in self._rules.items():
                 if self._hits_rule(number, rule, call):
-                    return Fault(rule.code, rule.message, rule.status, rule.effect, rule.delay_s, rule.keep_bytes)
+                    return Fault(
+                        rule.code, rule.message, rule.status, rule.effect, rule.delay_s, rule.keep_bytes, rule.lag_s
+                    )
         return None
 
     def _hits_rule(self, number: int, rule: Rule, call: Call) -> bool:

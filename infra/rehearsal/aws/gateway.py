@@ -51,6 +51,8 @@ class Gateway:
     def __init__(self, world: World) -> None:
         self.world = world
         self.moto = DomainDispatcherApplication(create_backend_app)
+        self.past: dict[str, tuple[float, Answer]] = {}
+        """Question -> when it was answered, and how: for faults of the effect `stale`."""
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -75,6 +77,7 @@ class Gateway:
 
     def _aws(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         signature, operation, model, fault = None, None, None, None
+        params: dict[str, Any] = {}
         try:
             message = message_of(environ)
             signature = read_signature(message)
@@ -98,13 +101,27 @@ class Gateway:
             rewind(environ)
         if fault is None:
             return self._serve(signature.service, environ, start_response)
-        answer = Answer.of(self._serve, signature.service, environ)
+        if fault.effect == "stale":
+            question = json.dumps([signature.service, operation, params], default=str, sort_keys=True)
+            answer = self._lagging(question, fault.lag_s, lambda: Answer.of(self._serve, signature.service, environ))
+        else:
+            answer = Answer.of(self._serve, signature.service, environ)
         if fault.effect == "drop-after":
             return hang_up(environ)
         if fault.effect == "refuse-after":
             return refusal(environ, signature, model, operation, Refused(fault))(environ, start_response)
         start_response(answer.status, answer.headers)
         return [answer.body[: fault.keep_bytes] if fault.effect == "truncate" else answer.body]
+
+    def _lagging(self, question: str, lag_s: float, ask: Callable[[], Answer]) -> Answer:
+        """The answer of a while ago, where this was asked then; refusals are never remembered."""
+        told = self.past.get(question)
+        if told is not None and time.monotonic() - told[0] < lag_s:
+            return told[1]
+        answer = ask()
+        if answer.status.startswith("2"):
+            self.past[question] = (time.monotonic(), answer)
+        return answer
 
     def _fault(self, signature: Signature, operation: str, environ: Environ) -> Fault | None:
         """The fault of this call, once its delay is over; `refuse` raises, `drop` closes the line."""

@@ -54,7 +54,7 @@ A route whose path ends with `/` gets the next part of the path instead of the q
 """
 
 
-Effect = Literal["refuse", "refuse-after", "drop", "drop-after", "truncate", "delay"]
+Effect = Literal["refuse", "refuse-after", "drop", "drop-after", "truncate", "delay", "stale"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Fault:
     effect: Effect = "refuse"
     delay_s: float = 0.0
     keep_bytes: int = 0
+    lag_s: float = 0.0
 
 
 @dataclass(frozen=True)

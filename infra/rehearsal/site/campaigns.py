@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from infra.rehearsal.paths import sites_dir
 from infra.rehearsal.site import handle
-from infra.spec import Spec
+
+if TYPE_CHECKING:
+    from infra.spec import Spec
 
 SITE = os.environ.get("BIVOUAC_SITE_NAME", "default")
 """One site holds one cluster; who wants two at once names the second."""
@@ -34,9 +37,14 @@ def campaigns_in(folder: Path) -> list[dict[str, object]]:
 
 def site_of(campaign: str) -> handle.Site | None:
     """The running site that holds a campaign."""
-    for folder in sorted(sites_dir().iterdir()) if sites_dir().is_dir() else ():
-        if (folder / _FOLDER / f"{campaign}.json").exists():
-            site = handle.find(folder.name)
-            if site is not None:
-                return site
-    return None
+    return next((site for name in _holding(campaign) if (site := handle.find(name)) is not None), None)
+
+
+def lost_sites_of(campaign: str) -> list[str]:
+    """Sites that hold a campaign and do not run: their pitching was killed, or the machine was."""
+    return [name for name in _holding(campaign) if handle.find(name) is None]
+
+
+def _holding(campaign: str) -> list[str]:
+    folders = sorted(sites_dir().iterdir()) if sites_dir().is_dir() else []
+    return [folder.name for folder in folders if (folder / _FOLDER / f"{campaign}.json").exists()]

@@ -14,14 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from infra import doctor
 from infra.errors import PermanentError
-from infra.rehearsal import providers
 from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
 from infra.rehearsal.site import processes
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
 from infra.rehearsal.site.processes import start_ticks as _start_ticks
-from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
 
 ENTERED = "BIVOUAC_SITE"
 """Set in the environment of a process that runs inside a site."""
@@ -59,8 +56,11 @@ class Site:
         return [*join, "--", *arguments]
 
 
-def ensure(name: str, progress: Progress) -> Site:
-    """The running site of this name; pitched if there is none. Two callers at once get the same one."""
+def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda _: None) -> Site:
+    """The running site of this name; pitched if there is none. Two callers at once get the same one.
+
+    `begun` is called with the site's folder before anything runs in it: whoever is killed while pitching leaves that.
+    """
     folder = site_dir(name)
     with _locked(name, progress):
         site = find(name)
@@ -69,6 +69,11 @@ def ensure(name: str, progress: Progress) -> Site:
         if strike(name):
             progress("site: what a killed command had begun to pitch is ended")
         folder.mkdir(parents=True, exist_ok=True)
+        begun(folder)
+        from infra import doctor  # only here: entering a site that stands must be quick
+        from infra.rehearsal import providers
+        from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
+
         doctor.refuse_unfit()
         progress("site: tools")
         ensure_tools()

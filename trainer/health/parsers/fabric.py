@@ -69,11 +69,5 @@ def parse_fi_info(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def parse_ibv_devices(text: str) -> tuple[str, ...]:
-    """Devices of `ibv_devices`, of whatever vendor."""
-    lines = [line.split() for line in text.splitlines()]
-    return tuple(parts[0] for parts in lines if len(parts) == 2 and re.fullmatch(r"[0-9a-f]{16}", parts[1]))
-
-
 def _first(pattern: re.Pattern[str], text: str) -> str | None:
     return next((match.group(1) for match in map(pattern.search, text.splitlines()) if match), None)

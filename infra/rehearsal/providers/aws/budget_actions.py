@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from infra.rehearsal.providers.aws.budgets import retag
 from infra.rehearsal.providers.aws.call import Call
 from infra.rehearsal.providers.aws.ec2 import tag_list
 from infra.rehearsal.providers.aws.table import LOCAL, Input, Kind, Resource
@@ -71,14 +72,6 @@ def update(call: Call) -> None:
 
 def delete(call: Call) -> None:
     call.destroy(lambda: call.client().delete_budget_action(**_key(call)), "ResourceLockedException")
-
-
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    client, arn = call.client(), call.state["arn"]
-    if stale:
-        client.untag_resource(ResourceARN=arn, ResourceTagKeys=stale)
-    if fresh:
-        client.tag_resource(ResourceARN=arn, ResourceTags=tag_list(fresh))
 
 
 RESOURCES = (

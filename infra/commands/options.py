@@ -1,0 +1,17 @@
+"""What several commands take, and the console that they speak to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+console = Console(highlight=False)
+
+SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]
+Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Region = Annotated[str, typer.Option(envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")]

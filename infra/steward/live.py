@@ -1,0 +1,46 @@
+"""Live figures for `bivouac status` and the driver: the newest replaces the last."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+
+from infra.steward.decide import Action, Observation
+from infra.steward.past import LIVE
+from infra.store import CampaignStore
+
+_EVERY_S = 5.0
+"""The meter goes on while nothing happens."""
+
+
+class Live:
+    def __init__(self, store: CampaignStore, steps: int) -> None:
+        """`steps`: of the whole training."""
+        self._store, self._steps = store, steps
+        self._said, self._published = "", 0.0
+
+    def tell(self, seen: Observation, action: Action, loss: float | None) -> None:
+        """Written when something changed, else now and then. `loss`: the newest that was logged, nats per token."""
+        figures = {
+            "at": datetime.now(UTC).isoformat(),
+            "attempt": seen.attempt,
+            "in_flight": seen.in_flight,
+            "step": min((pod.step for pod in seen.pods), default=0),
+            "steps": self._steps,
+            "loss": loss,
+            "committed_step": seen.committed_step,
+            "spent_usd": round(float(seen.spent_usd), 4),
+            "usd_per_hour": float(seen.usd_per_hour),
+            "action": action.kind,
+            "why": action.why,
+            "pods": [
+                pod.model_dump(mode="json", include={"index", "name", "node", "phase", "step"}) for pod in seen.pods
+            ],
+            "nodes": [node.model_dump(mode="json") for node in seen.nodes],
+        }
+        said = json.dumps({key: value for key, value in figures.items() if key not in ("at", "spent_usd")})
+        now = time.monotonic()
+        if said != self._said or now - self._published > _EVERY_S:
+            self._said, self._published = said, now
+            self._store.put_json(LIVE, figures)

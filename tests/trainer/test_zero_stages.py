@@ -1,0 +1,85 @@
+"""Every ZeRO stage saves, resumes, is evaluated and handed over alike; stage 3 has no rank with whole weights."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from agents import Attempt, World, run
+
+from trainer.checkpoint.export import export
+from trainer.contract import Manifest, TrainConfig
+from trainer.evaluate import evaluate
+
+STAGES = [pytest.param(stage, marks=pytest.mark.drill) for stage in (0, 1, 2)] + [3]
+LAST = 6
+
+
+@pytest.fixture(scope="module", params=STAGES, ids="stage-{}".format)
+def whole(
+    request: pytest.FixtureRequest, config: TrainConfig, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Attempt:
+    """Two ranks of one node, undisturbed, with a save in the middle."""
+    saving = config.checkpoint.model_copy(update={"every_steps": LAST // 2})
+    config = config.model_copy(update={"zero_stage": request.param, "steps": LAST, "checkpoint": saving})
+    attempt = run(World(tmp_path_factory.mktemp("whole"), data, config), 1, nodes=1, ranks_per_node=2)
+    assert attempt.agents[0].returncode == 0, attempt.log(0).read_text()
+    return attempt
+
+
+def manifest_of(world: World, step: int) -> Manifest:
+    return Manifest.model_validate_json((folder_of(world, step) / "manifest.json").read_bytes())
+
+
+def folder_of(world: World, step: int) -> Path:
+    return world.shared / "tiny" / f"step-{step:08d}"
+
+
+def halfway(whole: Attempt, root: Path, config: TrainConfig | None = None) -> World:
+    """The world as it was before the last step was saved."""
+    world = whole.world.copy(root, config)
+    for tier in (world.shared, world.local(0)):
+        shutil.rmtree(tier / "tiny" / f"step-{LAST:08d}")
+    return world
+
+
+def test_a_resume_ends_with_the_same_bytes_on_every_rank(whole: Attempt, tmp_path: Path) -> None:
+    world = halfway(whole, tmp_path / "world")
+
+    second = run(world, 2, nodes=1, ranks_per_node=2)
+
+    assert second.agents[0].returncode == 0, second.log(0).read_text()
+    assert second.events("restored")[0]["step"] == LAST // 2
+    assert second.losses() == {step: loss for step, loss in whole.losses().items() if step > LAST // 2}
+    ends = [manifest_of(each, LAST) for each in (whole.world, world)]
+    digests = [{shard.file.rpartition("/")[2]: shard.sha256 for shard in end.shards} for end in ends]
+    assert digests[0] == digests[1] and len(digests[0]) >= 3
+    assert ends[0].evaluation_loss == ends[1].evaluation_loss
+
+
+def test_the_checkpoint_alone_gives_the_loss_that_all_ranks_recorded(whole: Attempt) -> None:
+    config = whole.world.config
+    answer = evaluate(folder_of(whole.world, LAST), config, whole.world.data)
+    assert answer["equal"], answer
+
+
+def test_the_export_of_the_shards_is_the_whole_model(whole: Attempt, tmp_path: Path) -> None:
+    files = export(folder_of(whole.world, LAST), whole.world.config, whole.world.data, tmp_path / "golden")
+    assert "model.safetensors" in files and "tokenizer.json" in files
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(4, marks=pytest.mark.drill)])
+def test_another_number_of_ranks_goes_on_at_the_same_loss(whole: Attempt, ranks: int, tmp_path: Path) -> None:
+    if whole.world.config.zero_stage == 0:
+        pytest.skip("without ZeRO another number of ranks is refused")
+    world = halfway(whole, tmp_path / "world")
+
+    resized = run(world, 2, nodes=1, ranks_per_node=ranks)
+
+    assert resized.agents[0].returncode == 0, resized.log(0).read_text()
+    assert [(e["from_ranks"], e["to_ranks"]) for e in resized.events("reshaped")] == [(2, ranks)]
+    expected = {step: loss for step, loss in whole.losses().items() if step > LAST // 2}
+    assert resized.losses() == pytest.approx(expected, rel=1e-5)
+    ends = [manifest_of(each, LAST).evaluation_loss for each in (whole.world, world)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-5)

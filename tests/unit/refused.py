@@ -1,0 +1,66 @@
+"""A row of what a rule refuses, and the shapes that rows are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from infra.checks import Level
+from infra.facts import Facts
+
+FRESH = date(2026, 8, 1)
+P5EN_BLOCK = {
+    "nodes.instance_type": "p5en.48xlarge",
+    "nodes.capacity": "capacity-block",
+    "nodes.reservation_id": "cr-0123456789abcdef0",
+    "nodes.usd_per_hour": "41.61",
+    "nodes.block_fee_usd": "1997.28",
+    "training.global_batch": 64,
+    "money.budget_usd": 5000,
+}
+PERSISTENT_EFA = {"storage.shared.efa": True, "storage.shared.throughput_mbs_per_tib": 1000, "money.budget_usd": 500}
+ON_AWS = {"target": "aws", "rehearsal": None}
+NO_WAY_OUT = {**ON_AWS, "network.egress": "endpoints"}
+PRIVATE = {"network.api_endpoint": "private"}
+DRIVER = {"vpc_id": "vpc-0123456789abcdef0", "cidr": "10.7.0.0/16", "route_table_ids": ["rtb-0123456789abcdef0"]}
+HUGE = {"layers": 96, "width": 12288, "heads": 96, "context": 2048, "vocabulary": 50304}
+
+
+@dataclass(frozen=True)
+class Row:
+    rule: str
+    level: Level
+    field: str
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    facts: Callable[[Facts], Facts] | None = None
+    today: date = FRESH
+    cure: str = ""
+    """What the cure must mention."""
+
+    def __str__(self) -> str:
+        return f"{self.rule}-{'-'.join(str(value)[:20] for value in self.changes.values()) or 'facts'}"
+
+
+def quota(vcpus: int) -> Callable[[Facts], Facts]:
+    def bend(facts: Facts) -> Facts:
+        offers = tuple(offer.model_copy(update={"quota_vcpus": vcpus}) for offer in facts.offers)
+        return facts.model_copy(update={"offers": offers})
+
+    return bend
+
+
+def undated(facts: Facts) -> Facts:
+    """EKS has not told until when it supports its newest version."""
+    support = facts.kubernetes
+    until = {**support.standard_until, "1.36": None}
+    return facts.model_copy(update={"kubernetes": support.model_copy(update={"standard_until": until})})
+
+
+def account(account: str) -> Callable[[Facts], Facts]:
+    return lambda facts: facts.model_copy(update={"account": account})
+
+
+E, W, I = Level.ERROR, Level.WARNING, Level.INFO  # noqa: E741
