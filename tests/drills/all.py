@@ -23,6 +23,9 @@ CASES = {
     "drift": 40,
     "teardown": 100,
     "fleet": 160,
+    "resume": 50,
+    "damage": 1000,
+    "data": 20,
 }
 """Drill -> cases of its long form."""
 _LAST_LINE = re.compile(r"^drill (\S+): (\d+) cases, (\d+) failed, ([\d.]+) s$", re.MULTILINE)

@@ -219,8 +219,6 @@ def test_shards_are_staged_ahead_and_the_cache_stays_bounded_over_epochs(
         return cache.open(shard)
 
     reader, plain = reader_of(data, opener), reader_of(data, folder_opener(data))
-    for row in reader._rows:
-        row.keep_open = 2
     stager, most = Stager(cache, reader, 0, lead=4 * 32), 0
     steps = 2 * reader.samples // 32
     assert stager.ahead.wait(10)

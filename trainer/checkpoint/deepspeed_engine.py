@@ -59,12 +59,13 @@ class HostBuffers(dict[tuple[str, int], torch.Tensor]):
 class HostCopyEngine(CheckpointEngine):
     """Collects what DeepSpeed hands over for one save; the caller takes the snapshots and writes them elsewhere."""
 
-    def __init__(self, verify: Callable[[Path, BufferedReader], None]) -> None:
+    def __init__(self, verify: Callable[[Path, BufferedReader], None], mapped: bool = False) -> None:
+        """`mapped`: as of `load_safely`; for files of a tier of this node, which nobody takes away or writes to."""
         super().__init__()
         self.name = "HostCopyEngine"
         self.copy_s = 0.0
         """Of the last save: what copying took, without DeepSpeed's gathering of its state."""
-        self._verify = verify
+        self._verify, self._mapped = verify, mapped
         self._snapshots: list[Snapshot] = []
         self._foreseen: list[tuple[str, int, torch.Tensor]] | None = None
         self.buffers = HostBuffers()
@@ -124,7 +125,7 @@ class HostCopyEngine(CheckpointEngine):
         with open_regular(Path(path)) as file:
             self._verify(Path(path), file)
             file.seek(0)
-            return load_safely(file, mapped=True)
+            return load_safely(file, self._mapped)
 
     def preserves_storage_sharing(self) -> bool:
         return False

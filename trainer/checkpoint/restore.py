@@ -263,7 +263,7 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list
             return  # all of it was read and compared while the gang chose this step
         _insist(wanted[path], tiers.local.name, hashlib.file_digest(file, "sha256").hexdigest())
 
-    engine.checkpoint_engine = HostCopyEngine(verify)
+    engine.checkpoint_engine = HostCopyEngine(verify, mapped=True)
     path, _ = engine.load_checkpoint(str(root), tag=attempt_folder(manifest.attempt))
     if path is None:
         raise StorageError("DeepSpeed found no state in a verified checkpoint", root)

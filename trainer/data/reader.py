@@ -102,10 +102,12 @@ class Reader:
         held = [shard for shard in manifest.validation if shard.tokens]
         self._validation = TokenRow(tuple(held), manifest.dtype, opener)
         self.held_out_samples = max(0, (self._validation.tokens - 1) // context)
-        self._rows = tuple(
-            TokenRow(tuple(s for s in manifest.train if s.source == source.name and s.tokens), manifest.dtype, opener)
-            for source in manifest.sources
-        )
+        # A shuffle window's blocks, each of which may lie across two shards; what is mapped cannot leave the cache.
+        keep_open = min(OPEN_SHARDS, 2 * shuffle_blocks + 1)
+        parts = [
+            tuple(s for s in manifest.train if s.source == source.name and s.tokens) for source in manifest.sources
+        ]
+        self._rows = tuple(TokenRow(part, manifest.dtype, opener, keep_open) for part in parts)
         counts = [max(0, (row.tokens - 1) // context) for row in self._rows]
         self.samples = sum(counts)
         if not self.held_out_samples or not all(counts):
