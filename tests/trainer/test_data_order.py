@@ -51,9 +51,11 @@ def test_in_a_mixture_every_source_has_epochs_of_its_own(
     drawn = Order(pools, seed).at(range(2 * ROUND))
     for index, size in enumerate(sizes):
         mine = drawn.source == index
-        for epoch in range(int(mine.sum()) // size):
-            visited = drawn.sample[mine & (drawn.epoch == epoch)]
-            assert sorted(visited.tolist()) == list(range(size))
+        epochs = int(mine.sum()) // size
+        whole = slice(epochs * size)
+        visited = drawn.sample[mine][whole].reshape(epochs, size)
+        assert (np.sort(visited, axis=1) == np.arange(size)).all()
+        assert (drawn.epoch[mine][whole].reshape(epochs, size) == np.arange(epochs)[:, None]).all()
 
 
 @settings(max_examples=60, deadline=None)
