@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from functools import partial
 from pathlib import Path
 
 from boto3.exceptions import Boto3Error
