@@ -15,7 +15,7 @@ def _boot_id() -> str:
     return path.read_text().strip() if path.exists() else ""
 
 
-def _start_ticks(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot, None when there is no such process (or a zombie)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -43,13 +43,13 @@ class Holder(BaseModel):
             boot_id=_boot_id(),
             pid_namespace=_pid_namespace(),
             pid=pid,
-            start_ticks=_start_ticks(pid) or 0,
+            start_ticks=start_ticks(pid) or 0,
         )
 
     def provably_gone(self) -> bool:
         """True only when we look at the very same machine and PID namespace and the process is not there."""
         here = self.boot_id == _boot_id() and self.pid_namespace == _pid_namespace() and self.boot_id != ""
-        return here and _start_ticks(self.pid) != self.start_ticks
+        return here and start_ticks(self.pid) != self.start_ticks
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host} (process {self.pid})"

@@ -21,6 +21,10 @@ from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.events import CampaignState, Event, Kind, fold, ordered
 from infra.identity import Holder
 
+LIVE = "live.json"
+"""In a campaign's record: the steward's newest figures."""
+STOP = "stop.json"
+"""In a campaign's record: the wish that training ends with a commit."""
 _RACES = 5
 _RACE_PAUSE_S = 0.2
 

@@ -57,6 +57,9 @@ class Loop:
     """Sequences consumed by all ranks."""
     tokens: int = 0
     saved_step: int = 0
+    every: int = 1
+    """Steps between saves as all ranks have heard it. Rank 0's pace may want another number already: were that to hold
+    for rank 0 alone until the next exchange, it would save a step before the others, or after them."""
     evaluations: dict[int, float | None] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -95,11 +98,11 @@ class Loop:
         norm = self.engine.get_global_grad_norm()
         finite = math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))
         # The interval is rank 0's word: nobody else adds to the sum.
-        every = float(self.pace.wanted if self.gang.first else 0)
+        every = float(self.pace.every if self.gang.first else 0)
         mine = [loss, float(finite), float(stop_requested(self.run_folder)), every, *to_limbs(digest)]
         mine += self.committer.votes()
         total, finites, stops, every, low, high, *votes = self.gang.sums(mine)
-        self.pace.every = int(every)
+        self.every = int(every)
         assert len(votes) == VOTES
         everyone = self.gang.world_size
         seconds, samples = time.monotonic() - started, from_limbs(low, high)
@@ -123,7 +126,7 @@ class Loop:
     def _due(self) -> bool:
         """By the step's number where the interval is fixed, so that twins save at the same steps."""
         if self.config.checkpoint.measured:
-            return self.step - self.saved_step >= self.pace.every
+            return self.step - self.saved_step >= self.every
         return self.step % self.config.checkpoint.every_steps == 0
 
     def _report(self, stepped: Stepped) -> None:

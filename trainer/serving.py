@@ -18,6 +18,7 @@ from trainer.checkpoint.door import PREFIX, answer
 from trainer.checkpoint.verdict import Busy, verdict
 from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
 from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, list_folder
+from trainer.errors import TrainerError
 from trainer.heartbeat import Beat, read_beats
 
 _ORDER = list(Phase)
@@ -67,7 +68,10 @@ class Node:
 
 
 def serve(node: Node, address: str) -> ThreadingHTTPServer:
-    """Start serving in a thread; the caller need not stop it before it exits."""
+    """Start serving in a thread; the caller need not stop it before it exits.
+
+    Raises `TrainerError` where the port is taken: no fault of storage, as any other `OSError` is thought to be.
+    """
     registry = CollectorRegistry()
     registry.register(_StatusCollector(node))
 
@@ -110,7 +114,11 @@ def serve(node: Node, address: str) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:
             """Requests are polls; they are not worth a line each."""
 
-    server = ThreadingHTTPServer((address, AGENT_PORT), Handler)
+    try:
+        server = ThreadingHTTPServer((address, AGENT_PORT), Handler)
+    except OSError as error:
+        cure = "end what listens there (ss -ltnp), or give the pod a network of its own"
+        raise TrainerError("the agent cannot serve", f"{address}:{AGENT_PORT}: {error.strerror}", cure) from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
     return server

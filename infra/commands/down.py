@@ -12,9 +12,8 @@ from infra.identity import Holder
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, opened, record_of, stored_plan, stored_spec
 from infra.lifecycle.stages import STEPS, Step, run_step
-from infra.store import CampaignStore
+from infra.store import STOP, CampaignStore
 
-STOP = "stop.json"
 _WORD_EVERY_S = 10.0
 
 

@@ -49,7 +49,7 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
         console.print(table, width=max(console.width, WIDTH), crop=False)
         console.print(f"GPU nodes are planned for {market.hours} h; a block must last {market.block_hours} h")
         for said in market.unanswered:
-            console.print(f"AWS did not answer {said}", soft_wrap=True)
+            console.print(f"AWS did not answer {said}", soft_wrap=True, markup=False)
         console.print("a block is bought by `bivouac block buy SPEC OFFERING`; prices are AWS's of this moment")
     return 0 if any(one.fits is not False for one in market.choices) else 1
 

@@ -13,9 +13,9 @@ from infra.errors import UserError
 from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
 from infra.lifecycle.relaunch import difference, refuse_unfit, relaunch, taken_up
 from infra.lifecycle.stages import run_campaign
-from infra.lifecycle.supervise import LIVE
 from infra.plan import Plan, make_plan
 from infra.spec import Spec
+from infra.store import LIVE
 from infra.terminal import agreed
 
 

@@ -16,7 +16,7 @@ from infra.folders import results_folder
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, record_of, stored_plan, stored_spec
 from infra.reporting.record import PACKED, Record, unpacked
 from infra.spec import Spec
-from infra.store import CampaignStore
+from infra.store import LIVE, CampaignStore
 
 if TYPE_CHECKING:
     from infra.lifecycle.drift import Look
@@ -45,7 +45,7 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
     spec = stored_spec(store)
     record = Record(spec, stored_plan(store, spec), tuple(store.events()), datetime.now(UTC))
     holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
-    facts, state = _facts_of(record, holders, store.get_json("live.json") or {})
+    facts, state = _facts_of(record, holders, store.get_json(LIVE) or {})
     if not refresh:
         _show(facts, state, as_json, console)
         return 0
@@ -103,7 +103,8 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
     if live:
         console.print(
             f"  training attempt {live['attempt']}, step {live['step']} of {live['steps']}, loss {live['loss']}, "
-            f"committed {live['committed_step']}; {live['why']}"
+            f"committed {live['committed_step']}; {live['why']}",
+            markup=False,
         )
     console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
     if state.hold:

@@ -22,9 +22,8 @@ from infra.names import PROJECT
 from infra.program import program
 from infra.program.recording import recorded
 from infra.rules import Graph
+from infra.rules.graph import UNKNOWN
 
-UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""How the engine writes a value that only AWS will give."""
 SHORT = 90
 """Characters of a value that are shown."""
 _PLANNED = ("create", "update", "delete", "replace")

@@ -17,8 +17,8 @@ from infra.events import Kind
 from infra.lifecycle.context import Context
 from infra.lifecycle.launch import STEWARD, deploy, recorded_config
 from infra.reporting.sentences import sentence
+from infra.store import LIVE
 
-LIVE = "live.json"
 _LOOK_EVERY_S = 5.0
 _SILENT_S = 60.0
 """Kubernetes restarts a failed pod within seconds, at first; longer silence is worth a look of our own."""

@@ -7,8 +7,7 @@ import time
 from datetime import UTC, datetime
 
 from infra.steward.decide import Action, Observation
-from infra.steward.past import LIVE
-from infra.store import CampaignStore
+from infra.store import LIVE, CampaignStore
 
 _EVERY_S = 5.0
 """The meter goes on while nothing happens."""

@@ -9,9 +9,7 @@ from infra import meter
 from infra.actions.steward_config import StewardConfig
 from infra.events import CampaignState
 from infra.steward.decide import Attempt, Failure, History
-from infra.store import CampaignStore
-
-LIVE = "live.json"
+from infra.store import LIVE, CampaignStore
 
 
 def spent(store: CampaignStore, config: StewardConfig) -> Decimal:

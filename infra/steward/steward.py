@@ -39,10 +39,9 @@ from infra.steward.observe import Observer
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
 from infra.steward.tiers import TierWatch
-from infra.store import CampaignStore, Lease
+from infra.store import STOP, CampaignStore, Lease
 from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
 
-STOP_REQUEST = "stop.json"
 _SHIP_REST_S = 3.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
@@ -132,7 +131,7 @@ class Steward:
             return finish
         while True:
             self.lease.check()
-            stop = self.store.get_json(STOP_REQUEST) is not None
+            stop = self.store.get_json(STOP) is not None
             seen = self.observer.observe(self.attempt, self.in_flight, self.committed_step(), stop, self.held_since)
             for pod in seen.pods:
                 if pod.phase != "Pending":

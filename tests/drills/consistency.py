@@ -27,6 +27,7 @@ from teardown_cases import Fault, Mend, rule  # noqa: E402
 
 from infra.events import Kind, Stage  # noqa: E402
 from infra.lifecycle import certify, orphans, teardown  # noqa: E402
+from infra.lifecycle.context import Context  # noqa: E402
 from infra.lifecycle.foundation import OUTPUTS, foundation  # noqa: E402
 
 RESULTS = ROOT / "results/drills/consistency.json"
@@ -64,6 +65,14 @@ def faults() -> list[Fault]:
     return found
 
 
+def certificate(context: Context) -> set[str]:
+    """What a certificate finds, each by its id and by its name: a person who reads either knows what is left."""
+    seen, blind = certify.survey_all(context.account)
+    assert not blind, blind
+    found = certify.knowledge(context.store, context.names).judge(seen)
+    return {f"{one.id} {one.name}" for several in found.values() for one, _ in several}
+
+
 def ground_of(one: Camp) -> dict[str, Any]:
     """The foundation of the account, made once: what a bake tells of it."""
     with one.opened() as context:
@@ -89,6 +98,7 @@ def main() -> int:
     options = parser.parse_args()
     chance, begun, rows = random.Random(options.seed), time.monotonic(), list[dict[str, Any]]()
     teardown.PATIENCE_S, orphans.PATIENCE_S = drill.PATIENCE_S, drill.SILENCE_S
+    drill.certificate = certificate
     # Looks of a certificate lie further apart than any listing lags here, as on AWS.
     certify.CONFIRM_S = max(certify.CONFIRM_S, LAG_S + 1)
     nothing, ends = Fault("no fault", lambda camp: None), [one for one in faults() if options.only in one.name]

@@ -14,6 +14,7 @@ import pytest
 
 from infra import doctor
 from infra.errors import PermanentError
+from infra.identity import start_ticks
 from infra.rehearsal.site import handle, processes
 from infra.rehearsal.toolchain.ensure import ensure
 from infra.rehearsal.toolchain.origin import in_cache, write_stamp
@@ -81,7 +82,7 @@ def test_a_site_of_a_crashed_machine_is_cleaned_and_its_reused_numbers_are_left_
 ) -> None:
     folder = handle.site_dir("old")
     folder.mkdir(parents=True)
-    ticks = processes.start_ticks(stranger.pid) or 0
+    ticks = start_ticks(stranger.pid) or 0
     site = {
         "name": "old",
         "folder": str(folder),

@@ -234,7 +234,7 @@ def test_shards_are_staged_ahead_and_the_cache_stays_bounded_over_epochs(
 
 
 def test_shards_come_from_a_bucket(data: Path, shards: tuple[TokenShard, ...], tmp_path: Path) -> None:
-    boto3 = pytest.importorskip("boto3")
+    import boto3
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from trainer.checkpoint.export import export, renamed
 from trainer.contract import Manifest, ModelConfig, Shard, TrainConfig, attempt_folder, step_folder
@@ -62,7 +63,6 @@ def test_transformers_computes_the_same_logits_from_the_export(
 ) -> None:
     """Within 1e-5 of logits of size 1: queries, keys and values are one matrix product here and three there, whose
     sums a matrix library may add up in another order."""
-    transformers = pytest.importorskip("transformers")
     files = export(folder, config, data, tmp_path / "out", shard_bytes)
     assert ("model.safetensors.index.json" in files) == (shard_bytes == 60_000)
     llama = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
@@ -74,7 +74,6 @@ def test_transformers_computes_the_same_logits_from_the_export(
 
 
 def test_the_tokenizer_and_its_end_come_with_it(folder: Path, config: TrainConfig, data: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
     export(folder, config, data, tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.decode(tokenizer("abc def").input_ids) == "abc def"

@@ -9,7 +9,7 @@ import pytest
 from agents import Attempt, World, run
 
 from trainer.checkpoint.export import export
-from trainer.contract import Manifest, TrainConfig
+from trainer.contract import ExitCode, Manifest, TrainConfig
 from trainer.evaluate import evaluate
 
 STAGES = [pytest.param(stage, marks=pytest.mark.drill) for stage in (0, 1, 2)] + [3]
@@ -71,12 +71,14 @@ def test_the_export_of_the_shards_is_the_whole_model(whole: Attempt, tmp_path: P
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(4, marks=pytest.mark.drill)])
 def test_another_number_of_ranks_goes_on_at_the_same_loss(whole: Attempt, ranks: int, tmp_path: Path) -> None:
-    if whole.world.config.zero_stage == 0:
-        pytest.skip("without ZeRO another number of ranks is refused")
     world = halfway(whole, tmp_path / "world")
 
     resized = run(world, 2, nodes=1, ranks_per_node=ranks)
 
+    if whole.world.config.zero_stage == 0:
+        assert resized.agents[0].returncode == ExitCode.USER
+        assert "of another world size without ZeRO" in resized.log(0).read_text()
+        return
     assert resized.agents[0].returncode == 0, resized.log(0).read_text()
     assert [(e["from_ranks"], e["to_ranks"]) for e in resized.events("reshaped")] == [(2, ranks)]
     expected = {step: loss for step, loss in whole.losses().items() if step > LAST // 2}

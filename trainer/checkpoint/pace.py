@@ -1,7 +1,6 @@
 """How often to save, re-evaluated while running: what a save was seen to cost, and how often the job was seen to fail.
 
-Rank 0 decides from its own clock and says so in the next exchange; from there on it holds for all ranks, rank 0 too: a
-save that some ranks begin a step before the others would put shards of two steps under one manifest.
+Rank 0 decides from its own clock; the others follow what it says in the exchange of the same step.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _FEWEST_QUIET_STEPS = 3
 
 @dataclass
 class Pace:
-    """Fed with every step and save; `every` is the number of steps between saves on which all ranks agree."""
+    """Fed with every step and save; `every` is the number of steps between saves from now on."""
 
     every: int
     steps: int
@@ -32,8 +31,6 @@ class Pace:
     grace_s: float | None = None
     fixed: bool = False
     """The spec names the interval: what saving costs is measured, said when it is too much, and nothing is changed."""
-    wanted: int = 0
-    """What rank 0 would have in place of `every`."""
     _quiet: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=_STEPS_REMEMBERED))
     _costs: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=_SAVES_REMEMBERED))
     _stall_s: float = 0.0
@@ -41,9 +38,6 @@ class Pace:
     _saving: bool = False
     _fits: bool | None = None
     _dear: bool = False
-
-    def __post_init__(self) -> None:
-        self.wanted = self.wanted or self.every
 
     def stepped(self, seconds: float, writing: bool) -> None:
         """A step's duration, and whether a checkpoint was being written beside it."""
@@ -65,36 +59,36 @@ class Pace:
         return max(0.0, sum(self._busy) - self.step_s() * len(self._busy))
 
     def overhead(self) -> float:
-        """Part of the time that saves cost at the interval that is wanted."""
+        """Part of the time that saves cost at the present interval."""
         if not self._costs:
             return 0.0
         cost = statistics.median(self._costs)
-        return cost / (cost + self.wanted * self.step_s())
+        return cost / (cost + self.every * self.step_s())
 
     def committed(self, write_s: float, shared_s: float = 0.0) -> int:
-        """The last save is durable everywhere: choose again; returns `wanted`.
+        """The last save is durable everywhere: choose again; returns `every`.
 
         `write_s` on the local tier, `shared_s` from there to the shared one.
         """
         step_s = self.step_s()
         if not self._saving or not step_s:
-            return self.wanted
+            return self.every
         self._saving = False
         self._costs.append(self._stall_s + self.dip_s())
         self._say_whether_it_fits(self._stall_s + write_s + shared_s)
         if not self.fixed:
             self._choose(statistics.median(self._costs), step_s, write_s)
         self._say_whether_it_is_dear()
-        return self.wanted
+        return self.every
 
     def _choose(self, cost: float, step_s: float, write_s: float) -> None:
         best = choose(step_s=step_s, steps=self.steps, stall_s=cost, write_s=write_s, mtbf_s=self.mtbf_s)
-        if best.every_steps == self.wanted:
+        if best.every_steps == self.every:
             return
-        before, self.wanted = self.wanted, best.every_steps
+        before, self.every = self.every, best.every_steps
         emit(
             "cadence",
-            every_steps=self.wanted,
+            every_steps=self.every,
             before=before,
             why=best.bound,
             stall_s=round(self._stall_s, 4),
@@ -117,7 +111,7 @@ class Pace:
         if (dear := self.overhead() > TOO_DEAR) != self._dear:
             self._dear = dear
             event = "saving_too_dear" if dear else "saving_no_longer_dear"
-            emit(event, overhead=round(self.overhead(), 5), wanted=TOO_DEAR, every_steps=self.wanted)
+            emit(event, overhead=round(self.overhead(), 5), wanted=TOO_DEAR, every_steps=self.every)
 
 
 def job_mtbf_s(config: TrainConfig, nodes: int, shared: Path) -> float:

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.errors import PermanentError
+from infra.identity import start_ticks as _start_ticks
 from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
 from infra.rehearsal.site import processes
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
-from infra.rehearsal.site.processes import start_ticks as _start_ticks
 
 ENTERED = "BIVOUAC_SITE"
 """Set in the environment of a process that runs inside a site."""

@@ -13,15 +13,6 @@ FOLDER_VARIABLE = "BIVOUAC_SITE_FOLDER"
 """In the environment of everything that entered a site: its folder."""
 
 
-def start_ticks(pid: int) -> int | None:
-    """When a process began, in ticks since boot; None for one that is gone or only waits to be reaped."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
-
-
 def boot() -> str:
     """Changes with every start of the machine: process numbers of another boot mean nothing."""
     try:

@@ -67,7 +67,8 @@ def read(call: Call) -> Props | None:
 
 def update(call: Call) -> None:
     changeable = [name for name in _SENT if name != "actionType" and call.changed(name)]
-    call.client().update_budget_action(**_key(call), **call.request(*changeable))
+    if changeable:  # none where only the tags differ: naming none would ask for all
+        call.client().update_budget_action(**_key(call), **call.request(*changeable))
 
 
 def delete(call: Call) -> None:

@@ -57,10 +57,13 @@ class Call:
         return self.clients.get(service or self.resource.service, self.region if self.resource.regional else None)
 
     def request(self, *names: str) -> dict[str, Any]:
-        """API fields of all inputs, or of those named."""
+        """API fields of the inputs named; none for none."""
         table = self.resource.table()
-        chosen = {name: table[name] for name in names} if names else table
-        return to_api(chosen, self.new, self.resource.case)
+        return to_api({name: table[name] for name in names}, self.new, self.resource.case)
+
+    def whole_request(self) -> dict[str, Any]:
+        """API fields of all inputs."""
+        return to_api(self.resource.table(), self.new, self.resource.case)
 
     def observed(self, answer: dict[str, Any]) -> Props:
         """Inputs and outputs found in an answer of the API."""

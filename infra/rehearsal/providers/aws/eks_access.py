@@ -9,7 +9,7 @@ from infra.rehearsal.providers.wire import Props
 
 
 def create_entry(call: Call) -> str:
-    call.client().create_access_entry(**call.request(), tags=call.tags)
+    call.client().create_access_entry(**call.whole_request(), tags=call.tags)
     return f"{call.new['clusterName']}:{call.new['principalArn']}"
 
 
@@ -35,12 +35,12 @@ def delete_entry(call: Call) -> None:
 
 
 def associate(call: Call) -> str:
-    call.client().associate_access_policy(**call.request())
+    call.client().associate_access_policy(**call.whole_request())
     return "#".join(call.new[name] for name in ("clusterName", "principalArn", "policyArn"))
 
 
 def update_association(call: Call) -> None:
-    call.client().associate_access_policy(**call.request())
+    call.client().associate_access_policy(**call.whole_request())
 
 
 def read_association(call: Call) -> Props | None:
@@ -60,7 +60,7 @@ def disassociate(call: Call) -> None:
 
 
 def create_identity(call: Call) -> str:
-    answer = call.client().create_pod_identity_association(**call.request(), tags=call.tags)
+    answer = call.client().create_pod_identity_association(**call.whole_request(), tags=call.tags)
     return str(answer["association"]["associationId"])
 
 

@@ -12,7 +12,7 @@ _MEMBERS = {"routeTableIds": "RouteTableIds", "subnetIds": "SubnetIds", "securit
 
 
 def create_endpoint(call: Call) -> str:
-    ENDPOINT.create(call, **call.request())
+    ENDPOINT.create(call, **call.whole_request())
     call.wait(
         lambda: (ENDPOINT.describe(call) or {}).get("State", "").lower() == "available",
         f"VPC endpoint {call.id} to become available",

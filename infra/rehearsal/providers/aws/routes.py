@@ -56,7 +56,7 @@ def read_table(call: Call) -> Props | None:
 
 
 def create_route(call: Call) -> str:
-    client, request = call.client(), call.request()
+    client, request = call.client(), call.whole_request()
     # A gateway that was made a moment ago may not be known everywhere yet.
     call.retry(lambda: client.create_route(**request), "InvalidRouteTableID.NotFound", "InvalidNatGatewayID.NotFound")
     call.id = f"r-{call.new['routeTableId']}-{_destination(call.new)}"
@@ -65,7 +65,7 @@ def create_route(call: Call) -> str:
 
 
 def update_route(call: Call) -> None:
-    call.client().replace_route(**call.request())
+    call.client().replace_route(**call.whole_request())
 
 
 def read_route(call: Call) -> Props | None:
@@ -94,7 +94,7 @@ def _route(call: Call) -> dict[str, Any] | None:
 
 
 def create_association(call: Call) -> str:
-    request = call.request()
+    request = call.whole_request()
     return str(call.client().associate_route_table(**request)["AssociationId"])
 
 

@@ -1,0 +1,49 @@
+"""The interval between saves changes on all ranks at the same step, or shards of two steps would meet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from trainer.checkpoint.commit import Begun, Committer, Identity
+from trainer.checkpoint.pace import Pace
+from trainer.contract import CheckpointConfig, TrainConfig
+from trainer.data.ledger import Ledger
+from trainer.loop import Loop
+
+sys.path.append(str(Path(__file__).parents[1] / "drills"))
+
+from storage_gang import Camp, PipeGang
+
+
+def alone(tmp_path: Path) -> Loop:
+    """The loop of the first rank, whose pace would save every 10 steps so far."""
+    checkpoint = CheckpointConfig(every_steps=10, measured=True)
+    config = TrainConfig(campaign="tiny", steps=1000, global_batch=1, checkpoint=checkpoint)
+    gang: Any = PipeGang(0, 0, 1, None, None)  # type: ignore[arg-type]
+    identity = Identity("tiny", 1, 1, "", "", "", "")
+    committer = Committer(gang, Camp(tmp_path, 1, 1).tiers(0), checkpoint, identity, Begun())
+    engine, ledger = SimpleNamespace(get_global_grad_norm=lambda: 1.0), Ledger(1, 1, 1, 1, "d")
+    pace = Pace(every=10, steps=1000, mtbf_s=36_000.0)
+    nothing: Any = None
+    return Loop(config, gang, engine, nothing, nothing, ledger, committer, nothing, tmp_path, pace)
+
+
+def agree(loop: Loop, step: int) -> None:
+    loop.step = loop.position = step
+    loop._agree(1.0, time.monotonic(), 0, 0.0)
+
+
+def test_an_interval_that_the_first_rank_has_chosen_holds_from_the_next_exchange_on(tmp_path: Path) -> None:
+    loop = alone(tmp_path)
+    for step in range(1, 10):
+        agree(loop, step)
+    loop.pace.saved(stall_s=5.0)
+    loop.committer.measured.write_s = 1.0
+    agree(loop, 10)
+    assert loop.pace.every > 10 and loop._due(), "the others, who have not heard of it, save now"
+    agree(loop, 11)
+    assert loop.every == loop.pace.every and not loop._due()
