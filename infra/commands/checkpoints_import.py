@@ -29,10 +29,10 @@ def import_command(
     with progress.stage("import", f"{folder} is read through the allow-list, copied, and sealed in {out / campaign}"):
         progress.step("torch is imported, then every file is read twice")
         done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["no word"]
-        cure = "bring together all files of the tag as DeepSpeed wrote them; a refused file must not be loaded"
-        raise _Refused("the folder is not taken in", seen=said[-1][:500], cure=cure)
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or ["no word"]
+            cure = "bring together all files of the tag as DeepSpeed wrote them; a refused file must not be loaded"
+            raise _Refused("the folder is not taken in", seen=said[-1][:500], cure=cure)
     answer = json_text.loads(done.stdout.strip().splitlines()[-1])
     made = out / campaign / step_folder(answer["step"])
     if json:

@@ -74,4 +74,5 @@ def test_the_command_takes_it_in_and_what_it_made_can_be_verified(folder: Path, 
     assert (made["step"], made["world_size"], Path(made["folder"]).name) == (7, 2, "step-00000007")
     assert bivouac("verify", str(tmp_path / "out/tiny")).returncode == 0
     again = bivouac("import", str(folder), str(tmp_path / "out"), *asked)
-    assert again.returncode == 74 and "already" in again.stderr and "Traceback" not in again.stderr
+    said = again.stdout + again.stderr
+    assert again.returncode == 74 and "already" in said and "Traceback" not in said

@@ -287,6 +287,7 @@ def _look(path: Path, shard: Shard) -> tuple[str, tuple[int, ...]]:
     try:
         with open_regular(path) as file:
             identity = _identity(file)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
             seen = hashlib.file_digest(file, "sha256").hexdigest()
             if seen != shard.sha256:
                 return seen if (size := path.stat().st_size) == shard.size_bytes else f"{seen}, {size} bytes", ()
