@@ -21,6 +21,7 @@ CASES = {
     "kills_live": 68,
     "drift": 40,
     "teardown": 100,
+    "consistency": 32,
     "fleet": 160,
 }
 """Drill -> cases of its long form."""
