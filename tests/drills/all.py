@@ -22,6 +22,7 @@ CASES = {
     "kills_inside": 6,
     "drift": 40,
     "teardown": 100,
+    "consistency": 32,
     "fleet": 160,
     "resume": 50,
     "damage": 1000,

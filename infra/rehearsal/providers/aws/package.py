@@ -122,7 +122,9 @@ class AwsPackage:
         with _named(call, "updating"):
             try:
                 self._retag(call)
-                if resource.update:
+                # Tags have calls of their own: where only they differ nothing else is sent again.
+                marks = ("tags", "tagsAll") if resource.tagger else ()
+                if resource.update and call.changed(*(name for name in {**call.old, **call.new} if name not in marks)):
                     resource.update(call)
             except NotReady as error:
                 state = {**request.state, **request.inputs}
