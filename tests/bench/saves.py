@@ -1,16 +1,19 @@
 """What a save costs the training: stall and dip, beside a plain host copy, DeepSpeed's own save and DCP's async_save.
 
-    .venv/bin/python tests/bench/saves.py [--width 672] [--layers 6] [--rounds 9] [--dips 3]
+    .venv/bin/python tests/bench/saves.py [--width 672] [--layers 6] [--rounds 9] [--dips 3] [--variants]
 
 One rank on this machine's CPU. First the stall: in each round every peer saves the same live state once, in a turning
 order, a plain copy of the same bytes before each and nothing else at work, so that each has a pair of its own; then
-the dip: quiet steps, a save, the steps beside it until it is durable. Ratios are of medians.
+the dip: quiet steps, a save, the steps beside it until it is durable. Ratios are of medians. `--variants` repeats the
+dip with what the background writing could be done otherwise: through the page cache, at the step's own priority, and
+in a process of its own; beside the dip, which is noise on a busy machine, stands the processor time that it took.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -30,12 +33,17 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from trainer.checkpoint import worker
 from trainer.checkpoint.commit import Begun, Committer, Identity, Progress
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
+from trainer.checkpoint.direct import DirectFile
 from trainer.checkpoint.tiers import campaign_tiers
+from trainer.checkpoint.writing import Writing
 from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig
 from trainer.engine import build_engine, initialize_distributed
 from trainer.gang import Gang
+
+_DIRECT = DirectFile._direct
 
 
 class Bench:
@@ -46,10 +54,7 @@ class Bench:
         self.gang = Gang.join(timedelta(seconds=600))
         self.engine = build_engine(self.config, 1)
         self.folder, self.own, self.step_number = folder, self.engine.checkpoint_engine, 0
-        tiers = campaign_tiers(folder / "local", folder / "shared", "bench")
-        identity = Identity("bench", 1, 1, "", "", "", "")
-        saving = CheckpointConfig(every_steps=1, shared_every=10**6, keep_local=1, keep_shared=1)
-        self.committer = Committer(self.gang, tiers, saving, identity, Begun())
+        self.committer = self._committer("bivouac")
         self.ours = HostCopyEngine(lambda path, file: None)
         # Pinned memory and streams need a GPU's driver; what is left is that the staged copy is kept and used again.
         self.staging = DefaultStager(StagingOptions(False, False, False, False))
@@ -58,6 +63,25 @@ class Bench:
             self.step()
         self.plain = [(tensor, torch.zeros_like(tensor).fill_(1)) for tensor in self.tensors()]
         self.ready_s = self._make_ready()
+
+    def _committer(self, name: str) -> Committer:
+        tiers = campaign_tiers(self.folder / name / "local", self.folder / name / "shared", "bench")
+        identity = Identity("bench", 1, 1, "", "", "", "")
+        saving = CheckpointConfig(every_steps=1, shared_every=10**6, keep_local=1, keep_shared=1)
+        return Committer(self.gang, tiers, saving, identity, Begun())
+
+    def variants(self) -> dict[str, Any]:
+        """The same save with one thing of its background writing changed."""
+        kept, worker._NICENESS = worker._NICENESS, 0
+        eager, buffered = self._committer("eager"), self._committer("buffered")
+        worker._NICENESS = kept
+        apart = Apart(self)
+        return {
+            "bivouac": self.bivouac,
+            "page cache, not direct I/O": lambda: self._save(buffered, direct=False),
+            "priority of the step": lambda: self._save(eager, direct=True),
+            "process of its own": apart.save,
+        }
 
     def _make_ready(self) -> float:
         self.engine.checkpoint_engine, started = self.ours, time.monotonic()
@@ -88,13 +112,15 @@ class Bench:
         return time.monotonic() - started
 
     def bivouac(self) -> tuple[float, Any]:
-        self.engine.checkpoint_engine = self.ours
-        if not self.committer.save(self.engine, Progress(self.step_number, 0, 0, 1.0)):
-            raise RuntimeError("the save before was not durable yet")
-        return self.committer.measured.stall_s, self._ours_idle
+        return self._save(self.committer, direct=True)
 
-    def _ours_idle(self) -> bool:
-        return self.committer.settle(self.committer.votes())
+    def _save(self, committer: Committer, direct: bool) -> tuple[float, Any]:
+        DirectFile._direct = _DIRECT if direct else lambda file, on: None  # type: ignore[method-assign]
+        self.engine.checkpoint_engine = self.ours
+        self.step_number += 1
+        if not committer.save(self.engine, Progress(self.step_number, 0, 0, 1.0)):
+            raise RuntimeError("the save before was not durable yet")
+        return committer.measured.stall_s, lambda: committer.settle(committer.votes())
 
     def deepspeed(self) -> tuple[float, Any]:
         self.engine.checkpoint_engine = self.own
@@ -133,8 +159,13 @@ class Bench:
 
     def round(self, save: Any) -> dict[str, float]:
         """Quiet steps, a save, and the steps beside it until it is durable."""
-        quiet = statistics.median(self.step() for _ in range(4))
+        quiet, busy_s = statistics.median(self.step() for _ in range(4)), []
+        for _ in range(2):
+            used = time.process_time()
+            self.step()
+            busy_s.append(time.process_time() - used)
         stall, idle = save()
+        used = time.process_time()
         started, beside = time.monotonic(), [self.step()]
         while not idle():
             beside.append(self.step())
@@ -143,9 +174,45 @@ class Bench:
             "stall_s": stall,
             "background_s": time.monotonic() - started,
             "dip_s": lost_s,
+            "writing_cpu_s": time.process_time() - used - min(busy_s) * len(beside),
             "lost_tokens": (stall + lost_s) / quiet * self.config.tokens_per_step(),
             "tokens_per_s": self.config.tokens_per_step() / quiet,
         }
+
+
+class Apart:
+    """Writing in a process of its own, out of buffers that it shares with the training."""
+
+    def __init__(self, bench: Bench) -> None:
+        context: Any = torch.multiprocessing.get_context("spawn")
+        self.bench, self.ours = bench, HostCopyEngine(lambda path, file: None)
+        self.orders, self.done, self.number = context.Queue(), context.Queue(), 0
+        context.Process(target=write_apart, args=(self.orders, self.done), daemon=True).start()
+        bench.engine.checkpoint_engine = self.ours
+        self.ours.foresee(bench.engine)()
+        for buffer in self.ours.buffers.values():
+            buffer.share_memory_()
+
+    def save(self) -> tuple[float, Any]:
+        self.bench.engine.checkpoint_engine = self.ours
+        started, self.number = time.monotonic(), self.number + 1
+        snapshots = self.ours.collect(self.bench.engine, self.bench.folder / "apart", f"save-{self.number}")
+        self.orders.put(snapshots)
+        return time.monotonic() - started, self._idle
+
+    def _idle(self) -> bool:
+        return not self.done.empty() and bool(self.done.get())
+
+
+def write_apart(orders: Any, done: Any) -> None:
+    os.nice(10)
+    torch.set_num_threads(1)
+    while True:
+        snapshots = orders.get()
+        shutil.rmtree(snapshots[0].path.parent.parent, ignore_errors=True)
+        for snapshot in snapshots:
+            Writing(snapshot, snapshot.path.name, 0).write()
+        done.put(True)
 
 
 def main() -> int:
@@ -154,6 +221,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=9, help="of pairs, for the stall")
     parser.add_argument("--dips", type=int, default=3, help="rounds of saves beside steps, for the dip")
+    parser.add_argument("--variants", action="store_true", help="also how else the background could write")
     parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -168,15 +236,23 @@ def main() -> int:
             "DCP async_save, cached": bench.async_save_cached,
         }
         pairs, dips = measure(peers, bench.pair, options.rounds), measure(peers, bench.round, options.dips)
+        variants = measure(bench.variants(), bench.round, options.dips) if options.variants else {}
         size = sum(tensor.nbytes for tensor, _ in bench.plain)
         print(f"state {size / 1e6:.0f} MB, {options.rounds} rounds; buffers were made beside the training in", end=" ")
         print(f"{bench.ready_s:.2f} s; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     finally:
+        for process in multiprocessing.active_children():
+            process.kill()
         shutil.rmtree(folder, ignore_errors=True)
     report(pairs, dips)
+    report_variants(variants)
     target = options.results / "bench" / "saves.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps({"bytes": size, "pairs": pairs, "dips": dips, "load": os.getloadavg()}, indent=1))
+    target.write_text(
+        json.dumps(
+            {"bytes": size, "pairs": pairs, "dips": dips, "variants": variants, "load": os.getloadavg()}, indent=1
+        )
+    )
     return 0
 
 
@@ -208,6 +284,15 @@ def report(pairs: dict[str, list[dict[str, float]]], dips: dict[str, list[dict[s
     print(f"ours: copy {ours['copying_s']:.4f} s, DeepSpeed's gathering and hand-over {gather:.4f} s")
     print(f"stall / plain copy {ours['stall_s'] / ours['copy_s']:.2f} (wanted 1.2 at most);", end=" ")
     print(f"stall / DeepSpeed {ours['stall_s'] / own['stall_s']:.3f} (0.1)")
+
+
+def report_variants(variants: dict[str, list[dict[str, float]]]) -> None:
+    rows = medians(variants)
+    if rows:
+        print(f"{'background writing':28}{'stall s':>9}{'dip s':>8}{'durable s':>11}{'lost tokens':>13}{'CPU s':>8}")
+    for name, row in rows.items():
+        print(f"{name:28}{row['stall_s']:9.4f}{row['dip_s']:8.2f}{row['background_s']:11.2f}", end="")
+        print(f"{row['lost_tokens']:13.0f}{row['writing_cpu_s']:8.2f}")
 
 
 if __name__ == "__main__":

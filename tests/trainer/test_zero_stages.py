@@ -22,7 +22,9 @@ def whole(
 ) -> Attempt:
     """Two ranks of one node, undisturbed, with a save in the middle."""
     saving = config.checkpoint.model_copy(update={"every_steps": LAST // 2})
-    config = config.model_copy(update={"zero_stage": request.param, "steps": LAST, "checkpoint": saving})
+    config = config.model_copy(
+        update={"zero_stage": request.param, "steps": LAST, "checkpoint": saving, "evaluate_every": 2}
+    )
     attempt = run(World(tmp_path_factory.mktemp("whole"), data, config), 1, nodes=1, ranks_per_node=2)
     assert attempt.agents[0].returncode == 0, attempt.log(0).read_text()
     return attempt

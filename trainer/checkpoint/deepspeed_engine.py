@@ -72,6 +72,7 @@ class HostCopyEngine(CheckpointEngine):
 
     def collect(self, engine: Any, root: Path, tag: str) -> list[Snapshot]:
         """The state of a save, copied to the host: the only part of it for which training waits."""
+        assert engine.checkpoint_engine is self, "what is handed over would go elsewhere"
         self._snapshots, self.copy_s = [], 0.0
         hand_over(engine, root, tag)
         self.commit(None)
@@ -80,6 +81,7 @@ class HostCopyEngine(CheckpointEngine):
 
     def foresee(self, engine: Any) -> Callable[[], None]:
         """What makes, beside the training, the buffers that a save of this engine will fill."""
+        assert engine.checkpoint_engine is self, "what is handed over would go elsewhere"
         foreseen: list[tuple[str, int, torch.Tensor]] = []
         self._foreseen = foreseen
         try:
