@@ -39,7 +39,7 @@ def test_each_epoch_visits_every_sample_exactly_once(
 
 @settings(max_examples=20, deadline=None)
 @given(
-    sizes=st.lists(SIZES, min_size=2, max_size=5),
+    sizes=st.lists(st.integers(100, 5000), min_size=2, max_size=5),
     shares=st.lists(st.floats(0.01, 100), min_size=5, max_size=5),
     seed=SEEDS,
     block=BLOCKS,

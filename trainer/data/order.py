@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from trainer.data.permutation import Values, number_of, permute
 _ROUND_BITS = 16
 ROUND = 1 << _ROUND_BITS
 """Positions over which the weights are met exactly."""
+_ROUNDS_KEPT = 4
+"""Of a mixture, 1 MiB each, made in a few milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Window:
 
     source: int
     position: int
-    """Where it is first needed, to within a round; a mixture reads it over `positions` positions."""
+    """Where it is first needed, by its source's weight: in a mixture a source runs ahead of its weight by a few samples
+    at most. It is read over `positions` positions."""
     positions: int
     samples: tuple[range, ...]
 
@@ -65,6 +69,7 @@ class Order:
         self._ends = np.cumsum(self._quotas)
         self._seed = seed
         self._walks = [_Walk(pool, seed) for pool in pools]
+        self._mix = lru_cache(maxsize=_ROUNDS_KEPT)(self._mix_of)
 
     def at(self, positions: range) -> Drawn:
         """The samples at these positions."""
@@ -93,16 +98,37 @@ class Order:
         if len(self.pools) == 1:
             return np.zeros(len(where), dtype=np.int64), where
         rounds, offset = where >> np.uint64(_ROUND_BITS), where & np.uint64(ROUND - 1)
-        masks = {int(each): number_of(f"{self._seed}:mix:{each}", ROUND) for each in np.unique(rounds)}
-        slot = _REVERSED[offset ^ np.array([masks[int(each)] for each in rounds], dtype=np.uint64)].astype(np.int64)
-        source = np.searchsorted(self._ends, slot, side="right").astype(np.int64)
-        share = np.array(self._quotas, dtype=np.int64)[source]
-        draw = rounds * share.astype(np.uint64) + (slot - (self._ends[source] - share)).astype(np.uint64)
+        source, draw = np.empty(len(where), dtype=np.int64), np.empty(len(where), dtype=np.uint64)
+        for each in np.unique(rounds):
+            mine = rounds == each
+            mix = self._mix(int(each))
+            source[mine], draw[mine] = mix.source[offset[mine]], mix.draw[offset[mine]]
         return source, draw
 
+    def _mix_of(self, number: int) -> _Mix:
+        mask = np.uint64(number_of(f"{self._seed}:mix:{number}", ROUND))
+        slot = _REVERSED[np.arange(ROUND, dtype=np.uint64) ^ mask]
+        source = np.searchsorted(self._ends, slot.astype(np.int64), side="right").astype(np.int64)
+        draw = np.empty(ROUND, dtype=np.uint64)
+        for index, quota in enumerate(self._quotas):
+            # In the order of positions: what is read next lies next to what is read now.
+            draw[source == index] = np.arange(number * quota, (number + 1) * quota, dtype=np.uint64)
+        return _Mix(source, draw)
+
     def _drawn_before(self, position: int, index: int) -> int:
-        """The least draw of a source that a position of this round may take: exact at a round's start."""
-        return position if len(self.pools) == 1 else (position >> _ROUND_BITS) * self._quotas[index]
+        """How many samples of a source the positions before this one took."""
+        if len(self.pools) == 1:
+            return position
+        number, offset = position >> _ROUND_BITS, position & (ROUND - 1)
+        return number * self._quotas[index] + int((self._mix(number).source[:offset] == index).sum())
+
+
+@dataclass(frozen=True)
+class _Mix:
+    """A round of a mixture, by the position within it."""
+
+    source: NDArray[np.int64]
+    draw: Values
 
 
 class _Walk:
