@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from agents import ROOT, Attempt, World, run
 
+from trainer.checkpoint.restore import verified
+from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, TrainConfig
 
 NODE_1_SHARD = "attempt-0001/zero_pp_rank_1_mp_rank_00_optim_states.pt"
@@ -130,12 +133,16 @@ def test_what_two_ranks_saved_one_rank_goes_on_with_at_the_same_evaluation_loss(
     attempts = []
     for nodes in (1, 2):
         world = twin.world.copy(tmp_path / f"world-{nodes}", longer)
+        if nodes == 1:  # the step lies on the nodes alone, and this gang is not the one that saved it
+            shutil.rmtree(world.shared / "tiny/step-00000060")
         attempts.append(run(world, 2, nodes=nodes))
     resized, same = attempts
 
     assert resized.agents[0].returncode == 0, resized.log(0).read_text()
     assert resized.events("restored")[0]["step"] == 60
     assert [(e["from_ranks"], e["to_ranks"]) for e in resized.events("reshaped")] == [(2, 1)]
+    kept = Tier("shared", resized.world.shared / "tiny")
+    assert [not verified(manifest, kept.folder(60)) for manifest in kept.committed() if manifest.step == 60] == [True]
     losses = [attempt.losses()[61] for attempt in (resized, same)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     evaluated = [attempt.events("evaluated")[0]["loss"] for attempt in (resized, same)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -109,6 +110,16 @@ def test_no_byte_of_a_manifest_can_change_unseen(position: int) -> None:
             parse_manifest(bytes(content), 10, "tiny")
         content[position % len(content)] ^= 1 << bit
     assert parse_manifest(bytes(content), 10, "tiny") == Manifest.model_validate_json(content)
+
+
+def test_a_manifest_from_before_the_ledger_is_still_taken_and_with_a_ledger_it_is_forged() -> None:
+    said = manifest(10).model_dump(mode="json") | {"format": 2, "seal": ""}
+    ledger = said.pop("consumed")
+    seal = hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
+    content = json.dumps(said | {"seal": seal}, indent=1).encode() + b"\n"
+    assert parse_manifest(content, 10, "tiny").serialize() == content
+    with pytest.raises(ValueError, match="seal"):
+        parse_manifest(json.dumps(said | {"consumed": ledger, "seal": seal}, indent=1).encode() + b"\n", 10, "tiny")
 
 
 @pytest.mark.parametrize("name", ["../attempt-0001/x", "/etc/passwd", "attempt-0001/../../x", "attempt-0001/.x", "x"])

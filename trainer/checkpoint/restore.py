@@ -20,7 +20,8 @@ from typing import Any
 
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden
-from trainer.checkpoint.files import copy_durably, open_regular, remove
+from trainer.checkpoint.fence import check_fence
+from trainer.checkpoint.files import copy_durably, link_durably, open_regular, remove
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.tiers import RESHAPING, Tier, Tiers
@@ -238,6 +239,7 @@ def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search
                 file = item.tier.folder(manifest.step) / item.shard.file
                 copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
             convert_apart(source, target)
+            _keep_on_shared(manifest, work, shared, search.attempt)
         except (StorageError, OSError) as failure:  # told to the others: they would wait for this rank
             error = failure
         ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
@@ -249,6 +251,21 @@ def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search
     gang.barrier()
     if gang.first:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _keep_on_shared(manifest: Manifest, work: Path, shared: Tier, attempt: int) -> None:
+    """Where the nodes alone held the step: a gang of other ranks could never bring it on, nor the archive find it."""
+    there = any(claim.manifest == manifest for claim in shared.claims() if claim.step == manifest.step)
+    folder = shared.folder(manifest.step)
+    if there and all(
+        (folder / s.file).is_file() and (folder / s.file).stat().st_size == s.size_bytes for s in manifest.shards
+    ):
+        return
+    check_fence(shared.root, attempt)
+    for shard in manifest.shards:
+        link_durably(work / shard.file, folder / shard.file)
+    shared.settle(manifest.step)
+    shared.publish(manifest, attempt)
 
 
 def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list[Found]) -> None:

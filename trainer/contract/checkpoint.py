@@ -45,7 +45,8 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[2] = 2
+    format: Literal[2, 3] = 3
+    """2 had no ledger, and is still read."""
     campaign: str
     attempt: int
     step: int
@@ -75,13 +76,16 @@ class Manifest(BaseModel):
         names = [shard.file for shard in self.shards]
         if len(set(names)) != len(names) or any(not name.startswith(f"{folder}/") for name in names):
             raise ValueError(f"its shards are not one file each below {folder}")
+        if self.format == 2 and self.consumed:
+            raise ValueError("a manifest of format 2 has no ledger")
         return self
 
     def serialize(self) -> bytes:
         """The file's content, sealed; equal manifests give equal bytes."""
-        plain = self.model_copy(update={"seal": ""}).model_dump_json().encode()
+        unknown = {"consumed"} if self.format == 2 else set[str]()
+        plain = self.model_copy(update={"seal": ""}).model_dump_json(exclude=unknown).encode()
         sealed = self.model_copy(update={"seal": hashlib.sha256(plain).hexdigest()})
-        return sealed.model_dump_json(indent=1).encode() + b"\n"
+        return sealed.model_dump_json(indent=1, exclude=unknown).encode() + b"\n"
 
 
 def parse_manifest(content: bytes, step: int | None = None, campaign: str | None = None) -> Manifest:
