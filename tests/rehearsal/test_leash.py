@@ -25,7 +25,8 @@ from infra.lifecycle.engine import Engine
 from infra.names import PROJECT
 from infra.rehearsal.aws.world import Call
 
-LEASE_S = 6.0
+LEASE_S = 10.0
+"""Long enough for a busy machine to renew it three times."""
 READS = ("Get", "List", "Describe", "Head", "AssumeRole")
 SLOW_S = 5
 
