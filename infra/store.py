@@ -284,7 +284,9 @@ class Lease:
             try:
                 self.check()
                 self._write(released=False)
-            except (LeaseHeld, LeaseLost) as error:
+            except LeaseLost:
+                return  # `check` keeps why
+            except LeaseHeld as error:
                 self._lost = str(error)
                 return
             except Exception:

@@ -94,7 +94,7 @@ def _idle(held: Camp) -> bool:
 
 
 def one_case(folder: Path, where: str, number: signal.Signals, at: int) -> None:
-    with camp(folder) as held:
+    with camp(folder, campaign=f"killed-{os.getpid()}") as held:  # engines are told by it, all over this machine
         os.environ |= {"BIVOUAC_SITE": "in-process", "BIVOUAC_LEASE_SECONDS": str(LEASE_S)}
         spec = folder / "campaign.json"
         spec.write_text(held.spec.model_dump_json())

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from infra.account import Account
 from infra.actions.steward_config import STEWARD_LEASE, StewardConfig
 from infra.events import CampaignState
 from infra.names import NAMESPACE, buckets
-from infra.plan import make_plan, train_config
+from infra.plan import Plan, make_plan, train_config
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.spec import Spec
 from infra.steward.steward import Steward
@@ -84,8 +85,17 @@ class Camp:
     ends: tuple[int, ...] = (0,)
     stewards: int = 0
 
+    @cached_property
+    def plan(self) -> Plan:
+        return make_plan(self.spec, survey(self.spec))
+
+    @cached_property
+    def s3(self) -> Any:
+        """One for all records of a story: making a client takes as long as all that a story asks of it."""
+        return self.site.client("s3")
+
     def config(self, **changes: Any) -> StewardConfig:
-        plan, held = make_plan(self.spec, survey(self.spec)), buckets(self.spec.account, self.spec.region)
+        plan, held = self.plan, buckets(self.spec.account, self.spec.region)
         return StewardConfig.model_validate(
             {
                 "spec": self.spec, "train": train_config(self.spec, plan, "d" * 64), "image": "i@sha256:0",
@@ -99,7 +109,7 @@ class Camp:
 
     def store(self, writer: str = "test") -> FusedStore:
         held = buckets(self.spec.account, self.spec.region)
-        return FusedStore(self.site.client("s3"), held.state, self.spec.campaign, writer)
+        return FusedStore(self.s3, held.state, self.spec.campaign, writer)
 
     def state(self) -> CampaignState:
         return self.store().state()

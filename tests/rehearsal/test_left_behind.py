@@ -114,6 +114,21 @@ def test_what_a_killed_command_had_begun_to_pitch_is_ended(cache: Path, stranger
     assert stranger.poll() is None and not folder.exists()
 
 
+def test_a_plugin_whose_engine_was_killed_ends_by_itself() -> None:
+    """It would lie about for ever: a look at AWS runs on no leash, since it changes nothing."""
+    plugin = f"{sys.executable} -m infra.rehearsal.providers.aws & echo $!; wait"
+    engine = subprocess.Popen(["sh", "-c", plugin], stdout=subprocess.PIPE, text=True)
+    assert engine.stdout is not None
+    pid, port = int(engine.stdout.readline()), int(engine.stdout.readline())
+    assert port and processes.start_ticks(pid) is not None
+    engine.kill()
+    engine.wait()
+    until = time.monotonic() + 60
+    while processes.start_ticks(pid) is not None:
+        assert time.monotonic() < until, "the plugin has outlived its engine"
+        time.sleep(0.05)
+
+
 def test_doctor_names_the_limit_of_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_sysctl", lambda name: "100" if name == "user/max_user_namespaces" else None)
     cure = doctor._namespace_cure("namespaces", True, "unshare: unshare failed: No space left on device")

@@ -98,6 +98,16 @@ def test_a_holder_that_was_overtaken_touches_nothing_more(s3: Any) -> None:
         slow._write(released=False)
 
 
+def test_a_lease_that_was_not_renewed_in_time_is_told_once(s3: Any) -> None:
+    """The thread that renews finds it lost before anybody asks: the reason is not wrapped into itself."""
+    lease = CampaignStore(s3, "state", "late", "w").lease("driver", timedelta(seconds=0.3), holder(1))
+    lease._renewed = 0.0
+    lease._renew()
+    with pytest.raises(LeaseLost) as lost:
+        lease.check()
+    assert str(lost.value).count("; seen: ") == 1 and "not renewed in time" in str(lost.value.seen)
+
+
 @pytest.mark.parametrize(("later", "taken"), [(timedelta(0), False), (TTL * 2, True)])
 def test_the_age_of_a_lease_is_judged_by_the_clock_of_s3_alone(s3: Any, later: timedelta, taken: bool) -> None:
     first = CampaignStore(s3, "state", "c", "w").lease("driver", TTL, holder(1))

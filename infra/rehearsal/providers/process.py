@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -17,10 +18,13 @@ from infra.rehearsal.providers.servicer import Servicer
 _UNLIMITED = [("grpc.max_receive_message_length", 400 << 20), ("grpc.max_send_message_length", 400 << 20)]
 _THREADS = 64
 """Operations mostly wait for AWS; the engine runs up to 16 per core of them at a time."""
+_LOOK_S = 1.0
+"""Between two looks at whether the engine is still there."""
 
 
 def serve(package: Package) -> None:
-    """Serve until the engine ends the process."""
+    """Serve until the engine ends the process, or has ended itself: one that is killed tells nobody."""
+    engine = os.getppid()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=_UNLIMITED)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(Servicer(package), server)
@@ -31,6 +35,7 @@ def serve(package: Package) -> None:
         signal.signal(number, lambda *_: stopped.set())
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
-    stopped.wait()
+    while not stopped.wait(_LOOK_S) and os.getppid() == engine:
+        pass
     package.cancel()
     server.stop(grace=2).wait()
