@@ -109,6 +109,15 @@ class Attempt:
         wait_until(lambda: self.step() >= step or self._ended(), f"step {step} of attempt {self.number}")
         assert self.step() >= step, self.log(0).read_text()
 
+    def wait_for_shared(self, step: int) -> None:
+        """Until the step can outlive every node."""
+
+        def there() -> bool:
+            return any(e["tier"] == "shared" and e["step"] >= step for e in self.events("committed"))
+
+        wait_until(lambda: there() or self._ended(), f"step {step} on the shared tier in attempt {self.number}")
+        assert there(), self.log(0).read_text()
+
     def wait(self) -> list[int]:
         """Exit codes of all agents."""
         wait_until(lambda: all(agent.poll() is not None for agent in self.agents), f"end of attempt {self.number}")

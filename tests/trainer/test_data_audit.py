@@ -130,6 +130,7 @@ def audited(world: World, *arguments: str) -> tuple[int, dict[str, object]]:
 def test_a_real_training_that_was_killed_is_audited_against_its_data(twin: Attempt, world: World) -> None:
     with Attempt(world, 1) as first:
         first.wait_for_step(34)
+        first.wait_for_shared(30)
         first.kill(1)
         first.wait()
     world.lose_node(1)

@@ -31,6 +31,7 @@ def flip_byte(path: Path) -> None:
 def test_after_a_killed_node_training_repeats_steps_and_ends_bit_equal_to_the_twin(twin: Attempt, world: World) -> None:
     with Attempt(world, 1) as first:
         first.wait_for_step(34)
+        first.wait_for_shared(30)
         first.kill(1)
         codes = first.wait()
     assert codes == [70, -9]
@@ -121,6 +122,7 @@ def test_resume_is_bit_equal_with_every_zero_stage_and_two_ranks_per_node(
     whole = run(World(tmp_path / "whole", world.data, world.config), 1, nodes=1, ranks_per_node=2)
     with Attempt(world, 1, nodes=1, ranks_per_node=2) as first:
         first.wait_for_step(34)
+        first.wait_for_shared(30)
         first.kill(0)
         first.wait()
     second = run(world, 2, nodes=1, ranks_per_node=2)
