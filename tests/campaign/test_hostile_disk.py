@@ -14,6 +14,7 @@ import yaml
 
 from infra import target
 from infra.errors import UserError
+from infra.identity import start_ticks
 from infra.rehearsal.site import campaigns, handle, processes
 from infra.spec import Spec
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode, Parameters
@@ -135,7 +136,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     folder, ours = handle.site_dir("elsewhere"), os.getpid()
     folder.mkdir(parents=True)
     written = {
-        "name": "elsewhere", "folder": str(folder), "outer_pid": ours, "outer_start": processes.start_ticks(ours),
+        "name": "elsewhere", "folder": str(folder), "outer_pid": ours, "outer_start": start_ticks(ours),
         "inner_pid": ours, "user_namespace": False, "environment": {}, "boot": processes.boot(),
     }  # fmt: skip
     (folder / "site.json").write_text(json.dumps(written))

@@ -120,11 +120,11 @@ def test_a_plugin_whose_engine_was_killed_ends_by_itself() -> None:
     engine = subprocess.Popen(["sh", "-c", plugin], stdout=subprocess.PIPE, text=True)
     assert engine.stdout is not None
     pid, port = int(engine.stdout.readline()), int(engine.stdout.readline())
-    assert port and processes.start_ticks(pid) is not None
+    assert port and start_ticks(pid) is not None
     engine.kill()
     engine.wait()
     until = time.monotonic() + 60
-    while processes.start_ticks(pid) is not None:
+    while start_ticks(pid) is not None:
         assert time.monotonic() < until, "the plugin has outlived its engine"
         time.sleep(0.05)
 
