@@ -166,7 +166,7 @@ def test_without_a_yes_and_while_another_holds_the_foundation_nothing_is_removed
 ) -> None:
     before = bakery.amis()
     quiet = Console(file=io.StringIO())
-    monkeypatch.setattr(Console, "input", lambda self, question: "n")
+    monkeypatch.setattr(Console, "input", lambda self, question, markup: "n")
     with pytest.raises(UserError, match="nothing was removed"):
         images_command(bakery.world.region, 1, timedelta(days=7), True, False, False, quiet)
     monkeypatch.setattr(opening, "_FOUNDATION_WAIT_S", 0.0)
