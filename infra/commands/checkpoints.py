@@ -16,7 +16,7 @@ from rich.table import Table
 
 from infra.actions.checkpoints import work
 from infra.actions.checkpoints.errand import has_steward
-from infra.actions.checkpoints.find import Found, find
+from infra.actions.checkpoints.find import TIERS_EVERY_S, Found, find
 from infra.actions.checkpoints.place import FolderPlace
 from infra.commands import checkpoints_live as live
 from infra.errors import BivouacError, UserError
@@ -58,6 +58,8 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
             f"{row.evaluation_loss:.4f}" if row.evaluation_loss is not None else "",
         )
     console.print(table)
+    if found.tiers:
+        console.print(f"local and shared: as the steward told; it looks every {TIERS_EVERY_S:.0f} s")
     return 0
 
 

@@ -8,12 +8,11 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from infra.actions.checkpoints.find import TIERS
+from infra.actions.checkpoints.find import TIERS, TIERS_EVERY_S
 from infra.store import CampaignStore
 from trainer.contract import AGENT_PORT, SHARED_CHECKPOINTS
 from trainer.contract.listing import CHECKPOINTS_PATH, Listed, Listing, list_folder
 
-_EVERY_S = 15.0
 _TIMEOUT_S = 2.0
 
 
@@ -32,7 +31,7 @@ class TierWatch:
         """
         if time.monotonic() < self._next or (self._looking is not None and self._looking.is_alive()):
             return
-        self._next = time.monotonic() + _EVERY_S
+        self._next = time.monotonic() + TIERS_EVERY_S
         given = (tuple(agents.values()),)
         self._looking = threading.Thread(target=self.look, args=given, name="tiers", daemon=True)
         self._looking.start()

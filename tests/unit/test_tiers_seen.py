@@ -83,7 +83,7 @@ def test_the_steward_records_both_tiers_and_only_what_changed(tmp_path: Path, mo
 
 
 def test_looks_do_not_queue_up_behind_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "_EVERY_S", 0.0)
+    monkeypatch.setattr(tiers, "TIERS_EVERY_S", 0.0)
     silent = socket.create_server(("127.0.0.1", 0))
     monkeypatch.setattr(tiers, "AGENT_PORT", silent.getsockname()[1])
     monkeypatch.setattr(tiers, "_TIMEOUT_S", 0.2)

@@ -20,6 +20,8 @@ from trainer.contract.listing import Listed, Listing
 
 TIERS = "checkpoints.json"
 """In the record: what the steward last saw on the local and on the shared tier."""
+TIERS_EVERY_S = 15.0
+"""From one of its looks to the next."""
 
 
 @dataclass(frozen=True)
