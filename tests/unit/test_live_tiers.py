@@ -18,9 +18,11 @@ from test_tiers_seen import CAMPAIGN, commit
 from infra import names
 from infra.account import Account
 from infra.actions.checkpoints import errand
+from infra.actions.checkpoints.find import TIERS, find
 from infra.actions.steward_config import STEWARD_LEASE
 from infra.commands import checkpoints as commands
 from infra.errors import LeaseLost, UserError
+from infra.events import Kind, Stage
 from infra.steward import desk
 from infra.store import CampaignStore, Lease
 from trainer import serving
@@ -157,3 +159,17 @@ def test_an_agent_reads_one_step_at_a_time(camp: Camp) -> None:
     with _ONE_AT_A_TIME, pytest.raises(Busy):
         verdict(camp.local / CAMPAIGN, 30, CAMPAIGN, "node-7")
     assert verdict(camp.local / CAMPAIGN, 20, CAMPAIGN, "node-7") is None
+
+
+def test_what_the_steward_told_of_a_tier_is_shown_no_longer_than_the_tier_lives(camp: Camp) -> None:
+    rows = [
+        {"tier": "shared", "step": 30, "committed": True},
+        {"tier": "local", "node": "n", "step": 30, "committed": True},
+    ]
+    camp.store.put_json(TIERS, {"rows": rows})
+    assert [row.tier for row in find(CAMPAIGN, REGION).tiers] == ["shared", "local"]
+    camp.store.append(Kind.TRAINING_FINISHED, outcome="completed", committed_step=30)
+    camp.store.append(Kind.NODES_AT_ZERO)
+    assert [row.tier for row in find(CAMPAIGN, REGION).tiers] == ["shared"], "the nodes' disks are gone"
+    camp.store.append(Kind.STAGE_FINISHED, stage=Stage.TEARDOWN)
+    assert not find(CAMPAIGN, REGION).tiers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from infra import names
 from infra.account import Account
@@ -13,6 +12,7 @@ from infra.actions.checkpoints.errand import CARRIED
 from infra.actions.checkpoints.place import BucketPlace, FolderPlace, Place
 from infra.actions.transfer import Transfer
 from infra.errors import UserError
+from infra.events import Stage
 from infra.folders import results_folder
 from infra.store import CampaignStore
 from trainer.contract import step_of_folder
@@ -98,7 +98,7 @@ def _of_campaign(campaign: str, region: str) -> Found:
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
     found = _in_bucket(f"s3://{where.archive}/{store.prefix}", region)
-    return Found(found.place, tiers=_tiers(store.get_json(TIERS)), archive=found.archive, store=store)
+    return Found(found.place, tiers=_tiers(store), archive=found.archive, store=store)
 
 
 def carried(store: CampaignStore) -> BucketPlace:
@@ -111,8 +111,13 @@ def _exported(campaign: str) -> Path:
     return results_folder(campaign) / "archive"
 
 
-def _tiers(stored: Any) -> tuple[Listed, ...]:
-    return () if stored is None else Listing.model_validate(stored).rows
+def _tiers(store: CampaignStore) -> tuple[Listed, ...]:
+    """What the steward told last, less what went with the nodes and, at last, with the teardown."""
+    stored, state = store.get_json(TIERS), store.state()
+    if stored is None or Stage.TEARDOWN in state.finished_stages:
+        return ()
+    rows = Listing.model_validate(stored).rows
+    return tuple(row for row in rows if not (state.closed and row.node))
 
 
 def _holds_steps(folder: Path) -> bool:
