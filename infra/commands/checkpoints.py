@@ -23,7 +23,7 @@ from infra.errors import BivouacError, UserError
 from infra.progress import Progress
 from infra.reporting.sentences import size
 from infra.terminal import agreed
-from trainer.contract import ExitCode, step_folder
+from trainer.contract import COMMITTED_NAME, ExitCode, step_folder
 from trainer.contract.listing import Listed, Verdict
 
 _MANY = 20
@@ -66,20 +66,21 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
 def verify_command(
     typed: str, step: int | None, region: str, json: bool, console: Console, tier: str | None = None
 ) -> int:
-    """Exit code 0 when every committed step that was looked at is sound, 74 when one is not.
+    """Exit code 0 when every committed step that was looked at is sound, 74 when one, or its manifest, is not.
 
     Of a campaign all tiers are read: the archive from here, shared and local tiers by its steward, while there is one.
     """
     found = find(typed, region)
     tier = live.chosen_tier(found, tier, (live.ALL, live.ARCHIVE, live.SHARED, live.LOCAL), live.ALL)
     step = step if step is not None else found.step
-    verdicts, damaged, notes = list[Verdict](), list[Listed](), list[str]()
+    verdicts, notes = list[Verdict](), list[str]()
     if tier in (live.ALL, live.ARCHIVE):
         steps = [row.step for row in found.place.rows() if row.committed and step in (None, row.step)]
-        damaged = [row for row in found.place.rows() if not row.committed and step in (None, row.step)]
+        broken = [row for row in found.place.rows() if row.damaged and step in (None, row.step)]
         if steps:
             with _shown(console, json, "verify", f"every byte of {len(steps)} steps at {found.place.name}") as progress:
                 verdicts = list(work.verify(found.place, steps, progress.step))
+        verdicts += [Verdict(step=row.step, bytes=0, faults=((COMMITTED_NAME, row.why),)) for row in broken]
     if found.store is not None and tier != live.ARCHIVE:
         if tier != live.ALL or has_steward(found.store):
             with _shown(console, json, "verify", f"the live tiers of {typed}, read by its steward") as progress:
@@ -96,19 +97,17 @@ def verify_command(
         for note in notes:
             print(note, file=sys.stderr)
     else:
-        _show_verdicts(verdicts, damaged, notes, console)
+        _show_verdicts(verdicts, notes, console)
     return 0 if all(one.sound for one in verdicts) else int(ExitCode.STORAGE)
 
 
-def _show_verdicts(verdicts: list[Verdict], damaged: list[Listed], notes: list[str], console: Console) -> None:
+def _show_verdicts(verdicts: list[Verdict], notes: list[str], console: Console) -> None:
     for one in verdicts:
         where = " ".join(filter(None, (one.tier, one.node)))
         sound = "sound" if one.sound else "NOT SOUND"
         console.print(f"step {one.step}{f' on {where}' if where else ''}: {sound}, {size(one.bytes)} read")
         for file, why in one.faults:
             console.print(f"  {step_folder(one.step)}/{file}: {why}", markup=False, soft_wrap=True)
-    for row in damaged:
-        console.print(f"step {row.step}: no checkpoint, {row.why}", markup=False)
     for note in notes:
         console.print(note, markup=False, soft_wrap=True)
 

@@ -79,8 +79,10 @@ def commit(root: Path, step: int, size: int = 3000) -> None:
 
 
 def damage(place: str, step: int, name: str, content: bytes | None) -> None:
-    """Overwrite a shard, or remove it."""
-    file = f"{step_folder(step)}/{attempt_folder(1)}/{name}"
+    """Overwrite a shard or the manifest, or remove it."""
+    file = (
+        f"{step_folder(step)}/{name}" if name == "manifest.json" else f"{step_folder(step)}/{attempt_folder(1)}/{name}"
+    )
     if not place.startswith("s3://"):
         path = Path(place) / file
         path.unlink() if content is None else path.write_bytes(content)
@@ -114,6 +116,15 @@ def test_verify_reads_all_and_names_each_bad_shard(place: str) -> None:
     assert code == 74 and set(faults[30]) == {"attempt-0001/a.pt"} and faults[10] == {}
     assert faults[20] == {"attempt-0001/b.pt": "missing"}
     assert told(commands.verify_command, place, 10, REGION, False)[0] == 0
+
+
+def test_a_manifest_that_cannot_be_believed_fails_the_verification(place: str) -> None:
+    damage(place, 30, "manifest.json", b"{}")
+    code, text = told(commands.verify_command, place, None, REGION, True)
+    faults = {row["step"]: row["faults"] for row in json.loads(text)}
+    assert code == 74 and set(faults[30]) == {"manifest.json"} and not faults[20]
+    code, text = told(commands.verify_command, place, 30, REGION, False)
+    assert code == 74 and "NOT SOUND" in text
 
 
 def test_a_restored_step_is_the_same_and_a_cut_off_restore_goes_on(place: str, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ class Listed(BaseModel):
     committed: bool
     why: str = ""
     """Why it is not committed, or what of it is not here."""
+    damaged: bool = False
+    """There is a manifest, and it cannot be believed; without one a step was merely never committed."""
     attempt: int | None = None
     tokens: int | None = None
     loss: float | None = None
@@ -85,7 +87,7 @@ def listed(
     try:
         manifest = parse_manifest(content, step, campaign)
     except ValueError as error:
-        return Listed(tier=tier, node=node, step=step, committed=False, why=f"{COMMITTED_NAME}: {error}")
+        return Listed(tier=tier, node=node, step=step, committed=False, why=f"{COMMITTED_NAME}: {error}", damaged=True)
     return _row(manifest, size_of, tier, node)
 
 
@@ -103,7 +105,9 @@ def _look(folder: Path, step: int, tier: str, campaign: str | None, node: str) -
     except FileNotFoundError:
         content = None
     except OSError as error:
-        return Listed(tier=tier, node=node, step=step, committed=False, why=f"unreadable: {error.strerror}")
+        return Listed(
+            tier=tier, node=node, step=step, committed=False, why=f"unreadable: {error.strerror}", damaged=True
+        )
     return listed(content, size_of, step, tier, campaign, node)
 
 
