@@ -95,7 +95,9 @@ def strike(attempt: Attempt, kill: Kill) -> None:
     if kill.steps:
         first = _first_step(attempt)
         wait_until(lambda: attempt.step() >= first + kill.steps or _over(attempt), f"{kill.steps} steps")
-    time.sleep(kill.delay_s)  # the drill's dice, not an oracle
+    until = time.monotonic() + kill.delay_s  # the drill's dice, not an oracle
+    while time.monotonic() < until and not (kill.steps == 0 and attempt.losses()):  # a quick machine is soon on its way
+        time.sleep(0.01)
     family = [psutil.Process(attempt.agents[node].pid) for node in kill.victims if attempt.agents[node].poll() is None]
     family = [one for parent in family for one in (parent, *parent.children(recursive=True))]
     for one in family:
