@@ -53,7 +53,8 @@ def _facts(
 ) -> Iterator[tuple[str, str]]:
     yield "trained by", str(spec.get("owner", "unknown"))
     yield "tokens seen", f"{golden.tokens:,}"
-    yield "loss in training", f"{golden.loss!r} nats per token, at this step"
+    if golden.loss is not None:
+        yield "loss in training", f"{golden.loss!r} nats per token, at this step"
     yield "held-out loss", f"{loss!r} nats per token, of the model read back from the archive"
     if (unigram := data.get("unigram_loss")) is not None:
         yield "held-out loss without context", f"{unigram!r} (unigram distribution of the training part)"

@@ -42,23 +42,27 @@ def test_a_legacy_folder_becomes_a_committed_step_and_only_once(folder: Path, tm
     tier = Tier("shared", tmp_path / "shared/tiny")
     (manifest,) = tier.committed()
     seen = (manifest.step, manifest.world_size, manifest.zero_stage, manifest.position, manifest.rng_included)
-    assert seen == (7, 2, 1, 70, False)
+    assert seen == (7, 2, 1, 70, False) and manifest.loss is None, "nobody said what the loss was"
     assert {shard.rank for shard in manifest.shards} == {0, 1} and not verified(manifest, tier.folder(7))
     again = take_in(folder, tmp_path / "shared")
     assert again.returncode == 74 and "already" in again.stderr
 
 
-@pytest.mark.parametrize("wrong", ["missing", "harmful"])
+@pytest.mark.parametrize("wrong", ["missing", "harmful", "foreign"])
 def test_what_is_not_whole_or_would_execute_is_refused_before_anything_is_copied(
     wrong: str, folder: Path, tmp_path: Path
 ) -> None:
     shard = folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
-    shard.unlink()
+    if wrong == "foreign":
+        shard = folder / "mp_rank_00_model_states.pt"
+        torch.save({"weights": torch.ones(1)}, shard)
+    else:
+        shard.unlink()
     if wrong == "harmful":
         torch.save({"x": Harmful()}, shard)
     done = take_in(folder, tmp_path / "shared")
     assert done.returncode == 74, done.stderr
-    assert ("posix.system" if wrong == "harmful" else "1 of 2") in done.stderr
+    assert {"harmful": "posix.system", "missing": "1 of 2", "foreign": "no 'global_steps'"}[wrong] in done.stderr
     assert not (tmp_path / "shared").exists() and not Path(ROOT / "harmed").exists()
 
 

@@ -31,7 +31,6 @@ class Origin:
     position: int
     """Sequences consumed, over all ranks."""
     data_digest: str = ""
-    loss: float = 0.0
 
 
 def import_legacy(source: Path, tier: Tier, origin: Origin) -> Manifest:
@@ -44,7 +43,10 @@ def import_legacy(source: Path, tier: Tier, origin: Origin) -> Manifest:
         raise StorageError("this is no folder of DeepSpeed's", source, "name the tag's folder, such as global_step100")
     _refuse_what_would_execute(files)
     state = _read(next(path for path in files if "model_states" in path.name))
-    step, world_size = int(state["global_steps"]), int(state["dp_world_size"])
+    try:
+        step, world_size = int(state["global_steps"]), int(state["dp_world_size"])
+    except KeyError as missing:
+        raise StorageError("these model states are not of DeepSpeed's engine", f"{source}: no {missing}") from missing
     optimizers = [path for path in files if "optim_states" in path.name]
     if optimizers and len(optimizers) != world_size:
         seen = f"{source}: {len(optimizers)} of {world_size}"
@@ -61,7 +63,7 @@ def import_legacy(source: Path, tier: Tier, origin: Origin) -> Manifest:
         world_size=world_size,
         zero_stage=stage,
         position=origin.position,
-        loss=origin.loss,
+        loss=None,
         config_digest="",
         data_digest=origin.data_digest,
         shards=shards,

@@ -55,7 +55,8 @@ class Manifest(BaseModel):
     zero_stage: int
     position: int
     """Data position: sequences consumed so far, over all ranks."""
-    loss: float
+    loss: float | None
+    """In training, at this step; None where the checkpoint came from elsewhere and nobody said it."""
     evaluation_loss: float | None = None
     """Held-out loss at this step, when it was evaluated (always at the last step)."""
     config_digest: str
