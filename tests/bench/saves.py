@@ -244,7 +244,7 @@ def main() -> int:
         for process in multiprocessing.active_children():
             process.kill()
         shutil.rmtree(folder, ignore_errors=True)
-    report(pairs, dips)
+    held = report(pairs, dips)
     report_variants(variants)
     target = options.results / "bench" / "saves.json"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -253,7 +253,7 @@ def main() -> int:
             {"bytes": size, "pairs": pairs, "dips": dips, "variants": variants, "load": os.getloadavg()}, indent=1
         )
     )
-    return 0
+    return 0 if held else 1
 
 
 def measure(peers: dict[str, Any], take: Any, rounds: int) -> dict[str, list[dict[str, float]]]:
@@ -272,7 +272,8 @@ def medians(rows: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, floa
     return {n: {key: statistics.median(r[key] for r in each) for key in each[0]} for n, each in rows.items() if each}
 
 
-def report(pairs: dict[str, list[dict[str, float]]], dips: dict[str, list[dict[str, float]]]) -> None:
+def report(pairs: dict[str, list[dict[str, float]]], dips: dict[str, list[dict[str, float]]]) -> bool:
+    """Prints the table; whether both ratios hold."""
     stall, dip = medians(pairs), medians(dips)
     print(f"{'':28}{'copy s':>9}{'stall s':>9}{'/copy':>8}{'dip s':>8}{'durable s':>11}{'lost tokens':>13}")
     for name, row in stall.items():
@@ -282,8 +283,9 @@ def report(pairs: dict[str, list[dict[str, float]]], dips: dict[str, list[dict[s
     ours, own = stall["bivouac"], stall["DeepSpeed save_checkpoint"]
     gather = statistics.median(row["stall_s"] - row["copying_s"] for row in pairs["bivouac"])
     print(f"ours: copy {ours['copying_s']:.4f} s, DeepSpeed's gathering and hand-over {gather:.4f} s")
-    print(f"stall / plain copy {ours['stall_s'] / ours['copy_s']:.2f} (wanted 1.2 at most);", end=" ")
-    print(f"stall / DeepSpeed {ours['stall_s'] / own['stall_s']:.3f} (0.1)")
+    by_copy, by_peer = ours["stall_s"] / ours["copy_s"], ours["stall_s"] / own["stall_s"]
+    print(f"stall / plain copy {by_copy:.2f} (wanted 1.2 at most); stall / DeepSpeed {by_peer:.3f} (0.1)")
+    return by_copy <= 1.2 and by_peer <= 0.1
 
 
 def report_variants(variants: dict[str, list[dict[str, float]]]) -> None:

@@ -58,11 +58,15 @@ class Pace:
         """Seconds that the steps beside the last save took longer than quiet ones, all together."""
         return max(0.0, sum(self._busy) - self.step_s() * len(self._busy))
 
+    def _cost_s(self) -> float:
+        """Of a save: the mean, since what they cost together is bounded, and a few dear ones are most of it."""
+        return statistics.fmean(self._costs)
+
     def overhead(self) -> float:
         """Part of the time that saves cost at the present interval."""
         if not self._costs:
             return 0.0
-        cost = statistics.median(self._costs)
+        cost = self._cost_s()
         return cost / (cost + self.every * self.step_s())
 
     def committed(self, write_s: float, shared_s: float = 0.0) -> int:
@@ -77,7 +81,7 @@ class Pace:
         self._costs.append(self._stall_s + self.dip_s())
         self._say_whether_it_fits(self._stall_s + write_s + shared_s)
         if not self.fixed:
-            self._choose(statistics.median(self._costs), step_s, write_s)
+            self._choose(self._cost_s(), step_s, write_s)
         self._say_whether_it_is_dear()
         return self.every
 
