@@ -43,9 +43,10 @@ def train(bench: Bench, folder: Path, seconds: float, mtbf_s: float) -> dict[str
     stalls: list[float] = []
     saves, saved, until = 0, bench.step_number, time.monotonic() + seconds
     while time.monotonic() < until:
-        took, writing = bench.step(), committer.writing()
-        pace.stepped(took, writing)
+        took = bench.step()
         committer.settle(committer.votes())
+        writing = committer.writing()
+        pace.stepped(took, writing)
         if not writing and committer.measured.write_s is not None:
             pace.committed(committer.measured.write_s, committer.measured.shared_s)
         if saves > _SETTLING:

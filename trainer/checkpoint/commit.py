@@ -139,8 +139,9 @@ class Committer:
         return True
 
     def writing(self) -> bool:
-        """Whether this rank's threads are at work for a checkpoint."""
-        return any(worker.busy() for worker in (self._local, self._shared, self._keeper))
+        """Whether a checkpoint is on its way: also between its writing here and its way to the shared tier."""
+        on_its_way = self._pending is not None or self._replicating is not None
+        return on_its_way or any(worker.busy() for worker in (self._local, self._shared, self._keeper))
 
     def votes(self) -> list[float]:
         """This rank's part of the next exchange; `VOTES` numbers that are summed over all ranks."""

@@ -18,6 +18,8 @@ from trainer.events import emit
 
 _STEPS_REMEMBERED = 64
 _SAVES_REMEMBERED = 8
+_RESERVE = 1.25
+"""On what saves were seen to cost: they scatter, and what they will cost together must stay within the bound."""
 _FEWEST_QUIET_STEPS = 3
 
 
@@ -81,7 +83,7 @@ class Pace:
         self._costs.append(self._stall_s + self.dip_s())
         self._say_whether_it_fits(self._stall_s + write_s + shared_s)
         if not self.fixed:
-            self._choose(self._cost_s(), step_s, write_s)
+            self._choose(self._cost_s() * _RESERVE, step_s, write_s)
         self._say_whether_it_is_dear()
         return self.every
 
