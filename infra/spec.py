@@ -44,16 +44,6 @@ class Capacity(StrEnum):
     CAPACITY_BLOCK = "capacity-block"
 
 
-class Launcher(StrEnum):
-    """How the gang is launched: as a JobSet, and in no other way.
-
-    An MPIJob would add a launcher pod, an SSH server in each pod and keys between them, to start processes that the
-    agent starts already; and the MPI operator is published as a manifest only, so there is no chart to pin.
-    """
-
-    JOBSET = "jobset"
-
-
 class OnStop(StrEnum):
     """What follows an error that a retry would repeat: the warm cluster waits for a relaunch, or falls at once."""
 
@@ -178,7 +168,6 @@ class Training(Section):
     step_seconds_estimate: float = Field(default=1.0, gt=0)
     """For plan only: until a measurement replaces it."""
     collective_timeout_s: float = Field(default=30.0, gt=0)
-    launcher: Launcher = Launcher.JOBSET
 
 
 class Recovery(Section):

@@ -38,6 +38,16 @@ def is_missing(error: ClientError) -> bool:
     return error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404", "NoSuchBucket", "NotFound")
 
 
+def object_or_none(s3: Any, bucket: str, key: str) -> bytes | None:
+    """An object's whole content; None where there is none, or no such bucket."""
+    try:
+        return bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+    except ClientError as error:
+        if is_missing(error):
+            return None
+        raise
+
+
 class CampaignStore:
     """One campaign's folder in the state bucket; safe for several threads of one writer."""
 
@@ -101,12 +111,7 @@ class CampaignStore:
         self.put(f"{self.prefix}/{name}", json.dumps(value, default=str, indent=1).encode())
 
     def get(self, key: str) -> bytes | None:
-        try:
-            return bytes(self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
-        except ClientError as error:
-            if is_missing(error):
-                return None
-            raise
+        return object_or_none(self.s3, self.bucket, key)
 
     def get_json(self, name: str) -> Any | None:
         body = self.get(f"{self.prefix}/{name}")

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.actions.archive_files import open_plain, plain_bytes
 from infra.actions.parts import Altered
 from infra.actions.transfer import Transfer
-from infra.store import is_missing, is_precondition_failure
+from infra.store import is_missing, is_precondition_failure, object_or_none
 
 DIGEST = "sha256"
 """Metadata key under which an object claims its digest."""
@@ -104,16 +104,7 @@ class ArchiveBucket:
         self.patiently(lambda: self._read(item, target))
 
     def get(self, name: str) -> bytes | None:
-        def try_once() -> bytes | None:
-            try:
-                answer = self.s3.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{name}")
-                return bytes(answer["Body"].read())
-            except ClientError as error:
-                if is_missing(error):
-                    return None
-                raise
-
-        return self.patiently(try_once)
+        return self.patiently(lambda: object_or_none(self.s3, self.bucket, f"{self.prefix}/{name}"))
 
     def publish(self, name: str, body: bytes) -> bytes:
         """Write once; returns what lies there in the end: our bytes, or those of whoever was first."""

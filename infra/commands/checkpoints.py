@@ -19,7 +19,7 @@ from infra.actions.checkpoints.errand import has_steward
 from infra.actions.checkpoints.find import TIERS_EVERY_S, Found, find
 from infra.actions.checkpoints.place import FolderPlace
 from infra.commands import checkpoints_live as live
-from infra.errors import BivouacError, UserError
+from infra.errors import BivouacError, PermanentError, UserError
 from infra.progress import Progress
 from infra.reporting.sentences import size
 from infra.terminal import agreed
@@ -171,6 +171,12 @@ def prune_command(
     found = find(typed, region)
     shared = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE) == live.SHARED
     where = f"{typed}'s shared tier" if shared else found.place.name
+    if found.unread and not shared:
+        raise PermanentError(
+            "which step is the golden one cannot be told, so nothing is removed",
+            seen=found.unread,
+            cure="restore an earlier version of that object; the bucket keeps them",
+        )
     protected = [found.archive.step] if found.archive else []
     with _shown(console, json, "prune", f"looking for the newest proven step at {where}") as progress:
         if shared:

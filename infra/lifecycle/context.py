@@ -18,6 +18,14 @@ from infra.spec import Spec
 from infra.store import CampaignStore, Lease
 
 
+def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
+    """Turns of a bounded wait; ends silently when the time is up. Each turn should announce where it is."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield
+        time.sleep(interval)
+
+
 @dataclass
 class Context:
     spec: Spec
@@ -46,8 +54,4 @@ class Context:
         return self.store.state()
 
     def turns(self, seconds: float, interval: float = 0.5) -> Iterator[None]:
-        """Turns of a bounded wait; ends silently when the time is up. Each turn should announce where it is."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            yield
-            time.sleep(interval)
+        return turns(seconds, interval)

@@ -8,7 +8,7 @@ the foundation.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -68,12 +68,6 @@ class Keeper:
     def guard(self) -> None:
         for lease in self.leases:
             lease.check()
-
-    def turns(self, seconds: float, interval: float = 0.5) -> Iterator[None]:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            yield
-            time.sleep(interval)
 
     def store(self, campaign: str) -> CampaignStore:
         return CampaignStore(self.account.client("s3"), self.bucket, campaign, f"strays-{time.time_ns()}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.account import Account
 from infra.lifecycle.certify import knowledge, survey_all
-from infra.lifecycle.context import Context
+from infra.lifecycle.context import Context, turns
 from infra.lifecycle.looks import Evidence, Suspicion, Thing
 from infra.lifecycle.looks.evidence import PROVES
 from infra.lifecycle.looks.removal import REMOVERS, is_gone
@@ -103,7 +103,6 @@ class Broom(Protocol):
     progress: Progress
 
     def guard(self) -> None: ...
-    def turns(self, seconds: float, interval: float = 0.5) -> Iterator[None]: ...
 
 
 def remove(context: Broom, wanted: Iterable[Left]) -> Swept:
@@ -125,7 +124,7 @@ def remove(context: Broom, wanted: Iterable[Left]) -> Swept:
             else:
                 refused.append((one, why))
         if held and len(held) == len(open_ones):
-            for _ in context.turns(2.0):
+            for _ in turns(2.0):
                 context.progress.step(f"{held[0]} is held: {words[held[0].thing.id]}")
         open_ones = held
     return Swept(tuple(removed), (*refused, *((one, words[one.thing.id]) for one in open_ones)))

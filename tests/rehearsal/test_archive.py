@@ -25,7 +25,8 @@ from infra.actions.transfer import MIB, Transfer
 from infra.errors import PermanentError
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.site import honesty
-from trainer.contract import Manifest, Shard, attempt_folder, step_folder
+from tests.manifests import manifest_of, seal, shard_at
+from trainer.contract import Manifest, attempt_folder, step_folder
 
 CAMPAIGN, STEP, PART = "tiny", 30, 5 * MIB
 PREFIX = f"campaigns/{CAMPAIGN}"
@@ -93,23 +94,9 @@ def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77,
         path = folder / attempt_folder(1) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body[:size])
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        shards.append(Shard(file=f"attempt-0001/{name}", size_bytes=path.stat().st_size, sha256=digest, rank=0))
-    manifest = Manifest(
-        campaign=CAMPAIGN,
-        attempt=1,
-        step=step,
-        tokens=99,
-        world_size=1,
-        zero_stage=1,
-        position=1,
-        loss=2.5,
-        evaluation_loss=loss,
-        config_digest="c",
-        data_digest="d",
-        shards=tuple(shards),
-    )
-    (folder / "manifest.json").write_bytes(manifest.serialize())
+        shards.append(shard_at(path))
+    manifest = manifest_of(step, tuple(shards), campaign=CAMPAIGN, loss=2.5, evaluation_loss=loss)
+    seal(folder, manifest)
     return folder
 
 

@@ -10,29 +10,14 @@ import pytest
 import torch
 from deepspeed.runtime.fp16.loss_scaler import LossScaler
 
+from tests.manifests import manifest_of
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden, load_safely
 from trainer.checkpoint.fence import check_fence, raise_fence
 from trainer.checkpoint.files import copy_durably, digest_of, durable
 from trainer.checkpoint.tiers import RESHAPING, Tier
-from trainer.contract import Manifest, OptimizerConfig
+from trainer.contract import OptimizerConfig
 from trainer.errors import Fenced, StorageError
 from trainer.schedule import learning_rate
-
-
-def manifest(step: int, attempt: int = 1) -> Manifest:
-    return Manifest(
-        campaign="tiny",
-        attempt=attempt,
-        step=step,
-        tokens=step,
-        world_size=1,
-        zero_stage=1,
-        position=step,
-        loss=1.0,
-        config_digest="",
-        data_digest="",
-        shards=(),
-    )
 
 
 def committed(tier: Tier) -> list[int]:
@@ -43,7 +28,7 @@ def committed(tier: Tier) -> list[int]:
 def tier(tmp_path: Path) -> Tier:
     tier = Tier("local", tmp_path / "tiny")
     for step in (10, 20, 30, 40):
-        tier.publish(manifest(step), attempt=1)
+        tier.publish(manifest_of(step), attempt=1)
     return tier
 
 

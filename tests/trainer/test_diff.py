@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.manifests import manifest_of, seal, shard_at
 from trainer.checkpoint.diff import diff
-from trainer.contract import Manifest, Shard, attempt_folder, step_folder
+from trainer.contract import attempt_folder, step_folder
 from trainer.errors import StorageError
 
 
@@ -20,23 +20,9 @@ def commit(root: Path, step: int, attempt: int, states: dict[str, Any]) -> Path:
         path = folder / attempt_folder(attempt) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(state, path)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        file = f"{attempt_folder(attempt)}/{name}"
-        shards.append(Shard(file=file, size_bytes=path.stat().st_size, sha256=digest, rank=0))
-    manifest = Manifest(
-        campaign="c",
-        attempt=attempt,
-        step=step,
-        tokens=step,
-        world_size=1,
-        zero_stage=1,
-        position=step,
-        loss=1.5,
-        config_digest="c",
-        data_digest="d",
-        shards=tuple(shards),
-    )
-    (folder / "manifest.json").write_bytes(manifest.serialize())
+        shards.append(shard_at(path))
+    manifest = manifest_of(step, tuple(shards), attempt=attempt)
+    seal(folder, manifest)
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -10,8 +9,9 @@ import pytest
 import torch
 import transformers
 
+from tests.manifests import manifest_of, seal, shard_at
 from trainer.checkpoint.export import export, renamed
-from trainer.contract import Manifest, ModelConfig, Shard, TrainConfig, attempt_folder, step_folder
+from trainer.contract import ModelConfig, TrainConfig, attempt_folder, step_folder
 from trainer.errors import ConfigError, StorageError
 from trainer.model import Transformer
 
@@ -24,21 +24,8 @@ def checkpoint_of(model: torch.nn.Module, config: TrainConfig, root: Path) -> Pa
     states = folder / attempt_folder(1) / "mp_rank_00_model_states.pt"
     states.parent.mkdir(parents=True)
     torch.save({"module": model.state_dict()}, states)
-    digest = hashlib.sha256(states.read_bytes()).hexdigest()
-    manifest = Manifest(
-        campaign=config.campaign,
-        attempt=1,
-        step=STEP,
-        tokens=1,
-        world_size=1,
-        zero_stage=1,
-        position=1,
-        loss=1.0,
-        config_digest="c",
-        data_digest=config.data.manifest_digest,
-        shards=(Shard(file=f"attempt-0001/{states.name}", size_bytes=states.stat().st_size, sha256=digest, rank=0),),
-    )
-    (folder / "manifest.json").write_bytes(manifest.serialize())
+    manifest = manifest_of(STEP, (shard_at(states),), campaign=config.campaign, data_digest=config.data.manifest_digest)
+    seal(folder, manifest)
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.manifests import manifest_of, shard_at
 from trainer.checkpoint import restore
 from trainer.checkpoint.restore import Found
 from trainer.checkpoint.tiers import Tier, Tiers, campaign_tiers
-from trainer.contract import Manifest, Shard, attempt_folder
+from trainer.contract import Manifest, attempt_folder
 from trainer.errors import StorageError
 
 NAME = "mp_rank_00_model_states.pt"
@@ -36,25 +36,10 @@ class Engine:
 
 def committed(tmp_path: Path) -> tuple[Tiers, Manifest]:
     tiers = campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny")
-    file = f"{attempt_folder(1)}/{NAME}"
-    path = tiers.local.folder(7) / file
+    path = tiers.local.folder(7) / attempt_folder(1) / NAME
     path.parent.mkdir(parents=True)
     torch.save({"w": torch.arange(100_000, dtype=torch.float32)}, path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    manifest = Manifest(
-        campaign="tiny",
-        attempt=1,
-        step=7,
-        tokens=1,
-        world_size=1,
-        zero_stage=1,
-        position=1,
-        loss=1.0,
-        config_digest="",
-        data_digest="",
-        shards=(Shard(file=file, size_bytes=path.stat().st_size, sha256=digest, rank=0),),
-        rng_included=False,
-    )
+    manifest = manifest_of(7, (shard_at(path),), rng_included=False)
     return tiers, manifest
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import pytest
 from moto.server import ThreadedMotoServer
 from rich.console import Console
 
+from infra.actions.archive_manifest import MANIFEST_NAME
 from infra.actions.checkpoints import work
 from infra.actions.checkpoints.find import find
 from infra.commands import checkpoints as commands
 from infra.errors import PermanentError, UserError
-from trainer.contract import Manifest, Shard, attempt_folder, step_folder
+from tests.manifests import manifest_of, seal, shard_at
+from trainer.contract import attempt_folder, step_folder
 
 REGION, BUCKET = "us-east-1", "elsewhere"
 
@@ -59,23 +62,9 @@ def commit(root: Path, step: int, size: int = 3000) -> None:
         path = root / step_folder(step) / attempt_folder(1) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(hashlib.sha256(f"{step}{name}".encode()).digest() * (size // 32))
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        file = f"{attempt_folder(1)}/{name}"
-        shards.append(Shard(file=file, size_bytes=path.stat().st_size, sha256=digest, rank=0))
-    manifest = Manifest(
-        campaign="c",
-        attempt=1,
-        step=step,
-        tokens=step * 100,
-        world_size=1,
-        zero_stage=1,
-        position=step,
-        loss=3.0 - step / 100,
-        config_digest="c",
-        data_digest="d",
-        shards=tuple(shards),
-    )
-    (root / step_folder(step) / "manifest.json").write_bytes(manifest.serialize())
+        shards.append(shard_at(path))
+    manifest = manifest_of(step, tuple(shards), campaign="c", tokens=step * 100, loss=3.0 - step / 100)
+    seal(root / step_folder(step), manifest)
 
 
 def damage(place: str, step: int, name: str, content: bytes | None) -> None:
@@ -171,6 +160,29 @@ def test_nothing_is_pruned_where_nothing_is_proven(place: str) -> None:
     with pytest.raises(PermanentError, match="nothing is removed"):
         told(commands.prune_command, place, 0, True, REGION, False)
     assert len(find(place, REGION).place.rows()) == 4
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_nothing_is_pruned_while_the_golden_step_cannot_be_told(place: str) -> None:
+    key = f"{place.removeprefix(f's3://{BUCKET}/')}/{MANIFEST_NAME}"
+    boto3.client("s3", region_name=REGION).put_object(Bucket=BUCKET, Key=key, Body=b"{")
+    with pytest.raises(PermanentError, match="golden one cannot be told"):
+        told(commands.prune_command, place, 0, True, REGION, False)
+    assert len(find(place, REGION).place.rows()) == 4
+
+
+def test_every_shard_is_on_disk_before_the_manifest_that_vouches_for_it(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, sync = list[str](), os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        sync(descriptor)
+
+    monkeypatch.setattr(work.os, "fsync", watched)
+    work.restore(find(place, REGION).place, 30, tmp_path / "out", lambda text: None)
+    assert {"a.pt", "b.pt", attempt_folder(1)} <= set(synced[: synced.index(".manifest.json.partial")])
 
 
 def test_a_place_without_checkpoints_says_where_they_are(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 from infra.actions.checkpoints.find import TIERS
 from infra.steward import tiers
 from infra.steward.tiers import TierWatch
+from tests.manifests import manifest_of, seal
 from trainer import serving
-from trainer.contract import Manifest, Shard, attempt_folder, step_folder
+from trainer.contract import Shard, attempt_folder, step_folder
 from trainer.contract.listing import Listing
 from trainer.serving import Node, serve
 
@@ -44,20 +45,7 @@ def commit(tier: Path, step: int, here: tuple[str, ...]) -> None:
     for name in here:
         (folder / attempt_folder(1)).mkdir(exist_ok=True)
         (folder / attempt_folder(1) / name).write_bytes(b"bytes")
-    manifest = Manifest(
-        campaign=CAMPAIGN,
-        attempt=1,
-        step=step,
-        tokens=1,
-        world_size=2,
-        zero_stage=1,
-        position=1,
-        loss=1.0,
-        config_digest="c",
-        data_digest="d",
-        shards=shards,
-    )
-    (folder / "manifest.json").write_bytes(manifest.serialize())
+    seal(folder, manifest_of(step, shards, campaign=CAMPAIGN, world_size=2))
 
 
 def test_the_steward_records_both_tiers_and_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,13 +227,13 @@ class Committer:
             self._replicate(manifest)
 
     def _keep_predecessor(self, manifest: Manifest) -> None:
-        """A copy of the neighbour's shards is a convenience: what prevents it is said, and ends nothing."""
+        """A copy of the neighbour's shards is a convenience: it makes no room, and what prevents it ends nothing."""
         door = self._neighbours.predecessor if self._neighbours else None
         if door is None or not self._config.neighbour:
             return
         started = time.monotonic()
         try:
-            came = keep_for(door, manifest, self._tiers.local, self._make_room_for)
+            came = keep_for(door, manifest, self._tiers.local)
             seconds = round(time.monotonic() - started, 3)
             emit("kept_neighbour", step=manifest.step, of_node=door.node, bytes=came, seconds=seconds)
         except (OSError, StorageError) as error:

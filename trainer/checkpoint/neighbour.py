@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import http.client
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from trainer.checkpoint.door import PREFIX, WORD_VARIABLE
 from trainer.checkpoint.files import durable
@@ -92,12 +89,12 @@ def neighbours_of(gang: Gang, node: int, mine: tuple[str, int, str] | None) -> N
     return Neighbours(node, tuple(doors[number] for number in sorted(doors)))
 
 
-def keep_for(door: Door, manifest: Manifest, tier: Tier, room: Callable[[Tier, int, Callable[[], None]], Any]) -> int:
+def keep_for(door: Door, manifest: Manifest, tier: Tier) -> int:
     """Fetch what only `door`'s node holds of a committed step; returns the bytes that came."""
     came = 0
     for shard in manifest.shards:
         target = tier.folder(manifest.step) / shard.file
         if shard.rank in door.ranks and not target.exists():
-            room(tier, shard.size_bytes, partial(door.fetch, manifest.step, shard, target))
+            door.fetch(manifest.step, shard, target)
             came += shard.size_bytes
     return came

@@ -34,6 +34,8 @@ class Found:
     tiers: tuple[Listed, ...] = ()
     """Of a campaign: what its nodes and its shared file system hold, as the steward last saw it."""
     archive: ArchiveManifest | None = None
+    unread: str = ""
+    """Why the archive's manifest, which is there, tells nothing."""
     store: CampaignStore | None = None
     """Of a campaign whose record can be reached: through it its steward can be asked."""
 
@@ -75,10 +77,10 @@ def _in_bucket(typed: str, region: str) -> Found:
         return Found(BucketPlace(s3, bucket, head, transfer), step)
     inner = "/".join(filter(None, (prefix, GOLDEN)))
     archive = BucketPlace(s3, bucket, inner, transfer)
-    manifest = _manifest(archive, f"{prefix}/{MANIFEST_NAME}")
+    manifest, unread = _manifest(archive, f"{prefix}/{MANIFEST_NAME}")
     if manifest is not None or (archive.objects(f"{inner}/") and not BucketPlace(s3, bucket, prefix, transfer).rows()):
-        return Found(archive, archive=manifest)
-    return Found(BucketPlace(s3, bucket, prefix, transfer))
+        return Found(archive, archive=manifest, unread=unread)
+    return Found(BucketPlace(s3, bucket, prefix, transfer), unread=unread)
 
 
 def _of_campaign(campaign: str, region: str) -> Found:
@@ -98,7 +100,7 @@ def _of_campaign(campaign: str, region: str) -> Found:
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
     found = _in_bucket(f"s3://{where.archive}/{store.prefix}", region)
-    return Found(found.place, tiers=_tiers(store), archive=found.archive, store=store)
+    return Found(found.place, tiers=_tiers(store), archive=found.archive, unread=found.unread, store=store)
 
 
 def carried(store: CampaignStore) -> BucketPlace:
@@ -124,9 +126,10 @@ def _holds_steps(folder: Path) -> bool:
     return folder.is_dir() and any(step_of_folder(path.name) is not None for path in folder.iterdir())
 
 
-def _manifest(place: BucketPlace, key: str) -> ArchiveManifest | None:
+def _manifest(place: BucketPlace, key: str) -> tuple[ArchiveManifest | None, str]:
+    """The archive's manifest; None and why not where one is there that cannot be read."""
     content = place.get(key)
     try:
-        return None if content is None else ArchiveManifest.model_validate_json(content)
-    except ValueError:
-        return None
+        return (None if content is None else ArchiveManifest.model_validate_json(content)), ""
+    except ValueError as error:
+        return None, f"s3://{place.bucket}/{key}: {str(error).splitlines()[0]}"

@@ -15,7 +15,7 @@ from infra.actions.archive_files import open_plain
 from infra.actions.parts import Altered
 from infra.actions.transfer import Transfer
 from infra.errors import UserError
-from infra.store import is_missing
+from infra.store import is_missing, object_or_none
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
 from trainer.contract.listing import Listed, list_folder, listed
 
@@ -154,12 +154,7 @@ class BucketPlace(Place):
         return "/".join(filter(None, (self.prefix, step_folder(step), name)))
 
     def get(self, key: str) -> bytes | None:
-        try:
-            return bytes(self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
-        except ClientError as error:
-            if is_missing(error):
-                return None
-            raise
+        return object_or_none(self.s3, self.bucket, key)
 
     def manifest_bytes(self, step: int) -> bytes | None:
         return self.get(self.key(step, COMMITTED_NAME))

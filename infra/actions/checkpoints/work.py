@@ -51,6 +51,7 @@ def restore(place: Place, step: int, out: Path, tell: Tell) -> tuple[Path, int]:
             except Altered as error:
                 cure = "`bivouac checkpoints verify` names all that is wrong; restore another step"
                 raise PermanentError(f"step {step} is not sound at {place.name}", seen=str(error), cure=cure) from error
+        _to_disk(target)
         done += shard.size_bytes
     _write_last(folder / COMMITTED_NAME, manifest.serialize())
     return folder, before
@@ -99,6 +100,16 @@ def _is_there(target: Path, shard: Shard) -> bool:
 
 def _bytes(manifest: Manifest) -> int:
     return sum(shard.size_bytes for shard in manifest.shards)
+
+
+def _to_disk(path: Path) -> None:
+    """The file, and its name in its folder: the manifest that follows vouches for both."""
+    for each in (path, path.parent):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _write_last(path: Path, content: bytes) -> None:
