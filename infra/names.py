@@ -25,6 +25,7 @@ EFA_CLAIM = "efa"
 TRAINER_ACCOUNT = "trainer"
 STEWARD_ACCOUNT = "steward"
 ARCHIVE_ACCOUNT = "archive"
+CNI_ACCOUNT = "aws-node"
 
 POOL_LABEL = "bivouac.dev/pool"
 GPU_POOL = "gpu"
@@ -120,6 +121,10 @@ class Names:
         return f"{self.prefix}-node"
 
     @property
+    def cni_role(self) -> str:
+        return f"{self.prefix}-cni"
+
+    @property
     def steward_role(self) -> str:
         return f"{self.prefix}-steward"
 
@@ -159,6 +164,7 @@ class Names:
         return (
             self.cluster_role,
             self.node_role,
+            self.cni_role,
             self.steward_role,
             self.trainer_role,
             self.archive_role,

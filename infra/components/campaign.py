@@ -19,7 +19,7 @@ from infra.components.settings import CampaignSettings
 from infra.components.storage import Storage
 from infra.components.tags import instant, tags
 from infra.components.workloads import Workloads
-from infra.names import CAMPAIGN_TAG, OWNER_TAG, buckets, repository_url
+from infra.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets, repository_url
 
 
 def campaign(settings: CampaignSettings) -> dict[str, Any]:
@@ -39,7 +39,9 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     if spec.network.driver_vpc is not None:
         security.let_driver_in(cluster.security_group_id, spec.network.driver_vpc)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
-    before = Addons("before-nodes", cluster.eks.name, interface_tags, (), spec.addons, spec.kubernetes, opts)
+    # An agent that starts before its role is known to the cluster gets the node's, which may not touch interfaces.
+    known = [cluster.roles[CNI_ACCOUNT], *identity.node_ready]
+    before = Addons("before-nodes", cluster.eks.name, interface_tags, known, spec.addons, spec.kubernetes, opts)
     guard, budget = Guard(spec, deadline, opts), Budget(spec, opts)
     storage = Storage(
         spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], settings.key_arn, opts

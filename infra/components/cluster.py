@@ -14,7 +14,7 @@ from pulumi_aws.eks import ClusterVpcConfigArgsDict
 
 from infra.components.addresses import SERVICE_CIDR
 from infra.components.identity import Identity
-from infra.names import ARCHIVE_ACCOUNT, NAMESPACE, STEWARD_ACCOUNT, TRAINER_ACCOUNT, Names
+from infra.names import ARCHIVE_ACCOUNT, CNI_ACCOUNT, NAMESPACE, STEWARD_ACCOUNT, TRAINER_ACCOUNT, Names
 from infra.spec import ApiEndpoint, Spec
 
 ADMINISTRATION = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
@@ -22,7 +22,7 @@ _SESSION = re.compile(r"^arn:(?P<partition>[\w-]+):sts::(?P<account>\d{12}):assu
 
 
 class Cluster(pulumi.ComponentResource):
-    """`eks`, and `kubernetes`: a provider that exists only once the operator has been let in."""
+    """`eks`, `roles` by service account, and `kubernetes`: a provider that exists only once the operator is let in."""
 
     def __init__(
         self,
@@ -77,19 +77,22 @@ class Cluster(pulumi.ComponentResource):
             upsert_existing_objects=True,
             opts=ResourceOptions(parent=self, depends_on=[door]),
         )
-        for account, role in (
-            (TRAINER_ACCOUNT, identity.trainer),
-            (STEWARD_ACCOUNT, identity.steward),
-            (ARCHIVE_ACCOUNT, identity.archive),
-        ):
-            aws.eks.PodIdentityAssociation(
+        self.roles = {
+            account: aws.eks.PodIdentityAssociation(
                 account,
                 cluster_name=self.eks.name,
-                namespace=NAMESPACE,
+                namespace=namespace,
                 service_account=account,
                 role_arn=role.arn,
                 opts=ResourceOptions(parent=self),
             )
+            for namespace, account, role in (
+                ("kube-system", CNI_ACCOUNT, identity.cni),
+                (NAMESPACE, TRAINER_ACCOUNT, identity.trainer),
+                (NAMESPACE, STEWARD_ACCOUNT, identity.steward),
+                (NAMESPACE, ARCHIVE_ACCOUNT, identity.archive),
+            )
+        }
         self.register_outputs({"name": self.eks.name, "endpoint": self.endpoint})
 
     def _let_in(self, operator_arn: str | None) -> pulumi.Resource:

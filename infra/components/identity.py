@@ -11,14 +11,16 @@ from infra.names import Names
 from infra.spec import Spec
 
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
-NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly")
+NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
+CNI_POLICIES = ("AmazonEKS_CNI_Policy",)
+"""Not the node's: whatever runs there without a role of its own could then change the network's interfaces."""
 
 
 class Identity(pulumi.ComponentResource):
-    """Roles `cluster`, `node`, `steward`, `trainer`, `archive`.
+    """Roles `cluster`, `node`, `cni`, `steward`, `trainer`, `archive`.
 
-    `cluster_ready` and `node_ready` are what must stand before, and fall after, cluster and nodes: EKS needs the
-    policies until the last interface is gone.
+    `cluster_ready` and `node_ready` are what must stand before, and fall after, cluster and nodes: EKS and the CNI need
+    the policies until the last interface is gone.
     """
 
     def __init__(self, spec: Spec, key_arn: str | None = None, opts: ResourceOptions | None = None) -> None:
@@ -31,7 +33,11 @@ class Identity(pulumi.ComponentResource):
         if key_arn is not None:
             self._inline("cluster", self.cluster, policies.cluster_secrets(key_arn))
         self.node = self._role("node", names.node_role, policies.trust("ec2.amazonaws.com"))
-        self.node_ready = self._managed("node", self.node, NODE_POLICIES)
+        self.cni = self._role("cni", names.cni_role, policies.pod_trust())
+        self.node_ready = [
+            *self._managed("node", self.node, NODE_POLICIES),
+            *self._managed("cni", self.cni, CNI_POLICIES),
+        ]
         self.steward = self._role("steward", names.steward_role, policies.pod_trust())
         self._inline("steward", self.steward, [*policies.steward(spec), *through_s3])
         # Without policies: a pod without a role of its own would look for the node's.

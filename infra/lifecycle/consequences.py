@@ -12,7 +12,8 @@ _STEWARD = "the steward cannot see, replace or launch anything: training does no
 _TRAINER = "the trainer's pods lose their rights: no checkpoint reaches S3"
 _ARCHIVE = "the golden checkpoint cannot be carried out"
 _BUILDER = "no image can be baked; a campaign past its bake does not need it"
-_NODE = "a node that is replaced cannot join, pull its image or get an address"
+_NODE = "a node that is replaced cannot join, or pull its image"
+_CNI = "a new node gets no addresses for its pods, and stays not ready"
 
 _MEANING: tuple[tuple[str, str, str], ...] = (
     # What is kept
@@ -48,6 +49,8 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("*", "builder*", _BUILDER),
     ("*", "workshop*", _BUILDER),
     ("Role*", "node*", _NODE),
+    ("Role*", "cni*", _CNI),
+    ("PodIdentityAssociation", "aws-node", _CNI),
     ("Role*", "cluster*", "EKS cannot manage the cluster's network interfaces: new nodes and pods fail"),
     ("Access*", "operator", "the driver cannot speak to Kubernetes: no preflight, launch or look from outside"),
     # The network

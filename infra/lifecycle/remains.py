@@ -103,7 +103,7 @@ def _node_groups(account: Account, names: Names) -> Iterator[Remain]:
         yield Remain(
             f"node group {name}",
             f"{group['status']}{', ' + issues if issues else ', AWS gives no issue'}",
-            "mend the issue; the same command deletes it again",
+            f"{'mend the issue; ' if issues else ''}the same command deletes it again",
             ours=True,
         )
 

@@ -1,7 +1,9 @@
 """Drivers killed, interrupted or stopped at seeded AWS calls of provision and teardown; then another one finishes.
 
-Each case has an emulated account in this process, the real engine, and drivers as processes of their own. Afterwards
-there was one of each, no lock, nothing pending, a clean certificate, and a woken driver has touched nothing.
+A campaign has an emulated account in this process, the real engine, and drivers as processes of their own. It carries
+every signal once in its provision and once in its teardown: each driver goes on from what the one before it left, and
+is struck in turn. Afterwards there was one of each, no lock, nothing pending, a clean certificate, and the drivers
+that were stopped have touched nothing when they wake.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +40,22 @@ LEASE_S, ENDS_S = 6.0, 180.0
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGSTOP)
 READS = ("Get", "List", "Describe", "Head", "AssumeRole")
 CALLS = {"provision": 130, "teardown": 90}
-"""Calls that change something in a whole provision, and in a whole teardown: the kill comes at one of them."""
+"""Calls that change something in a whole provision, and in a whole teardown."""
+PHASES = tuple(CALLS)
+INTERRUPTED = 130
+
+
+@dataclass
+class Kill:
+    """One driver's signal, sent when it and its engine have made `at` changes."""
+
+    where: str
+    signal: signal.Signals
+    at: int
+    late: bool = False
+    """The driver had ended before."""
+    seconds: float = 0.0
+    failure: str | None = None
 
 
 class Changes:
@@ -70,55 +90,86 @@ def engines(held: Camp) -> list[int]:
     return [pid for pid, mark in leash.marked().items() if mark.startswith(f"{held.spec.campaign}/")]
 
 
-def strike(held: Camp, changes: Changes, number: signal.Signals, at: int, *arguments: str) -> subprocess.Popen[str]:
-    """A driver that gets the signal when it, or its engine, has made so many changes, or has gone on to waiting."""
-    begun = len(changes.seen)
-    driver = drive(held, *arguments)
+def strike(held: Camp, changes: Changes, kill: Kill, driver: subprocess.Popen[str], said: int) -> None:
+    """The driver gets the signal when it, or its engine, has made so many changes, or has gone on to waiting.
+
+    Its words begin `said` characters after the beginning of the log.
+    """
+    begun, log = len(changes.seen), held.folder / "driver.log"
     until(
-        lambda: len(changes.seen) - begun >= at or driver.poll() is not None or _idle(held), 3 * ENDS_S, f"{at} changes"
+        lambda: len(changes.seen) - begun >= kill.at or driver.poll() is not None or _idle(log, said),
+        3 * ENDS_S,
+        f"{kill.at} changes",
     )
-    driver.send_signal(number)
-    if number is not signal.SIGSTOP:
-        driver.wait(ENDS_S)
+    kill.late = driver.poll() is not None
+    driver.send_signal(kill.signal)
+    if kill.signal is not signal.SIGSTOP:
+        code = driver.wait(ENDS_S)
+        words = log.read_text()[said:]
+        assert kill.late or code == (-kill.signal if kill.signal is signal.SIGKILL else INTERRUPTED), (
+            f"exit code {code}: {words[-800:]}"
+        )
+        assert "Traceback" not in words, words[-1500:]
     until(lambda: not engines(held), LEASE_S + leash.BOUND_S + 15, "no engine outlives its driver's lease")
-    if number is signal.SIGSTOP:
+    if kill.signal is signal.SIGSTOP:
         # One that may wake keeps its lease until then; S3 dates by whole seconds, and an age is never overstated.
         time.sleep(LEASE_S + 2.0)
-    return driver
 
 
-def _idle(held: Camp) -> bool:
+def _idle(log: Path, since: int) -> bool:
     """The provision is over: the driver waits for health checks that never run here."""
-    log = (held.folder / "driver.log").read_text()
-    return "GPU nodes up" in log
+    return "GPU nodes up" in log.read_text()[since:]
 
 
-def one_case(folder: Path, where: str, number: signal.Signals, at: int) -> None:
+def one_campaign(folder: Path, kills: list[Kill]) -> None:
     with camp(folder, campaign=f"killed-{os.getpid()}") as held:  # engines are told by it, all over this machine
         os.environ |= {"BIVOUAC_SITE": "in-process", "BIVOUAC_LEASE_SECONDS": str(LEASE_S)}
         spec = folder / "campaign.json"
         spec.write_text(held.spec.model_dump_json())
         changes = Changes(held)
-        driver = None
-        try:
-            if where == "provision":
-                _baked_before(held)
-                driver = strike(held, changes, number, at, "run", str(spec))
-            with held.opened() as context:
-                context.outputs[Stage.PROVISION] = provision.run(context)
-                _one_of_each(held)
-            if where == "teardown":
-                driver = strike(held, changes, number, at, "down", held.spec.campaign, "--abandon")
-            with held.opened() as context:
-                teardown.run(context, abandon=True)
-                certify.run(context)
-                _nothing_left_behind(held, context)
-            if number is signal.SIGSTOP and driver is not None and driver.poll() is None:
-                _wakes_and_touches_nothing(held, driver, changes)
-        finally:
-            if driver is not None and driver.poll() is None:
+        _baked_before(held)
+        first, then = ([kill for kill in kills if kill.where == where] for where in PHASES)
+        with struck(held, changes, first, "run", str(spec)), held.opened() as context:
+            context.outputs[Stage.PROVISION] = provision.run(context)
+            _one_of_each(held)
+        with struck(held, changes, then, "down", held.spec.campaign, "--abandon"), held.opened() as context:
+            teardown.run(context, abandon=True)
+            certify.run(context)
+            _nothing_left_behind(held, context)
+
+
+@contextmanager
+def struck(held: Camp, changes: Changes, kills: list[Kill], *arguments: str) -> Iterator[None]:
+    """Drivers struck one after the other; the block is the last one, which finishes. Then the stopped ones wake."""
+    drivers: list[tuple[Kill, subprocess.Popen[str]]] = []
+    log = held.folder / "driver.log"
+    try:
+        for kill in kills:
+            said = len(log.read_text()) if log.exists() else 0
+            drivers.append((kill, drive(held, *arguments)))
+            with told(kill):
+                strike(held, changes, kill, drivers[-1][1], said)
+        yield
+        for kill, driver in drivers:
+            if driver.poll() is None:
+                with told(kill):
+                    _wakes_and_touches_nothing(held, driver, changes)
+    finally:
+        for _, driver in drivers:
+            if driver.poll() is None:
                 driver.kill()
                 driver.wait()
+
+
+@contextmanager
+def told(kill: Kill) -> Iterator[None]:
+    """What goes wrong with this one kill is written down with it, and the campaign goes on."""
+    begun = time.monotonic()
+    try:
+        yield
+    except AssertionError as error:
+        kill.failure = " ".join(str(error).split())[:800]
+    kill.seconds += time.monotonic() - begun
 
 
 def _baked_before(held: Camp) -> None:
@@ -153,27 +204,44 @@ def _wakes_and_touches_nothing(held: Camp, driver: subprocess.Popen[str], change
     assert code == LeaseLost.exit_code, f"exit code {code}: {(held.folder / 'driver.log').read_text()[-500:]}"
 
 
+def drawn(seed: int, count: int) -> list[list[Kill]]:
+    """The kills of each campaign: every signal in each phase, their order turned by one from campaign to campaign."""
+    draw, campaigns = random.Random(seed), list[list[Kill]]()
+    while count > 0:
+        turn, kills = len(campaigns) % len(SIGNALS), []
+        for where in PHASES:
+            for number in SIGNALS[turn:] + SIGNALS[:turn]:
+                kills.append(Kill(where, number, at=draw.randrange(1, CALLS[where] // 3)))
+        campaigns.append(kills[:count])
+        count -= len(campaigns[-1])
+    return campaigns
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=52)
     asked = parser.parse_args()
-    begun, failed, rows = time.monotonic(), 0, list[dict[str, Any]]()
-    draw, before = random.Random(asked.seed), dict(os.environ)
-    for case in range(asked.count):
-        where, number = ("provision", "teardown")[case // 4 % 2], SIGNALS[case % 4]
-        at = draw.randrange(1, CALLS[where])
-        why = None
+    begun, rows, before = time.monotonic(), list[dict[str, Any]](), dict(os.environ)
+    for number, kills in enumerate(drawn(asked.seed, asked.count)):
+        whole, at = None, time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             try:
-                one_case(Path(folder), where, number, at)
+                one_campaign(Path(folder), kills)
             except Exception as error:
-                why = f"{type(error).__name__}: {error}"[:600]
+                whole = f"{type(error).__name__}: {error} {traceback.format_exc()[-600:]}"[:1500]
         os.environ.clear()
         os.environ.update(before)
-        failed += why is not None
-        rows.append({"where": where, "signal": number.name, "at": at, "failure": why})
-        print(f"{case + 1:4} {where:10} {number.name:8} at change {at:4} {why or 'ok'}", flush=True)
+        for kill in kills:
+            row = vars(kill) | {"campaign": number, "signal": kill.signal.name, "failure": kill.failure or whole}
+            rows.append(row)
+            ends = "ok, after its end" if kill.late else "ok"
+            print(
+                f"{number:3} {kill.where:10} {kill.signal.name:8} at change {kill.at:3} {kill.seconds:6.1f} s  "
+                f"{row['failure'] or ends}"
+            )
+        print(f"{number:3} the whole: {whole or 'ok'}, {time.monotonic() - at:.0f} s", flush=True)
+    failed = sum(row["failure"] is not None for row in rows)
     out = ROOT / "results" / "drills"
     out.mkdir(parents=True, exist_ok=True)
     (out / "kills.json").write_text(json.dumps(rows, indent=1))

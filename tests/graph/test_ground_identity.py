@@ -58,7 +58,8 @@ TO_EVERYTHING = {
 }
 MANAGED = {
     "cluster": {"AmazonEKSClusterPolicy"},
-    "node": {"AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly"},
+    "node": {"AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"},
+    "cni": {"AmazonEKS_CNI_Policy"},
     "builder": {"AmazonSSMManagedInstanceCore"},
 }
 
@@ -113,6 +114,7 @@ def test_every_role_trusts_one_service_alone(full: Graph, foundation: Graph) -> 
         "builder": ["ec2.amazonaws.com"],
         "builder-guard": ["scheduler.amazonaws.com"],
         "cluster": ["eks.amazonaws.com"],
+        "cni": ["pods.eks.amazonaws.com"],
         "guard": ["scheduler.amazonaws.com"],
         "node": ["ec2.amazonaws.com"],
         "steward": ["pods.eks.amazonaws.com"],
