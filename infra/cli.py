@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 try:
     import typer
@@ -18,6 +17,7 @@ from infra.commands.data_app import data
 from infra.commands.images_app import images
 from infra.commands.market_app import block, catalogue
 from infra.commands.options import Json, Name, Region, SpecPath, Yes, console
+from infra.interruption import Interrupted, listen
 from infra.refusals import of_file, refusal, tell, tell_usage
 from infra.terminal import endure
 
@@ -251,20 +251,10 @@ def doctor() -> None:
     raise typer.Exit(0 if all(row.ok for row in rows) else 1)
 
 
-class Interrupted(BaseException):
-    """Ended by hand. No KeyboardInterrupt, since click would end the program without our word."""
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise Interrupted(signal.Signals(number).name)
-
-
 def main() -> None:
     """Errors are shown without a traceback, as what, seen, cure (with --json as JSON); exit codes follow sysexits."""
     out = endure()
-    # A polite end is an end by hand: the lease is given back.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    listen()
     try:
         code = app(standalone_mode=False)
     except (Interrupted, KeyboardInterrupt, typer.Abort):
