@@ -55,3 +55,12 @@ def test_what_else_python_drops_is_still_told() -> None:
     program = "from infra.interruption import listen\nlisten()\nclass Bad:\n    def __del__(self): 1 / 0\nBad()"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
+
+
+def test_what_other_modules_do_around_a_fork_is_not_cut_short() -> None:
+    inside = "def inside():\n    os.kill(os.getpid(), signal.SIGTERM)\n    print('released', flush=True)\n"
+    lines = {"before": inside + "os.register_at_fork(after_in_parent=inside)", "after": "", "work": FORK}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(**lines)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "released\n" and "ended by SIGTERM" in done.stderr, done.stderr
