@@ -34,7 +34,7 @@ test: setup lint  ## All tests that need neither AWS nor a GPU
 test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph
 
-drills: setup  ## Seeded drills of kills, leaks, storage and more, the long form; DRILLS="leaks --seed 2" for some
+drills: setup  ## Seeded drills of kills, leaks, storage and more, an hour; DRILLS="leaks --seed 2" for some, DRILLS=--whole
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/drills/all.py $(DRILLS)
 
 bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names
