@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from infra import meter
-from infra.errors import UserError
+from infra.errors import CHANGED, UserError
 from infra.events import CampaignState, Stage, fold
 from infra.folders import results_folder
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, record_of, stored_plan, stored_spec
@@ -21,9 +21,6 @@ from infra.store import LIVE, CampaignStore
 if TYPE_CHECKING:
     from infra.lifecycle.drift import Look
     from infra.lifecycle.refusal import Refusal
-
-DRIFTED = 2
-"""Exit code of `--refresh` where something was changed or deleted by hand."""
 
 
 def status_command(campaign: str, region: str, as_json: bool, console: Console, *, refresh: bool = False) -> int:
@@ -56,7 +53,7 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
     if not as_json:
         print_drift(console, looks, campaign)
         print_refusals(console, refused)
-    return DRIFTED if any(one.drifted for one in looks) else 0
+    return CHANGED if any(one.drifted for one in looks) else 0
 
 
 def _kept(campaign: str, error: UserError) -> Record:

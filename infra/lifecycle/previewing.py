@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from infra.checks.finding import Level
-from infra.errors import UserError
+from infra.errors import CHANGED, UserError
 from infra.estimates.cost import HOURS_PER_MONTH
 from infra.lifecycle import explain
 from infra.lifecycle.context import Context
@@ -16,9 +16,6 @@ from infra.lifecycle.looking import look_at_stacks, other_spec
 from infra.lifecycle.refusal import STATEFUL, Refusal, Standing, refusals, standing
 from infra.plan import Plan
 from infra.rules import Finding, broken, findings
-
-CHANGES = 2
-"""Exit code when there is something to change."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Preview:
     def exit_code(self) -> int:
         if broken(self.findings):
             return UserError.exit_code
-        return CHANGES if self.differs else 0
+        return CHANGED if self.differs else 0
 
 
 def preview(context: Context, before: Plan | None = None, *, inside: bool = True) -> Preview:

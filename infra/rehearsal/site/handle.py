@@ -70,8 +70,7 @@ def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda
             progress("site: what a killed command had begun to pitch is ended")
         folder.mkdir(parents=True, exist_ok=True)
         begun(folder)
-        from infra import doctor  # only here: entering a site that stands must be quick
-        from infra.rehearsal import providers
+        from infra.rehearsal import doctor, providers  # only here: entering a site that stands must be quick
         from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
 
         doctor.refuse_unfit()
