@@ -16,7 +16,7 @@ from infra.folders import results_folder
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, record_of, stored_plan, stored_spec
 from infra.reporting.record import PACKED, Record, unpacked
 from infra.spec import Spec
-from infra.store import LIVE, CampaignStore
+from infra.store import LIVE
 
 if TYPE_CHECKING:
     from infra.lifecycle.drift import Look
@@ -48,7 +48,7 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
         return 0
     from infra.lifecycle.explain import as_facts, print_drift, print_refusals
 
-    looks, refused = _compared(spec, store)
+    looks, refused = _compared(spec)
     _show(facts | {"drift": as_facts(looks, refused)} if as_json else facts, state, as_json, console)
     if not as_json:
         print_drift(console, looks, campaign)
@@ -118,7 +118,7 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         )
 
 
-def _compared(spec: Spec, store: CampaignStore) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
+def _compared(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
     """The stacks against AWS, and what must not be repaired; nothing where the camp is struck or being struck."""
     from infra.lifecycle.looking import look_at_stacks, looking
     from infra.lifecycle.refusal import refusals, standing

@@ -13,7 +13,7 @@ from infra.lifecycle import explain
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, Row, short
 from infra.lifecycle.looking import look_at_stacks, other_spec
-from infra.lifecycle.refusal import STATEFUL, Refusal, Standing, refusals, standing
+from infra.lifecycle.refusal import STATEFUL, Refusal, refusals, standing
 from infra.plan import Plan
 from infra.rules import Finding, broken, findings
 
@@ -69,7 +69,7 @@ def preview(context: Context, before: Plan | None = None, *, inside: bool = True
     looks = look_at_stacks(context, inside=inside)
     refused = tuple(one for each in looks for one in refusals(each, where, name))
     found = [finding for each in looks for finding in findings(each.asked, context.spec)]
-    found += _of_life(context, looks, refused, where)
+    found += _of_life(context, looks, refused)
     order = list(Level)[::-1]
     return Preview(
         campaign=name,
@@ -82,7 +82,7 @@ def preview(context: Context, before: Plan | None = None, *, inside: bool = True
     )
 
 
-def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, ...], where: Standing) -> list[Finding]:
+def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, ...]) -> list[Finding]:
     """What a change would do to a campaign that lives, and to what holds state."""
     found = []
     if (other := other_spec(context)) is not None:

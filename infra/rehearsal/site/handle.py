@@ -89,11 +89,6 @@ def find(name: str) -> Site | None:
     return site if site.alive() else None
 
 
-def running() -> list[Site]:
-    names = sorted(p.name for p in sites_dir().iterdir()) if sites_dir().is_dir() else []
-    return [site for name in names if (site := find(name)) is not None]
-
-
 def enter(site: Site, arguments: list[str]) -> None:
     """Become the same program inside the site; does not return."""
     environment = {**os.environ, **site.environment, ENTERED: site.name}
