@@ -139,6 +139,8 @@ class LogShipper:
             except Exception:  # said when it came first, and again at the end
                 with self._lock:
                     self._untold.append(said)
+            else:
+                log.info("the event of %s is taken now: %s", said.pod, said.event.get("event"))
 
     def _flush_often(self) -> None:
         while not self._stop.wait(FLUSH_SECONDS):
