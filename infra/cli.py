@@ -16,7 +16,7 @@ from infra.commands.checkpoints_app import checkpoints
 from infra.commands.data_app import data
 from infra.commands.images_app import images
 from infra.commands.market_app import block, catalogue
-from infra.commands.options import Json, Name, Region, SpecPath, Yes, console
+from infra.commands.options import Json, Name, Region, SpecPath, Yes, YesRemove, console
 from infra.interruption import Interrupted, listen
 from infra.refusals import of_file, refusal, tell, tell_usage
 from infra.terminal import endure
@@ -188,7 +188,7 @@ def relaunch(
 def sweep(
     name: Annotated[str | None, typer.Argument(help="Name of the campaign.")] = None,
     orphans: Annotated[bool, typer.Option("--orphans", help="What any dead campaign of the account left.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    yes: YesRemove = False,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
@@ -210,7 +210,9 @@ def sweep(
 
 @app.command()
 def shell(
-    name: Name, command: Annotated[list[str] | None, typer.Argument(help="Run this instead of a shell.")] = None
+    name: Name,
+    command: Annotated[list[str] | None, typer.Argument(help="Run this instead of a shell.")] = None,
+    region: Region = "us-east-1",
 ) -> None:
     """A shell where the campaign runs, with `pulumi`, `kubectl` and credentials set."""
     from infra import target
@@ -218,7 +220,7 @@ def shell(
     target.enter_where(name)
     from infra.commands.shell import shell_command
 
-    raise typer.Exit(shell_command(name, command or [], console))
+    raise typer.Exit(shell_command(name, region, command or [], console))
 
 
 @app.command()
@@ -244,11 +246,11 @@ def token(cluster: Annotated[str, typer.Option()], region: Annotated[str, typer.
 @app.command()
 def doctor() -> None:
     """Each tool, its version and origin, whether namespaces work, and what is missing with its cure."""
-    from infra import doctor as diagnosis
+    from infra import target
 
-    rows = diagnosis.diagnose()
-    console.print(diagnosis.render(rows))
-    raise typer.Exit(0 if all(row.ok for row in rows) else 1)
+    table, fit = target.diagnose()
+    console.print(table)
+    raise typer.Exit(0 if fit else 1)
 
 
 def main() -> None:

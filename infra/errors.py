@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+CHANGED = 2
+"""Exit code of a command that looked and found a difference: no error, and not what was to be found."""
+
 
 class BivouacError(Exception):
     """An error that a person reads: shown without a traceback. `exit_code` follows sysexits."""

@@ -98,6 +98,7 @@ class Names:
 
     @property
     def prefix(self) -> str:
+        """Every AWS name of this campaign starts with it."""
         return f"bivouac-{self.campaign}"
 
     @property

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -87,14 +86,6 @@ class Plan(_Frozen):
         return found[name]
 
 
-class Change(_Frozen):
-    """One value that differs between two plans; None stands for absent."""
-
-    path: str
-    old: str | None
-    new: str | None
-
-
 def make_plan(spec: Spec, facts: Facts) -> Plan:
     """Pure: equal inputs give an equal plan. Raises `UserError` where there is none; `check` tells more."""
     try:
@@ -173,30 +164,6 @@ def train_config(spec: Spec, plan: Plan, data_digest: str, vocabulary: int | Non
         collective_timeout_s=training.collective_timeout_s,
         grace_s=grace_seconds(training.collective_timeout_s),
     )
-
-
-def changes(old: Plan, new: Plan) -> tuple[Change, ...]:
-    """What differs, by dotted path; empty for equal plans."""
-    before, after = dict(_flat(old.model_dump(mode="json"))), dict(_flat(new.model_dump(mode="json")))
-    paths = [*before, *(path for path in after if path not in before)]
-    return tuple(
-        Change(path=path, old=before.get(path), new=after.get(path))
-        for path in paths
-        if before.get(path) != after.get(path)
-    )
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Items of a list go by their name where they have one, so that an added line does not shift the others."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            name = (inner.get("name") or inner.get("stage")) if isinstance(inner, dict) else None
-            yield from _flat(inner, f"{path}[{name or index}]")
-    else:
-        yield path, str(value)
 
 
 def _totals(

@@ -253,11 +253,6 @@ class Spec(Section):
             raise ValueError("section `rehearsal` has no meaning with target aws: remove it")
         return self
 
-    @property
-    def prefix(self) -> str:
-        """Every AWS name of this campaign starts with it."""
-        return f"bivouac-{self.campaign}"
-
     def digest(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 

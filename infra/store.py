@@ -7,6 +7,7 @@ who was first, so no lock service is needed.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.events import CampaignState, Event, Kind, fold, ordered
 from infra.identity import Holder
 
+log = logging.getLogger("record")
 LIVE = "live.json"
 """In a campaign's record: the steward's newest figures."""
 STOP = "stop.json"
@@ -294,8 +296,9 @@ class Lease:
             except LeaseHeld as error:
                 self._lost = str(error)
                 return
-            except Exception:
+            except Exception as error:
                 # S3 out of reach: `check` judges by age; the next round tries again.
+                log.info("the %s lease was not renewed, that is tried again: %s", self.role, error)
                 continue
 
 

@@ -13,6 +13,8 @@ from infra.facts import Grounds
 from infra.folders import cache_root
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from infra.spec import Spec
 
 _INSIDE = "BIVOUAC_SITE"
@@ -102,6 +104,14 @@ def grounds(spec: Spec) -> Grounds:
     """A rehearsal's nodes are made of this machine, with all images in place, and its driver stands on their link."""
     real = spec.target == "aws"
     return Grounds(hardware=real, claims=real, public_registries=real, driver_outside=real)
+
+
+def diagnose() -> tuple[Table, bool]:
+    """What a rehearsal needs of this machine, and whether all of it is here."""
+    from infra.rehearsal import doctor
+
+    rows = doctor.diagnose()
+    return doctor.render(rows), all(row.ok for row in rows)
 
 
 def about() -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -15,8 +14,7 @@ from trainer.contract import ExitCode
 from trainer.errors import Interrupted, classify
 from trainer.events import emit
 from trainer.heartbeat import Heartbeat, Outcome
-
-_PR_SET_PDEATHSIG = 1
+from trainer.parent import end_with_parent
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def _end(heartbeat: Heartbeat, error: BaseException) -> None:
 
 def _die_with_the_agent() -> None:
     """A rank must not outlive its agent; and SIGTERM from the agent ends it as it would end any process."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})

@@ -7,13 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.catalogue.instance_types import InstanceType, instance_type, instance_types
+from infra.catalogue.instance_types import USABLE, InstanceType, instance_type, instance_types
 from infra.catalogue.reading import read, unknown
 from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation
 
 _MOUNTS = (DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS)
-_USABLE = 0.9
-"""Share of the nominal memory and disk that a healthy node shows: kernel, driver and file system keep the rest."""
 
 
 class Bandwidth(BaseModel):
@@ -63,9 +61,9 @@ def _derived(item: InstanceType) -> Expectation:
     return Expectation(
         profile=item.name,
         cpus=item.vcpus,
-        memory_gib=item.memory_gib * _USABLE,
+        memory_gib=item.memory_gib * USABLE,
         accelerators=item.accelerators,
-        local_disk_gib=item.nvme_total_gib * _USABLE,
+        local_disk_gib=item.nvme_total_gib * USABLE,
         shared_disk_gib=100,
         mounts=_MOUNTS,
         clock_skew_s=0.1,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from infra.catalogue.instance_types import InstanceType
+from infra.catalogue.instance_types import USABLE, InstanceType
 from trainer.contract import GpuExpectation
-
-_USABLE = 0.9
-"""Of the nominal memory: ECC and the driver keep the rest."""
 
 
 def gpu_expectation(item: InstanceType) -> GpuExpectation | None:
@@ -17,7 +14,7 @@ def gpu_expectation(item: InstanceType) -> GpuExpectation | None:
     return GpuExpectation(
         product=item.accelerator,
         count=item.accelerators,
-        memory_gib=item.accelerator_memory_gib * _USABLE,
+        memory_gib=item.accelerator_memory_gib * USABLE,
         # A GPU that is sold alone has no peer at the other end of its links. Where no source states how many there are,
         # none is insisted on: a sound node must not be replaced for a guess.
         nvlinks=(item.nvlinks or 0) if several else 0,

@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from infra.catalogue.reading import read, unknown
 
 FILE = "instance_types"
+USABLE = 0.9
+"""Share of a nominal size, of memory, GPU memory or disk, that a sound node shows: kernel, driver, ECC and file system
+keep the rest."""
 
 
 class Origin(BaseModel):

@@ -19,7 +19,6 @@ class Prices(BaseModel):
     as_of: date
     source: str
     eks_cluster_usd_per_hour: Decimal
-    eks_extended_support_usd_per_hour: Decimal
     nat_gateway_usd_per_hour: Decimal
     nat_gateway_usd_per_gb: Decimal
     interface_endpoint_usd_per_hour: Decimal

@@ -81,7 +81,7 @@ def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
 
 
 def kubernetes_version_is_supported(case: Case) -> Iterator[Draft]:
-    """Standard support lasts beyond the deadline: extended support costs six times as much."""
+    """Standard support lasts beyond the deadline: the cluster is made without the right to extended support."""
     version, support = case.spec.kubernetes, case.facts.kubernetes
     if version not in support.standard_until:
         known = ", ".join(support.standard_until)

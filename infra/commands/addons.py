@@ -10,8 +10,7 @@ from rich.table import Table
 
 from infra import catalogue
 from infra.account import Account
-
-_CHANGED = 2
+from infra.errors import CHANGED
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def addons_command(kubernetes: str, region: str, json: bool, console: Console) -
         console.print(table)
         for one in (one for one in found if one.default and (one.pinned is None or not one.sold)):
             console.print("pin it:  " + one.line.replace("KUBERNETES", kubernetes), markup=False)
-    return 0 if all(one.pinned and one.sold for one in found) else _CHANGED
+    return 0 if all(one.pinned and one.sold for one in found) else CHANGED
 
 
 def offered(account: Account, kubernetes: str) -> tuple[Offered, ...]:

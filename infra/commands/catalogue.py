@@ -13,13 +13,11 @@ from rich.table import Table
 
 from infra import catalogue
 from infra.catalogue import InstanceType
-from infra.errors import UserError
+from infra.errors import CHANGED, UserError
 from infra.progress import Progress
 
 WIDTH = 140
 """Columns that the table needs where no terminal says how many there are."""
-CHANGES = 2
-"""Exit code when AWS shows other figures than the catalogue."""
 
 
 def list_command(as_json: bool, console: Console) -> int:
@@ -59,7 +57,7 @@ def refresh_command(region: str, write: bool, as_json: bool, console: Console) -
         _write(seen.content)
     if as_json:
         console.out(json_text.dumps(seen.model_dump(mode="json", exclude={"content"}), indent=2), highlight=False)
-        return CHANGES if changed and not write else 0
+        return CHANGED if changed and not write else 0
     for one in seen.differences:
         note = f"  (kept: {one.kept})" if one.kept else ""
         console.print(
@@ -71,7 +69,7 @@ def refresh_command(region: str, write: bool, as_json: bool, console: Console) -
     console.print(f"{len(changed)} figures of {types} types differ" + (f"; written to {_file()}" if write else ""))
     if changed and not write:
         console.print("`bivouac catalogue refresh --write` takes AWS's figures over")
-    return CHANGES if changed and not write else 0
+    return CHANGED if changed and not write else 0
 
 
 def _write(content: dict[str, Any]) -> None:

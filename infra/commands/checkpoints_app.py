@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infra.commands.options import Json, Region, console
+from infra.commands.options import Json, Region, YesRemove, console
 
 checkpoints = typer.Typer(
     no_args_is_help=True, help="Checkpoints of a campaign, of a folder, or below an s3:// prefix."
@@ -76,7 +76,7 @@ def checkpoints_restore(
 def checkpoints_prune(
     place: Place,
     keep: Annotated[int, typer.Option(min=0, help="Newest committed steps to keep.")] = 2,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    yes: YesRemove = False,
     tier: Tier = None,
     region: Region = "us-east-1",
     json: Json = False,

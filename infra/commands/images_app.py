@@ -6,9 +6,8 @@ from datetime import timedelta
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-console = Console(highlight=False)
+from infra.commands.options import Json, Region, YesRemove, console
 
 
 def images(
@@ -16,9 +15,9 @@ def images(
     remove: Annotated[bool, typer.Option("--remove", help="Remove those that nobody uses.")] = False,
     keep: Annotated[int, typer.Option(min=0, help="So many of the newest of each base stay in any case.")] = 1,
     older_than: Annotated[str, typer.Option(help="Younger ones stay in any case.")] = "7d",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
-    region: Annotated[str, typer.Option(envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")] = "us-east-1",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    yes: YesRemove = False,
+    region: Region = "us-east-1",
+    json: Json = False,
 ) -> None:
     """Node and trainer images that bakes left: who uses them, what they cost; removes those that nobody uses."""
     from infra import duration, target

@@ -14,4 +14,5 @@ SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Region = Annotated[str, typer.Option(envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")]
+YesRemove = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking.")]

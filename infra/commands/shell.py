@@ -27,9 +27,9 @@ from infra.store import CampaignStore
 PROGRAM = Path(__file__).resolve().parents[1] / "program" / "__main__.py"
 
 
-def shell_command(campaign: str, command: list[str], console: Console) -> int:
+def shell_command(campaign: str, region: str, command: list[str], console: Console) -> int:
     """Runs a shell, or `command`; its exit code. What it needs lies in a folder that goes with it."""
-    store = record_of(campaign, os.environ.get("AWS_REGION", "us-east-1"))
+    store = record_of(campaign, region)
     spec = stored_spec(store)
     account = Account(spec.region)
     with tempfile.TemporaryDirectory(prefix="bivouac-shell-") as folder:

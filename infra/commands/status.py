@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from infra import meter
-from infra.errors import UserError
+from infra.errors import CHANGED, UserError
 from infra.events import CampaignState, Stage, fold
 from infra.folders import results_folder
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, record_of, stored_plan, stored_spec
 from infra.reporting.record import PACKED, Record, unpacked
 from infra.spec import Spec
-from infra.store import LIVE, CampaignStore
+from infra.store import LIVE
 
 if TYPE_CHECKING:
     from infra.lifecycle.drift import Look
     from infra.lifecycle.refusal import Refusal
-
-DRIFTED = 2
-"""Exit code of `--refresh` where something was changed or deleted by hand."""
 
 
 def status_command(campaign: str, region: str, as_json: bool, console: Console, *, refresh: bool = False) -> int:
@@ -51,12 +48,12 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
         return 0
     from infra.lifecycle.explain import as_facts, print_drift, print_refusals
 
-    looks, refused = _compared(spec, store)
+    looks, refused = _compared(spec)
     _show(facts | {"drift": as_facts(looks, refused)} if as_json else facts, state, as_json, console)
     if not as_json:
         print_drift(console, looks, campaign)
         print_refusals(console, refused)
-    return DRIFTED if any(one.drifted for one in looks) else 0
+    return CHANGED if any(one.drifted for one in looks) else 0
 
 
 def _kept(campaign: str, error: UserError) -> Record:
@@ -121,7 +118,7 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         )
 
 
-def _compared(spec: Spec, store: CampaignStore) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
+def _compared(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
     """The stacks against AWS, and what must not be repaired; nothing where the camp is struck or being struck."""
     from infra.lifecycle.looking import look_at_stacks, looking
     from infra.lifecycle.refusal import refusals, standing

@@ -89,7 +89,7 @@ def remove_rules(account: Account, deployment: Mapping[str, Any], guard: Callabl
     """Remove what pending creations of rules left inside their route table or group: they are made anew."""
     removed = []
     for pending in pending_creates(deployment):
-        remove = REMOVERS.get(pending.type)
+        remove = RULE_REMOVERS.get(pending.type)
         if remove is not None:
             guard()
             if remove(account, pending.inputs):
@@ -224,7 +224,7 @@ FINDERS: dict[str, Find] = {
     "aws:eks/podIdentityAssociation:PodIdentityAssociation": _pod_identities,
     "aws:fsx/lustreFileSystem:LustreFileSystem": _file_systems,
     "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation": _repository_links,
-    **finders.FINDERS,
+    **finders.FURTHER_FINDERS,
 }  # fmt: skip
 """Type -> how what AWS made is found again."""
 
@@ -319,28 +319,10 @@ def _gone(account: Account, operation: str, **arguments: Any) -> bool:
     return True
 
 
-REMOVERS: dict[str, Callable[[Account, Inputs], bool]] = {
+RULE_REMOVERS: dict[str, Callable[[Account, Inputs], bool]] = {
     "aws:ec2/route:Route": _remove_route,
     "aws:ec2/routeTableAssociation:RouteTableAssociation": _remove_association,
     "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": _remove_group_rule(egress=False),
     "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": _remove_group_rule(egress=True),
 }
 """Type -> how it is removed, so that it can be made anew: AWS refuses a second one."""
-
-MADE_OVER = frozenset(
-    {
-        "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
-        "aws:s3/bucketVersioning:BucketVersioning",
-        "aws:s3/bucketOwnershipControls:BucketOwnershipControls",
-        "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
-        "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
-        "aws:s3/bucketPolicy:BucketPolicy",
-        "aws:s3/bucketObjectLockConfiguration:BucketObjectLockConfiguration",
-        "aws:sns/topic:Topic",
-        "aws:ecr/lifecyclePolicy:LifecyclePolicy",
-        "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
-        "aws:iam/rolePolicy:RolePolicy",
-        "aws:eks/accessPolicyAssociation:AccessPolicyAssociation",
-    }
-)
-"""Types whose creation puts a setting: done twice is done once."""

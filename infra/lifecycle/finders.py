@@ -51,7 +51,7 @@ def _budget_actions(account: Account, given: Inputs) -> list[str]:
     return [f"{owner}:{one['ActionId']}:{budget}" for one in seen]
 
 
-FINDERS = {
+FURTHER_FINDERS = {
     "aws:ec2/vpcPeeringConnection:VpcPeeringConnection": _peerings,
     "aws:ec2/placementGroup:PlacementGroup": _placement_groups,
     "aws:iam/policy:Policy": _policies,

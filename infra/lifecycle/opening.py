@@ -150,7 +150,7 @@ def record_of(campaign: str, region: str) -> CampaignStore:
         raise UserError(
             "there is no such campaign here",
             seen=f"{campaign} in account {identity['Account']}, {region}",
-            cure=f"campaigns: {', '.join(campaigns(account, bucket)) or 'none'}",
+            cure=f"campaigns there: {', '.join(campaigns(account, bucket)) or 'none'}; or give --region",
         )
     return store
 

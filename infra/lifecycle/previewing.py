@@ -7,18 +7,15 @@ from decimal import Decimal
 from typing import Any
 
 from infra.checks.finding import Level
-from infra.errors import UserError
+from infra.errors import CHANGED, UserError
 from infra.estimates.cost import HOURS_PER_MONTH
 from infra.lifecycle import explain
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, Row, short
 from infra.lifecycle.looking import look_at_stacks, other_spec
-from infra.lifecycle.refusal import STATEFUL, Refusal, Standing, refusals, standing
+from infra.lifecycle.refusal import STATEFUL, Refusal, refusals, standing
 from infra.plan import Plan
 from infra.rules import Finding, broken, findings
-
-CHANGES = 2
-"""Exit code when there is something to change."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Preview:
     def exit_code(self) -> int:
         if broken(self.findings):
             return UserError.exit_code
-        return CHANGES if self.differs else 0
+        return CHANGED if self.differs else 0
 
 
 def preview(context: Context, before: Plan | None = None, *, inside: bool = True) -> Preview:
@@ -72,7 +69,7 @@ def preview(context: Context, before: Plan | None = None, *, inside: bool = True
     looks = look_at_stacks(context, inside=inside)
     refused = tuple(one for each in looks for one in refusals(each, where, name))
     found = [finding for each in looks for finding in findings(each.asked, context.spec)]
-    found += _of_life(context, looks, refused, where)
+    found += _of_life(context, looks, refused)
     order = list(Level)[::-1]
     return Preview(
         campaign=name,
@@ -85,7 +82,7 @@ def preview(context: Context, before: Plan | None = None, *, inside: bool = True
     )
 
 
-def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, ...], where: Standing) -> list[Finding]:
+def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, ...]) -> list[Finding]:
     """What a change would do to a campaign that lives, and to what holds state."""
     found = []
     if (other := other_spec(context)) is not None:

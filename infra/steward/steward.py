@@ -33,6 +33,7 @@ from infra.steward.decide import (
     Wait,
     decide,
 )
+from infra.steward.hearing import Hearing
 from infra.steward.live import Live
 from infra.steward.logs import LogShipper
 from infra.steward.observe import Observer
@@ -45,8 +46,6 @@ from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
 _SHIP_REST_S = 3.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
-_EVENTS = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
-"""Trainer events that belong into the campaign's record."""
 
 
 class Steward:
@@ -57,10 +56,10 @@ class Steward:
         self.names = Names(config.spec)
         self.nodes = GpuNodes(account, client, self.names, lease.check)
         self.observer = Observer(config, client, self.nodes, past.spent(store, config))
-        self.logs = LogShipper(client, store, self._heard)
+        self.hearing = Hearing(store)
+        self.logs = LogShipper(client, store, self.hearing.take)
         self.tiers, self.live = TierWatch(store), Live(store, config.train.steps)
         self._take_over()
-        self.loss: float | None = None
         self._ending = threading.Event()
 
     def run(self) -> None:
@@ -139,7 +138,7 @@ class Steward:
             self._note_running(seen)
             action = decide(seen, policy, self.history)
             self.tiers.tell(self.observer.agents)
-            self.live.tell(seen, action, self.loss)
+            self.live.tell(seen, action, self.hearing.loss)
             if isinstance(action, Finish):
                 self._finished(action, seen)
                 return action
@@ -266,14 +265,6 @@ class Steward:
             step=min(pod.step for pod in seen.pods),
             nodes=[pod.node for pod in seen.pods],
         )
-
-    def _heard(self, pod: str, event: dict[str, Any]) -> None:
-        kind = _EVENTS.get(str(event.get("event")))
-        if event.get("event") == "step" and isinstance(event.get("loss"), float):
-            self.loss = event["loss"]
-        if kind is not None:
-            data = {key: value for key, value in event.items() if key not in ("event", "time")}
-            self.store.append(kind, pod=pod, **data)
 
     def _record_archive(self) -> None:
         """A failed archive is said, and costs no more GPU time: what is on the shared tier stays there."""

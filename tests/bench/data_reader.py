@@ -25,9 +25,10 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.trainer.data_sets import open_data  # noqa: E402
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ModelConfig, Parameters, SourceCounts, TokenShard  # noqa: E402  # noqa: E402
 from trainer.data.indexed import index_bytes  # noqa: E402
-from trainer.data.reader import Reader, open_data  # noqa: E402
+from trainer.data.reader import Reader  # noqa: E402
 
 TOKENS, VOCABULARY, PAIRS, FAR = 32 * 2**20, 32_000, 9, 10**12
 FIRST_BATCH_MS, TIMES_TRAINED = 50.0, 20.0

@@ -28,6 +28,7 @@ import boto3  # noqa: E402
 import numpy as np  # noqa: E402
 from s3_endpoint import __file__ as ENDPOINT  # noqa: E402
 
+from tests.trainer.data_sets import used_bytes  # noqa: E402
 from trainer.contract import DataManifest, Parameters, SourceCounts, TokenShard  # noqa: E402
 from trainer.data.cache import Cache  # noqa: E402
 from trainer.data.feed import Feed, Share  # noqa: E402
@@ -111,7 +112,7 @@ def consume(options: argparse.Namespace, cache: Cache, manifest: DataManifest) -
             if step >= window:
                 most = max(most, feed.wait_seconds - waited)
             if step % 100 == 0:
-                used = max(used, cache.used_bytes())
+                used = max(used, used_bytes(cache))
             time.sleep(step_s)
         total, waited = time.monotonic() - begun, feed.wait_seconds - before
     trained = round(options.seconds / step_s) * BATCH * CONTEXT

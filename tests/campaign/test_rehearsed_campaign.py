@@ -78,7 +78,7 @@ def _told(rehearsal: Rehearsal) -> Story:
     second = rehearsal.run("run", str(rehearsal.path))
     logs = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "logs", "deployment/steward").stdout
     stack = rehearsal.run("shell", rehearsal.name, "--", "pulumi", "stack", "--show-urns").stdout
-    denied = rehearsal.python(AS_STEWARD.format(role=f"bivouac-{rehearsal.name}-steward"))
+    denied = rehearsal.python(AS_STEWARD.format(tests=Path(__file__).parent, role=f"bivouac-{rehearsal.name}-steward"))
     strayed = rehearsal.python(LEAVE_A_VOLUME.format(key="bivouac:campaign", value=rehearsal.name))
     left = rehearsal.python(LEAVE_A_VOLUME.format(key="Name", value=f"bivouac-{rehearsal.name}-builder"))
     listens = listening(rehearsal)
@@ -91,10 +91,11 @@ def _told(rehearsal: Rehearsal) -> Story:
 
 
 AS_STEWARD = """
-import boto3
+import sys
+sys.path.insert(0, "{tests}")
 from botocore.exceptions import ClientError
-from infra.rehearsal.site import credentials
-session = credentials.of_role("{role}")
+from role_credentials import of_role
+session = of_role("{role}")
 try:
     session.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1)
     print("allowed")

@@ -30,8 +30,8 @@ from infra.rehearsal.site import handle, processes  # noqa: E402
 from infra.rehearsal.toolchain.origin import in_cache  # noqa: E402
 from infra.rehearsal.toolchain.table import TOOLS  # noqa: E402
 from tests.mutations import broken_spec  # noqa: E402
+from tests.trainer.data_sets import open_data  # noqa: E402
 from trainer.contract import DATA_MANIFEST_NAME  # noqa: E402
-from trainer.data.reader import open_data  # noqa: E402
 
 ANSWER_WITHIN_S = 30.0
 PREPARE = [sys.executable, "-m", "infra.cli", "data", "prepare"]

@@ -29,9 +29,9 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/trainer")]
 
 from agents import Attempt, World, run, wait_until  # noqa: E402
+from data_sets import prepare  # noqa: E402
 
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig, parse_manifest  # noqa: E402
-from trainer.data.prepare import prepare  # noqa: E402
 
 AFTER = 100
 """Steps that must be equal after a kill."""

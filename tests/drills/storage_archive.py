@@ -191,8 +191,7 @@ class Archives:
         """Checkpoints of a real model at steps 10, 20, 30, with the loss that it evaluates to, and without."""
         import torch
 
-        from trainer.data.prepare import prepare
-        from trainer.data.reader import open_data
+        from tests.trainer.data_sets import open_data, prepare
         from trainer.evaluation import evaluation_loss
         from trainer.model import Transformer
 

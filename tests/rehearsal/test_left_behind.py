@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from infra import doctor
 from infra.errors import PermanentError
 from infra.identity import start_ticks
+from infra.rehearsal import doctor
 from infra.rehearsal.site import handle, processes
 from infra.rehearsal.toolchain.ensure import ensure
 from infra.rehearsal.toolchain.origin import in_cache, write_stamp

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.doctor import Finding, diagnose
 from infra.errors import PermanentError, UserError
+from infra.rehearsal.doctor import Finding, diagnose
 from infra.rehearsal.paths import cache_root
 from infra.rehearsal.toolchain.ensure import ensure, select
 from infra.rehearsal.toolchain.table import (
@@ -295,11 +295,26 @@ def test_the_doctor_finds_every_tool_of_an_empty_cache_missing_and_names_the_cur
     monkeypatch.setenv("BIVOUAC_CACHE", str(tools.parent))
     findings: dict[str, Finding] = {finding.subject: finding for finding in diagnose()}
     assert {tool.name for tool in TOOLS} | {"python", "namespaces", "cores", "memory", "disk"} <= findings.keys()
+    for needed in ("make", "git", "C compiler"):
+        assert not findings[needed].ok and findings[needed].cure.startswith("install "), "nothing is on this PATH"
     for tool in TOOLS:
         assert not findings[tool.name].ok
         assert f"ensure {tool.name}" in findings[tool.name].cure
     assert findings["python"].ok
     assert all(finding.ok or finding.cure for finding in findings.values())
+
+
+def test_the_doctor_finds_go_where_a_build_would_take_it_from(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Go's own instructions put it where PATH does not look."""
+    usual = tmp_path / "go"
+    usual.write_text("#!/bin/sh\necho go version go1.26.8\n")
+    usual.chmod(0o755)
+    monkeypatch.setattr("infra.rehearsal.toolchain.build.USUAL_GO", usual)
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tools.parent))
+    found = {finding.subject: finding for finding in diagnose()}["go"]
+    assert (found.ok, found.seen) == (True, "go1.26.8")
 
 
 def test_a_clone_in_a_folder_whose_name_breaks_its_tools_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

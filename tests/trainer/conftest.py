@@ -12,9 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from agents import Attempt, World, run
+from data_sets import prepare
 
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig
-from trainer.data.prepare import prepare
 
 
 @pytest.fixture(scope="session")

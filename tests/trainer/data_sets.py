@@ -3,18 +3,65 @@
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.contract import DataManifest, Parameters
 from trainer.contract.recipe import Recipe, Source
-from trainer.data.indexed import read_lengths
-from trainer.data.prepare import prepare
+from trainer.data.cache import Cache
+from trainer.data.prepare import make
+from trainer.data.reader import Reader, check_vocabulary, folder_opener, load_manifest, verify_shards
+from trainer.data.workers import Progress
 
 ROOT = Path(__file__).parents[2]
+_INDEX = struct.Struct("<9sQBQQ")
+"""Head of Megatron's `.idx`: magic, version, type, sequences, document marks."""
+
+
+def prepare(
+    source: Path,
+    pattern: str,
+    max_files: int | None,
+    held_out: float,
+    seed: int,
+    vocabulary: int,
+    out: Path,
+    progress: Progress,
+) -> DataManifest:
+    """One folder of text with defaults for everything else, in this process."""
+    parameters = Parameters(held_out=held_out, seed=seed, max_files=max_files)
+    sources = (Source(location=str(source), pattern=pattern),)
+    return make(Recipe(sources=sources, parameters=parameters, vocabulary=vocabulary), out, progress, cores=1)
+
+
+def open_data(root: Path, digest: str, vocabulary: int, context: int, seed: int, verify: bool = True) -> Reader:
+    """Open the data set at `root`; raises `DataError` when it is not the one with this manifest digest, or damaged.
+
+    `verify` reads every shard once: one rank per node is enough.
+    """
+    manifest = load_manifest(root, digest)
+    check_vocabulary(manifest, vocabulary)
+    if verify:
+        verify_shards(root, manifest)
+    return Reader(manifest, folder_opener(root), context, seed)
+
+
+def read_lengths(path: Path) -> NDArray[np.int32]:
+    """Lengths of the sequences of an `.idx`, in tokens."""
+    content = path.read_bytes()
+    magic, version, _, count, _ = _INDEX.unpack_from(content)
+    assert (magic, version) == (b"MMIDIDX\x00\x00", 1), path
+    return np.frombuffer(content, dtype="<i4", count=count, offset=_INDEX.size)
+
+
+def used_bytes(cache: Cache) -> int:
+    """What lies in a cache, copies on their way included."""
+    return sum(size for _, size, _ in cache._copies())
 
 
 def write_text(root: Path, documents: int = 12) -> Path:

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow
 import pytest
 import zstandard
-from data_sets import ROOT, content, decoded, quiet, recipe, simple, texts, write_text
+from data_sets import ROOT, content, decoded, prepare, quiet, recipe, simple, texts, write_text
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from trainer.contract.recipe import Source
 from trainer.data import documents
 from trainer.data.inputs import list_source
-from trainer.data.prepare import make, prepare
+from trainer.data.prepare import make
 from trainer.errors import DataError
 
 

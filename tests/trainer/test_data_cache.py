@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_sets import used_bytes
 
 from trainer.contract import Parameters, TokenShard
 from trainer.contract.recipe import Recipe, Source
@@ -144,7 +145,7 @@ def test_the_cache_keeps_below_its_limit_and_drops_the_longest_unused_first(
         os.utime(cache.locate(shard), ns=(number, number))
     cache.locate(shards[0])
     cache.locate(shards[3])
-    assert cache.used_bytes() <= limit
+    assert used_bytes(cache) <= limit
     assert [cache.holds(shard) for shard in shards[:4]] == [True, False, True, True]
 
 
@@ -227,7 +228,7 @@ def test_shards_are_staged_ahead_and_the_cache_stays_bounded_over_epochs(
             (batch,) = feed.next().micro_batches
             assert stager.ahead.wait(10), "the step of a training that takes longer than the shards do"
             assert np.array_equal(batch, plain.batch(range(32 * step, 32 * step + 32)))
-            most = max(most, cache.used_bytes())
+            most = max(most, used_bytes(cache))
     assert most <= limit
     assert len(source.asked) > len(shards), "two epochs do not fit: some were brought again"
     assert not waits, "the reader met a shard that was not there"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_sets import open_data, prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +15,7 @@ from trainer.contract.ledger import step_digest
 from trainer.data.feed import Feed, Share
 from trainer.data.order import ROUND, Order, Pool, quotas
 from trainer.data.permutation import permute
-from trainer.data.prepare import prepare
-from trainer.data.reader import Reader, open_data
+from trainer.data.reader import Reader
 
 SIZES = st.integers(1, 900)
 SEEDS = st.integers(0, 2**63)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_sets import quiet, recipe, simple, write_text
+from data_sets import open_data, quiet, recipe, simple, write_text
 
 from trainer.data.prepare import make
-from trainer.data.reader import TokenRow, folder_opener, open_data
+from trainer.data.reader import TokenRow, folder_opener
 from trainer.errors import DataError
 
 

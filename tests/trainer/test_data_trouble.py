@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from data_sets import prepare
 
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode, Parameters
 from trainer.contract.recipe import Recipe, Source
 from trainer.data import inputs
-from trainer.data.prepare import prepare
 from trainer.errors import DataError
 
 COMMAND = [sys.executable, "-m", "trainer.data"]

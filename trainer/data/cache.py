@@ -75,9 +75,6 @@ class Cache:
     def holds(self, shard: TokenShard) -> bool:
         return self._trusted(self.folder / f"{shard.sha256}.bin")
 
-    def used_bytes(self) -> int:
-        return sum(size for _, size, _ in self._copies())
-
     def _trusted(self, path: Path) -> bool:
         try:
             return _mark(path).read_text() == self.session and path.exists()

@@ -7,7 +7,6 @@ byte offsets (i64), first sequence of each document and one past the last (i64).
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +25,3 @@ def index_bytes(lengths: NDArray[np.integer], dtype: str) -> bytes:
     offsets *= np.dtype(dtype).itemsize
     head = _HEAD.pack(_MAGIC, 1, _CODES[dtype], len(sizes), len(sizes) + 1)
     return head + sizes.tobytes() + offsets.tobytes() + np.arange(len(sizes) + 1, dtype="<i8").tobytes()
-
-
-def read_lengths(path: Path) -> NDArray[np.int32]:
-    """Lengths of the sequences, in tokens; raises `ValueError` for anything but such an index."""
-    content = path.read_bytes()
-    if len(content) < _HEAD.size or content[:9] != _MAGIC:
-        raise ValueError(f"{path}: no index")
-    _, version, _, count, _ = _HEAD.unpack_from(content)
-    if version != 1:
-        raise ValueError(f"{path}: version {version}")
-    return np.frombuffer(content, dtype="<i4", count=count, offset=_HEAD.size)

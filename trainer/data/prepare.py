@@ -25,10 +25,9 @@ from trainer.contract import (
     DATA_SUMMARY_NAME,
     TOKENIZER_NAME,
     DataManifest,
-    Parameters,
     SourceCounts,
 )
-from trainer.contract.recipe import Recipe, Source
+from trainer.contract.recipe import Recipe
 from trainer.data.assemble import Assemble, Whole, assemble, drafts, gather, shard_path
 from trainer.data.documents import Unit, units_of
 from trainer.data.encode import Encode, encode, lengths_path
@@ -59,24 +58,6 @@ _OURS = re.compile(
 _INT16_IDS = 2**15
 _EXPANDS = 4
 """Text per byte of a compressed file, about: for the share that the tokenizer's sample takes."""
-
-
-def prepare(
-    source: Path,
-    pattern: str,
-    max_files: int | None,
-    held_out: float,
-    seed: int,
-    vocabulary: int,
-    out: Path,
-    progress: Progress,
-) -> DataManifest:
-    """One folder of text with defaults for everything else, in this process."""
-    parameters = Parameters(held_out=held_out, seed=seed, max_files=max_files)
-    recipe = Recipe(
-        sources=(Source(location=str(source), pattern=pattern),), parameters=parameters, vocabulary=vocabulary
-    )
-    return make(recipe, out, progress, cores=1)
 
 
 def make(recipe: Recipe, out: Path, progress: Progress, cores: int | None = None) -> DataManifest:

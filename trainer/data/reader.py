@@ -163,27 +163,6 @@ class Reader:
             yield Ahead(window.position, window.positions, tuple(shards))
 
 
-def open_data(
-    root: Path,
-    digest: str,
-    vocabulary: int,
-    context: int,
-    seed: int,
-    verify: bool = True,
-    weights: Mapping[str, float] | None = None,
-    shuffle_blocks: int = 16,
-) -> Reader:
-    """Open the data set at `root`; raises `DataError` when it is not the one with this manifest digest, or damaged.
-
-    `verify` reads every shard once: one rank per node is enough.
-    """
-    manifest = load_manifest(root, digest)
-    check_vocabulary(manifest, vocabulary)
-    if verify:
-        verify_shards(root, manifest)
-    return Reader(manifest, folder_opener(root), context, seed, weights, shuffle_blocks)
-
-
 def folder_opener(root: Path) -> Opener:
     """Shards are read where they lie."""
     return lambda shard: os.open(root / shard.file, os.O_RDONLY)

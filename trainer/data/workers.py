@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -14,13 +13,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from trainer.errors import DataError
+from trainer.parent import end_with_parent
 
 Progress = Callable[[str, float], None]
 
 WORKER_BYTES = 512 * 2**20
 """Memory that a worker may take: the largest batch while it is encoded, interpreter and tokenizer included."""
 _AHEAD = 3
-_PR_SET_PDEATHSIG = 1
 
 
 class Workers:
@@ -100,7 +99,7 @@ def _pool(count: int) -> ProcessPoolExecutor:
 
 def _end_with_parent(parent: int) -> None:
     """However it ends: two preparations must not write into one folder."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getppid() != parent:
         os._exit(1)

@@ -16,15 +16,9 @@ _PAIRINGS = 3
 @dataclass(frozen=True)
 class Located:
     slow: Group
-    """Slow together with a node that is not slow with others: it is theirs."""
-    unclear: Group
-    """Never seen in a sound group, and no sound node was there to pair them with."""
+    """Slow together with a node that is not slow with others: it is theirs. Empty where nobody can be blamed: each is
+    sound with some others, or none is with any."""
     rounds: int
-
-    @property
-    def between(self) -> bool:
-        """Nobody can be blamed: each node is sound with some others, or none is with any."""
-        return not self.slow
 
 
 def locate(nodes: Sequence[int], sound: Sound) -> Located:
@@ -52,7 +46,7 @@ def locate(nodes: Sequence[int], sound: Sound) -> Located:
         pairs = [(suspect, reference) for suspect, reference in zip(asked, cleared, strict=False)]
         for suspect, ok in zip(asked, measured(pairs), strict=True):
             (cleared if ok else slow).append(suspect)
-    return Located(tuple(sorted(slow)), tuple(sorted(suspects)), rounds)
+    return Located(tuple(sorted(slow)), rounds)
 
 
 def _halved(nodes: Group, measured: Sound) -> tuple[list[int], list[int]]:

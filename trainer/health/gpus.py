@@ -95,10 +95,10 @@ def _memory(gpu: Gpu, wanted_gib: float) -> str | None:
 
 
 def _memory_errors(gpu: Gpu) -> str | None:
-    if gpu.volatile.uncorrectable:
-        return f"{gpu.volatile.uncorrectable} uncorrectable since boot, {gpu.aggregate.uncorrectable} in its life"
+    if gpu.uncorrectable_since_boot:
+        return f"{gpu.uncorrectable_since_boot} uncorrectable since boot, {gpu.uncorrectable_in_life} in its life"
     if gpu.sram_threshold_exceeded:
-        return f"SRAM errors over NVIDIA's threshold, {gpu.aggregate.uncorrectable} uncorrectable in its life"
+        return f"SRAM errors over NVIDIA's threshold, {gpu.uncorrectable_in_life} uncorrectable in its life"
     return "memory that cannot be repaired" if gpu.unrepairable else None
 
 

@@ -148,7 +148,7 @@ def _ec2(world: World, operation: str, params: Parameters) -> list[str] | None:
 
 
 def _eks(world: World, operation: str, params: Parameters) -> list[str] | None:
-    if operation in ("ListClusters", "DescribeAddonVersions", "ListAccessPolicies", "DescribeClusterVersions"):
+    if operation in ("ListClusters", "DescribeAddonVersions"):
         return ["*"]
     if "resourceArn" in params:
         return [params["resourceArn"]]

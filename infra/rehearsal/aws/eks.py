@@ -285,23 +285,6 @@ class Clusters:
             raise AwsError("ResourceNotFoundException", f"No update found for ID: {params['updateId']}")
         return {"update": updates[params["updateId"]]}
 
-    def list_updates(self, params: Parameters) -> dict[str, Any]:
-        updates = find(self.world, params["name"]).updates.values()
-        wanted = (params.get("nodegroupName"), params.get("addonName"))
-        chosen = [one["id"] for one in updates if (one.get("nodegroupName"), one.get("addonName")) == wanted]
-        return {"updateIds": chosen}
-
-    def describe_cluster_versions(self, params: Parameters) -> dict[str, Any]:
-        wanted = params.get("clusterVersions") or VERSIONS
-        return {
-            "clusterVersions": [
-                {"clusterVersion": one, "status": "STANDARD_SUPPORT", "versionStatus": "STANDARD_SUPPORT"}
-                | {"clusterType": "eks", "defaultVersion": one == VERSIONS[0]}
-                for one in VERSIONS
-                if one in wanted
-            ]
-        }
-
 
 def find_subnets(world: World, subnet_ids: list[str]) -> list[Any]:
     known = {subnet.id: subnet for zone in world.backend("ec2").subnets.values() for subnet in zone.values()}

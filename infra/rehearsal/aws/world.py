@@ -110,7 +110,6 @@ class LaunchRefused(Exception):
 
 LaunchHook = Callable[[Launch], None]
 FaultHook = Callable[[Call], Fault | None]
-Kind = Literal["node", "builder"]
 
 
 def start_machine(settings: dict[str, Any]) -> Machine:

@@ -22,7 +22,7 @@ from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import API_PORT, ControlPlaneConfig
 from infra.rehearsal.kubernetes.identities import bootstrap_roles, write_identities
 from infra.rehearsal.kubernetes.jobset import JobSetChart
-from infra.rehearsal.kubernetes.releases import ReleaseController, ReleaseState
+from infra.rehearsal.kubernetes.releases import ReleaseController
 
 __all__ = ["ControlPlane", "ControlPlaneConfig"]
 
@@ -86,10 +86,6 @@ class ControlPlane:
     def alive(self) -> bool:
         """All of Kubernetes' own processes run (a Helm release's controller is looked after by its controller)."""
         return all(component.alive() for component in self._components())
-
-    def release_states(self) -> dict[str, ReleaseState]:
-        """By `namespace/release`: `running`, `recorded` (nothing stands behind the chart here), or `failed` so far."""
-        return self._releases.states()
 
     def delete_node(self, provider_id: str) -> None:
         """The cloud controller's part: the instance is terminated, so its Node goes. An unknown instance is fine."""

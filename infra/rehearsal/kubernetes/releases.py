@@ -86,10 +86,6 @@ class ReleaseController:
     def join(self) -> None:
         self._thread.join(timeout=10)
 
-    def states(self) -> dict[str, ReleaseState]:
-        """State by `namespace/release`: what the report calls rehearsed (running) and not rehearsed (recorded)."""
-        return {f"{namespace}/{name}": state for (namespace, name), (_, state) in list(self._states.items())}
-
     def _run(self) -> None:
         client = self._client()
         while not self._stopping.wait(POLL_S):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from infra.rehearsal.nodelet.node import Node
 from infra.rehearsal.nodelet.pods import OVER, PodWorker
 from infra.rehearsal.nodelet.sandbox import remove_tree
 from infra.rehearsal.nodelet.surroundings import Addresses, Events, Surroundings
-
-log = logging.getLogger(__name__)
 
 
 class Kubelet:

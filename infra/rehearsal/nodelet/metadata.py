@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import socketserver
 import threading
@@ -20,8 +19,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.errors import BivouacError
 from infra.rehearsal.nodelet.credentials import RoleCredentials
 from infra.rehearsal.nodelet.machine import MachineConfig
-
-log = logging.getLogger(__name__)
 
 METADATA_ADDRESS = "169.254.169.254"
 POD_IDENTITY_ADDRESS = "169.254.170.23"

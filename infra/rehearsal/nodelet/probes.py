@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import logging
 import socket
 import ssl
 import threading
@@ -11,8 +10,6 @@ import time
 from collections.abc import Callable
 
 from infra.rehearsal.nodelet.client import Object
-
-log = logging.getLogger(__name__)
 
 
 class Prober:

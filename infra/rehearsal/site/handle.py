@@ -70,8 +70,7 @@ def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda
             progress("site: what a killed command had begun to pitch is ended")
         folder.mkdir(parents=True, exist_ok=True)
         begun(folder)
-        from infra import doctor  # only here: entering a site that stands must be quick
-        from infra.rehearsal import providers
+        from infra.rehearsal import doctor, providers  # only here: entering a site that stands must be quick
         from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
 
         doctor.refuse_unfit()
@@ -88,11 +87,6 @@ def find(name: str) -> Site | None:
     except (OSError, ValueError, TypeError):
         return None
     return site if site.alive() else None
-
-
-def running() -> list[Site]:
-    names = sorted(p.name for p in sites_dir().iterdir()) if sites_dir().is_dir() else []
-    return [site for name in names if (site := find(name)) is not None]
 
 
 def enter(site: Site, arguments: list[str]) -> None:

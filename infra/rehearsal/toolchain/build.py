@@ -18,7 +18,7 @@ USUAL_GO = Path("/usr/local/go/bin/go")  # where Go's own instructions put it, o
 
 def go_version(module: Path) -> str:
     """The Go that would build `module`, for instance `go1.26.8`. Raises Unavailable."""
-    answer = _go(["env", "GOVERSION"], module)
+    answer = _answer(["env", "GOVERSION"], module)
     return answer.strip()
 
 
@@ -52,7 +52,7 @@ def copy_share(tool: Tool, target: Path) -> None:
     """The files of the pinned module that the tool needs beside it."""
     if not tool.share:
         return
-    found = _go(["list", "-m", "-f", "{{.Dir}}", tool.go_module], MODULES / tool.module).strip()
+    found = _answer(["list", "-m", "-f", "{{.Dir}}", tool.go_module], MODULES / tool.module).strip()
     for relative in tool.share:
         file = target / relative
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,12 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _go(arguments: list[str], module: Path) -> str:
+def go() -> str | None:
+    """The command `go`, on PATH or where Go's own instructions put it; None where there is none."""
+    return shutil.which("go") or (str(USUAL_GO) if USUAL_GO.exists() else None)
+
+
+def _answer(arguments: list[str], module: Path) -> str:
     try:
         answer = subprocess.run(
             [_executable(), *arguments], cwd=module, env=_environment(None), capture_output=True, text=True, timeout=300
@@ -89,10 +94,10 @@ def _go(arguments: list[str], module: Path) -> str:
 
 
 def _executable() -> str:
-    go = shutil.which("go") or (str(USUAL_GO) if USUAL_GO.exists() else None)
-    if go is None:
+    found = go()
+    if found is None:
         raise Unavailable("no Go here")
-    return go
+    return found
 
 
 def _environment(temporary: Path | None) -> dict[str, str]:

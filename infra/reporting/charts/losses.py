@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from infra.reporting.charts.svg import WIDTH, Scale, drawing, line, rect, tag, text, text_width, ticks
-from infra.reporting.model import AttemptTime, Evaluated, Losses, LossPoint, Report, Training
+from infra.reporting.model import Evaluated, Losses, LossPoint, Report, Training
 
 LEFT, RIGHT, TOP = 46.0, 20.0, 16.0
 MOST_RESTARTS = 4
@@ -60,11 +60,11 @@ def restarts(report: Report) -> list[Markup]:
         again = [point.step for point in series.points if point.repeated]
         if again and index:
             first, last = again[0] - AROUND, again[-1] + AROUND
-            pictures.append(_restart(report.training, report.attempts, series, first, last))
+            pictures.append(_restart(report.training, series, first, last))
     return pictures[:MOST_RESTARTS]
 
 
-def _restart(training: Training, attempts: tuple[AttemptTime, ...], later: Losses, first: int, last: int) -> Markup:
+def _restart(training: Training, later: Losses, first: int, last: int) -> Markup:
     bottom = 190.0
     earlier = [series for series in training.losses if series.attempt < later.attempt]
     shown = [(series, [p for p in series.points if first <= p.step <= last]) for series in (*earlier, later)]

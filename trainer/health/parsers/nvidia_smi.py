@@ -14,27 +14,18 @@ _ERRORS = re.compile(r"^\s*Link (\d+): (\w[\w -]*?) Errors?: (\d+)", re.IGNORECA
 
 
 @dataclass(frozen=True)
-class EccCounts:
-    """None where the GPU does not tell."""
-
-    correctable: int | None
-    uncorrectable: int | None
-
-
-@dataclass(frozen=True)
 class Gpu:
     """One GPU; None wherever the driver says N/A or does not know the field."""
 
     bus_id: str
     product: str
     uuid: str
-    serial: str | None
     memory_mib: float | None
     mig: bool | None
     ecc: bool | None
-    volatile: EccCounts
-    """Since the driver was loaded."""
-    aggregate: EccCounts
+    uncorrectable_since_boot: int | None
+    """Memory errors that ECC could not correct since the driver was loaded; None where the GPU does not tell."""
+    uncorrectable_in_life: int | None
     """Since the GPU was made."""
     sram_threshold_exceeded: bool | None
     remap_pending: bool | None
@@ -50,8 +41,6 @@ class Gpu:
     """Lanes: now, at most."""
     power_limit_w: tuple[float | None, float | None]
     """Enforced, default."""
-    sm_clock_mhz: tuple[float | None, float | None]
-    """Set for applications, at most."""
     fabric_state: str | None
     fabric_status: str | None
 
@@ -102,12 +91,11 @@ def _gpu(one: ElementTree.Element) -> Gpu:
         bus_id=one.get("id", ""),
         product=_text(one, "product_name") or "",
         uuid=_text(one, "uuid") or "",
-        serial=_text(one, "serial"),
         memory_mib=_number(one, "fb_memory_usage/total"),
         mig=_is(one, "mig_mode/current_mig", "Enabled"),
         ecc=_is(one, "ecc_mode/current_ecc", "Enabled"),
-        volatile=_counts(one.find("ecc_errors/volatile")),
-        aggregate=_counts(one.find("ecc_errors/aggregate")),
+        uncorrectable_since_boot=_uncorrectable(one.find("ecc_errors/volatile")),
+        uncorrectable_in_life=_uncorrectable(one.find("ecc_errors/aggregate")),
         sram_threshold_exceeded=_is(one, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
         remap_pending=_is(one, "remapped_rows/remapped_row_pending", "Yes"),
         remap_failed=_is(one, "remapped_rows/remapped_row_failure", "Yes"),
@@ -123,19 +111,14 @@ def _gpu(one: ElementTree.Element) -> Gpu:
             _number(one, "gpu_power_readings/current_power_limit"),
             _number(one, "gpu_power_readings/default_power_limit"),
         ),
-        sm_clock_mhz=(_number(one, "applications_clocks/graphics_clock"), _number(one, "max_clocks/sm_clock")),
         fabric_state=_text(one, "fabric/state"),
         fabric_status=_text(one, "fabric/status"),
     )
 
 
-def _counts(element: ElementTree.Element | None) -> EccCounts:
-    """Sums of SRAM and DRAM; newer drivers split SRAM's uncorrectable errors into parity and SEC-DED."""
-    if element is None:
-        return EccCounts(None, None)
-    right = [_of(child) for child in element if child.tag.endswith("_correctable")]
-    wrong = [_of(child) for child in element if "_uncorrectable" in child.tag]
-    return EccCounts(_sum(right), _sum(wrong))
+def _uncorrectable(element: ElementTree.Element | None) -> int | None:
+    """Sum of SRAM and DRAM; newer drivers split SRAM's into parity and SEC-DED."""
+    return _sum([_of(child) for child in element if "_uncorrectable" in child.tag]) if element is not None else None
 
 
 def _recovery(one: ElementTree.Element) -> str | None:

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from infra.errors import PermanentError
 from infra.rehearsal.paths import cache_root
+from infra.rehearsal.toolchain import build
 from infra.rehearsal.toolchain.ensure import locate
 from infra.rehearsal.toolchain.table import TOOLS
 
@@ -27,6 +28,8 @@ CORES_FROM = 2
 MEMORY_FROM_GIB = 6.0
 DISK_FROM_GIB, DISK_TO_BUILD_GIB = 5.0, 15.0  # Go's build cache takes about 6 GB and its modules 3
 UTIL_LINUX = ("unshare", "nsenter", "setpriv")
+SETUP = {"make": ("make",), "git": ("git",), "C compiler": ("cc", "gcc", "clang")}
+"""What setting up needs, and what it is called: whoever runs a site that is set up does without."""
 TRIAL_TIMEOUT_S = 30
 GET_TOOLS = "python -m infra.rehearsal.toolchain ensure"
 
@@ -71,6 +74,7 @@ def diagnose() -> tuple[Finding, ...]:
         *tools,
         _go(needed=building),
         *_programs(),
+        *_for_setup(),
         _namespaces(),
         *_machine(building),
     )
@@ -142,7 +146,7 @@ def _tools() -> list[Finding]:
 
 
 def _go(needed: bool) -> Finding:
-    go = shutil.which("go")
+    go = build.go()
     if go is None:
         cure = "only where releases cannot be downloaded: install Go 1.26" if needed else ""
         return Finding("go", "none" if needed else "none, and not needed", not needed, cure)
@@ -159,6 +163,15 @@ def _programs() -> list[Finding]:
         Finding(name, path or "not on PATH", path is not None, "" if path else "install util-linux 2.36 or newer")
         for name, path in found.items()
     ]
+
+
+def _for_setup() -> list[Finding]:
+    findings = []
+    for subject, commands in SETUP.items():
+        path = next((path for name in commands if (path := shutil.which(name))), None)
+        cure = "" if path else f"install {' or '.join(commands)}"
+        findings.append(Finding(subject, path or "not on PATH", path is not None, cure))
+    return findings
 
 
 def _namespaces() -> Finding:

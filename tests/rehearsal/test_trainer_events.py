@@ -1,0 +1,164 @@
+"""What trainers print reaches logs and record once each, whatever fails on the way: connection, S3, or the listener."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from aws_account import Account, until
+from lightkube import Client, KubeConfig
+from lightkube.config.models import Cluster, User
+from test_aws_faults import ONCE, ask
+
+from infra.events import Kind
+from infra.names import NAMESPACE
+from infra.rehearsal.aws.world import World
+from infra.steward import logs
+from infra.steward.hearing import Hearing
+from infra.steward.logs import Listener, LogShipper
+from infra.store import CampaignStore
+
+POD, SHARD = "c-a2-0", "rank-0.bin"
+EVENT = {"event": "refused_shard", "time": 1.0, "attempt": 2, "step": 20, "tier": "local", "rank": 0, "file": SHARD,
+         "seen": "b", "wanted": "a"}  # fmt: skip
+LINES = ("loading\n", json.dumps(EVENT) + "\n", "training\n")
+RECORDED = {"pod": POD, **{key: value for key, value in EVENT.items() if key not in ("event", "time")}}
+CUT = 2
+"""So many lines come over the first connection, which then breaks."""
+
+
+class Kubelet(httpx2.BaseTransport):
+    """A pod's log behind an API server: whole from its beginning on each connection, as Kubernetes gives it."""
+
+    def __init__(self, cut: int | None = None) -> None:
+        self.cut = cut
+        self.connections = 0
+        self.phase = "Running"
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if not request.url.path.endswith("/log"):
+            document = {"metadata": {"name": POD}, "spec": {"containers": []}, "status": {"phase": self.phase}}
+            return httpx2.Response(200, json=document)
+        self.connections += 1
+        return httpx2.Response(200, content=self._written(self.connections))
+
+    def _written(self, connection: int) -> Iterator[bytes]:
+        if connection == 1 and self.cut is not None:
+            yield "".join(LINES[: self.cut]).encode()
+            raise httpx2.ReadError("the node's endpoint is gone")
+        self.phase = "Succeeded"
+        yield "".join(LINES).encode()
+
+
+@pytest.fixture
+def store(aws: Account, world: World) -> Iterator[CampaignStore]:
+    """A record whose client tries nothing twice, so that one fault is one failure."""
+    s3 = aws.session.client("s3", endpoint_url=world.endpoint_url, config=ONCE)
+    s3.create_bucket(Bucket="state")
+    yield (made := CampaignStore(s3, "state", "c", "steward"))
+    ask(world, clear=True)
+    for key in made.keys(""):
+        s3.delete_object(Bucket="state", Key=key)
+
+
+@contextmanager
+def shipping(kubelet: Kubelet, store: CampaignStore, listener: Listener) -> Iterator[LogShipper]:
+    config = KubeConfig.from_one(cluster=Cluster(server="http://kubernetes"), user=User(), context_name="c")
+    shipper = LogShipper(Client(config=config, namespace=NAMESPACE, transport=kubelet), store, listener)
+    shipper.follow(POD)
+    try:
+        yield shipper
+    finally:
+        shipper.close()
+
+
+def recorded(store: CampaignStore) -> list[dict[str, Any]]:
+    reader = CampaignStore(store.s3, "state", "c", "reader")
+    return [event.data for event in reader.events() if event.kind is Kind.CHECKPOINT_REFUSED]
+
+
+def text(store: CampaignStore) -> str:
+    return (store.get(f"{store.prefix}/logs/{POD}.log") or b"").decode()
+
+
+class Once:
+    """A listener that fails at its first `failures` calls."""
+
+    def __init__(self, failures: int, error: Callable[[], Exception]) -> None:
+        self.failures, self.error, self.heard = failures, error, list[dict[str, Any]]()
+
+    def __call__(self, pod: str, event: dict[str, Any]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise self.error()
+        self.heard.append(event)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "FLUSH_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("cut", [None, CUT], ids=["one connection", "a connection that breaks"])
+def test_an_event_whose_listener_failed_once_arrives_once_and_its_text_is_not_doubled(
+    store: CampaignStore, caplog: pytest.LogCaptureFixture, cut: int | None
+) -> None:
+    listener, kubelet = Once(1, lambda: KeyError("a fault of ours")), Kubelet(cut)
+    with caplog.at_level(logging.INFO, "steward"), shipping(kubelet, store, listener) as shipper:
+        shipper.wait_for([POD], 10)
+        until(lambda: listener.heard)
+        assert kubelet.connections == (1 if cut is None else 2), "a fault of the listener's is no lost connection"
+    assert listener.heard == [EVENT]
+    assert text(store) == "".join(LINES)
+    said = [record for record in caplog.records if record.exc_info and record.exc_info[0] is KeyError]
+    assert len(said) == 1 and POD in said[0].getMessage(), "the fault is said, with its traceback, once"
+
+
+def test_a_fault_that_stays_is_said_with_the_event_and_holds_up_neither_text_nor_others(
+    store: CampaignStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Once(10**9, lambda: KeyError("a fault of ours"))
+    with shipping(Kubelet(), store, listener) as shipper:
+        shipper.wait_for([POD], 10)
+    assert text(store) == "".join(LINES)
+    assert SHARD in caplog.records[-1].getMessage(), "what never reached the record is in the log"
+
+
+def hit(world: World) -> bool:
+    return any(rule["hits"] for rule in ask(world)["rules"])
+
+
+@pytest.mark.parametrize("effect", ["refuse", "refuse-after", "drop", "drop-after"])
+def test_a_refusal_of_a_shard_reaches_the_record_once_though_s3_failed_at_it(
+    store: CampaignStore, world: World, effect: str
+) -> None:
+    what = {"service": "s3", "action": "PutObject", "path": "/state/campaigns/c/events/*"}
+    ask(world, add=[{**what, "effect": effect, "code": "SlowDown", "status": 503}])
+    with shipping(Kubelet(CUT), store, Hearing(store).take) as shipper:
+        shipper.wait_for([POD], 10)
+        until(lambda: hit(world) and recorded(store))
+    assert recorded(store) == [RECORDED]
+    assert text(store) == "".join(LINES)
+
+
+def test_a_steward_that_reads_a_log_again_records_nothing_twice(store: CampaignStore) -> None:
+    for writer in ("steward", "its-successor"):
+        own = CampaignStore(store.s3, "state", "c", writer)
+        with shipping(Kubelet(), own, Hearing(own).take) as shipper:
+            shipper.wait_for([POD], 10)
+    assert recorded(store) == [RECORDED]
+
+
+def test_logs_that_s3_refuses_are_said_and_shipped_whole_later(
+    store: CampaignStore, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    what = {"service": "s3", "action": "PutObject", "path": "/state/campaigns/c/logs/*"}
+    ask(world, add=[{**what, "code": "SlowDown", "status": 503}])
+    with shipping(Kubelet(), store, Hearing(store).take):
+        until(lambda: text(store) == "".join(LINES))
+    assert "SlowDown" in caplog.text
