@@ -1,8 +1,8 @@
 """Sweep: what is left of a torn down campaign, shown, and what is provably its own, removed.
 
 A tag of the campaign or of its cluster, a place in its own network, or being the log group that EKS makes for its
-cluster proves it; kinship or a name does not, and what is only suspect is a human's to judge. The foundation and what is
-kept on purpose are never touched.
+cluster proves it; kinship or a name does not, and what is only suspect is a human's to judge. The foundation and what
+is kept on purpose are never touched.
 """
 
 from __future__ import annotations
