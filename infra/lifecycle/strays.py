@@ -20,6 +20,7 @@ from infra.errors import LeaseHeld, NotProven
 from infra.events import CampaignState, Stage
 from infra.lifecycle.certify import survey_all
 from infra.lifecycle.looks import Evidence, Thing
+from infra.lifecycle.looks.evidence import unread_of
 from infra.lifecycle.opening import DRIVER_LEASE, LEASE_TTL, holder_of
 from infra.lifecycle.sweep import Left, Swept, order, remove
 from infra.lifecycle.teardown import refuse_unproven
@@ -116,7 +117,8 @@ def look(keeper: Keeper, now: datetime | None = None) -> Sight:
             continue
         for kind, one in things:
             strays.append(Stray(owner, Left(kind, one, Evidence.TAG), one.tags.get(EXPIRES_TAG, "")))
-    return Sight(tuple(sorted(strays, key=lambda one: order(one.left))), tuple(cared_for), blind)
+    unread = {kind: words for kind, things in seen.items() if (words := unread_of(things))}
+    return Sight(tuple(sorted(strays, key=lambda one: order(one.left))), tuple(cared_for), unread | blind)
 
 
 def judge(store: CampaignStore, things: list[Thing], now: datetime) -> Owner:

@@ -98,7 +98,7 @@ def look(context: Context) -> Sight:
     left = [Left(kind, one, why) for kind, rows in found.items() for one, why in rows]
     ordered = sorted(left, key=order)
     suspects = [one for one in known.suspects(seen) if one.kind != "anything tagged"]
-    return Sight(tuple(ordered), tuple(suspects), blind)
+    return Sight(tuple(ordered), tuple(suspects), known.unread(seen) | blind)
 
 
 class Broom(Protocol):

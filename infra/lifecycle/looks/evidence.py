@@ -34,6 +34,7 @@ CLUSTER_TAG, OWNED = "kubernetes.io/cluster/", "owned"
 """Of the value `shared`, a cluster only uses a thing: whose it is, that does not say."""
 _OWNERS = frozenset({CAMPAIGN_TAG, FOUNDATION_TAG, "eks:cluster-name", "aws:cloudformation:stack-id"})
 _SKEW = timedelta(minutes=1)
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Knowledge:
         if kind == "log group" and thing.id == names.log_group and not self._older(kind, thing):
             return Evidence.LOGS
         # What was there before the campaign began may point at it, and is somebody else's all the same.
-        if thing.id in self.before.get(kind, frozenset()):
+        if self._known(kind, thing):
             return None
         if tags.get(f"{CLUSTER_TAG}{names.cluster}") == OWNED or tags.get("eks:cluster-name") == names.cluster:
             return Evidence.CLUSTER
@@ -86,7 +87,7 @@ class Knowledge:
 
     def _older(self, kind: str, thing: Thing) -> bool:
         """Whether the very same was there before: what is known by its name alone may have been made again since."""
-        if thing.id not in self.before.get(kind, frozenset()):
+        if not self._known(kind, thing):
             return False
         return thing.created is None or self.began is None or thing.created < self.began
 
@@ -125,14 +126,38 @@ class Knowledge:
                     suspicions.append(Suspicion(kind, one, why))
         return suspicions
 
+    def unread(self, seen: Mapping[str, Iterable[Thing]]) -> dict[str, str]:
+        """Kind -> of which new things, which may be the campaign's, the tags could not be read, and why."""
+        several = {kind: [one for one in things if not self._known(kind, one)] for kind, things in seen.items()}
+        return {kind: words for kind, things in several.items() if (words := unread_of(things))}
+
+    def unread_before(self, kind: str, things: Iterable[Thing]) -> tuple[str, ...]:
+        """Whose tags could not be read, and need not be: it was there before the campaign made anything."""
+        return tuple(one.label for one in things if one.unread and self._known(kind, one))
+
+    def _known(self, kind: str, one: Thing) -> bool:
+        return one.id in self.before.get(kind, frozenset())
+
     def _suspicious(self, kind: str, one: Thing) -> str | None:
         """Where it was looked at before, what was seen then decides, and no clock: the driver's may have jumped."""
-        if one.id in self.before.get(kind, frozenset()):
+        if self._known(kind, one):
             return None
         made = "" if one.created is None else f"made {one.created:%Y-%m-%d %H:%M} UTC, "
         if kind not in self.before and (one.created is None or self.began is None or one.created < self.began - _SKEW):
             return None
-        return f"{made or 'new '}since the campaign began, {_marks(one.tags)}"
+        said = f"its tags could not be read ({one.unread})" if one.unread else _marks(one.tags)
+        return f"{made or 'new '}since the campaign began, {said}"
+
+
+def unread_of(things: Iterable[Thing]) -> str:
+    """Of which things the tags could not be read, and why; empty where all were."""
+    locked = [one for one in things if one.unread]
+    if not locked:
+        return ""
+    shown = ", ".join(one.label for one in locked[:_SHOWN]) + (
+        f" and {len(locked) - _SHOWN} more" if len(locked) > _SHOWN else ""
+    )
+    return f"{', '.join(sorted({one.unread for one in locked}))}: the tags of {shown}"
 
 
 def _owned(tags: Mapping[str, str]) -> bool:

@@ -70,6 +70,8 @@ class Thing:
     """VPC and subnets that it lies in, as AWS says and nobody can write: from the fields for that alone."""
     leaving: bool = False
     """On its way out already."""
+    unread: str = ""
+    """Why its tags or its description could not be read; empty: they were."""
     traits: Mapping[str, Any] = field(default_factory=dict)
     """What its price depends on, as AWS describes it: type, capacity, state."""
 
@@ -87,7 +89,7 @@ def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, s
     shown = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
     mentions = frozenset([*_ID.findall(shown), *_ROLE.findall(shown)]) - {id}
     traits = {key: item[key] for key in _PRICED_BY if key in item}
-    return Thing(id, name, tags, _born(item), mentions, _inside(item) - {id}, _leaving(item), traits)
+    return Thing(id, name, tags, _born(item), mentions, _inside(item) - {id}, _leaving(item), traits=traits)
 
 
 def _inside(item: Mapping[str, Any]) -> frozenset[str]:
