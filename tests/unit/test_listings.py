@@ -1,4 +1,4 @@
-"""What a listing shows of each kind, over AWS's answers: it hides only what is no more, and one thing hides no other."""
+"""What a listing shows of each kind, over AWS's answers: only what is no more is hidden, and no thing hides another."""
 
 from __future__ import annotations
 
