@@ -48,6 +48,7 @@ LIES = [
     ("Auto Scaling group", {"VPCZoneIdentifier": f"subnet-0ccccccccccccccc3,{SUBNET}", "AvailabilityZones": ["a"]}),
     ("internet gateway", {"Attachments": [{"VpcId": VPC, "State": "available"}]}),
     ("flow log", {"ResourceId": VPC}),
+    ("spot request", {"LaunchSpecification": {"SubnetId": SUBNET, "ImageId": "ami-1"}}),
     ("cluster", {"resourcesVpcConfig": {"vpcId": VPC, "subnetIds": [SUBNET]}}),
     ("subnet", {"SubnetId": "subnet-0ddddddddddddddd4", "VpcId": VPC}),
 ]

@@ -119,8 +119,7 @@ def test_a_locked_bucket_of_the_foundations_names_does_not_hide_another_ones_upl
 
     buckets = [{"Name": name} for name in ("bivouac-a", "bivouac-b", "bivouac-c", "other")]
     account = Answers(list_buckets={"Buckets": buckets}, list_multipart_uploads=uploads)
-    rows = listed("incomplete upload", account)
-    assert [(one.id, bool(one.unread)) for one in rows] == [
-        ("bivouac-a", True),
-        ("bivouac-c/campaigns/train/x#u", False),
-    ]
+    rows = next(look for look in LOOKS if look.kind == "incomplete upload").list(account)  # type: ignore[arg-type]
+    assert next(rows).id == "bivouac-c/campaigns/train/x#u"
+    with pytest.raises(ClientError, match="AccessDenied"):  # what it holds is unknown, whenever it was made
+        next(rows)

@@ -176,8 +176,12 @@ def _schedules(account: Account) -> Iterator[Thing]:
 
 
 def _uploads(account: Account) -> Iterator[Thing]:
-    """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into."""
-    s3 = account.client("s3")
+    """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into.
+
+    A bucket that was there before the campaign holds what it uploaded since: one that is locked blinds this look, once
+    the others have been looked into.
+    """
+    s3, locked = account.client("s3"), list[ClientError]()
     for bucket in s3.list_buckets()["Buckets"]:
         name = bucket["Name"]
         if not name.startswith(FOUNDATION_PREFIX):
@@ -189,7 +193,9 @@ def _uploads(account: Account) -> Iterator[Thing]:
                 yield thing(item, f"{name}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
         except ClientError as error:
             if not _is_gone(error):
-                yield Thing(name, name, unread=_code(error))
+                locked.append(error)
+    if locked:
+        raise locked[0]
 
 
 _OWN_LOOK = re.compile(

@@ -48,6 +48,7 @@ _PLACES = ("VpcId", "VPCId", "SubnetId", "SubnetIds", "Subnets", "VPCZoneIdentif
 _PLACED_PARTS = {
     "AvailabilityZones": ("SubnetId",),
     "Attachments": ("VpcId",),
+    "LaunchSpecification": ("SubnetId",),
     "resourcesVpcConfig": ("vpcId", "subnetIds"),
 }
 """Keys of an item whose parts say so."""
