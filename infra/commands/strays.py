@@ -25,7 +25,7 @@ def strays_command(region: str, yes: bool, json: bool, console: Console) -> int:
     with keeper.progress.stage("sweep", f"what dead campaigns left in {region}"):
         seen = strays.look(keeper)
     _show(seen, quiet)
-    wanted = [one for one in seen.strays if one.left.removable]
+    wanted = [one for one in seen.strays if one.removable]
     swept = Swept((), ())
     if wanted and (yes or (not json and agreed(f"Remove {len(wanted)}?", console))):
         with keeper.progress.stage("sweep", f"removing {len(wanted)}"):
@@ -53,6 +53,8 @@ def _show(seen: Sight, console: Console) -> None:
         console.print(together(one.left.usd_per_hour for one in seen.strays), markup=False)
         for owner in {one.owner.campaign: one.owner for one in seen.strays}.values():
             console.print(f"{owner.campaign} is over: {owner.why}", markup=False)
+            if owner.holds:
+                console.print(f"{owner.campaign} is {owner.holds}", markup=False)
     for owner in seen.cared_for:
         console.print(f"{owner.campaign} is left alone: {owner.why}", markup=False)
     for kind, why in seen.blind.items():
@@ -60,7 +62,9 @@ def _show(seen: Sight, console: Console) -> None:
 
 
 def _fate(one: Stray) -> str:
-    return "removes it" if one.left.removable else "leaves it: remove it by hand"
+    if one.owner.holds:
+        return "leaves it: not archived"
+    return "removes it" if one.removable else "leaves it: remove it by hand"
 
 
 def _facts(seen: Sight, swept: Swept) -> dict[str, object]:
@@ -73,7 +77,8 @@ def _facts(seen: Sight, swept: Swept) -> dict[str, object]:
             "name": one.left.thing.name,
             "expires": one.expires,
             "usd_per_hour": one.left.usd_per_hour,
-            "removable": one.left.removable,
+            "removable": one.removable,
+            "holds": one.owner.holds,
         }
         for one in seen.strays
     ]

@@ -18,6 +18,7 @@ from infra.errors import NotProven
 from infra.events import Event, Kind, Stage
 from infra.folders import keep
 from infra.lifecycle.context import Context
+from infra.lifecycle.failures import Cause, cause_of
 from infra.lifecycle.looks import LOOKS, Evidence, Knowledge, Look, Thing
 from infra.names import Names
 from infra.store import CampaignStore
@@ -25,6 +26,7 @@ from infra.store import CampaignStore
 CERTIFICATE, BASELINE = "certificate.json", "baseline.json"
 SETTLE_S = 60.0
 """Listings lag behind deletions: what is seen is looked for again until it is gone or this has passed."""
+_PASSING = frozenset({Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT})
 CONFIRM_S = 3.0
 """They lag behind creations and tags too: nothing seen counts only when a second look, so much later, agrees."""
 
@@ -43,6 +45,8 @@ class Looked(_Frozen):
     evidence: tuple[str, ...] = ()
     """Of each found, why it is the campaign's."""
     could_not_look: str | None = None
+    unread: tuple[str, ...] = ()
+    """There before the campaign made anything; their tags could not be read, and cannot be its own."""
 
 
 class Certificate(_Frozen):
@@ -66,6 +70,15 @@ class Certificate(_Frozen):
         return tuple(f"{look.kind}: {look.could_not_look}" for look in self.looks if look.could_not_look)
 
     @property
+    def passing(self) -> tuple[str, ...]:
+        """What could not be looked at for now: AWS throttles, fails or does not answer."""
+        return tuple(words for words in self.blind if cause_of(words) in _PASSING)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return tuple(f"{look.kind} {item}" for look in self.looks for item in look.unread)
+
+    @property
     def clean(self) -> bool:
         """Nothing found and nothing unseen."""
         return not self.found and not self.blind
@@ -86,6 +99,10 @@ def run(context: Context) -> dict[str, Any]:
     context.store.append(Kind.CERTIFIED, **summary, looks=len(certificate.looks), kept=list(certificate.kept))
     for suspect in certificate.suspects:
         context.progress.note(f"suspect: {suspect}")
+    if certificate.unread:
+        context.progress.note(
+            f"there before the campaign, their tags could not be read: {', '.join(certificate.unread)[:300]}"
+        )
     refuse_unclean(certificate)
     listed = sum(look.listed for look in certificate.looks)
     context.progress.note(
@@ -96,22 +113,29 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _settled(context: Context, known: Knowledge) -> Certificate:
-    """What is seen may be on its way out, and what is not seen on its way in: look again, bounded, in both cases."""
+    """What is seen may be on its way out, and what is not seen on its way in: look again, bounded, in both cases; and
+    wherever a look failed in a way that passes."""
 
     def look() -> Certificate:
         return look_through(
             context.account, context.names, context.operator_arn, context.spec.account, kept(context), known
         )
 
-    certificate, until = look(), time.monotonic() + SETTLE_S
-    while certificate.found and time.monotonic() < until:
-        context.progress.step(f"still seen: {', '.join(certificate.found[:3])}; listings may lag")
-        time.sleep(1.0)
-        certificate = look()
+    def again(while_found: bool) -> Certificate:
+        certificate, until = look(), time.monotonic() + SETTLE_S
+        while ((while_found and certificate.found) or certificate.passing) and time.monotonic() < until:
+            seen = f"still seen: {', '.join(certificate.found[:3])}; listings may lag"
+            failed = f"could not look yet: {', '.join(certificate.passing[:3])[:200]}"
+            context.progress.step(seen if certificate.found else failed)
+            time.sleep(1.0)
+            certificate = look()
+        return certificate
+
+    certificate = again(while_found=True)
     if not certificate.found:
         for _ in context.turns(CONFIRM_S):
             context.progress.step("nothing is seen; a second look in a moment, since listings may lag")
-        certificate = look()
+        certificate = again(while_found=False)
     return certificate
 
 
@@ -143,6 +167,7 @@ def look_through(
     known = known or Knowledge(names)
     seen, blind = survey_all(account)
     found = known.judge(seen)
+    blind = known.unread(seen) | blind
     attributable = {look.kind for look in LOOKS if look.attributable}
     suspects = known.suspects({kind: things for kind, things in seen.items() if kind in attributable})
     return Certificate(
@@ -151,7 +176,7 @@ def look_through(
         region=account.region,
         principal=principal,
         at=datetime.now(UTC),
-        looks=tuple(_looked(look, seen[look.kind], found[look.kind], blind.get(look.kind), names) for look in LOOKS),
+        looks=tuple(_looked(look, seen[look.kind], found[look.kind], blind.get(look.kind), known) for look in LOOKS),
         kept=kept,
         suspects=tuple(str(one) for one in suspects),
     )
@@ -179,15 +204,16 @@ def _list(account: Account, look: Look) -> tuple[list[Thing], str | None]:
 
 
 def _looked(
-    look: Look, things: Sequence[Thing], found: Sequence[tuple[Thing, Evidence]], blind: str | None, names: Names
+    look: Look, things: Sequence[Thing], found: Sequence[tuple[Thing, Evidence]], blind: str | None, known: Knowledge
 ) -> Looked:
     return Looked(
         service=look.service,
         kind=look.kind,
         listed=len(things),
-        found=tuple(one.name if one.name.startswith(names.prefix) else one.id for one, _ in found),
+        found=tuple(one.name if one.name.startswith(known.names.prefix) else one.id for one, _ in found),
         evidence=tuple(str(why) for _, why in found),
         could_not_look=blind,
+        unread=known.unread_before(look.kind, things),
     )
 
 

@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.account import Account
 from infra.lifecycle.looks import tags_of
+from infra.lifecycle.looks.evidence import CLUSTER_TAG, OWNED
 from infra.names import CAMPAIGN_TAG, Names
 
 _CNI = ("aws-K8S-", "aws-k8s-trunk-eni", "aws-k8s-branch-eni")
@@ -168,7 +169,7 @@ def _groups(account: Account, names: Names) -> list[dict[str, Any]]:
 
 def _is_ours(group: dict[str, Any], names: Names) -> bool:
     tags = tags_of(group.get("Tags"))
-    return tags.get(CAMPAIGN_TAG) == names.campaign or f"kubernetes.io/cluster/{names.cluster}" in tags
+    return tags.get(CAMPAIGN_TAG) == names.campaign or tags.get(f"{CLUSTER_TAG}{names.cluster}") == OWNED
 
 
 def _references(account: Account, names: Names) -> Iterator[Remain]:

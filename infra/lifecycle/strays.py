@@ -2,7 +2,8 @@
 
 A campaign is over when its record says so, or when its time has run out and neither driver nor steward lives. What
 carries the tag of such a campaign is a stray; nothing else is ever looked at twice here: not what has only a name, not
-the foundation.
+the foundation. A campaign that trained and was never archived is only shown: its file system may hold the one copy of
+its checkpoints, and without its cluster and network nothing could read that any more.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from datetime import UTC, datetime
 
 from infra.account import Account
 from infra.actions.steward_config import STEWARD_LEASE
-from infra.errors import LeaseHeld
-from infra.events import Stage
+from infra.errors import LeaseHeld, NotProven
+from infra.events import CampaignState, Stage
 from infra.lifecycle.certify import survey_all
 from infra.lifecycle.looks import Evidence, Thing
+from infra.lifecycle.looks.evidence import unread_of
 from infra.lifecycle.opening import DRIVER_LEASE, LEASE_TTL, holder_of
 from infra.lifecycle.sweep import Left, Swept, order, remove
+from infra.lifecycle.teardown import refuse_unproven
 from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, buckets
 from infra.progress import Progress
 from infra.store import CampaignStore, Lease
@@ -37,6 +40,8 @@ class Owner:
     over: bool
     why: str
     """Why it is over, or who still looks after it."""
+    holds: str = ""
+    """What would be lost with its things, and the command that saves it; empty where there is nothing to lose."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,10 @@ class Stray:
     left: Left
     expires: str
     """As its tag says; empty where it has none."""
+
+    @property
+    def removable(self) -> bool:
+        return self.left.removable and not self.owner.holds
 
 
 @dataclass(frozen=True)
@@ -108,17 +117,25 @@ def look(keeper: Keeper, now: datetime | None = None) -> Sight:
             continue
         for kind, one in things:
             strays.append(Stray(owner, Left(kind, one, Evidence.TAG), one.tags.get(EXPIRES_TAG, "")))
-    return Sight(tuple(sorted(strays, key=lambda one: order(one.left))), tuple(cared_for), blind)
+    unread = {kind: words for kind, things in seen.items() if (words := unread_of(things))}
+    return Sight(tuple(sorted(strays, key=lambda one: order(one.left))), tuple(cared_for), unread | blind)
 
 
 def judge(store: CampaignStore, things: list[Thing], now: datetime) -> Owner:
     """Whether the campaign is over. Who lives looks after his own, whatever the clock says."""
-    campaign = store.campaign
-    for role in (DRIVER_LEASE, STEWARD_LEASE):
+    return _living(store, DRIVER_LEASE, STEWARD_LEASE) or _by_record(store, things, now)
+
+
+def _living(store: CampaignStore, *roles: str) -> Owner | None:
+    for role in roles:
         holder = holder_of(store, role)
         if holder is not None and holder.endswith("(living)"):
-            return Owner(campaign, False, f"its {role} lives: {holder}")
-    state = store.state()
+            return Owner(store.campaign, False, f"its {role} lives: {holder}")
+    return None
+
+
+def _by_record(store: CampaignStore, things: list[Thing], now: datetime) -> Owner:
+    campaign, state = store.campaign, store.state()
     if Stage.TEARDOWN in state.finished_stages:
         return Owner(campaign, True, "its record says that it was torn down")
     ends = [moment for one in things if (moment := _moment(one.tags.get(EXPIRES_TAG))) is not None]
@@ -127,39 +144,57 @@ def judge(store: CampaignStore, things: list[Thing], now: datetime) -> Owner:
     last = max(ends)
     if last > now:
         return Owner(campaign, False, f"its time runs until {last:%Y-%m-%d %H:%M} UTC")
-    return Owner(campaign, True, f"its time ran out {last:%Y-%m-%d %H:%M} UTC and nobody looks after it")
+    why = f"its time ran out {last:%Y-%m-%d %H:%M} UTC and nobody looks after it"
+    return Owner(campaign, True, why, _unproven(state, campaign))
+
+
+def _unproven(state: CampaignState, campaign: str) -> str:
+    """By the rule that a teardown obeys too: what training left must be archived, or be abandoned aloud."""
+    try:
+        refuse_unproven(state, campaign, False)
+    except NotProven as error:
+        return (
+            f"not archived: {error.seen}; `bivouac down {campaign}` archives what is sound and tears down, "
+            "with --abandon it is lost"
+        )
+    return ""
 
 
 def clear(keeper: Keeper, wanted: list[Stray]) -> Swept:
-    """Remove these, with the driver's lease of each campaign held; whose driver comes back keeps everything."""
+    """Remove these, with the driver's lease of each campaign held, under which each is judged again; whose driver or
+    steward comes back, or who has something to lose by now, keeps everything."""
     removed, stuck = list[Left](), list[tuple[Left, str]]()
     with ExitStack() as held:
         free = list[Stray]()
-        taken: dict[str, bool] = {}
+        refused: dict[str, str] = {}
         for stray in wanted:
             campaign = stray.owner.campaign
-            if campaign not in taken:
-                taken[campaign] = _take(keeper, campaign, held)
-            if taken[campaign]:
-                free.append(stray)
+            if campaign not in refused:
+                things = [one.left.thing for one in wanted if one.owner.campaign == campaign]
+                refused[campaign] = _take(keeper, campaign, things, held)
+            if refused[campaign]:
+                stuck.append((stray.left, refused[campaign]))
             else:
-                stuck.append((stray.left, f"campaign {campaign} has a driver again"))
+                free.append(stray)
         swept = remove(keeper, [one.left for one in free if one.left.removable])
         removed += swept.removed
         stuck += swept.stuck
     return Swept(tuple(removed), tuple(stuck))
 
 
-def _take(keeper: Keeper, campaign: str, held: ExitStack) -> bool:
-    lease = keeper.store(campaign).lease(DRIVER_LEASE, LEASE_TTL)
+def _take(keeper: Keeper, campaign: str, things: list[Thing], held: ExitStack) -> str:
+    """Empty once the campaign's things may be removed, its lease held; else why not."""
+    store = keeper.store(campaign)
+    lease = store.lease(DRIVER_LEASE, LEASE_TTL)
     try:
         lease.acquire()
     except LeaseHeld:
-        return False
+        return f"campaign {campaign} has a driver again"
     keeper.leases.append(lease)
     held.callback(lease.release)
     held.callback(keeper.leases.remove, lease)
-    return True
+    owner = _living(store, STEWARD_LEASE) or _by_record(store, things, datetime.now(UTC))
+    return owner.holds if owner.over else f"campaign {campaign}: {owner.why}"
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -1,7 +1,8 @@
 """Sweep: what is left of a torn down campaign, shown, and what is provably its own, removed.
 
-A tag of the campaign or of its cluster, or a place in its own network, proves it; kinship or a name does not, and what
-is only suspect is a human's to judge. The foundation and what is kept on purpose are never touched.
+A tag of the campaign or of its cluster, a place in its own network, or being the log group that EKS makes for its
+cluster proves it; kinship or a name does not, and what is only suspect is a human's to judge. The foundation and what
+is kept on purpose are never touched.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _PASSES = re.compile(
 )
 """Refusals that may pass when what holds a thing has gone; all others are final."""
 _ORDER = {kind: position for position, kind in enumerate(REMOVERS)}
-OWN_TAG = frozenset({Evidence.TAG, Evidence.CLUSTER})
+_BEYOND_DOUBT = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.LOGS})
+"""A place is not among them: whoever put a thing into the network may want it back."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,8 @@ class Left:
 
     @property
     def removable(self) -> bool:
-        """Whether it may be removed: provably the campaign's, and of a kind that we know how to remove.
-
-        The log group is ours by its name alone: EKS makes it again, without tags, when its cluster ends.
-        """
-        return self.kind in REMOVERS and (self.evidence in PROVES or self.kind == "log group")
+        """Whether it may be removed: provably the campaign's, and of a kind that we know how to remove."""
+        return self.kind in REMOVERS and self.evidence in PROVES
 
     @property
     def created(self) -> datetime | None:
@@ -85,6 +84,12 @@ def order(one: Left) -> tuple[int, str]:
     return _ORDER.get(one.kind, len(_ORDER)), one.thing.id
 
 
+def beyond_doubt(one: Left) -> bool:
+    """Whether a teardown removes it without asking: what carries the campaign's own tag or its cluster's, and the log
+    group that EKS makes again, without tags, when its cluster ends."""
+    return one.removable and one.evidence in _BEYOND_DOUBT
+
+
 def look(context: Context) -> Sight:
     """What is left now, by the same judgement as the certificate's."""
     known = knowledge(context.store, context.names)
@@ -93,7 +98,7 @@ def look(context: Context) -> Sight:
     left = [Left(kind, one, why) for kind, rows in found.items() for one, why in rows]
     ordered = sorted(left, key=order)
     suspects = [one for one in known.suspects(seen) if one.kind != "anything tagged"]
-    return Sight(tuple(ordered), tuple(suspects), blind)
+    return Sight(tuple(ordered), tuple(suspects), known.unread(seen) | blind)
 
 
 class Broom(Protocol):
@@ -142,15 +147,9 @@ def _remove(context: Broom, one: Left) -> str | None:
 
 
 def remove_left(context: Context) -> tuple[str, ...]:
-    """After `pulumi destroy`: what carries the campaign's own tag or its cluster's, and the log group that EKS makes
-    again when its cluster ends. Without asking: these are the campaign's beyond doubt."""
-    log_group = context.names.log_group
+    """After `pulumi destroy`, without asking: what is the campaign's beyond doubt."""
     sight = look(context)
-    mine = [
-        one
-        for one in sight.left
-        if one.removable and not one.thing.leaving and (one.evidence in OWN_TAG or one.thing.id == log_group)
-    ]
+    mine = [one for one in sight.left if beyond_doubt(one) and not one.thing.leaving]
     for kind, why in sight.blind.items():
         context.progress.note(f"could not look for anything left: {kind}: {why}")
     swept = remove(context, mine)

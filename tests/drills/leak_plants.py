@@ -52,7 +52,7 @@ def interface(aws: Any, place: Place, name: str, tags: Tags) -> str:
 
 def group(aws: Any, place: Place, name: str, tags: Tags) -> str:
     return aws("ec2").create_security_group(
-        GroupName=name, Description="left", VpcId=place.vpc, **specified("security-group", tags)
+        GroupName=name, Description=tags.get("note", "left"), VpcId=place.vpc, **specified("security-group", tags)
     )["GroupId"]
 
 
@@ -133,33 +133,47 @@ def schedule(aws: Any, place: Place, name: str, tags: Tags) -> str:
     return name
 
 
+def alarm(aws: Any, place: Place, name: str, tags: Tags) -> str:
+    """Watches a network, and lies in none."""
+    aws("cloudwatch").put_metric_alarm(
+        AlarmName=name, Namespace="AWS/NATGateway", MetricName="BytesOutToDestination", Statistic="Sum", Period=60,
+        EvaluationPeriods=1, Threshold=1.0, ComparisonOperator="GreaterThanThreshold",
+        Dimensions=[{"Name": "VpcId", "Value": place.vpc}],
+    )  # fmt: skip
+    return name
+
+
 @dataclass(frozen=True)
 class Plant:
     kind: str
     make: Callable[[Any, Place, str, Tags], str]
     tagged: bool = True
     placed: bool = False
-    """Whether lying in the campaign's place shows in its description."""
+    """Whether being tied to the campaign's place shows in its description."""
+    inside: bool = False
+    """Whether that tie is to lie in the campaign's network, which proves whose it is."""
     retag: str | None = None
     """Service by which it can be tagged later: ec2."""
 
 
+LOG_GROUP = Plant("log group", log_group)
 PLANTS = (
     Plant("volume", volume, retag="ec2"),
     Plant("snapshot", snapshot, placed=True, retag="ec2"),
     Plant("image", image, retag="ec2"),
-    Plant("network interface", interface, placed=True, retag="ec2"),
-    Plant("security group", group, placed=True, retag="ec2"),
+    Plant("network interface", interface, placed=True, inside=True, retag="ec2"),
+    Plant("security group", group, placed=True, inside=True, retag="ec2"),
     Plant("elastic address", address, retag="ec2"),
     Plant("launch template", template, retag="ec2"),
     Plant("placement group", placement),
-    Plant("load balancer", balancer, placed=True),
-    Plant("file system", file_system, placed=True),
+    Plant("load balancer", balancer, placed=True, inside=True),
+    Plant("file system", file_system, placed=True, inside=True),
     Plant("capacity reservation", reservation, retag="ec2"),
-    Plant("log group", log_group),
+    LOG_GROUP,
     Plant("role", role),
     Plant("policy", policy),
     Plant("bucket", bucket),
     Plant("parameter", parameter),
     Plant("schedule", schedule, tagged=False, placed=True),
+    Plant("alarm", alarm, tagged=False, placed=True),
 )

@@ -1,6 +1,7 @@
 """Seeded leaks after a teardown: each is named by the certificate, or shown to a human; nobody else's thing is.
 
-Rounds of ten on an emulated AWS in this process; what is provably the campaign's is then swept.
+Rounds of ten on an emulated AWS in this process, with as many decoys. After the sweep, what is provably the campaign's
+is gone, and all else is still there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rehearsal"), str(ROOT / "tests"
 
 from aws_account import make_user  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402
-from leak_plants import PLANTS, Place, Plant, listed  # noqa: E402
+from leak_plants import LOG_GROUP, PLANTS, Place, Plant, listed  # noqa: E402
 
 from infra.account import Account  # noqa: E402
 from infra.components.outputs import CampaignOutputs  # noqa: E402
@@ -32,19 +33,55 @@ from infra.lifecycle import certify, sweep  # noqa: E402
 from infra.lifecycle.context import Context  # noqa: E402
 from infra.lifecycle.looks import Thing  # noqa: E402
 from infra.lifecycle.looks.removal import REMOVERS  # noqa: E402
-from infra.names import CAMPAIGN_TAG  # noqa: E402
+from infra.names import CAMPAIGN_TAG, Names  # noqa: E402
 
 PER_ROUND = 10
 OURS, THEIRS = {CAMPAIGN_TAG: "drilled"}, {CAMPAIGN_TAG: "drilled-2"}
 MARKED = {"Name": "scratch", "team": "vision"}
 """Tags that say nothing of whose it is."""
+OWNED, SHARED = ({f"kubernetes.io/cluster/{Names('drilled').cluster}": word} for word in ("owned", "shared"))
+GONE_S = 10.0
+"""How long a removal may go on showing in the listings."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What the certificate must say of a thing, and whether the sweep must remove it or must leave it."""
+
+    named: bool
+    """As found; or as a suspect, where that is enough."""
+    suspect: bool
+    swept: bool
+
+
+_OURS, _KIN, _UNCLEAR = Fate(True, False, True), Fate(True, False, False), Fate(True, True, False)
+_THEIRS = Fate(False, False, False)
+FATES = {
+    "tagged": _OURS,
+    "late": _OURS,
+    "owned": _OURS,
+    "remade": _OURS,
+    "in our network": _OURS,
+    "tied to ours": _KIN,
+    "named alike": _KIN,
+    "speaks of ours": _UNCLEAR,
+    "shared": _UNCLEAR,
+    "marked": _UNCLEAR,
+    "elsewhere": _UNCLEAR,
+    "by another": _UNCLEAR,
+    "theirs": _THEIRS,
+    "older": _THEIRS,
+    "older, owned": _THEIRS,
+}
+BESIDES = frozenset({"theirs", "older", "older, owned", "speaks of ours", "shared", "named alike", "remade"})
+"""Planted in every round beside its cases: decoys, and the log group."""
 
 
 @dataclass
 class Leak:
     plant: Plant
     how: str
-    """tagged, placed, late, elsewhere, by another; or a decoy: theirs, older."""
+    """A key of `FATES`."""
     name: str
     id: str = ""
 
@@ -117,44 +154,72 @@ def round_of(ground: Grounds, draw: random.Random, number: int, count: int) -> l
     for index in range(count):
         plant = draw.choice(PLANTS)
         ways = ["elsewhere", "by another"]
-        ways += ["tagged"] * 2 + ["marked"] if plant.tagged else []
-        ways += ["placed"] * 2 if plant.placed else []
+        ways += ["tagged"] * 2 + ["marked", "owned"] if plant.tagged else []
+        ways += ["in our network" if plant.inside else "tied to ours"] * 2 if plant.placed else []
         ways += ["late"] if plant.retag else []
         leaks.append(Leak(plant, draw.choice(ways), f"left-{number}-{index}-{draw.randrange(10**6)}"))
+    taggable = [one for one in PLANTS if one.tagged]
     for index in range(count // 2):
-        plant = draw.choice([one for one in PLANTS if one.tagged])
-        leaks.append(Leak(plant, "theirs", f"their-{number}-{index}"))
+        leaks.append(Leak(draw.choice(taggable), "theirs", f"their-{number}-{index}"))
         leaks.append(Leak(draw.choice(PLANTS), "older", f"older-{number}-{index}"))
+    for how in ("older, owned", "speaks of ours", "shared"):
+        leaks.append(Leak(draw.choice(taggable), how, f"{how.split()[-1]}-{number}"))
+    leaks.append(Leak(LOG_GROUP, "named alike", f"{ground.camped.names.prefix}-archive-audit-{number}"))
+    leaks.append(Leak(LOG_GROUP, "remade", ground.camped.names.log_group))
     return leaks
 
 
 def plant_one(ground: Grounds, leak: Leak) -> None:
-    tags = {"tagged": OURS, "theirs": THEIRS, "marked": MARKED}.get(leak.how, {})
-    place = ground.own if leak.how == "placed" else ground.elsewhere
+    tags = {
+        "tagged": OURS, "theirs": THEIRS, "marked": MARKED, "owned": OWNED, "older, owned": OWNED, "shared": SHARED,
+        "speaks of ours": {"note": f"was peer of {ground.own.vpc}"},
+    }.get(leak.how, {})  # fmt: skip
+    place = ground.own if leak.how in ("in our network", "tied to ours") else ground.elsewhere
     client = ground.by_another if leak.how == "by another" else ground.client
     leak.id = leak.plant.make(client, place, leak.name, tags)
 
 
 def judge(leak: Leak, certificate: dict[str, Any]) -> str | None:
     """None when the certificate says of it what it should."""
+    fate = FATES[leak.how]
     found = any(leak.id in item or leak.name in item for item in certificate["found"])
     suspect = any(leak.id in item or leak.name in item for item in certificate["suspects"])
-    if leak.how in ("tagged", "placed", "late"):
-        return None if found else "not named"
-    if leak.how in ("theirs", "older"):
+    if not fate.named:
         return "named, though it is another's" if found or suspect else None
-    return None if found or suspect else "neither named nor shown as a suspect"
+    if fate.suspect:
+        return None if found or suspect else "neither named nor shown as a suspect"
+    return None if found else "not named"
+
+
+def after_sweep(leak: Leak, there: set[tuple[str, str]]) -> str | None:
+    """None when what is provably ours has gone, and all else has stayed."""
+    stays = (leak.plant.kind, leak.id) in there
+    if FATES[leak.how].swept:
+        return "not swept" if stays else None
+    return None if stays else "swept, though it is not provably ours"
+
+
+def what_is_there(account: Account, going: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Kind and id of all that is there, once what is going has gone or had its time."""
+    until = time.monotonic() + GONE_S
+    while True:
+        seen, blind = certify.survey_all(account)
+        assert not blind, blind
+        there = {(kind, one.id) for kind, things in seen.items() for one in things if not one.leaving}
+        if not there & going or time.monotonic() > until:
+            return there
+        time.sleep(0.5)
 
 
 def run_round(ground: Grounds, context: Context, leaks: list[Leak]) -> list[tuple[Leak, str | None]]:
     for leak in leaks:
-        if leak.how == "older":
+        if leak.how.startswith("older"):
             plant_one(ground, leak)
     seen, _ = certify.survey_all(context.account)
     context.store.put_json(certify.BASELINE, {kind: [one.id for one in things] for kind, things in seen.items()})
     # A thing's age counts from the campaign's beginning, which lies before this round's older things.
     for leak in leaks:
-        if leak.how != "older":
+        if not leak.how.startswith("older"):
             plant_one(ground, leak)
     late = [leak for leak in leaks if leak.how == "late"]
     timer = threading.Timer(
@@ -170,7 +235,11 @@ def run_round(ground: Grounds, context: Context, leaks: list[Leak]) -> list[tupl
         [one for one in sweep.look(context).left if one.removable and one.thing.id not in _place_ids(ground.own)],
     )
     stuck = {one.thing.id: why for one, why in swept.stuck}
-    outcomes = [(leak, why or (f"not swept: {stuck[leak.id]}" if leak.id in stuck else None)) for leak, why in outcomes]
+    there = what_is_there(context.account, {(one.plant.kind, one.id) for one in leaks if FATES[one.how].swept})
+    outcomes = [
+        (leak, why or (f"not swept: {stuck[leak.id]}" if leak.id in stuck else after_sweep(leak, there)))
+        for leak, why in outcomes
+    ]
     _clear(ground, context.account, leaks)
     return outcomes
 
@@ -203,11 +272,11 @@ def main() -> int:
         while done < asked.count:
             leaks = round_of(ground, draw, done, min(PER_ROUND, asked.count - done))
             for leak, why in run_round(ground, context, leaks):
-                decoy = leak.how in ("theirs", "older")
-                done, failed = done + (not decoy), failed + (why is not None)
+                beside = leak.how in BESIDES
+                done, failed = done + (not beside), failed + (why is not None)
                 rows.append({"kind": leak.plant.kind, "how": leak.how, "id": leak.id, "failure": why})
-                if not decoy or why:
-                    print(f"{done:4} {leak.plant.kind:22} {leak.how:10} {why or 'ok'}", flush=True)
+                if not beside or why:
+                    print(f"{done:4} {leak.plant.kind:22} {leak.how:14} {why or 'ok'}", flush=True)
     out = ROOT / "results" / "drills"
     out.mkdir(parents=True, exist_ok=True)
     (out / "leaks.json").write_text(json.dumps(rows, indent=1))

@@ -30,7 +30,7 @@ from teardown_cases import Fault, at_provision, at_teardown  # noqa: E402
 from infra.account import explained  # noqa: E402
 from infra.errors import BivouacError  # noqa: E402
 from infra.events import Kind, Stage  # noqa: E402
-from infra.lifecycle import certify, orphans, provision, teardown  # noqa: E402
+from infra.lifecycle import certify, orphans, provision, sweep, teardown  # noqa: E402
 from infra.lifecycle.context import Context  # noqa: E402
 from infra.lifecycle.foundation import OUTPUTS, foundation  # noqa: E402
 from infra.lifecycle.stages import Step, run_step  # noqa: E402
@@ -118,6 +118,12 @@ def certificate(context: Context) -> set[str]:
     return set(found.found)
 
 
+def swept(context: Context) -> None:
+    """As `bivouac sweep NAME --yes` does."""
+    outcome = sweep.remove(context, [one for one in sweep.look(context).left if one.removable])
+    assert not outcome.stuck, outcome.stuck
+
+
 def unnamed(left: set[str], named: set[str]) -> list[str]:
     """What no line of the certificate tells of, by its id, or by a name that only the kit gives."""
 
@@ -150,7 +156,7 @@ def one_case(camp: Camp, before: Fault, after: Fault, known: set[str]) -> dict[s
             assert not left, f"teardown said that it was done, and this was left: {sorted(left)}"
         for fault, undo in ((before, mend), (after, heal)):
             if fault.foreign and undo is not None:
-                undo()
+                swept(context) if fault.swept else undo()
         row["again_error"] = attempt(context, Stage.TEARDOWN)
         left, named = inventory(camp) - known, certificate(context)
     assert not unnamed(left, named), f"left at the end and not named: {unnamed(left, named)}"
@@ -198,12 +204,18 @@ def _cases(chance: random.Random, options: argparse.Namespace) -> list[tuple[Fau
     cases = []
     for number in range(options.count):
         begin = chance.choice(at_provision()) if number % 3 == 2 else at_provision()[0]
-        cases.append((begin, ends[number % len(ends)]))
+        end = ends[number % len(ends)]
+        cases.append((_before(end) if end.after else begin, end))
     if options.only:
         begins, ends = at_provision(), at_teardown()
-        cases = [(begins[0], one) for one in ends if options.only in one.name]
+        cases = [(_before(one), one) for one in ends if options.only in one.name]
         cases += [(one, ends[0]) for one in begins if options.only in one.name]
     return cases
+
+
+def _before(end: Fault) -> Fault:
+    """The fault of provision that this one of teardown goes with, else none."""
+    return next(one for one in at_provision() if one.name == (end.after or "no fault"))
 
 
 def _parse() -> argparse.Namespace:

@@ -22,6 +22,10 @@ class Fault:
     lay: Callable[[Camp], Mend | None]
     foreign: bool = False
     """Leaves things of others in the account until it is mended."""
+    after: str = ""
+    """The fault of provision that it goes with, where that matters."""
+    swept: bool = False
+    """`bivouac sweep` mends it, and no hand."""
     leaks: bool = False
     """AWS makes things that nobody was told of: only the certificate can find them."""
 
@@ -140,6 +144,9 @@ def throttled(**more: Any) -> Callable[[Camp], Mend | None]:
 lost_creations = rule("faults", action="Create*", effect="drop-after", times=3, skip=9)
 
 
+ADD_ON_FAILS = "an add-on fails"
+
+
 def at_provision() -> list[Fault]:
     return [
         Fault("no fault", lambda camp: None),
@@ -147,7 +154,7 @@ def at_provision() -> list[Fault]:
         Fault("answers of creations are lost", lost_creations, leaks=True),
         Fault("5xx", rule("faults", service="e*", status=500, share=0.2, times=30)),
         Fault("a role's name is taken", taken_role, foreign=True),
-        Fault("an add-on fails", rule("troubles", kind="add-on", name="coredns", phase="create", outcome="fail")),
+        Fault(ADD_ON_FAILS, rule("troubles", kind="add-on", name="coredns", phase="create", outcome="fail")),
         Fault("the control plane fails", rule("troubles", kind="cluster", phase="create", outcome="fail")),
         Fault("a node group fails", rule("troubles", kind="node-group", phase="create", outcome="fail")),
         Fault("the file system fails", rule("troubles", kind="file-system", phase="create", outcome="fail")),
@@ -160,6 +167,13 @@ def at_teardown() -> list[Fault]:
         Fault("no fault", lambda camp: None),
         Fault("a load balancer's interface", interface("ELB app/theirs/0123"), foreign=True),
         Fault("a CNI interface", interface("aws-K8S-i-0123456789abcdef0"), foreign=True),
+        Fault(
+            "a CNI interface, and no place recorded",
+            interface("aws-K8S-i-0123456789abcdef0"),
+            foreign=True,
+            swept=True,
+            after=ADD_ON_FAILS,
+        ),
         Fault("another group names ours", referring_group, foreign=True),
         Fault("AWS throttles", throttled(service="[!s]*", share=0.4, times=60)),
         Fault("answers of deletions are lost", rule("faults", action="Delete*", effect="drop-after", times=4, skip=5)),

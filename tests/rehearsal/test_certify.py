@@ -11,6 +11,7 @@ from aws_account import Account, make_user
 from infra.account import Account as Ours
 from infra.errors import NotProven
 from infra.lifecycle.certify import look_through, refuse_unclean
+from infra.lifecycle.looks import Knowledge
 from infra.names import CAMPAIGN_TAG, Names
 from infra.rehearsal.aws.world import World
 
@@ -82,6 +83,25 @@ def test_another_campaign_whose_name_begins_alike_is_not_ours(
     assert certificate(account(*world.operator_key)).clean
     aws.logs.delete_log_group(logGroupName=theirs.log_group)
     aws.iam.delete_role(RoleName=theirs.node_role)
+
+
+def test_a_bucket_that_may_not_be_read_hides_no_other_and_one_that_was_there_before_is_only_noted(
+    world: World, aws: Account, account: Any
+) -> None:
+    for name in ("audit-locked", "left-behind"):
+        aws.s3.create_bucket(Bucket=name)
+    aws.s3.put_bucket_tagging(Bucket="left-behind", Tagging={"TagSet": tagged("bucket")[0]["Tags"]})
+    allow = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+    deny = {"Effect": "Deny", "Action": "s3:GetBucketTagging", "Resource": "arn:aws:s3:::audit-locked"}
+    half_blind = account(*make_user(world, "locked-out", allow, deny))
+    found = certificate(half_blind)
+    assert found.found == ("bucket left-behind",)
+    assert found.blind == ("bucket: AccessDenied: the tags of audit-locked",) and not found.passing
+    aws.s3.delete_bucket(Bucket="left-behind")
+    older = Knowledge(NAMES, before={"bucket": frozenset({"audit-locked"})})
+    found = look_through(half_blind, NAMES, "arn:test", "123456789012", (), older)
+    assert found.clean and found.unread == ("bucket audit-locked",)
+    aws.s3.delete_bucket(Bucket="audit-locked")
 
 
 def test_a_denied_listing_is_could_not_look_and_never_clean(world: World, account: Any) -> None:

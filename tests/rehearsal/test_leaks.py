@@ -108,6 +108,24 @@ def test_a_listing_that_breaks_off_is_could_not_look_though_nothing_was_seen(
         certify.refuse_unclean(seen)
 
 
+def test_a_look_that_fails_in_passing_is_looked_again(planted: tuple[Grounds, Context]) -> None:
+    ground, context = planted
+    seen, _ = certify.survey_all(context.account)
+    known = certify.knowledge(context.store, context.names)
+    quiet = certify.Knowledge(
+        known.names, frozenset(), known.began, {kind: frozenset(one.id for one in rows) for kind, rows in seen.items()}
+    )
+    # With this status botocore does not try again by itself; twice, so that the second look meets it too.
+    rule = {"service": "ec2", "action": "DescribeVolumes", "code": "InternalError", "status": 400, "times": 2}
+    ground.camped.ask("faults", add=[rule])
+    try:
+        certificate = certify._settled(context, quiet)
+        hits = ground.camped.ask("faults")["rules"][0]["hits"]
+    finally:
+        ground.camped.ask("faults", clear=True)
+    assert hits == 2 and certificate.clean, (certificate.blind, certificate.found)
+
+
 def test_what_appears_only_at_the_second_look_is_found(
     planted: tuple[Grounds, Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,17 @@ def test_a_group_of_someone_else_that_names_ours_is_named_with_its_rule_and_its_
     assert holding("NodeGroup", rows) is None, "a group of rules does not hold a node group"
 
 
+@pytest.mark.parametrize(("word", "theirs"), [("shared", True), ("owned", False)])
+def test_a_group_that_the_cluster_only_shares_is_someone_elses(
+    aws: Account, vpc: SimpleNamespace, seen: Any, word: str, theirs: bool
+) -> None:
+    made = aws.ec2.create_security_group(GroupName=f"is-{word}", Description="s", VpcId=vpc.vpc)["GroupId"]
+    aws.ec2.create_tags(Resources=[made], Tags=[{"Key": f"kubernetes.io/cluster/{NAMES.cluster}", "Value": word}])
+    rows = [row for row in seen() if row.what == f"security group {made} (is-{word})"]
+    aws.ec2.delete_security_group(GroupId=made)
+    assert bool(rows) is theirs
+
+
 def test_a_file_system_that_failed_to_go_is_named_with_fsxs_reason(
     aws: Account, vpc: SimpleNamespace, seen: Any, troubles: Any
 ) -> None:

@@ -124,6 +124,87 @@ def test_a_living_steward_looks_after_a_campaign_without_a_driver(camped: Camp, 
     assert strays.judge(store, things, datetime.now(UTC)).over
 
 
+def trained(camped: Camp, context: Context, campaign: str) -> CampaignStore:
+    """The record of a campaign whose driver and steward are gone, and whose only checkpoints are on the file system."""
+    store = record(camped, context, campaign)
+    store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, committed_step=-1)
+    store.append(Kind.ATTEMPT_ENDED, attempt=1, failure="node", detail="died", step=47, committed_at_end=40)
+    return store
+
+
+def lustre(camped: Camp, campaign: str, expires: str) -> str:
+    """Its file system, and the subnet and group by which alone an archive could still be made."""
+    ec2 = camped.client("ec2")
+    tags = [{"Key": CAMPAIGN_TAG, "Value": campaign}, {"Key": EXPIRES_TAG, "Value": expires}]
+
+    def marked(kind: str) -> list[dict[str, Any]]:
+        return [{"ResourceType": kind, "Tags": tags}]
+
+    vpc = ec2.create_vpc(CidrBlock="10.77.0.0/16", TagSpecifications=marked("vpc"))["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(
+        VpcId=vpc, CidrBlock="10.77.1.0/24", AvailabilityZone="us-east-1a", TagSpecifications=marked("subnet")
+    )["Subnet"]["SubnetId"]
+    group = ec2.create_security_group(
+        GroupName=f"{campaign}-lustre", Description="l", VpcId=vpc, TagSpecifications=marked("security-group")
+    )["GroupId"]
+    rule = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    made = camped.client("fsx").create_file_system(
+        FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet], SecurityGroupIds=[group], Tags=tags,
+        LustreConfiguration={"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 125},
+    )  # fmt: skip
+    return str(made["FileSystem"]["FileSystemId"])
+
+
+def systems(camped: Camp) -> dict[str, str]:
+    found = camped.client("fsx").describe_file_systems()["FileSystems"]
+    return {one["FileSystemId"]: one["Lifecycle"] for one in found if one["Lifecycle"] != "DELETING"}
+
+
+def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_swept(
+    camped: Camp, living: Context
+) -> None:
+    store, kept = trained(camped, living, "unproven"), lustre(camped, "unproven", PAST)
+    dead = volume(camped, "long-gone", PAST)
+    code, text = command(camped, yes=True)
+    rows = {one["id"]: one for one in json.loads(text)["strays"]}
+    assert code == 74 and rows[dead]["removable"] and dead not in volumes(camped)
+    assert kept in systems(camped), "the only checkpoints"
+    mine = [one for one in rows.values() if one["campaign"] == "unproven"]
+    assert {one["kind"] for one in mine} == {"file system", "subnet", "VPC", "security group"}
+    assert not any(one["removable"] for one in mine), "without its network nothing reads the file system any more"
+    assert "step 40" in rows[kept]["holds"] and "`bivouac down unproven`" in rows[kept]["holds"]
+    assert rows[kept]["usd_per_hour"] is not None, "what keeping it costs"
+    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/m.json", step=40)
+    _, text = command(camped, yes=True)
+    rows = {one["id"]: one for one in json.loads(text)["strays"]}
+    assert rows[kept]["removable"] and rows[kept]["holds"] == "" and kept not in systems(camped)
+
+
+def test_a_campaign_that_trained_meanwhile_keeps_its_own(camped: Camp, living: Context, keeper: strays.Keeper) -> None:
+    """Between what was shown and the yes, a driver came, trained and died."""
+    mine = volume(camped, "revived", PAST)
+    wanted = [one for one in strays.look(keeper).strays if one.left.thing.id == mine]
+    assert wanted[0].removable
+    trained(camped, living, "revived")
+    swept = strays.clear(keeper, wanted)
+    assert mine in volumes(camped) and not swept.removed and "not archived" in swept.stuck[0][1]
+    camped.client("ec2").delete_volume(VolumeId=mine)
+
+
+def test_a_steward_that_came_back_keeps_its_own(camped: Camp, living: Context, keeper: strays.Keeper) -> None:
+    mine = volume(camped, "restarted", PAST)
+    wanted = [one for one in strays.look(keeper).strays if one.left.thing.id == mine]
+    lease = record(camped, living, "restarted").lease("steward", timedelta(seconds=30))
+    lease.acquire()
+    try:
+        swept = strays.clear(keeper, wanted)
+    finally:
+        lease.release()
+    assert mine in volumes(camped) and not swept.removed and "its steward lives" in swept.stuck[0][1]
+    camped.client("ec2").delete_volume(VolumeId=mine)
+
+
 @pytest.mark.parametrize(
     ("kind", "traits", "usd"),
     [

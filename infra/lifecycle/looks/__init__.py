@@ -2,6 +2,6 @@
 
 from infra.lifecycle.looks.evidence import Evidence, Knowledge, Suspicion
 from infra.lifecycle.looks.listings import LOOKS, Look
-from infra.lifecycle.looks.thing import Thing, is_ours, tags_of
+from infra.lifecycle.looks.thing import Thing, is_ours, tags_of, thing
 
-__all__ = ["LOOKS", "Evidence", "Knowledge", "Look", "Suspicion", "Thing", "is_ours", "tags_of"]
+__all__ = ["LOOKS", "Evidence", "Knowledge", "Look", "Suspicion", "Thing", "is_ours", "tags_of", "thing"]

@@ -1,7 +1,8 @@
 """What makes a thing the campaign's: its tag, its name, its place; or what makes it suspect: only its time.
 
-A tag, or a place in the campaign's own network, proves it. Kinship (made from, attached to, using something of the
-campaign's) and a name that only we would give speak for it. What is new, lies elsewhere and has no tag that names an
+A tag, or a place in the campaign's own network, proves it, and so does the one name that EKS gives to a cluster's log
+group. Kinship (made from, attached to, using or speaking of something of the campaign's) and a name that only we would
+give speak for it. What is new, lies elsewhere and has no tag that names an
 owner may be anybody's: a human is told, and nothing is removed.
 """
 
@@ -22,15 +23,18 @@ class Evidence(StrEnum):
     TAG = "campaign tag"
     CLUSTER = "cluster tag"
     PLACE = "in its network"
+    LOGS = "its cluster's log group"
     KIN = "made from or tied to what is its own"
     NAME = "name"
 
 
-PROVES = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE})
+PROVES = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS})
 """Enough to remove a thing after a yes; kinship or a name alone is not."""
+CLUSTER_TAG, OWNED = "kubernetes.io/cluster/", "owned"
+"""Of the value `shared`, a cluster only uses a thing: whose it is, that does not say."""
 _OWNERS = frozenset({CAMPAIGN_TAG, FOUNDATION_TAG, "eks:cluster-name", "aws:cloudformation:stack-id"})
-_NETWORK = ("vpc-", "subnet-")
 _SKEW = timedelta(minutes=1)
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -56,31 +60,49 @@ class Knowledge:
     before: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Kind -> ids that were there before the campaign began; a kind without entry was not looked at then."""
 
-    def evidence(self, kind: str, thing: Thing, places: frozenset[str]) -> Evidence | None:
-        """The weightiest evidence that it is the campaign's; `places` are the known ones and what was found so far."""
+    def evidence(self, kind: str, thing: Thing, places: frozenset[str], network: frozenset[str]) -> Evidence | None:
+        """The weightiest evidence that it is the campaign's.
+
+        `places` are the known ones and what was found so far; `network`: VPC and subnets that are proven.
+        """
         names, tags = self.names, thing.tags
         if CAMPAIGN_TAG in tags:
             return Evidence.TAG if tags[CAMPAIGN_TAG] == names.campaign else None
         if FOUNDATION_TAG in tags:
             return None
-        if f"kubernetes.io/cluster/{names.cluster}" in tags or tags.get("eks:cluster-name") == names.cluster:
-            return Evidence.CLUSTER
+        if kind == "log group" and thing.id == names.log_group and not self._older(kind, thing):
+            return Evidence.LOGS
         # What was there before the campaign began may point at it, and is somebody else's all the same.
-        if thing.id not in self.before.get(kind, frozenset()):
-            if thing.id in self.places or any(id.startswith(_NETWORK) for id in thing.mentions & self.places):
-                return Evidence.PLACE
-            if thing.mentions & places:
-                return Evidence.KIN
+        if self._known(kind, thing):
+            return None
+        if tags.get(f"{CLUSTER_TAG}{names.cluster}") == OWNED or tags.get("eks:cluster-name") == names.cluster:
+            return Evidence.CLUSTER
+        if thing.id in self.places or thing.inside & network:
+            return Evidence.PLACE
+        if thing.mentions & places:
+            return Evidence.KIN
         if any(is_ours(text, names) for text in (thing.name, tags.get("Name", ""))):
             return Evidence.NAME
         return None
 
+    def _older(self, kind: str, thing: Thing) -> bool:
+        """Whether the very same was there before: what is known by its name alone may have been made again since."""
+        if not self._known(kind, thing):
+            return False
+        return thing.created is None or self.began is None or thing.created < self.began
+
+    def network(self, seen: Mapping[str, Iterable[Thing]]) -> frozenset[str]:
+        """Ids of VPC and subnets that are the campaign's: of its record, and, as long as provision has not finished and
+        recorded any, those with its tag."""
+        tagged = (one for kind in ("VPC", "subnet") for one in seen.get(kind, ()))
+        return self.places | {one.id for one in tagged if one.tags.get(CAMPAIGN_TAG) == self.names.campaign}
+
     def judge(self, seen: Mapping[str, Iterable[Thing]]) -> dict[str, list[tuple[Thing, Evidence]]]:
         """Kind -> what is the campaign's. What was made from a found thing is found too, however long the chain."""
-        places = self.places
+        places, network = self.places, self.network(seen)
         while True:
             found = {
-                kind: [(one, why) for one in things if (why := self.evidence(kind, one, places)) is not None]
+                kind: [(one, why) for one in things if (why := self.evidence(kind, one, places, network)) is not None]
                 for kind, things in seen.items()
             }
             strong = {one.id for rows in found.values() for one, why in rows if why is not Evidence.NAME}
@@ -104,14 +126,38 @@ class Knowledge:
                     suspicions.append(Suspicion(kind, one, why))
         return suspicions
 
+    def unread(self, seen: Mapping[str, Iterable[Thing]]) -> dict[str, str]:
+        """Kind -> of which new things, which may be the campaign's, the tags could not be read, and why."""
+        several = {kind: [one for one in things if not self._known(kind, one)] for kind, things in seen.items()}
+        return {kind: words for kind, things in several.items() if (words := unread_of(things))}
+
+    def unread_before(self, kind: str, things: Iterable[Thing]) -> tuple[str, ...]:
+        """Whose tags could not be read, and need not be: it was there before the campaign made anything."""
+        return tuple(one.label for one in things if one.unread and self._known(kind, one))
+
+    def _known(self, kind: str, one: Thing) -> bool:
+        return one.id in self.before.get(kind, frozenset())
+
     def _suspicious(self, kind: str, one: Thing) -> str | None:
         """Where it was looked at before, what was seen then decides, and no clock: the driver's may have jumped."""
-        if one.id in self.before.get(kind, frozenset()):
+        if self._known(kind, one):
             return None
         made = "" if one.created is None else f"made {one.created:%Y-%m-%d %H:%M} UTC, "
         if kind not in self.before and (one.created is None or self.began is None or one.created < self.began - _SKEW):
             return None
-        return f"{made or 'new '}since the campaign began, {_marks(one.tags)}"
+        said = f"its tags could not be read ({one.unread})" if one.unread else _marks(one.tags)
+        return f"{made or 'new '}since the campaign began, {said}"
+
+
+def unread_of(things: Iterable[Thing]) -> str:
+    """Of which things the tags could not be read, and why; empty where all were."""
+    locked = [one for one in things if one.unread]
+    if not locked:
+        return ""
+    shown = ", ".join(one.label for one in locked[:_SHOWN]) + (
+        f" and {len(locked) - _SHOWN} more" if len(locked) > _SHOWN else ""
+    )
+    return f"{', '.join(sorted({one.unread for one in locked}))}: the tags of {shown}"
 
 
 def _owned(tags: Mapping[str, str]) -> bool:
@@ -119,7 +165,7 @@ def _owned(tags: Mapping[str, str]) -> bool:
 
     Any other tag says nothing of that, least of all a mere name.
     """
-    return any(key in _OWNERS or key.startswith("kubernetes.io/cluster/") for key in tags)
+    return any(key in _OWNERS or (key.startswith(CLUSTER_TAG) and value == OWNED) for key, value in tags.items())
 
 
 def _marks(tags: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """How every kind of resource is listed, with the plain AWS client.
 
 A listing knows neither Pulumi's state nor what we think we made; what of it is the campaign's is for `evidence` to say.
+What of a thing may not be read is said of that thing, and the listing goes on: one locked bucket hides no other.
 """
 
 from __future__ import annotations
@@ -16,8 +17,18 @@ from infra.account import Account
 from infra.lifecycle.looks.thing import Thing, tags_of, thing
 from infra.names import CAMPAIGN_TAG, FOUNDATION_PREFIX, FOUNDATION_TAG
 
-_ENDED = ("deleted", "terminated", "cancelled", "canceled", "closed", "failed", "expired")
-"""States in which AWS still lists what is no more."""
+_ENDED: Mapping[str, frozenset[str]] = {
+    "instance": frozenset({"terminated"}),
+    "volume": frozenset({"deleted"}),
+    "image": frozenset({"deregistered"}),
+    "NAT gateway": frozenset({"deleted", "failed"}),
+    "VPC endpoint": frozenset({"deleted"}),
+    "VPC peering": frozenset({"deleted", "rejected", "failed", "expired"}),
+    "placement group": frozenset({"deleted"}),
+    "spot request": frozenset({"closed", "cancelled", "failed"}),
+    "capacity reservation": frozenset({"expired", "cancelled", "failed", "payment-failed", "unsupported"}),
+}
+"""Kind -> states in which AWS still lists what is no more. Elsewhere a failed thing is there, and holds its subnet."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +50,36 @@ def _items(client: Any, operation: str, result: str, **arguments: Any) -> Iterat
         yield from getattr(client, operation)(**arguments).get(result) or ()
 
 
-def _ended(item: Mapping[str, Any]) -> bool:
+def _ended(kind: str, item: Mapping[str, Any]) -> bool:
     state = item.get("State") or item.get("Status") or ""
     if isinstance(state, Mapping):
         state = state.get("Name") or state.get("Code") or ""
-    return str(state).lower() in _ENDED
+    return str(state).lower() in _ENDED[kind]
+
+
+def _is_gone(error: ClientError) -> bool:
+    """Between the listing and the look at the one thing it went away."""
+    return any(word in error.response["Error"]["Code"] for word in ("NoSuch", "NotFound"))
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response["Error"]["Code"])
 
 
 def _listed(
-    service: str, operation: str, result: str, id_key: str, name_key: str | None = None, **arguments: Any
+    service: str,
+    operation: str,
+    result: str,
+    id_key: str,
+    name_key: str | None = None,
+    kind: str = "",
+    **arguments: Any,
 ) -> Callable[[Account], Iterator[Thing]]:
-    """A look through a listing whose items tell all: id, name, tags, state."""
+    """A look through a listing whose items tell all: id, name, tags, state (which `kind` tells how to read)."""
 
     def listing(account: Account) -> Iterator[Thing]:
         for item in _items(account.client(service), operation, result, **arguments):
-            if not _ended(item):
+            if kind not in _ENDED or not _ended(kind, item):
                 yield thing(item, str(item[id_key]), str(item.get(name_key or "", "") or ""))
 
     return listing
@@ -62,27 +88,25 @@ def _listed(
 def _instances(account: Account) -> Iterator[Thing]:
     for reservation in _items(account.client("ec2"), "describe_instances", "Reservations"):
         for item in reservation["Instances"]:
-            if not _ended(item):
+            if not _ended("instance", item):
                 yield thing(item, item["InstanceId"])
 
 
 def _with_tags(
     listing: Callable[[Account], Iterator[Thing]], tags: Callable[[Account, Thing], Mapping[str, str]]
 ) -> Callable[[Account], Iterator[Thing]]:
-    """A listing that tells no tags: they are asked for, one by one. What went away meanwhile is left out."""
+    """A listing that tells no tags: they are asked for, one by one. What went away meanwhile is left out; what may not
+    be read is judged by all else."""
 
     def tagged(account: Account) -> Iterator[Thing]:
         for one in listing(account):
             try:
-                known = tags(account, one)
+                yield replace(one, tags=tags(account, one))
             except ClientError as error:
-                code = error.response["Error"]["Code"]
-                if "NoSuchTagSet" not in code:
-                    if any(word in code for word in ("NoSuch", "NotFound")):
-                        continue
-                    raise
-                known = {}
-            yield replace(one, tags=known)
+                if _code(error) == "NoSuchTagSet":
+                    yield one
+                elif not _is_gone(error):
+                    yield replace(one, unread=_code(error))
 
     return tagged
 
@@ -132,26 +156,46 @@ def _topic_tags(account: Account, one: Thing) -> Mapping[str, str]:
 def _clusters(account: Account) -> Iterator[Thing]:
     eks = account.client("eks")
     for name in _items(eks, "list_clusters", "clusters"):
-        yield thing(eks.describe_cluster(name=name)["cluster"], name, name)
+        try:
+            yield thing(eks.describe_cluster(name=name)["cluster"], name, name)
+        except ClientError as error:
+            if not _is_gone(error):
+                yield Thing(name, name, unread=_code(error))
 
 
 def _schedules(account: Account) -> Iterator[Thing]:
     """The listing does not tell which role a schedule uses, and schedules carry no tags."""
     client = account.client("scheduler")
     for item in _items(client, "list_schedules", "Schedules"):
-        whole = client.get_schedule(Name=item["Name"], GroupName=item.get("GroupName", "default"))
-        yield thing({**item, **whole}, item["Name"], item["Name"], {})
+        try:
+            whole = client.get_schedule(Name=item["Name"], GroupName=item.get("GroupName", "default"))
+            yield thing({**item, **whole}, item["Name"], item["Name"], {})
+        except ClientError as error:
+            if not _is_gone(error):
+                yield replace(thing(item, item["Name"], item["Name"], {}), unread=_code(error))
 
 
 def _uploads(account: Account) -> Iterator[Thing]:
-    """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into."""
-    s3 = account.client("s3")
+    """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into.
+
+    A bucket that was there before the campaign holds what it uploaded since: one that is locked blinds this look, once
+    the others have been looked into.
+    """
+    s3, locked = account.client("s3"), list[ClientError]()
     for bucket in s3.list_buckets()["Buckets"]:
-        if bucket["Name"].startswith(FOUNDATION_PREFIX):
-            for item in _items(s3, "list_multipart_uploads", "Uploads", Bucket=bucket["Name"]):
+        name = bucket["Name"]
+        if not name.startswith(FOUNDATION_PREFIX):
+            continue
+        try:
+            for item in _items(s3, "list_multipart_uploads", "Uploads", Bucket=name):
                 part = item["Key"].split("/")[1] if item["Key"].startswith("campaigns/") else ""
                 tags = {CAMPAIGN_TAG: part} if part else {FOUNDATION_TAG: "true"}
-                yield thing(item, f"{bucket['Name']}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
+                yield thing(item, f"{name}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
+        except ClientError as error:
+            if not _is_gone(error):
+                locked.append(error)
+    if locked:
+        raise locked[0]
 
 
 _OWN_LOOK = re.compile(
@@ -172,7 +216,7 @@ def _tagged(account: Account) -> Iterator[Thing]:
 
 
 def _ec2(kind: str, operation: str, result: str, id_key: str, name: str | None = None, **arguments: Any) -> Look:
-    return Look("ec2", kind, _listed("ec2", operation, result, id_key, name, **arguments))
+    return Look("ec2", kind, _listed("ec2", operation, result, id_key, name, kind, **arguments))
 
 
 LOOKS: tuple[Look, ...] = (

@@ -1,4 +1,5 @@
-"""One resource as a listing shows it: its name, tags, birth, and the ids of others that it mentions."""
+"""One resource as a listing shows it: its name, tags, birth, the network that it lies in, and the ids of others that
+it mentions."""
 
 from __future__ import annotations
 
@@ -42,6 +43,16 @@ _PRICED_BY = (
     "InstanceType", "State", "StorageCapacity", "LustreConfiguration", "VpcEndpointType", "SubnetIds",
     "TotalInstanceCount",
 )  # fmt: skip
+_PLACES = ("VpcId", "VPCId", "SubnetId", "SubnetIds", "Subnets", "VPCZoneIdentifier", "ResourceId")
+"""Keys of an item that say in which network it lies; `ResourceId` is that of what a flow log watches."""
+_PLACED_PARTS = {
+    "AvailabilityZones": ("SubnetId",),
+    "Attachments": ("VpcId",),
+    "LaunchSpecification": ("SubnetId",),
+    "resourcesVpcConfig": ("vpcId", "subnetIds"),
+}
+"""Keys of an item whose parts say so."""
+_NETWORK = ("vpc-", "subnet-")
 _OTHERS_RULES = frozenset({"IpPermissions", "IpPermissionsEgress"})
 """A group elsewhere that lets ours in is not ours for that."""
 
@@ -55,9 +66,13 @@ class Thing:
     tags: Mapping[str, str] = field(default_factory=dict)
     created: datetime | None = None
     mentions: frozenset[str] = frozenset()
-    """Ids and role ARNs that stand in its description: its VPC, its volume, the role that it uses."""
+    """Ids and role ARNs that stand anywhere in it: its volume, the role that it uses, what somebody wrote in a tag."""
+    inside: frozenset[str] = frozenset()
+    """VPC and subnets that it lies in, as AWS says and nobody can write: from the fields for that alone."""
     leaving: bool = False
     """On its way out already."""
+    unread: str = ""
+    """Why its tags or its description could not be read; empty: they were."""
     traits: Mapping[str, Any] = field(default_factory=dict)
     """What its price depends on, as AWS describes it: type, capacity, state."""
 
@@ -75,7 +90,18 @@ def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, s
     shown = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
     mentions = frozenset([*_ID.findall(shown), *_ROLE.findall(shown)]) - {id}
     traits = {key: item[key] for key in _PRICED_BY if key in item}
-    return Thing(id, name, tags, _born(item), mentions, _leaving(item), traits)
+    return Thing(id, name, tags, _born(item), mentions, _inside(item) - {id}, _leaving(item), traits=traits)
+
+
+def _inside(item: Mapping[str, Any]) -> frozenset[str]:
+    found = [item.get(key) for key in _PLACES]
+    for key, parts in _PLACED_PARTS.items():
+        several = item.get(key) or ()
+        for one in [several] if isinstance(several, Mapping) else several:
+            found += [one.get(part) for part in parts] if isinstance(one, Mapping) else ()
+    texts = [text for one in found for text in ([one] if isinstance(one, str) else one or ())]
+    ids = (id.strip() for text in texts for id in str(text).split(","))
+    return frozenset(id for id in ids if id.startswith(_NETWORK))
 
 
 def _leaving(item: Mapping[str, Any]) -> bool:

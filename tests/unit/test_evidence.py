@@ -1,0 +1,138 @@
+"""What counts as proof that a thing is the campaign's: where it lies and what it carries, never what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from infra.lifecycle.looks import Evidence, Knowledge, thing
+from infra.lifecycle.sweep import Left, beyond_doubt
+from infra.names import CAMPAIGN_TAG, Names
+
+NAMES = Names("train")
+VPC, SUBNET, ELSEWHERE = "vpc-0aaaaaaaaaaaaaaa1", "subnet-0aaaaaaaaaaaaaaa1", "vpc-0bbbbbbbbbbbbbbb2"
+KNOWN = Knowledge(NAMES, frozenset({VPC, SUBNET}))
+OWNED, SHARED = ([{"Key": f"kubernetes.io/cluster/{NAMES.cluster}", "Value": word}] for word in ("owned", "shared"))
+
+
+def judged(kind: str, item: Mapping[str, Any], id: str, name: str = "", known: Knowledge = KNOWN) -> Left | None:
+    found = known.judge({kind: [thing(item, id, name)]})[kind]
+    return Left(kind, *found[0]) if found else None
+
+
+SPEAKS = [
+    ("security group", {"GroupId": "sg-0bbbbbbbbbbbbbbb2", "VpcId": ELSEWHERE, "Description": f"peers of {VPC}"}),
+    ("alarm", {"AlarmName": "bytes", "Dimensions": [{"Name": "VpcId", "Value": VPC}]}),
+    ("elastic address", {"AllocationId": "eipalloc-1", "Tags": [{"Key": "note", "Value": f"was peer of {VPC}"}]}),
+    ("load balancer", {"VpcId": ELSEWHERE, "Tags": [{"Key": "SubnetId", "Value": SUBNET}]}),
+    ("VPC peering", {"RequesterVpcInfo": {"VpcId": ELSEWHERE}, "AccepterVpcInfo": {"VpcId": VPC}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "item"), SPEAKS, ids=[kind for kind, _ in SPEAKS])
+def test_what_only_speaks_of_the_campaigns_network_is_named_and_never_removed(kind: str, item: dict[str, Any]) -> None:
+    one = judged(kind, item, "one-of-theirs")
+    assert one is not None and one.evidence is Evidence.KIN and not one.removable
+
+
+LIES = [
+    ("network interface", {"VpcId": VPC, "SubnetId": SUBNET}),
+    ("security group", {"VpcId": VPC, "Description": "left"}),
+    ("VPC endpoint", {"VpcId": VPC, "SubnetIds": [SUBNET]}),
+    ("file system", {"SubnetIds": [SUBNET]}),
+    ("load balancer", {"AvailabilityZones": [{"ZoneName": "us-east-1a", "SubnetId": SUBNET}]}),
+    ("classic load balancer", {"VPCId": VPC, "Subnets": [SUBNET], "AvailabilityZones": ["us-east-1a"]}),
+    ("Auto Scaling group", {"VPCZoneIdentifier": f"subnet-0ccccccccccccccc3,{SUBNET}", "AvailabilityZones": ["a"]}),
+    ("internet gateway", {"Attachments": [{"VpcId": VPC, "State": "available"}]}),
+    ("flow log", {"ResourceId": VPC}),
+    ("spot request", {"LaunchSpecification": {"SubnetId": SUBNET, "ImageId": "ami-1"}}),
+    ("cluster", {"resourcesVpcConfig": {"vpcId": VPC, "subnetIds": [SUBNET]}}),
+    ("subnet", {"SubnetId": "subnet-0ddddddddddddddd4", "VpcId": VPC}),
+]
+
+
+@pytest.mark.parametrize(("kind", "item"), LIES, ids=[kind for kind, _ in LIES])
+def test_what_lies_in_the_campaigns_network_is_its_own(kind: str, item: dict[str, Any]) -> None:
+    one = judged(kind, item, "left-there")
+    assert one is not None and one.evidence is Evidence.PLACE and one.removable
+
+
+def test_a_volume_of_an_instance_in_the_network_is_kin_and_not_in_it() -> None:
+    attached = {"Attachments": [{"InstanceId": "i-0aaaaaaaaaaaaaaa1", "State": "attached"}]}
+    known = Knowledge(NAMES, frozenset({VPC, "i-0aaaaaaaaaaaaaaa1"}))
+    one = judged("volume", attached, "vol-1", known=known)
+    assert one is not None and one.evidence is Evidence.KIN and not one.removable
+
+
+@pytest.mark.parametrize("kind", ["subnet", "security group"])
+def test_what_a_cluster_only_shares_is_not_the_clusters(kind: str) -> None:
+    assert judged(kind, {"VpcId": ELSEWHERE, "Tags": SHARED}, "theirs") is None
+    one = judged(kind, {"VpcId": ELSEWHERE, "Tags": OWNED}, "ours")
+    assert one is not None and one.evidence is Evidence.CLUSTER and beyond_doubt(one)
+
+
+def test_what_was_there_before_the_campaign_is_not_its_clusters_whatever_its_tag_says() -> None:
+    older = Knowledge(NAMES, frozenset({VPC}), before={"subnet": frozenset({"theirs"})})
+    assert judged("subnet", {"VpcId": ELSEWHERE, "Tags": OWNED}, "theirs", known=older) is None
+    joined = [{"Key": "eks:cluster-name", "Value": NAMES.cluster}]
+    assert judged("subnet", {"VpcId": ELSEWHERE, "Tags": joined}, "theirs", known=older) is None
+
+
+@pytest.mark.parametrize(("word", "suspect"), [("owned", False), ("shared", True)])
+def test_a_cluster_that_only_uses_a_thing_is_not_its_owner(word: str, suspect: bool) -> None:
+    fresh = Knowledge(NAMES, before={"subnet": frozenset()})
+    tags = [{"Key": "kubernetes.io/cluster/web", "Value": word}]
+    assert bool(fresh.suspects({"subnet": [thing({"Tags": tags}, "subnet-1")]})) is suspect
+
+
+@pytest.mark.parametrize("name", ["bivouac-train-archive-audit", "bivouac-train-node-logs"])
+def test_a_log_group_named_like_ours_is_shown_and_never_removed(name: str) -> None:
+    one = judged("log group", {"logGroupName": name}, name, name)
+    assert one is not None and one.evidence is Evidence.NAME and not one.removable and not beyond_doubt(one)
+    older = Knowledge(NAMES, before={"log group": frozenset({name})})
+    assert judged("log group", {"logGroupName": name}, name, name, older) is None
+
+
+def test_the_log_group_that_eks_makes_again_is_removed_unless_it_was_there_before() -> None:
+    name = NAMES.log_group
+    one = judged("log group", {"logGroupName": name}, name, name)
+    assert one is not None and one.removable and beyond_doubt(one)
+    older = Knowledge(NAMES, before={"log group": frozenset({name})})
+    assert judged("log group", {"logGroupName": name}, name, name, older) is None
+    began = datetime(2026, 11, 1, tzinfo=UTC)
+    ended = Knowledge(NAMES, began=began, before={"log group": frozenset({name})})
+    again = judged("log group", {"creationTime": 1000 * (began.timestamp() + 3600)}, name, name, ended)
+    assert again is not None and again.removable, "adopted by its name, destroyed, and made again by the dying cluster"
+    assert judged("log group", {"creationTime": 1000 * (began.timestamp() - 3600)}, name, name, ended) is None
+    other = judged("parameter", {"Name": name}, name, name)
+    assert other is not None and not other.removable, "only the log group, by that name"
+
+
+def test_a_network_with_the_campaigns_tag_proves_place_though_no_record_names_it() -> None:
+    """A provision that failed recorded no place: what the cluster's network plugin left is removable all the same."""
+    tags = [{"Key": CAMPAIGN_TAG, "Value": "train"}]
+    nobody = Knowledge(NAMES)
+    seen = {
+        "VPC": [thing({"VpcId": VPC, "Tags": tags}, VPC), thing({"VpcId": ELSEWHERE}, ELSEWHERE)],
+        "subnet": [thing({"SubnetId": SUBNET, "VpcId": VPC, "Tags": tags}, SUBNET)],
+        "network interface": [
+            thing({"VpcId": VPC, "SubnetId": SUBNET, "Description": "aws-K8S-i-0123456789abcdef0"}, "eni-1"),
+            thing({"VpcId": ELSEWHERE, "Description": f"to {VPC}"}, "eni-2"),
+        ],
+        "volume": [thing({"Tags": tags}, "vol-0aaaaaaaaaaaaaaa1")],
+        "snapshot": [thing({"VolumeId": "vol-0aaaaaaaaaaaaaaa1"}, "snap-1")],
+    }
+    found = {one.id: Left(kind, one, why) for kind, rows in nobody.judge(seen).items() for one, why in rows}
+    assert found["eni-1"].evidence is Evidence.PLACE and found["eni-1"].removable
+    assert not found["eni-2"].removable and not found["snap-1"].removable and ELSEWHERE not in found
+
+
+def test_a_network_that_only_carries_a_cluster_tag_proves_no_place() -> None:
+    seen = {
+        "VPC": [thing({"VpcId": ELSEWHERE, "Tags": SHARED}, ELSEWHERE)],
+        "network interface": [thing({"VpcId": ELSEWHERE}, "eni-2")],
+    }
+    assert not any(Knowledge(NAMES).judge(seen).values())
