@@ -26,10 +26,9 @@ _SCRATCH_MB_S_PER_TIB = 200
 _BAKED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("driver", ("nvidia_driver", "version")),
     ("efa", ("efa", "kernel_module")),
-    ("aws-ofi-nccl", ("efa", "ofi_nccl")),
-    ("nccl", ("nccl", "package")),
 )
-"""Component of preflight -> where images/versions.yaml has it."""
+"""Component of the node image -> where images/versions.yaml has it. NCCL and its plugin are not among them: the ranks
+load those of the trainer's container, whatever the node holds."""
 
 
 def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, Any]) -> Expectation:
@@ -37,7 +36,9 @@ def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, A
     name = spec.preflight.profile or spec.nodes.instance_type
     base = catalogue.expectation(name)
     asked: dict[str, Any] = {"time_source": time_source, "dcgm_level": spec.preflight.dcgm_level}
-    if spec.preflight.bus_bandwidth_share is not None:
+    if spec.preflight.bus_bandwidth_gb_s is not None:
+        asked["bus_bandwidth_gb_s"] = spec.preflight.bus_bandwidth_gb_s
+    elif spec.preflight.bus_bandwidth_share is not None:
         measured = base.bus_bandwidth_gb_s / floor_share()
         asked["bus_bandwidth_gb_s"] = measured * spec.preflight.bus_bandwidth_share
     if name in {item.name for item in catalogue.instance_types()}:
