@@ -270,7 +270,7 @@ def test_the_container_is_given_every_version_as_an_argument() -> None:
 @pytest.mark.parametrize(
     ("lies", "asked_for"),
     [
-        # EFA's installer from 1.44 on, as AWS's deep learning containers look for it; its build for NGC has no other name
+        # EFA's installer from 1.44 on, as AWS's deep learning containers look for it; for NGC it has no other name
         ("lib/libnccl-net-ofi.so", "lib/libnccl-net.so"),
         ("lib/libnccl-net.so", "lib/libnccl-net.so"),
         # up to 1.43: awslabs/awsome-distributed-ai pull 936
