@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jinja2 import Environment
 
 from infra.lifecycle import playbook
 
@@ -305,3 +306,18 @@ def test_a_node_image_takes_the_plugin_under_either_name_and_none_without(tmp_pa
     (top / "lib64/libnccl-net-ofi.so").touch()
     assert apply([role("nccl", "configure")], tmp_path / "with", given).failure is None
     assert (tmp_path / "nccl.conf").exists()
+
+
+@pytest.mark.parametrize("another_system", [True, False])
+def test_the_packages_of_a_builder_are_not_taken_for_those_of_the_base(another_system: bool, tmp_path: Path) -> None:
+    (task,) = [one for one in tasks_of("trainer_image", "install") if "ansible.builtin.shell" in one]
+    given = {"machine": {"dnf": another_system}, "python": sys.executable, "about": str(tmp_path)}
+    # Of the task's script the line that lists the base, as Ansible renders it for this builder.
+    script = task["ansible.builtin.shell"]["cmd"]
+    begin, end = script.index("about="), script.index("--path")
+    text = script[begin:end].rpartition("\n")[0].replace("{{ trainer_image_root }}/opt/bivouac", "{{ about }}")
+    text = Environment().from_string(text.replace("{{ trainer_image_python }}", "{{ python }}")).render(given)
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    listed = json.loads((tmp_path / "base-packages.json").read_text())
+    assert (listed == []) is another_system
