@@ -59,10 +59,19 @@ def test_a_rehearsal_holds_this_machine_against_what_it_is() -> None:
 
 
 def test_a_nodes_share_of_the_file_system_follows_from_capacity_tier_and_nodes() -> None:
-    storage = {"shared": {"capacity_gib": 9600, "throughput_mbs_per_tib": 500}}
+    storage = {"shared": {"capacity_gib": 9600, "throughput_mbs_per_tib": 500, "efa": True}}
     four = shared_floor_mb_s(example_spec(storage=storage))
     assert four == pytest.approx(0.5 * 9600 / 1024 * 500 / 4)
     assert shared_floor_mb_s(example_spec(storage=storage, nodes={"count": 8})) == pytest.approx(four / 2)
+
+
+def test_no_node_is_asked_for_more_than_fsx_promises_a_client_or_a_write() -> None:
+    """5 Gbit/s of a server to a client without EFA; scratch writes at half of what it reads."""
+    fast = {"shared": {"capacity_gib": 9600, "throughput_mbs_per_tib": 1000}}
+    assert shared_floor_mb_s(example_spec(storage=fast, nodes={"count": 2})) <= 5000 / 8
+    scratch = {"shared": {"capacity_gib": 2400, "deployment": "SCRATCH_2"}}
+    promised = 2400 / 1024 * 100 / 4
+    assert shared_floor_mb_s(example_spec(storage=scratch)) == pytest.approx(promised / 2)
 
 
 def test_only_what_the_file_of_versions_names_is_held_against_anything() -> None:
