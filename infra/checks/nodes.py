@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from infra.checks.finding import Case, Draft, error, warning
+from infra.checks.finding import Case, Draft, error, info, warning
 from infra.spec import Capacity
 
 
@@ -105,6 +105,18 @@ def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
         )
 
 
+def the_diagnostic_has_its_tools(case: Case) -> Iterator[Draft]:
+    """DCGM runs in the trainer's container; what its base holds shows only there, with all nodes up."""
+    level = case.spec.preflight.dcgm_level
+    if level is not None and case.facts.grounds.hardware:
+        yield info(
+            "preflight.dcgm_level",
+            "the diagnostic runs in the trainer's container: without DCGM there, preflight ends with all nodes up",
+            seen=f"dcgm_level: {level}, image.base: {case.spec.image.base}",
+            cure="take a base built by images/trainer.Dockerfile, or one of your own with nv-hostengine and dcgmi",
+        )
+
+
 RULES = (
     instance_type_is_in_the_catalogue,
     trainer_runs_on_the_accelerator,
@@ -113,4 +125,5 @@ RULES = (
     quota_allows_the_nodes,
     preflight_profile_is_known,
     the_floor_of_bandwidth_is_one,
+    the_diagnostic_has_its_tools,
 )

@@ -32,6 +32,13 @@ PLANS = (
         {"preflight.bus_bandwidth_share": 0.9, "preflight.bus_bandwidth_gb_s": 0.01},
         cure="leave one",
     ),
+    Row(
+        "the-diagnostic-has-its-tools",
+        I,
+        "preflight.dcgm_level",
+        {"target": "aws", "rehearsal": None, "preflight.dcgm_level": 1},
+        cure="trainer.Dockerfile",
+    ),
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 12}, cure="8 or 16"),
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 6}, cure="write 8"),
     Row("heads-divide-the-width", E, "training.model.width", {"training.model.heads": 7}, cure="196"),
