@@ -24,6 +24,7 @@ def build_args(root: Path, base_digest: str | None) -> dict[str, str]:
             f"the base is not pinned; seen: {digest}; cure: give --base-digest sha256:..., which "
             f"`docker buildx imagetools inspect {container['base']} --format '{{{{.Manifest.Digest}}}}'` prints"
         )
+    dcgm = versions["dcgm_container"]
     code = hashlib.sha256()
     for part in ("infra", "trainer"):
         for path in sorted((root / part).rglob("*.py")):
@@ -32,8 +33,12 @@ def build_args(root: Path, base_digest: str | None) -> dict[str, str]:
         "BASE": f"{container['base'].partition(':')[0]}@{digest}",
         "EFA_URL": versions["efa"]["url"],
         "EFA_SHA256": versions["efa"]["sha256"],
+        "OFI_NCCL": versions["efa"]["ofi_nccl"],
         "GDRCOPY_URL": versions["gdrcopy"]["url"],
         "GDRCOPY_SHA256": versions["gdrcopy"]["sha256"],
+        "DCGM_KEYRING_URL": dcgm["keyring"],
+        "DCGM_KEYRING_SHA256": dcgm["sha256"],
+        "DCGM_PACKAGES": ",".join(f"{name}={dcgm['version']}" for name in dcgm["parts"]),
         "CODE_DIGEST": code.hexdigest(),
     }
 

@@ -26,6 +26,17 @@ RUN curl --fail --silent --show-error --location --retry 3 --max-time 900 --outp
     && apt-get update \
     && ./efa_installer.sh -y --skip-kmod --skip-limit-conf --no-verify \
     && rm -rf /var/tmp/efa /var/lib/apt/lists/*
+# Where the plugin lies and how it is named has changed with the installer's versions: both places are on the library
+# path, a plugin under its own name only gets the one that NCCL asks for, and without any there is no image.
+RUN set -e; found=""; \
+    for folder in /opt/amazon/ofi-nccl/lib /opt/amazon/ofi-nccl/lib/x86_64-linux-gnu; do \
+      for plugin in "$folder"/libnccl-net*.so; do \
+        if [ -e "$plugin" ]; then \
+          found="$plugin"; [ -e "$folder/libnccl-net.so" ] || ln -s "${plugin##*/}" "$folder/libnccl-net.so"; \
+        fi; \
+      done; \
+    done; \
+    if [ -z "$found" ]; then echo "EFA's installer brought no plugin of NCCL; cure: look where it is now" >&2; exit 1; fi
 # GDRCopy's library; its kernel module is the node's.
 ARG GDRCOPY_URL
 ARG GDRCOPY_SHA256
@@ -37,7 +48,22 @@ RUN curl --fail --silent --show-error --location --retry 3 --max-time 300 --outp
     && rm -rf /var/tmp/gdrcopy
 WORKDIR /
 
-FROM fabric
+FROM fabric AS diagnosis
+# DCGM, for preflight.dcgm_level: the engine that the health check starts, and the tests that it runs.
+ARG DCGM_KEYRING_URL
+ARG DCGM_KEYRING_SHA256
+ARG DCGM_PACKAGES
+RUN curl --fail --silent --show-error --location --retry 3 --max-time 300 --output /var/tmp/keyring.deb \
+       "${DCGM_KEYRING_URL}" \
+    && echo "${DCGM_KEYRING_SHA256}  /var/tmp/keyring.deb" | sha256sum --check --strict \
+    && dpkg --install /var/tmp/keyring.deb \
+    && apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+       $(echo "${DCGM_PACKAGES}" | tr "," " ") \
+    && nv-hostengine --version && dcgmi --version \
+    && rm -rf /var/tmp/keyring.deb /var/lib/apt/lists/*
+
+FROM diagnosis
 COPY constraints.txt pyproject.toml /var/tmp/bivouac/
 COPY infra /var/tmp/bivouac/infra
 COPY trainer /var/tmp/bivouac/trainer
@@ -46,6 +72,10 @@ RUN pip install --no-cache-dir --constraint /var/tmp/bivouac/constraints.txt set
     && pip install --no-cache-dir --no-build-isolation --constraint /var/tmp/bivouac/constraints.txt /var/tmp/bivouac \
     && rm -rf /var/tmp/bivouac
 ARG CODE_DIGEST
+ARG OFI_NCCL
+# BIVOUAC_OFI_NCCL: what the health check holds the loaded plugin against.
 ENV BIVOUAC_CODE_DIGEST=${CODE_DIGEST} \
-    LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu
+    BIVOUAC_OFI_NCCL=${OFI_NCCL} \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/amazon/ofi-nccl/lib:/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu
 RUN python -c "import deepspeed, torch, trainer.agent"

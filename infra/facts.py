@@ -67,6 +67,8 @@ class Facts(_Frozen):
     """The GPU nodes' type; None: the catalogue has none of this name."""
     all_reduce_gb_s: float | None = None
     """Measured bus bandwidth of all_reduce between two of them; None: no source states it."""
+    floor_gb_s: float = 0.0
+    """Bus bandwidth that preflight's profile asks for; 0: it has none, and the speed is only reported."""
     instance_names: tuple[str, ...]
     """Every type that the catalogue has."""
     profiles: tuple[str, ...]

@@ -196,9 +196,13 @@ class Preflight(Section):
     """Replace unfit nodes at most so many times."""
     bus_bandwidth_share: float | None = Field(default=None, gt=0, le=1)
     """Part of the profile's measured bus bandwidth that the gang must reach; None: the catalogue's own (0.7)."""
+    bus_bandwidth_gb_s: float | None = Field(default=None, gt=0)
+    """GB/s that the gang's all-reduce must reach, instead of that part: for a type of which the catalogue has no
+    figure, or with a figure of your own (nccl-tests, or the report of an earlier campaign)."""
     dcgm_level: int | None = Field(default=None, ge=1, le=4)
     """Also run `dcgmi diag -r` at this level on each node: 1 takes seconds, 2 two minutes, 3 half an hour, 4 up to two
-    hours of paid time. None: not run."""
+    hours of paid time. It runs in the trainer's container, so `image.base` must hold DCGM, as images/trainer.Dockerfile
+    does. None: not run."""
 
 
 class KillNode(Section):

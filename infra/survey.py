@@ -24,6 +24,7 @@ def survey(spec: Spec, account: str | None = None, offers: OfferSource = catalog
         grounds=target.grounds(spec),
         instance=known.get(spec.nodes.instance_type),
         all_reduce_gb_s=None if measured is None else measured.bus_bandwidth_gb_s,
+        floor_gb_s=_floor_gb_s(spec),
         instance_names=tuple(known),
         profiles=catalogue.profiles(),
         prices=catalogue.service_prices(),
@@ -32,6 +33,11 @@ def survey(spec: Spec, account: str | None = None, offers: OfferSource = catalog
         data=data_source(spec.data),
         account=account,
     )
+
+
+def _floor_gb_s(spec: Spec) -> float:
+    name = spec.preflight.profile or spec.nodes.instance_type
+    return catalogue.expectation(name).bus_bandwidth_gb_s if name in catalogue.profiles() else 0.0
 
 
 def data_source(data: Data) -> DataSource:

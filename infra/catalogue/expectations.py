@@ -69,4 +69,5 @@ def _derived(item: InstanceType) -> Expectation:
         clock_skew_s=0.1,
         all_reduce_mib=measured.all_reduce_mib,
         bus_bandwidth_gb_s=measured.bus_bandwidth_gb_s * _content()["floor_share"],
+        gpudirect=item.name in _content()["gpudirect"]["types"],
     )

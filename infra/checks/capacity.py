@@ -63,8 +63,12 @@ def absent_figures_are_told(case: Case) -> Iterator[Draft]:
         missing.append(
             f"peak BF16 FLOP/s ({instance.why_absent('peak_bf16_tflops')}): no utilisation in plan and report"
         )
-    if case.facts.all_reduce_gb_s is None and case.spec.nodes.count > 1:
-        missing.append("all-reduce bandwidth (no source states it): preflight measures it and judges it by nothing")
+    own = case.spec.preflight.bus_bandwidth_gb_s
+    if case.facts.all_reduce_gb_s is None and own is None and case.spec.nodes.count > 1:
+        judged = (
+            "preflight measures it and judges it by nothing, unless preflight.bus_bandwidth_gb_s says what it must be"
+        )
+        missing.append(f"all-reduce bandwidth (no source states it): {judged}")
     if missing:
         yield info(
             "nodes.instance_type",

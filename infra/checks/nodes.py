@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from infra.checks.finding import Case, Draft, error, warning
+from infra.checks.finding import Case, Draft, error, info, warning
 from infra.spec import Capacity
 
 
@@ -82,6 +82,41 @@ def preflight_profile_is_known(case: Case) -> Iterator[Draft]:
         yield error("preflight.profile", "there is no profile of this name", seen=name, cure=cure)
 
 
+def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
+    """The all-reduce is held against one figure: a share of the profile's, or one of the spec's own."""
+    wanted = case.spec.preflight
+    if wanted.bus_bandwidth_share is None or case.facts.instance is None:
+        return
+    if wanted.bus_bandwidth_gb_s is not None:
+        yield error(
+            "preflight.bus_bandwidth_gb_s",
+            "two floors for one bandwidth",
+            seen=f"bus_bandwidth_share: {wanted.bus_bandwidth_share}, bus_bandwidth_gb_s: {wanted.bus_bandwidth_gb_s}",
+            cure="leave one of them out",
+        )
+    elif not case.facts.floor_gb_s:
+        name = wanted.profile or case.spec.nodes.instance_type
+        yield error(
+            "preflight.bus_bandwidth_share",
+            "a share of nothing: the catalogue has no measured bus bandwidth of this type",
+            seen=f"{name}, bus_bandwidth_share: {wanted.bus_bandwidth_share}",
+            cure="write preflight.bus_bandwidth_gb_s with a figure of your own (nccl-tests, or an earlier campaign's "
+            "report), or leave the share out: then the speed is reported only",
+        )
+
+
+def the_diagnostic_has_its_tools(case: Case) -> Iterator[Draft]:
+    """DCGM runs in the trainer's container; what its base holds shows only there, with all nodes up."""
+    level = case.spec.preflight.dcgm_level
+    if level is not None and case.facts.grounds.hardware:
+        yield info(
+            "preflight.dcgm_level",
+            "the diagnostic runs in the trainer's container: without DCGM there, preflight ends with all nodes up",
+            seen=f"dcgm_level: {level}, image.base: {case.spec.image.base}",
+            cure="take a base built by images/trainer.Dockerfile, or one of your own with nv-hostengine and dcgmi",
+        )
+
+
 RULES = (
     instance_type_is_in_the_catalogue,
     trainer_runs_on_the_accelerator,
@@ -89,4 +124,6 @@ RULES = (
     type_is_for_sale,
     quota_allows_the_nodes,
     preflight_profile_is_known,
+    the_floor_of_bandwidth_is_one,
+    the_diagnostic_has_its_tools,
 )

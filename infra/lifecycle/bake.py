@@ -39,6 +39,8 @@ class ImageManifest(BaseModel):
     base: str
     base_digest: str
     base_packages: dict[str, str]
+    """Empty where the builder is another system than the base: then the base's digest stands for what it holds, and the
+    health check for what of it is loaded."""
     layer_packages: dict[str, str]
 
 

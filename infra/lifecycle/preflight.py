@@ -22,7 +22,7 @@ from infra.lifecycle.blocks import await_active
 from infra.lifecycle.capacity import retreat, wait_for_nodes
 from infra.lifecycle.context import Context
 from infra.lifecycle.expecting import expectation_of, read_versions
-from infra.lifecycle.verdicts import REPORT, Judgement, judge, told, why
+from infra.lifecycle.verdicts import REPORT, SHARED_TIER, Judgement, judge, told, why
 from trainer.contract import DCGM_LONGEST_S, Expectation, HealthReport
 
 CONFIG = "preflight"
@@ -119,14 +119,24 @@ def _no_node_is_to_blame(
 
 
 def _no_fabric(context: Context, nodes: GpuNodes, seen: Judgement, expectation: Expectation) -> PermanentError:
-    """No single node can be blamed, so none is replaced: the way between them is at fault."""
+    """No single node can be blamed, so none is replaced: the way between them is at fault, or what they share."""
     given = retreat(context, nodes)
+    shown = "; ".join([*(f"{v['node']}: {why(v, expectation.profile)}" for v in seen.verdicts), given])
+    if seen.between == {SHARED_TIER}:
+        return PermanentError(
+            "the shared file system is too slow twice though every node is fit by itself",
+            seen=shown,
+            cure="look at the file system in FSx's console: its state, its throughput, who else uses it; the floor is "
+            "half of what FSx promises for storage.shared, divided by the nodes; then `bivouac run` continues, or "
+            f"`bivouac down {context.spec.campaign}`",
+        )
     return PermanentError(
         "the fabric fails twice though every node is fit by itself",
-        seen="; ".join([*(f"{v['node']}: {why(v, expectation.profile)}" for v in seen.verdicts), given]),
+        seen=shown,
         cure="look at what lies between the nodes: their security group (it must name itself, both ways, for EFA), "
         "one placement group, EFA plugin; a floor of bus bandwidth that this type does not reach is in "
-        f"infra/catalogue/expectations.yaml; then `bivouac run` continues, or `bivouac down {context.spec.campaign}`",
+        "infra/catalogue/expectations.yaml or the spec's preflight.bus_bandwidth_gb_s; then `bivouac run` continues, "
+        f"or `bivouac down {context.spec.campaign}`",
     )
 
 

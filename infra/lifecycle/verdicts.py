@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,15 @@ from typing import Any
 from infra.actions.nodes import NodeFacts
 from trainer.contract import HealthReport, Probe, Verdict
 
-COLLECTIVE = frozenset({"fabric", "all_reduce", "bus_bandwidth_gb_s"})
-"""Probes that all nodes pass or fail together."""
+SHARED_TIER = "shared_throughput"
+COLLECTIVE = frozenset({"fabric", "all_reduce", "bus_bandwidth_gb_s", SHARED_TIER})
+"""Probes of what the nodes have in common: fabric and file system are no node's own, whatever each sees of them."""
+_COMPARED = frozenset({"local_throughput"})
+"""Probes of a node's own hardware whose figure is judged by the gang's where no source states one."""
+_FAR_BELOW = 1 / 3
+"""Of the median: nodes of one type differ by far less, and an array of disks is as slow as its slowest."""
+_COMPARABLE = 3
+"""Nodes; of two that differ nobody can say which is the odd one."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +40,17 @@ class Judgement:
     def fabric(self) -> bool:
         return all(verdict["fabric"] for verdict in self.verdicts)
 
+    @property
+    def between(self) -> set[str]:
+        """Names of the probes that fail for what the nodes have in common."""
+        probes = [probe for verdict in self.verdicts for probe in verdict["probes"]]
+        return {one["name"] for one in probes if one["name"] in COLLECTIVE and one["looked"] and not one["ok"]}
+
 
 def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts]) -> Judgement:
     """A node is judged by its own probes; what only shows between nodes, or on all alike, is nobody's fault."""
     instances = {node.name: node.instance for node in nodes}
+    reports = _compared(reports)
     common = _common(list(reports.values()))
     shared = {(probe.name, probe.seen) for probe in common}
     verdicts = []
@@ -54,6 +69,29 @@ def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts]) -> Ju
         )
     blind = {probe.name: probe for one in reports.values() for probe in one.probes if probe.verdict is Verdict.BLIND}
     return Judgement(tuple(verdicts), common, tuple(blind.values()))
+
+
+def _compared(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
+    """A figure far below the gang's median becomes a failure of the node that shows it."""
+    figures: dict[str, list[float]] = {}
+    for probe in (probe for report in reports.values() for probe in report.probes):
+        if probe.name in _COMPARED and probe.figure is not None:
+            figures.setdefault(probe.name, []).append(probe.figure)
+    floors = {name: statistics.median(all_) * _FAR_BELOW for name, all_ in figures.items() if len(all_) >= _COMPARABLE}
+
+    def judged(probe: Probe) -> Probe:
+        floor = floors.get(probe.name)
+        if floor is None or probe.figure is None or probe.figure >= floor:
+            return probe
+        wanted = f"a third of the gang's median, {floor:.0f} MB/s, or more"
+        return probe.model_copy(
+            update={"ok": False, "wanted": wanted, "cure": "replace the node: one of its disks is slow"}
+        )
+
+    return {
+        node: report.model_copy(update={"probes": tuple(judged(probe) for probe in report.probes)})
+        for node, report in reports.items()
+    }
 
 
 def _common(reports: list[HealthReport]) -> tuple[Probe, ...]:

@@ -129,8 +129,10 @@ def _code(record: Record, state: CampaignState) -> Iterator[Fact]:
         known = bake.get(key)
         yield Fact(name=name, value=str(known) if known else "none yet: it comes with the bake", digest=bool(known))
     if image is not None:
-        packages = {**image.get("base_packages", {}), **image.get("layer_packages", {})}
+        base = image.get("base_packages", {})
+        packages = {**base, **image.get("layer_packages", {})}
+        counted = "in all" if base else "in the layer; the base image's own are as its digest says, and not listed"
         shown = [f"{name} {packages[name]}" for name in SHOWN_PACKAGES if name in packages]
-        yield Fact(name="versions", value=f"{', '.join(shown)}; {len(packages)} packages in all")
+        yield Fact(name="versions", value=f"{', '.join(shown)}; {len(packages)} packages {counted}")
         yield Fact(name="base image", value=f"{image.get('base')} {image.get('base_digest')}", digest=True)
     yield Fact(name="spec digest", value=record.plan.spec_digest, digest=True)

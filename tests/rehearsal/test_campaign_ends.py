@@ -142,6 +142,20 @@ def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_with_a_c
     assert before <= launched and not gpu_instances(camped), "given back, none replaced"
 
 
+def test_a_slow_file_system_replaces_nobody_though_every_node_sees_another_figure(
+    camped: Camp, context: Context
+) -> None:
+    def slow(host: str) -> list[dict[str, Any]]:
+        seen = f"write {sum(host.encode())} MB/s"
+        return [OWN, FABRIC, {"name": "shared_throughput", "ok": False, "seen": seen, "wanted": ">= 2344 MB/s"}]
+
+    ran, before = gang(camped, slow), [e for e in context.store.events() if e.kind == "node.quarantined"]
+    with pytest.raises(PermanentError, match="file system is too slow twice though every node is fit") as refused:
+        preflight.run(context)
+    assert len(ran) == 2 and "FSx" in (refused.value.cure or "") and "2344" in str(refused.value)
+    assert [e for e in context.store.events() if e.kind == "node.quarantined"] == before and not gpu_instances(camped)
+
+
 def test_what_every_node_shows_alike_replaces_nobody_and_names_the_cure(camped: Camp, context: Context) -> None:
     cure = "images/versions.yaml says 580; bake anew, or mend the file"
     old = {"name": "version driver", "ok": False, "seen": "570.1", "wanted": "580", "cure": cure}

@@ -18,6 +18,27 @@ PLANS = (
     Row(
         "preflight-profile-is-known", E, "preflight.profile", {"preflight.profile": "this-machin"}, cure="this-machine"
     ),
+    Row(
+        "the-floor-of-bandwidth-is-one",
+        E,
+        "preflight.bus_bandwidth_share",
+        {**P5EN_BLOCK, "preflight.bus_bandwidth_share": 0.9, "preflight.profile": None},
+        cure="preflight.bus_bandwidth_gb_s",
+    ),
+    Row(
+        "the-floor-of-bandwidth-is-one",
+        E,
+        "preflight.bus_bandwidth_gb_s",
+        {"preflight.bus_bandwidth_share": 0.9, "preflight.bus_bandwidth_gb_s": 0.01},
+        cure="leave one",
+    ),
+    Row(
+        "the-diagnostic-has-its-tools",
+        I,
+        "preflight.dcgm_level",
+        {"target": "aws", "rehearsal": None, "preflight.dcgm_level": 1},
+        cure="trainer.Dockerfile",
+    ),
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 12}, cure="8 or 16"),
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 6}, cure="write 8"),
     Row("heads-divide-the-width", E, "training.model.width", {"training.model.heads": 7}, cure="196"),

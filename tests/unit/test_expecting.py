@@ -6,6 +6,7 @@ import pytest
 
 from infra.catalogue import instance_type, instance_types
 from infra.catalogue.hardware import gpu_expectation
+from infra.catalogue.reading import read
 from infra.lifecycle.expecting import baked_versions, expectation_of, read_versions, shared_floor_mb_s
 from tests.example import example_spec
 
@@ -24,13 +25,31 @@ def test_an_instance_type_is_expected_with_all_its_hardware_and_what_was_baked()
     gpus = wanted.gpus
     assert gpus is not None and (gpus.product, gpus.count, gpus.nvlinks, gpus.nvswitch) == ("H100", 8, 18, True)
     assert (wanted.efa_devices, wanted.dcgm_level, wanted.time_source) == (32, 2, "https://s3.example")
-    assert wanted.versions == {"driver": "580.159.03", "efa": "3.1.0", "aws-ofi-nccl": "1.20.0", "nccl": "2.28.9"}
+    assert wanted.versions == {"driver": "580.159.03", "efa": "3.1.0"}, (
+        "the container's NCCL is no matter of the node image"
+    )
     assert wanted.bus_bandwidth_gb_s == pytest.approx(0.7 * 437)
 
 
 def test_the_share_of_the_profiles_bandwidth_is_the_specs_to_choose() -> None:
     wanted = expectation_of(example_spec(preflight={"bus_bandwidth_share": 0.9}), None, {})
     assert wanted.bus_bandwidth_gb_s == pytest.approx(0.9 * 437)
+
+
+def test_a_type_without_a_measured_figure_is_held_against_the_specs_own() -> None:
+    asked = {"nodes": {"instance_type": "p5en.48xlarge"}, "preflight": {"bus_bandwidth_gb_s": 300}}
+    assert expectation_of(example_spec(**asked), None, {}).bus_bandwidth_gb_s == 300
+    assert expectation_of(example_spec(preflight={"bus_bandwidth_gb_s": 400}), None, {}).bus_bandwidth_gb_s == 400
+
+
+def test_gpudirect_is_asked_for_where_a_source_says_that_the_type_has_it() -> None:
+    def asked(name: str) -> bool:
+        return expectation_of(example_spec(nodes={"instance_type": name}), None, {}).gpudirect
+
+    assert all(asked(name) for name in ("p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge", "p6-b300.48xlarge"))
+    assert not any(asked(name) for name in ("p5.4xlarge", "g6e.48xlarge", "g7e.48xlarge"))
+    known = {item.name for item in instance_types()}
+    assert set(read("expectations")["gpudirect"]["types"]) <= known, "a name that no type has judges nothing"
 
 
 def test_a_rehearsal_holds_this_machine_against_what_it_is() -> None:
@@ -40,15 +59,24 @@ def test_a_rehearsal_holds_this_machine_against_what_it_is() -> None:
 
 
 def test_a_nodes_share_of_the_file_system_follows_from_capacity_tier_and_nodes() -> None:
-    storage = {"shared": {"capacity_gib": 9600, "throughput_mbs_per_tib": 500}}
+    storage = {"shared": {"capacity_gib": 9600, "throughput_mbs_per_tib": 500, "efa": True}}
     four = shared_floor_mb_s(example_spec(storage=storage))
     assert four == pytest.approx(0.5 * 9600 / 1024 * 500 / 4)
     assert shared_floor_mb_s(example_spec(storage=storage, nodes={"count": 8})) == pytest.approx(four / 2)
 
 
+def test_no_node_is_asked_for_more_than_fsx_promises_a_client_or_a_write() -> None:
+    """5 Gbit/s of a server to a client without EFA; scratch writes at half of what it reads."""
+    fast = {"shared": {"capacity_gib": 9600, "throughput_mbs_per_tib": 1000}}
+    assert shared_floor_mb_s(example_spec(storage=fast, nodes={"count": 2})) <= 5000 / 8
+    scratch = {"shared": {"capacity_gib": 2400, "deployment": "SCRATCH_2"}}
+    promised = 2400 / 1024 * 100 / 4
+    assert shared_floor_mb_s(example_spec(storage=scratch)) == pytest.approx(promised / 2)
+
+
 def test_only_what_the_file_of_versions_names_is_held_against_anything() -> None:
     assert baked_versions({}) == {} and baked_versions({"trainer_image": {"packages": []}}) == {}
-    assert set(baked_versions(read_versions())) <= {"driver", "efa", "aws-ofi-nccl", "nccl"}
+    assert set(baked_versions(read_versions())) == {"driver", "efa"}
 
 
 @pytest.mark.parametrize("item", instance_types(), ids=lambda item: item.name)

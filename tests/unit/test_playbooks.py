@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jinja2 import Environment
 
 from infra.lifecycle import playbook
 
@@ -265,3 +266,58 @@ def test_the_container_is_given_every_version_as_an_argument() -> None:
     given = dict(item.split("=", 1) for item in done.stdout.split() if item != "--build-arg")
     assert set(re.findall(r"^ARG (\w+)$", text, re.MULTILINE)) == set(given)
     assert text.count("sha256sum --check") == text.count("curl --fail")
+
+
+@pytest.mark.parametrize(
+    ("lies", "asked_for"),
+    [
+        # EFA's installer from 1.44 on, as AWS's deep learning containers look for it; for NGC it has no other name
+        ("lib/libnccl-net-ofi.so", "lib/libnccl-net.so"),
+        ("lib/libnccl-net.so", "lib/libnccl-net.so"),
+        # up to 1.43: awslabs/awsome-distributed-ai pull 936
+        ("lib/x86_64-linux-gnu/libnccl-net.so", "lib/x86_64-linux-gnu/libnccl-net.so"),
+        ("lib/libnccl-tuner-aws-ofi.so", None),
+    ],
+)
+def test_the_container_has_the_plugin_where_nccl_looks_or_is_not_built(
+    lies: str, asked_for: str | None, tmp_path: Path
+) -> None:
+    text = (ROOT / "images/trainer.Dockerfile").read_text()
+    (step,) = re.findall(r"^RUN (set -e; found=(?:.*\\\n)*.*)$", text, re.MULTILINE)
+    top = tmp_path / "ofi-nccl"
+    (top / lies).parent.mkdir(parents=True)
+    (top / lies).touch()
+    script = step.replace("/opt/amazon/ofi-nccl", str(top))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    if asked_for is None:
+        assert done.returncode == 1 and "no plugin of NCCL" in done.stderr
+        return
+    assert done.returncode == 0 and (top / asked_for).exists(), done.stderr
+    (paths,) = re.findall(r"LD_LIBRARY_PATH=(\S+)", text)
+    assert f"/opt/amazon/ofi-nccl/{Path(asked_for).parent}" in paths.split(":")
+
+
+def test_a_node_image_takes_the_plugin_under_either_name_and_none_without(tmp_path: Path) -> None:
+    top = tmp_path / "ofi-nccl"
+    (top / "lib64").mkdir(parents=True)
+    given = {"nccl_plugin_folders": [str(top / "lib64"), str(top / "lib")], "nccl_conf": str(tmp_path / "nccl.conf")}
+    refused = apply([role("nccl", "configure")], tmp_path / "without", given)
+    assert refused.failure is not None and f"libnccl-net*.so below {top}" in refused.failure
+    (top / "lib64/libnccl-net-ofi.so").touch()
+    assert apply([role("nccl", "configure")], tmp_path / "with", given).failure is None
+    assert (tmp_path / "nccl.conf").exists()
+
+
+@pytest.mark.parametrize("another_system", [True, False])
+def test_the_packages_of_a_builder_are_not_taken_for_those_of_the_base(another_system: bool, tmp_path: Path) -> None:
+    (task,) = [one for one in tasks_of("trainer_image", "install") if "ansible.builtin.shell" in one]
+    given = {"machine": {"dnf": another_system}, "python": sys.executable, "about": str(tmp_path)}
+    # Of the task's script the line that lists the base, as Ansible renders it for this builder.
+    script = task["ansible.builtin.shell"]["cmd"]
+    begin, end = script.index("about="), script.index("--path")
+    text = script[begin:end].rpartition("\n")[0].replace("{{ trainer_image_root }}/opt/bivouac", "{{ about }}")
+    text = Environment().from_string(text.replace("{{ trainer_image_python }}", "{{ python }}")).render(given)
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    listed = json.loads((tmp_path / "base-packages.json").read_text())
+    assert (listed == []) is another_system

@@ -84,6 +84,16 @@ def test_an_interruption_has_its_cause_its_answer_its_seconds_and_its_price(repo
     assert found.usd is not None and found.usd > 0
 
 
+def test_a_report_counts_the_bases_packages_only_where_they_were_listed(report: Make) -> None:
+    def told(base: dict[str, str]) -> str:
+        image = {"base": "b:1", "base_digest": "sha256:0", "base_packages": base, "layer_packages": {"bivouac": "1.0"}}
+        groups = {group.name: group.facts for group in report(image=image).facts}
+        return next(fact.value for fact in groups["Code and image"] if fact.name == "versions")
+
+    assert told({"torch": "2.13.0"}) == "torch 2.13.0, bivouac 1.0; 2 packages in all"
+    assert told({}).startswith("bivouac 1.0; 1 packages in the layer") and "not listed" in told({})
+
+
 def test_repeated_steps_are_compared_bit_by_bit(report: Make) -> None:
     repeats = report().training.repeats
     assert (repeats.first_step, repeats.last_step, repeats.steps) == (41, 46, 6)

@@ -58,9 +58,11 @@ class Expectation(_Frozen):
     """Floor for one node's writing to and reading from the shared tier while all nodes do, 10^6 bytes/s."""
     throughput_mib: int = 0
     """Bytes to write and read for these figures, MiB; 0 measures nothing."""
+    gpudirect: bool = False
+    """Data moves between NIC and GPU memory directly on this type, and NCCL's log must show it."""
     versions: dict[str, str] = {}
-    """Component (`driver`, `nccl`, `libfabric`, `aws-ofi-nccl`, `efa`) -> the version that was baked; a prefix of
-    whole parts is enough, `580` fits 580.159.03."""
+    """Component of the node image (`driver`, `efa`: the kernel's module) -> the version that was baked; a prefix of
+    whole parts is enough, `580` fits 580.159.03. What the container brings is held against the container's own word."""
     dcgm_level: int | None = None
     """Run DCGM's diagnostic at this level (1: seconds, 2: two minutes, 3: half an hour, 4: two hours)."""
     time_source: str | None = None
@@ -82,6 +84,8 @@ class Probe(_Frozen):
     """What to do about it, where that is not plain."""
     looked: bool = True
     """False: the probe could not look; it says nothing about the node."""
+    figure: float | None = None
+    """What was measured where no floor judges it: the gang's nodes are held against each other by it."""
 
     @property
     def verdict(self) -> Verdict:

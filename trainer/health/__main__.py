@@ -13,8 +13,10 @@ from pydantic import ValidationError
 
 from trainer.contract import LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, ExitCode, Expectation, HealthReport, Probe
 from trainer.errors import ConfigError, TrainerError
-from trainer.health import collective, fabrics, gpus, message
+from trainer.health import collective, fabrics, message
+from trainer.health.carried import carried_probes
 from trainer.health.collective import Collective
+from trainer.health.diagnostic import diagnose
 from trainer.health.looking import look
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
@@ -38,7 +40,7 @@ def main() -> int:
     probes += _of_nccl(expectation, seen, place.node_count)
     if expectation.dcgm_level is not None and expectation.gpus is not None:
         # Last: it takes the GPUs for itself, and from level 2 on for minutes.
-        probes.append(gpus.diagnose(expectation.dcgm_level, look))
+        probes.append(diagnose(expectation.dcgm_level, look))
     bandwidth = None if seen.bus_bandwidth_gb_s is None else round(seen.bus_bandwidth_gb_s, 4)
     report = HealthReport(node=place.node_name, probes=tuple(probes), bus_bandwidth_gb_s=bandwidth)
     print(report.model_dump_json(), flush=True)
@@ -52,10 +54,8 @@ def _of_nccl(expectation: Expectation, seen: Collective, nodes: int) -> Iterator
     told = log is not None and bool(log.providers or log.networks)
     # Where the collective broke down before NCCL came to its network, that is no word about the network.
     if expectation.efa_devices and nodes > 1 and (told or seen.error is None):
-        yield fabrics.nccl_probe(log or parse_nccl(""), expectation.efa_devices)
-    for component, wanted in expectation.versions.items():
-        if component != "driver":
-            yield gpus.version_probe(component, fabrics.version_of(component, log, look), wanted)
+        yield fabrics.nccl_probe(log or parse_nccl(""), expectation.efa_devices, expectation.gpudirect)
+    yield from carried_probes(log)
 
 
 def _load(path: Path) -> Expectation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from trainer.health.parsers.fabric import NcclLog
 
 SYSFS = Path("/sys/class/infiniband")
 _CURE = "the launch template's interfaces and the pod's request of vpc.amazonaws.com/efa must both name all of them"
+_NCCL_CURE = (
+    "the image needs aws-ofi-nccl on its library path, the pod its EFA devices and huge pages; for GPUDirect RDMA the "
+    "node needs efa_nv_peermem or DMA-BUF, and nothing may set NCCL_NET_GDR_LEVEL"
+)
 
 
 def efa_probes(wanted: int, look: Look, sysfs: Path = SYSFS) -> Iterator[Probe]:
@@ -52,8 +57,9 @@ def _counted(name: str, devices: tuple[str, ...], wanted: int, where: str) -> Pr
     )
 
 
-def nccl_probe(log: NcclLog, wanted: int) -> Probe:
-    """One verdict: the EFA provider, all devices, and no channel between nodes over anything else.
+def nccl_probe(log: NcclLog, wanted: int, gpudirect: bool = False) -> Probe:
+    """One verdict: the EFA provider, all devices, GPU memory reached directly where the type can, and no channel
+    between nodes over anything else.
 
     `NET/OFI Selected provider is efa, fabric is efa-direct (found N nics)`; a fall back to sockets is ten times slower
     and says so only there.
@@ -61,34 +67,35 @@ def nccl_probe(log: NcclLog, wanted: int) -> Probe:
     wrong = []
     if log.providers != ("efa",):
         wrong.append(f"provider {', '.join(log.providers) or 'none'}")
-    elif log.nics and log.nics != (wanted,):
-        wrong.append(f"found {' and '.join(map(str, log.nics))} devices")
+    elif log.nics != (wanted,):
+        told = f"found {' and '.join(map(str, log.nics))} devices"
+        wrong.append(told if log.nics else "NCCL does not say how many devices it found")
     others = [name for name in (*log.networks, *log.channels) if "Libfabric" not in name]
     if others:
         wrong.append(f"network {', '.join(dict.fromkeys(others))}")
     elif not log.networks and not log.channels:
         wrong.append("NCCL names no network")
     ends = sum(log.channels.values())
+    # In words that all nodes share: where the image lacks it, none of them is to blame.
+    if gpudirect and ends and not log.gdr_channels:
+        wrong.append("no channel between nodes by GPUDirect RDMA: all go through the hosts' memory")
     direct = f", {log.gdr_channels} of {ends} channel ends by GPUDirect" if ends else ""
     using = f"provider efa{' (' + ', '.join(log.fabrics) + ')' if log.fabrics else ''}, {wanted} devices{direct}"
     return Probe(
         name="nccl_efa",
         ok=not wrong,
         seen="; ".join(wrong) or using,
-        wanted=f"provider efa with {wanted} devices and no other network",
-        cure="the image needs aws-ofi-nccl on its library path, the pod its EFA devices and huge pages"
-        if wrong
-        else "",
+        wanted=f"provider efa with {wanted} devices{' by GPUDirect RDMA' if gpudirect else ''} and no other network",
+        cure=_NCCL_CURE if wrong else "",
     )
 
 
-def version_of(component: str, log: NcclLog | None, look: Look) -> str | None:
-    """What runs, by component; None where nothing tells."""
-    if component == "efa":
-        try:
-            return text_of(look("cat", "/sys/module/efa/version"), "efa").strip() or None
-        except CannotLook:
-            return None
-    if log is None:
+def kernel_module(look: Look) -> str | None:
+    """Version of EFA's module in the kernel; None where nothing tells."""
+    try:
+        said = text_of(look("cat", "/sys/module/efa/version"), "efa")
+    except CannotLook:
         return None
-    return {"nccl": log.nccl, "aws-ofi-nccl": log.plugin, "libfabric": log.libfabric}.get(component)
+    # Amazon's own module says 2.17.3g of what its package and installer call 2.17.3.
+    number = re.match(r"\d+(\.\d+)*", said.strip())
+    return number and number[0]

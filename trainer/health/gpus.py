@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from trainer.contract import DCGM_LONGEST_S, GpuExpectation, Probe
+from trainer.contract import GpuExpectation, Probe
 from trainer.health.looking import CannotLook, Look, blind, text_of
-from trainer.health.parsers import dcgm, kernel_log, nvidia_smi
+from trainer.health.parsers import kernel_log, nvidia_smi
 from trainer.health.parsers.nvidia_smi import Gpu, Smi
 
 _REPLACE = "replace the node: nobody repairs a GPU of an EC2 instance"
@@ -180,40 +180,14 @@ def xid_probe(log: str) -> Probe:
     )
 
 
-def diagnose(level: int, look: Look) -> Probe:
-    """DCGM's own diagnostic at this level."""
-    name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
-    try:
-        output = look("dcgmi", "diag", "-r", str(level), "--json", timeout_s=DCGM_LONGEST_S[level])
-        return diagnostic_probe(dcgm.parse(output.text or output.errors), level)
-    except (CannotLook, ValueError) as error:
-        cure = "bake DCGM into the image (it needs nv-hostengine), or leave preflight.dcgm_level out"
-        return blind(name, error, wanted, cure)
-
-
-def diagnostic_probe(seen: dcgm.Diagnostic, level: int) -> Probe:
-    """A diagnostic that skipped everything has seen nothing."""
-    name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
-    if not seen.executed:
-        return blind(name, f"DCGM {seen.version} skipped all of its {len(seen.results)} tests", wanted)
-    failed = [
-        f"{one.test} on GPU {one.gpus}: {' '.join(one.warnings) or one.status}" for one in seen.results if one.failed
-    ]
-    skipped = sorted({one.test for one in seen.results if one.status.startswith("skip")})
-    passed = f"{seen.executed} results, none failed" + (f"; skipped: {', '.join(skipped)}" if skipped else "")
-    return Probe(
-        name=name, ok=not failed, seen="; ".join(failed) or passed, wanted=wanted, cure=_REPLACE if failed else ""
-    )
-
-
-def version_probe(component: str, seen: str | None, wanted: str) -> Probe:
+def version_probe(component: str, seen: str | None, wanted: str, cure: str | None = None) -> Probe:
     """`580` fits 580.159.03, `2.30.4` fits 2.30.4 and not 2.30.40."""
     name = f"version {component}"
     if seen is None:
         return blind(name, "nothing told its version", wanted)
     fits = [*_parts(seen)][: len(_parts(wanted))] == _parts(wanted)
-    cure = f"images/versions.yaml says {wanted}; bake anew, or mend the file" if not fits else ""
-    return Probe(name=name, ok=fits, seen=seen, wanted=wanted, cure=cure)
+    cure = cure or f"images/versions.yaml says {wanted}; bake anew, or mend the file"
+    return Probe(name=name, ok=fits, seen=seen, wanted=wanted, cure="" if fits else cure)
 
 
 def _parts(version: str) -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from trainer.contract import DATA_MANIFEST_NAME, DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, Probe
 from trainer.health.clocks import clock_probes
-from trainer.health.fabrics import efa_probes
-from trainer.health.gpus import gpu_probes
+from trainer.health.fabrics import efa_probes, kernel_module
+from trainer.health.gpus import gpu_probes, version_probe
 from trainer.health.looking import Look
 from trainer.health.throughput import throughput_probes
 
@@ -34,6 +34,8 @@ def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look)
     if expectation.gpus is not None:
         yield from gpu_probes(expectation.gpus, look, expectation.versions.get("driver"))
     yield from efa_probes(expectation.efa_devices, look)
+    if expectation.efa_devices and (module := expectation.versions.get("efa")) is not None:
+        yield version_probe("efa", kernel_module(look), module)
     places = {LOCAL_CHECKPOINTS: local, SHARED_CHECKPOINTS: shared}
     for mount in expectation.mounts:
         yield readable(Path(mount)) if mount == DATA_MOUNT else writable(places.get(mount, Path(mount)))

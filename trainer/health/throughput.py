@@ -1,4 +1,4 @@
-"""How fast a tier takes and gives: a file written and read past the page cache."""
+"""How fast a tier takes and gives: several files at once, written and read past the page cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import mmap
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,11 @@ from trainer.health.looking import blind
 
 _CHUNK = 8 * 2**20
 """Bytes of one call; a multiple of every disk's block, so that O_DIRECT takes it."""
+_STREAMS = 16
+"""Files at once, each by a thread of its own. One stream with one call under way measures the latency of a call: what a
+tier gives is reached by many of them, as the ranks of a node write their shards."""
+_LONGEST_S = 60.0
+"""For the writing, and for the reading: what is not done by then is not waited for."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class Throughput:
 
     write_mb_s: float
     read_mb_s: float
+    mib: int
+    """Written, and read back."""
     direct: bool
     """Past the page cache; False where the file system does not allow it: then the write includes its fsync, and the
     cache was told to drop the file before the read."""
@@ -33,60 +41,85 @@ def throughput_probes(name: str, folder: Path, mib: int, floor_mb_s: float) -> I
     """Nothing when nothing is to be measured."""
     if not mib:
         return
-    wanted = f">= {floor_mb_s:.0f} MB/s" if floor_mb_s else "reported only: the profile has no figure"
+    wanted = f">= {floor_mb_s:.0f} MB/s" if floor_mb_s else "no figure in the profile: held against the gang's nodes"
     try:
         seen = measure(folder, mib)
     except OSError as error:
         yield blind(name, error.strerror or repr(error), wanted)
         return
+    slower = min(seen.write_mb_s, seen.read_mb_s)
     past = "past the page cache" if seen.direct else "through the page cache, synced"
     yield Probe(
         name=name,
-        ok=min(seen.write_mb_s, seen.read_mb_s) >= floor_mb_s,
-        seen=f"write {seen.write_mb_s:.0f}, read {seen.read_mb_s:.0f} MB/s, {mib} MiB {past}",
+        ok=slower >= floor_mb_s,
+        seen=f"write {seen.write_mb_s:.0f}, read {seen.read_mb_s:.0f} MB/s, {seen.mib} MiB {past}",
         wanted=wanted,
+        figure=None if floor_mb_s else round(slower, 1),
     )
 
 
 def measure(folder: Path, mib: int) -> Throughput:
-    """Write, sync, read and remove a file of `mib` MiB (rounded up to whole chunks). Raises OSError."""
+    """Write, sync, read and remove files of together `mib` MiB (rounded up to whole chunks). Raises OSError."""
     chunks = max(1, -(-mib * 2**20 // _CHUNK))
-    path = folder / f".bivouac-throughput-{uuid.uuid4().hex}"
-    with mmap.mmap(-1, _CHUNK) as buffer:  # anonymous memory begins at a page, as O_DIRECT wants it
-        buffer.write(os.urandom(2**20) * (_CHUNK // 2**20))
+    streams = min(_STREAMS, chunks)
+    shares = [chunks // streams + (number < chunks % streams) for number in range(streams)]
+    paths = [folder / f".bivouac-throughput-{uuid.uuid4().hex}" for _ in shares]
+    with mmap.mmap(-1, _CHUNK) as content, ThreadPoolExecutor(streams) as pool:  # pages, as O_DIRECT wants them
+        content.write(os.urandom(2**20) * (_CHUNK // 2**20))
         try:
             try:
-                return _measured(path, buffer, chunks, os.O_DIRECT)
+                return _measured(pool, paths, shares, content, os.O_DIRECT)
             except OSError:
-                return _measured(path, buffer, chunks, 0)
+                return _measured(pool, paths, shares, content, 0)
         finally:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+            for path in paths:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
 
 
-def _measured(path: Path, buffer: mmap.mmap, chunks: int, flag: int) -> Throughput:
-    size = chunks * _CHUNK
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flag, 0o600)
-    try:
-        began = time.monotonic()
-        for _ in range(chunks):
-            _whole(os.write(file, buffer))
-        os.fsync(file)
-        written = time.monotonic() - began
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(file)
-    file = os.open(path, os.O_RDONLY | flag)
-    try:
-        began = time.monotonic()
-        for _ in range(chunks):
-            _whole(os.readv(file, [buffer]))
-        read = time.monotonic() - began
-    finally:
-        os.close(file)
-    return Throughput(size / max(written, 1e-9) / 1e6, size / max(read, 1e-9) / 1e6, bool(flag))
+def _measured(
+    pool: ThreadPoolExecutor, paths: list[Path], shares: list[int], content: mmap.mmap, flag: int
+) -> Throughput:
+    def write(path: Path, chunks: int, until: float) -> int:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flag, 0o600)
+        try:
+            done = _repeated(lambda: os.write(file, content), chunks, until)
+            os.fsync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
+        return done
+
+    def read(path: Path, chunks: int, until: float) -> int:
+        file = os.open(path, os.O_RDONLY | flag)
+        try:
+            with mmap.mmap(-1, _CHUNK) as into:
+                return _repeated(lambda: os.readv(file, [into]), chunks, until)
+        finally:
+            os.close(file)
+
+    written, write_mb_s = _timed(pool, write, paths, shares)
+    _, read_mb_s = _timed(pool, read, paths, written)
+    return Throughput(write_mb_s, read_mb_s, sum(written) * _CHUNK // 2**20, bool(flag))
 
 
-def _whole(count: int) -> None:
-    if count != _CHUNK:
-        raise OSError(None, f"{count} of {_CHUNK} bytes in one call")
+def _timed(
+    pool: ThreadPoolExecutor, work: Callable[[Path, int, float], int], paths: list[Path], shares: list[int]
+) -> tuple[list[int], float]:
+    """Chunks that each stream did, and 10^6 bytes/s of all together. Raises the first OSError, once all have ended."""
+    began = time.monotonic()
+    futures = [pool.submit(work, path, share, began + _LONGEST_S) for path, share in zip(paths, shares, strict=True)]
+    failed = next((error for error in [one.exception() for one in futures] if error is not None), None)
+    if failed is not None:
+        raise failed
+    done = [one.result() for one in futures]
+    return done, sum(done) * _CHUNK / max(time.monotonic() - began, 1e-9) / 1e6
+
+
+def _repeated(call: Callable[[], int], chunks: int, until: float) -> int:
+    for number in range(chunks):
+        if number and time.monotonic() > until:
+            return number
+        if (count := call()) != _CHUNK:
+            raise OSError(None, f"{count} of {_CHUNK} bytes in one call")
+    return chunks

@@ -1,0 +1,94 @@
+"""DCGM's own diagnostic: the engine that it needs runs in this pod, from before it until after it."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainer.contract import DCGM_LONGEST_S, Probe
+from trainer.health.looking import CannotLook, Look, blind
+from trainer.health.parsers import dcgm
+
+_CURE = (
+    "image.base must hold DCGM (images/trainer.Dockerfile installs it; the node's own is not in the pod), "
+    "or leave preflight.dcgm_level out"
+)
+_REPLACE = "replace the node: nobody repairs a GPU of an EC2 instance"
+_STARTING_S = 60.0
+"""For the engine to find its GPUs."""
+_ENDING_S = 20.0
+_POLL_S = 0.1
+
+
+def diagnose(level: int, look: Look) -> Probe:
+    """`dcgmi diag` at this level, with an engine of its own that is gone afterwards."""
+    name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
+    try:
+        with engine() as host:
+            longest = DCGM_LONGEST_S[level]
+            output = look("dcgmi", "diag", "--host", host, "-r", str(level), "--json", timeout_s=longest)
+        return diagnostic_probe(dcgm.parse(output.text or output.errors), level)
+    except (CannotLook, ValueError) as error:
+        return blind(name, error, wanted, _CURE)
+
+
+@contextmanager
+def engine() -> Iterator[str]:
+    """DCGM's engine on a socket of its own; gives the address for `--host`. Raises `CannotLook` when it does not come.
+
+    Not on its usual port: whoever else asks an engine on this host must neither answer nor be answered.
+    """
+    with tempfile.TemporaryDirectory(prefix="bivouac-dcgm-") as folder:
+        socket, log = Path(folder, "socket"), Path(folder, "log")
+        command = ["nv-hostengine", "--no-daemon", "--domain-socket", str(socket)]
+        command += ["--pid", str(Path(folder, "pid")), "--log-filename", str(log)]
+        said = Path(folder, "said")
+        with said.open("wb") as words:
+            try:
+                running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
+            except OSError as error:
+                raise CannotLook(f"nv-hostengine: {error.strerror or error}: DCGM is not in the image") from error
+        try:
+            _await(running, socket, said)
+            yield f"unix://{socket}"
+        finally:
+            _end(running)
+
+
+def _await(running: subprocess.Popen[bytes], socket: Path, said: Path) -> None:
+    until = time.monotonic() + _STARTING_S
+    while not socket.is_socket():
+        words = " ".join(said.read_text(errors="replace").split())[-160:] or "without a word"
+        if running.poll() is not None:
+            raise CannotLook(f"nv-hostengine ended with {running.returncode}: {words}")
+        if time.monotonic() > until:
+            raise CannotLook(f"nv-hostengine does not listen after {_STARTING_S:.0f} s: {words}")
+        time.sleep(_POLL_S)
+
+
+def _end(running: subprocess.Popen[bytes]) -> None:
+    running.terminate()
+    try:
+        running.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        running.wait()
+
+
+def diagnostic_probe(seen: dcgm.Diagnostic, level: int) -> Probe:
+    """A diagnostic that skipped everything has seen nothing."""
+    name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
+    if not seen.executed:
+        return blind(name, f"DCGM {seen.version} skipped all of its {len(seen.results)} tests", wanted)
+    failed = [
+        f"{one.test} on GPU {one.gpus}: {' '.join(one.warnings) or one.status}" for one in seen.results if one.failed
+    ]
+    skipped = sorted({one.test for one in seen.results if one.status.startswith("skip")})
+    passed = f"{seen.executed} results, none failed" + (f"; skipped: {', '.join(skipped)}" if skipped else "")
+    return Probe(
+        name=name, ok=not failed, seen="; ".join(failed) or passed, wanted=wanted, cure=_REPLACE if failed else ""
+    )
