@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 from aws_fakes import fake_site, until
+from campaign_world import node_of
 from lightkube.resources.core_v1 import ConfigMap
 from rich.console import Console
 from steward_world import GANG_OF, Camp, Fuse, steward_camp
@@ -48,7 +49,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         with steward_camp(
             site, tmp_path_factory.mktemp("shared"), lambda s, name: _pitch(s, Names(name)), **SPEC
         ) as camp:
+            camp.api.nodes = lambda: [_with_a_gpu(node_of(one)) for one in gpu_nodes(camp)]
             yield camp
+
+
+def _with_a_gpu(node: dict[str, Any]) -> dict[str, Any]:
+    node["metadata"]["labels"]["bivouac.dev/pool"] = "gpu"
+    node["status"]["allocatable"]["nvidia.com/gpu"] = "1"
+    return node
 
 
 @pytest.fixture
@@ -61,6 +69,9 @@ def context(made: Camp, tmp_path: Path, said: StringIO, monkeypatch: pytest.Monk
     """A driver before its nodes; its patience with the API server is short."""
     monkeypatch.setattr(cluster, "PATIENCE_S", 0.6, raising=False)
     made.forget()
+    instances = [one.settings["instance_id"] for one in gpu_nodes(made)]
+    name = {"Key": "Name", "Value": Names(made.spec.campaign).gpu_group}
+    made.site.client("ec2").create_tags(Resources=instances, Tags=[name])
     with opened(made.spec, make_plan(made.spec, survey(made.spec)), Console(file=said, width=400), None) as one:
         one.results = tmp_path
         one.outputs[Stage.BAKE] = {"image": "base@sha256:0", "code": "c", "manifest": "none"}
@@ -74,7 +85,7 @@ def nodes_of(context: Context) -> GpuNodes:
 
 
 def gpu_nodes(made: Camp) -> list[Any]:
-    return [one for one in made.site.alive() if one.settings["capacity"]]
+    return [one for one in made.site.alive() if "eks:nodegroup-name" in one.settings["tags"]]
 
 
 def test_a_dropped_connection_is_no_end_of_a_wait(made: Camp, context: Context) -> None:
@@ -107,15 +118,12 @@ def test_an_api_server_that_stays_away_is_said_and_the_nodes_are_given_back(made
 def test_a_health_check_that_cannot_be_started_gives_the_nodes_back(
     made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nobody(name: str, **_: Any) -> Any:
-        made.api.dropping = 10_000
-
-    monkeypatch.setattr(context.store, "append", lambda kind, **_: None)
-    wait = capacity.wait_for_nodes
+    """Gone for good between the nodes' coming and their check."""
+    wait = preflight.wait_for_nodes
 
     def then_gone(context: Context, nodes: GpuNodes) -> Any:
         fit = wait(context, nodes)
-        nobody("")
+        made.api.dropping = 10_000
         return fit
 
     monkeypatch.setattr(preflight, "wait_for_nodes", then_gone)
