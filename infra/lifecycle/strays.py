@@ -19,7 +19,7 @@ from infra.errors import LeaseHeld
 from infra.events import Stage
 from infra.lifecycle.certify import survey_all
 from infra.lifecycle.looks import Evidence, Thing
-from infra.lifecycle.opening import DRIVER_LEASE, LEASE_TTL, holder_of
+from infra.lifecycle.opening import DRIVER_LEASE, driver_lease, holder_of
 from infra.lifecycle.sweep import Left, Swept, order, remove
 from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, buckets
 from infra.progress import Progress
@@ -151,7 +151,7 @@ def clear(keeper: Keeper, wanted: list[Stray]) -> Swept:
 
 
 def _take(keeper: Keeper, campaign: str, held: ExitStack) -> bool:
-    lease = keeper.store(campaign).lease(DRIVER_LEASE, LEASE_TTL)
+    lease = driver_lease(keeper.store(campaign), keeper.account)
     try:
         lease.acquire()
     except LeaseHeld:
