@@ -153,6 +153,16 @@ class CampaignStore:
             )
 
 
+class Lapse(BaseModel):
+    """A holder whose engine may have left its lock: killed, cut off, or itself forced to end the engine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    holder: Holder
+    until: datetime
+    """When its time was over, by its own machine's clock; that clock also dates the locks its engines took."""
+
+
 class LeaseRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -160,8 +170,8 @@ class LeaseRecord(BaseModel):
     renewed_at: datetime
     ttl_s: float
     released: bool = False
-    lapsed: tuple[Holder, ...] = ()
-    """Earlier holders that never gave it back, newest first: what they began may still lie about."""
+    lapsed: tuple[Lapse, ...] = ()
+    """Newest first, as far as they are remembered: what these holders began may still lie about."""
 
 
 class Found(NamedTuple):
@@ -194,8 +204,10 @@ class Lease:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost: str | None = None
-        self.lapsed: tuple[Holder, ...] = ()
-        """Earlier holders that never gave it back, as far as the lease remembers."""
+        self.lapsed: tuple[Lapse, ...] = ()
+        """Earlier holders that left unclean, as far as the lease remembers."""
+        self.unclean = False
+        """An engine of ours was ended by force: set before that, told to our successors at release."""
         self.acquired = 0.0
         """When we took it, in seconds of CLOCK_BOOTTIME."""
 
@@ -233,12 +245,15 @@ class Lease:
                         f"(its lease runs out after {record.ttl_s:.0f} s)",
                     )
                 previous = record.holder
-                self.lapsed = (previous, *record.lapsed)[:_LAPSED_KEPT]
+                self._remember(previous, record.renewed_at + timedelta(seconds=record.ttl_s))
         self._write(released=False)
         self.acquired = _monotonic()
         self._thread = threading.Thread(target=self._renew, name=f"lease-{self.role}", daemon=True)
         self._thread.start()
         return previous
+
+    def _remember(self, holder: Holder, until: datetime) -> None:
+        self.lapsed = (Lapse(holder=holder, until=until), *self.lapsed)[:_LAPSED_KEPT]
 
     def check(self) -> None:
         if self._lost is None and _monotonic() - self._renewed > self.ttl.total_seconds():
@@ -255,6 +270,8 @@ class Lease:
         if self._thread is not None:
             self._thread.join(timeout=5)
         if self._etag is not None and self._lost is None:
+            if self.unclean:
+                self._remember(self.holder, datetime.now(UTC))
             try:
                 self._write(released=True)
             except (ClientError, BotoCoreError, LeaseLost, LeaseHeld):
