@@ -72,8 +72,10 @@ class LeashedCommand(auto.PulumiCommand):
                 self._attend(process, readers, watcher, mark)
         finally:
             if watcher is not None:
-                # Our own end of it may have been interrupted too, by a third Ctrl-C.
-                watcher.let_go(ended=process is None or process.poll() is not None)
+                # Our own end of it may have been interrupted too, by a third Ctrl-C: then the leash ends it.
+                ended = process is None or process.poll() is not None
+                self._mark_unclean(not ended)
+                watcher.let_go(ended)
         result = auto.CommandResult(stdout=readers[0].text(), stderr=readers[1].text(), code=process.returncode)
         if process.returncode != 0:
             raise create_command_error(result)
@@ -93,14 +95,17 @@ class LeashedCommand(auto.PulumiCommand):
                     process.send_signal(2)
                 self._wait(process, readers, watcher)
             except BaseException:
-                # It leaves its lock; a driver on another machine cannot see that its process is gone.
-                for lease in self.leases:
-                    lease.unclean = True
+                self._mark_unclean(True)
                 leash.end(mark, 0.0)
                 raise
             raise
         finally:
             _finish(process, readers)
+
+    def _mark_unclean(self, unclean: bool) -> None:
+        """An engine ended by force leaves its lock; a driver on another machine cannot see that its process is gone."""
+        for lease in self.leases:
+            lease.unclean |= unclean
 
     def _wait(self, process: subprocess.Popen[str], readers: list[_Reader], watcher: _Leash) -> None:
         while process.poll() is None:
