@@ -100,7 +100,8 @@ class LeashedCommand(auto.PulumiCommand):
                 raise
             raise
         finally:
-            _finish(process, readers)
+            if process.poll() is not None:
+                _finish(process, readers)
 
     def _mark_unclean(self, unclean: bool) -> None:
         """An engine ended by force leaves its lock; a driver on another machine cannot see that its process is gone."""
