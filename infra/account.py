@@ -31,6 +31,7 @@ _SIGNED = {"s3": Config(signature_version="s3v4")}
 _READS = ("Get", "List", "Describe", "Head", "Assume", "BatchGet", "BatchCheck", "Select", "Simulate", "Lookup")
 """Operations whose names begin so change nothing."""
 _LEASES = "/leases/"
+_LEASE_TRIES = 2
 
 
 @cache
@@ -59,6 +60,19 @@ class Account:
                 made = self._clients[service] = self.session.client(service, config=config)
                 made.meta.events.register("before-send", self._before_send)
             return self._clients[service]
+
+    def lease_client(self, ttl: timedelta) -> Any:
+        """S3 for leases of this life alone: two tries, each with `ttl`/10 to connect and `ttl`/5 for its answer.
+
+        The client for all else waits a minute for an answer, twice the life of a lease: one socket that hangs would
+        lose it. Nothing is asked before its requests: each write of a lease is conditional, so it guards itself.
+        """
+        connect, read = ttl.total_seconds() / 10, ttl.total_seconds() / 5
+        quick = Config(
+            retries={"mode": "standard", "total_max_attempts": _LEASE_TRIES}, connect_timeout=connect, read_timeout=read
+        )
+        with self._lock:
+            return self.session.client("s3", config=_SIGNED["s3"].merge(quick))
 
     def _before_send(self, event_name: str, request: Any, **_: Any) -> None:
         """A process that was stopped wakes up anywhere, also between a look at its lease and the call behind it."""

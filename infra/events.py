@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
     STAGE_STARTED = "stage.started"  # stage
     STAGE_FINISHED = "stage.finished"  # stage, seconds, outputs
-    STAGE_FAILED = "stage.failed"  # stage, error
+    STAGE_FAILED = "stage.failed"  # stage, error, cut_off (no GPU node was given back)
     DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous
     NODE_VERDICT = "node.verdict"  # node, instance, fit, probes
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
@@ -128,7 +128,7 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"running_stage": None, "finished_stages": done}
         case Kind.STAGE_FAILED:
             change = {"running_stage": None}
-            if data["stage"] == Stage.PREFLIGHT:
+            if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
                 change["gpu_nodes_up"] = False
         case Kind.ATTEMPT_LAUNCHED:
             change = {"attempts": (*state.attempts, {**data, "launched_at": event.at})}

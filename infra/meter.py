@@ -56,7 +56,7 @@ def _after(event: Event, base: bool, up: bool) -> tuple[bool, bool]:
             return True, up or stage == Stage.PREFLIGHT
         case Kind.STAGE_FINISHED if stage == Stage.TEARDOWN:
             return False, False
-        case Kind.STAGE_FAILED if stage == Stage.PREFLIGHT:
+        case Kind.STAGE_FAILED if stage == Stage.PREFLIGHT and not event.data.get("cut_off"):
             return base, False
         case Kind.NODES_AT_ZERO:
             return base, False

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict
 
 from infra.errors import LeaseHeld, LeaseLost, UserError
@@ -131,8 +131,9 @@ class CampaignStore:
                 return []
             raise
 
-    def lease(self, role: str, ttl: timedelta, holder: Holder | None = None) -> Lease:
-        return Lease(self, role, ttl, holder or Holder.this_process())
+    def lease(self, role: str, ttl: timedelta, holder: Holder | None = None, s3: Any = None) -> Lease:
+        """`s3`: a client whose tries are short against `ttl`, for who holds the lease; onlookers need none."""
+        return Lease(self, role, ttl, holder or Holder.this_process(), s3 or self.s3)
 
     def claim_spec(self, spec_json: str, name: str = "spec.json") -> None:
         """Store the spec of a new campaign; refuse another spec under a name in use. `name`: of the one in force.
@@ -154,6 +155,16 @@ class CampaignStore:
             )
 
 
+class Lapse(BaseModel):
+    """A holder whose engine may have left its lock: killed, cut off, or itself forced to end the engine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    holder: Holder
+    until: datetime
+    """When its time was over, by its own machine's clock; that clock also dates the locks its engines took."""
+
+
 class LeaseRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -161,8 +172,8 @@ class LeaseRecord(BaseModel):
     renewed_at: datetime
     ttl_s: float
     released: bool = False
-    lapsed: tuple[Holder, ...] = ()
-    """Earlier holders that never gave it back, newest first: what they began may still lie about."""
+    lapsed: tuple[Lapse, ...] = ()
+    """Newest first, as far as they are remembered: what these holders began may still lie about."""
 
 
 class Found(NamedTuple):
@@ -181,18 +192,24 @@ class Lease:
 
     `check()` before every mutation: it raises `LeaseLost` once the lease is not provably ours any more, judged by
     our own monotonic time since the last renewal, so that a process that was stopped and continued stops touching.
+
+    It is renewed every `ttl`/4; a renewal that failed is tried again after `ttl`/20. With a client of two tries, each
+    of `ttl`/5 (`Account.lease_client`), both may hang to their end (`ttl`/4 + 2 `ttl`/5, and a second between them),
+    and the third still has its whole time before the lease runs out, for any `ttl` of 10 s or more.
     """
 
-    def __init__(self, store: CampaignStore, role: str, ttl: timedelta, holder: Holder) -> None:
-        self.store, self.role, self.ttl, self.holder = store, role, ttl, holder
+    def __init__(self, store: CampaignStore, role: str, ttl: timedelta, holder: Holder, s3: Any) -> None:
+        self.store, self.role, self.ttl, self.holder, self.s3 = store, role, ttl, holder, s3
         self.key = f"{store.prefix}/leases/{role}.json"
         self._etag: str | None = None
         self._renewed = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost: str | None = None
-        self.lapsed: tuple[Holder, ...] = ()
-        """Earlier holders that never gave it back, as far as the lease remembers."""
+        self.lapsed: tuple[Lapse, ...] = ()
+        """Earlier holders that left unclean, as far as the lease remembers."""
+        self.unclean = False
+        """An engine of ours was ended by force: set before that, told to our successors at release."""
         self.acquired = 0.0
         """When we took it, in seconds of CLOCK_BOOTTIME."""
 
@@ -203,7 +220,7 @@ class Lease:
 
     def current(self) -> Found | None:
         try:
-            answer = self.store.s3.get_object(Bucket=self.store.bucket, Key=self.key)
+            answer = self.s3.get_object(Bucket=self.store.bucket, Key=self.key)
         except ClientError as error:
             if is_missing(error):
                 return None
@@ -230,12 +247,15 @@ class Lease:
                         f"(its lease runs out after {record.ttl_s:.0f} s)",
                     )
                 previous = record.holder
-                self.lapsed = (previous, *record.lapsed)[:_LAPSED_KEPT]
+                self._remember(previous, record.renewed_at + timedelta(seconds=record.ttl_s))
         self._write(released=False)
         self.acquired = _monotonic()
         self._thread = threading.Thread(target=self._renew, name=f"lease-{self.role}", daemon=True)
         self._thread.start()
         return previous
+
+    def _remember(self, holder: Holder, until: datetime) -> None:
+        self.lapsed = (Lapse(holder=holder, until=until), *self.lapsed)[:_LAPSED_KEPT]
 
     def check(self) -> None:
         if self._lost is None and _monotonic() - self._renewed > self.ttl.total_seconds():
@@ -252,12 +272,22 @@ class Lease:
         if self._thread is not None:
             self._thread.join(timeout=5)
         if self._etag is not None and self._lost is None:
+            if self.unclean:
+                self._remember(self.holder, datetime.now(UTC))
             try:
                 self._write(released=True)
-            except (ClientError, LeaseLost, LeaseHeld):
+            except (ClientError, BotoCoreError, LeaseLost, LeaseHeld):
                 self._lost = "gone at release"
 
     def _write(self, *, released: bool) -> None:
+        """Raises `LeaseHeld` where another holder was quicker."""
+        for _ in range(_RACES):
+            if self._written(released):
+                return
+        raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
+
+    def _written(self, released: bool) -> bool:
+        """One conditional write; false where an earlier one of ours had landed unheard: now it is known."""
         record = LeaseRecord(
             holder=self.holder,
             renewed_at=datetime.now(UTC),
@@ -268,36 +298,44 @@ class Lease:
         condition: dict[str, str] = {"IfMatch": self._etag} if self._etag else {"IfNoneMatch": "*"}
         begun = _monotonic()
         try:
-            answer = self.store.s3.put_object(
+            answer = self.s3.put_object(
                 Bucket=self.store.bucket, Key=self.key, Body=record.model_dump_json().encode(), **condition
             )
         except ClientError as error:
-            if is_precondition_failure(error):
-                found = self.current()
-                if found is not None and found.record == record:
-                    # Our own write landed, only its answer was lost, and the client tried again.
-                    self._etag, self._renewed = found.etag, begun
-                    return
-                raise LeaseHeld(
-                    f"another {self.role} of {self.store.campaign} was quicker",
-                    seen=found.record.holder if found else "nobody",
-                    cure="watch it with `bivouac status`",
-                ) from error
-            raise
+            if not is_precondition_failure(error):
+                raise
+            found = self.current()
+            if found is not None and found.record == record:
+                # Our own write landed, only its answer was lost, and the client tried again.
+                self._etag, self._renewed = found.etag, begun
+                return True
+            if found is not None and found.record.holder == self.holder and not found.record.released:
+                # An earlier one landed of which no try ever heard; this one failed by it, or (409) raced with it.
+                self._etag = found.etag
+                return False
+            raise LeaseHeld(
+                f"another {self.role} of {self.store.campaign} was quicker",
+                seen=found.record.holder if found else "nobody",
+                cure="watch it with `bivouac status`",
+            ) from error
         self._etag, self._renewed = answer["ETag"], begun
+        return True
 
     def _renew(self) -> None:
-        while not self._stop.wait(self.ttl.total_seconds() / 3):
+        pause = self.ttl / 4
+        while not self._stop.wait(pause.total_seconds()):
+            pause = self.ttl / 20
             try:
                 self.check()
                 self._write(released=False)
+                pause = self.ttl / 4
             except LeaseLost:
                 return  # `check` keeps why
             except LeaseHeld as error:
                 self._lost = str(error)
                 return
             except Exception as error:
-                # S3 out of reach: `check` judges by age; the next round tries again.
+                # S3 out of reach: `check` judges by age; the next round tries again, soon.
                 log.info("the %s lease was not renewed, that is tried again: %s", self.role, error)
                 continue
 

@@ -9,6 +9,7 @@ import threading
 import time
 
 import httpx2
+from botocore.exceptions import BotoCoreError, ClientError
 from lightkube import Client, KubeConfig
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.models import Cluster, User
@@ -23,10 +24,20 @@ JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jo
 
 TOKEN_RENEWAL_S = 600.0
 """EKS lets a token live 15 minutes."""
+OF_WORLD = (ClientError, BotoCoreError, httpx2.HTTPError)
+"""What AWS and the API server answer, or that they do not: `ApiError` is an `HTTPError`, a lost connection too."""
+PATIENCE_S = 15.0
+"""For an API server that cannot be reached, per request; botocore is as patient with AWS."""
+_READS = ("GET", "HEAD", "OPTIONS")
 
 
 class TokenTransport(httpx2.HTTPTransport):
-    """Puts a token that still lives on every request: a client made once outlives many tokens."""
+    """Puts a token that still lives on every request: a client made once outlives many tokens.
+
+    Before each request that changes something the account's guard is asked, as it is before each such call to AWS. A
+    request whose connection fails is sent again, for up to `PATIENCE_S` after it was first sent: said twice, every
+    write of ours does what it does once (a creation answers that it is there, a deletion that nothing is).
+    """
 
     def __init__(self, account: Account, cluster: str, verify: ssl.SSLContext | bool) -> None:
         super().__init__(verify=verify, trust_env=False)
@@ -35,8 +46,18 @@ class TokenTransport(httpx2.HTTPTransport):
         self._lock = threading.Lock()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        request.headers["Authorization"] = f"Bearer {self._current()}"
-        return super().handle_request(request)
+        until, pause = time.monotonic() + PATIENCE_S, 0.5
+        while True:
+            request.headers["Authorization"] = f"Bearer {self._current()}"
+            if self._account.guard is not None and request.method not in _READS:
+                self._account.guard()
+            try:
+                return super().handle_request(request)
+            except httpx2.TransportError:
+                if time.monotonic() + pause > until:
+                    raise
+                time.sleep(pause)
+                pause *= 2
 
     def _current(self) -> str:
         # This clock goes on while the machine sleeps, as the token's life does.
@@ -99,6 +120,14 @@ def kubeconfig(account: Account, cluster: str) -> dict[str, object]:
             }
         ],
     }
+
+
+def may_pass(error: httpx2.HTTPError) -> bool:
+    """Whether the same question may be answered later: nobody answered, or a server that is overloaded or restarts."""
+    if isinstance(error, httpx2.HTTPStatusError):
+        code = error.response.status_code if error.response is not None else 0
+        return code == 429 or code >= 500
+    return isinstance(error, httpx2.TransportError)
 
 
 def is_gone(error: ApiError) -> bool:

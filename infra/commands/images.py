@@ -36,7 +36,7 @@ def images_command(
         _show(found, quiet)
     else:
         # While it is held no bake brings the foundation up, and nobody else removes.
-        with foundation_held(store, shelf.progress) as lease:
+        with foundation_held(store, account, shelf.progress) as lease:
             account.guard = lease.check
             found = _look(shelf, keep, older_than)
             _show(found, quiet)

@@ -11,11 +11,10 @@ from infra.checks import Level, failed
 from infra.commands.check import checked, show
 from infra.errors import UserError
 from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
-from infra.lifecycle.relaunch import difference, refuse_unfit, relaunch, taken_up
+from infra.lifecycle.relaunch import committed_step, difference, refuse_unfit, relaunch, taken_up
 from infra.lifecycle.stages import run_campaign
 from infra.plan import Plan, make_plan
 from infra.spec import Spec
-from infra.store import LIVE
 from infra.terminal import agreed
 
 
@@ -26,21 +25,18 @@ def relaunch_command(campaign: str, region: str, path: Path | None, now: bool, y
     new, plan = (old, stored_plan(store, old)) if path is None else _mended(path, old, console)
     diff = difference(old, new)
     state = store.state()
-    live = store.get_json(LIVE) or {}
-    ends = [int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts]
-    committed = max([*ends, int(live.get("committed_step", -1))])
     going_on = path is not None and taken_up(state, diff, now)
     if going_on:
         console.print(f"configuration {state.version}, with this spec, is in force already: going on with it")
     else:
-        refuse_unfit(state, diff, committed, now)
+        refuse_unfit(state, diff, committed_step(store, state), now)
     for one in diff:
         console.print(f"{one.field}: {one.old} -> {one.new}", markup=False)
     if target.spends(new) and not yes and not going_on and not agreed("Relaunch?", console):
         raise UserError("nothing was relaunched", seen="no", cure="answer yes, or give --yes")
     with opened(old, stored_plan(store, old), console, target.about()) as context:
         if not going_on:
-            relaunch(context, new, plan, diff)
+            relaunch(context, new, plan, diff, now)
         run_campaign(context)
         outcome = context.state().outcome
         console.print(f"report: {context.results / 'report.html'}")

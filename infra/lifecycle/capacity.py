@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+import httpx2
+
 from infra import catalogue
+from infra.actions.cluster import may_pass
 from infra.actions.nodes import GpuNodes, Launched, NodeFacts
 from infra.errors import PermanentError
 from infra.lifecycle.context import Context
@@ -25,11 +28,16 @@ def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
     devices = catalogue.instance_type(spec.nodes.instance_type).accelerators
     fit, since = list[NodeFacts](), datetime.now(UTC)
     for turn, _ in enumerate(context.turns(spec.recovery.capacity_timeout.total_seconds())):
-        fit = [node for node in nodes.facts() if node.fit and node.accelerators >= devices]
-        if len(fit) >= wanted:
-            return fit
-        # Every few seconds what AWS says of the missing ones: an hour of silence helps nobody.
-        why = _why_missing(nodes, fit, since) if turn % 10 == 5 else why
+        try:
+            fit = [node for node in nodes.facts() if node.fit and node.accelerators >= devices]
+            if len(fit) >= wanted:
+                return fit
+            # Every few seconds what AWS says of the missing ones: an hour of silence helps nobody.
+            why = _why_missing(nodes, fit, since) if turn % 10 == 5 else why
+        except httpx2.HTTPError as error:
+            if not may_pass(error):
+                raise
+            why = f"; could not look, the cluster does not answer: {error}"[:200]
         context.progress.step(f"{len(fit)} of {wanted} nodes ready{why}")
     raise _give_back(context, nodes, fit, since)
 
@@ -51,14 +59,24 @@ def retreat(context: Context, nodes: GpuNodes) -> str:
     return said if before else "no instance ever came, nothing was paid for GPU nodes"
 
 
+def see_the_cluster(context: Context) -> str:
+    """The cure where the API server does not answer."""
+    return f"see that the cluster answers: `bivouac shell {context.spec.campaign} -- kubectl get nodes`"
+
+
 def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: datetime) -> PermanentError:
-    spec, said = context.spec, list(nodes.refusals(since))
-    lost = _not_joined(nodes, fit)
+    spec, said, unseen = context.spec, list(nodes.refusals(since)), dict[str, None]()
+    try:
+        lost = _not_joined(nodes, fit)
+    except httpx2.HTTPError as error:  # nodes that nobody can see bill all the same
+        lost, unseen[see_the_cluster(context)] = [], None
+        said.append(f"could not look which nodes have joined, the cluster does not answer: {error}")
     for one in lost:
         ran = (datetime.now(UTC) - one.at).total_seconds()
         said.append(f"{one.instance} runs since {ran:.0f} s and has not joined; console: {nodes.console(one.instance)}")
     given = retreat(context, nodes)
     cures = dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in (Cause.QUOTA, Cause.CAPACITY))
+    cures |= unseen
     if lost:
         cures["compare the launch template's NodeConfig, the node role's access entry and the subnet's way out"] = None
     return PermanentError(

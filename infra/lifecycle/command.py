@@ -47,6 +47,7 @@ class LeashedCommand(auto.PulumiCommand):
         leashed = bool(args) and args[0] in _LEASHED
         environment = {**os.environ, **additional_env, "PULUMI_AUTOMATION_API": "true"}
         watcher = _Leash(mark, self.leases) if leashed else None
+        process: subprocess.Popen[str] | None = None
         try:
             # A session of its own: the terminal's Ctrl-C comes to the driver, which passes it on when it is right.
             process = subprocess.Popen(
@@ -71,7 +72,10 @@ class LeashedCommand(auto.PulumiCommand):
                 self._attend(process, readers, watcher, mark)
         finally:
             if watcher is not None:
-                watcher.let_go()
+                # Our own end of it may have been interrupted too, by a third Ctrl-C: then the leash ends it.
+                ended = process is None or process.poll() is not None
+                self._mark_unclean(not ended)
+                watcher.let_go(ended)
         result = auto.CommandResult(stdout=readers[0].text(), stderr=readers[1].text(), code=process.returncode)
         if process.returncode != 0:
             raise create_command_error(result)
@@ -91,11 +95,18 @@ class LeashedCommand(auto.PulumiCommand):
                     process.send_signal(2)
                 self._wait(process, readers, watcher)
             except BaseException:
+                self._mark_unclean(True)
                 leash.end(mark, 0.0)
                 raise
             raise
         finally:
-            _finish(process, readers)
+            if process.poll() is not None:
+                _finish(process, readers)
+
+    def _mark_unclean(self, unclean: bool) -> None:
+        """An engine ended by force leaves its lock; a driver on another machine cannot see that its process is gone."""
+        for lease in self.leases:
+            lease.unclean |= unclean
 
     def _wait(self, process: subprocess.Popen[str], readers: list[_Reader], watcher: _Leash) -> None:
         while process.poll() is None:
@@ -158,13 +169,15 @@ class _Leash:
         """Say until when the leases cover the engine."""
         self._tell(f"{min(lease.covers_until for lease in self.leases):.3f}")
 
-    def let_go(self) -> None:
-        """The engine has ended."""
-        self._tell("done")
+    def let_go(self, ended: bool = True) -> None:
+        """The engine has ended; or, it has not, and is left to the leash, which then ends it."""
+        if ended:
+            self._tell("done")
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        self._process.wait()
+        if ended:
+            self._process.wait()
 
     def _tell(self, line: str) -> None:
         with suppress(OSError):

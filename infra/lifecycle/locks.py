@@ -1,7 +1,10 @@
 """Pulumi's locks: which may be cancelled. A living holder's never; that of an engine whose lease has lapsed, always.
 
 We hold the lease, so no other driver's engine may run; each is ended by its leash at latest `leash.BOUND_S` after its
-own lease. What is left is a lock whose engine is gone, or one that a person took by typing `pulumi up`.
+own lease. What is left is a lock whose engine is gone, or one that a person took by typing `pulumi up`. On this machine
+the process tells which. On another machine only a lock taken there while a driver that left unclean had its time is
+that driver's: an engine starts under its lease, and the same clock dates the lock and the end of that time. What was
+locked there later, or where no driver left unclean, is a person's.
 """
 
 from __future__ import annotations
@@ -72,10 +75,18 @@ def _alive(lock: dict[str, Any], leases: Sequence[Lease]) -> str | None:
             leash.end(mark)
             return None
         return f"the engine of a driver that is gone is ending: {who}"
-    lapsed = {holder.host for lease in leases for holder in lease.lapsed}
-    if host in lapsed:
+    ends = [one.until for lease in leases for one in lease.lapsed if one.holder.host == host]
+    if any(_taken_by(lock, until) for until in ends):
         return None if waited > bound else f"the engine of a driver that is gone may be ending: {who}"
     return f"{who} holds it, on another machine"
+
+
+def _taken_by(lock: dict[str, Any], until: datetime) -> bool:
+    """Whether it was taken at that moment or before; a lock without a date was not."""
+    try:
+        return datetime.fromisoformat(str(lock.get("timestamp", ""))) <= until
+    except (ValueError, TypeError):
+        return False
 
 
 def _same_process(pid: int, locked_at: str) -> bool:

@@ -68,7 +68,12 @@ def seat(spec: Spec, writer: str) -> Seat:
     arn = account.refuse_foreign(spec.account)
     buckets = names.buckets(spec.account, spec.region)
     store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, writer)
-    return Seat(spec, account, arn, buckets, store, store.lease(DRIVER_LEASE, LEASE_TTL))
+    return Seat(spec, account, arn, buckets, store, driver_lease(store, account))
+
+
+def driver_lease(store: CampaignStore, account: Account) -> Lease:
+    """To be taken; renewed by a client that no hung socket holds up."""
+    return store.lease(DRIVER_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL))
 
 
 @contextmanager
@@ -116,14 +121,14 @@ def opened_for_images(spec: Spec, plan: Plan, console: Console, life: timedelta)
 
 def foundation_lease(context: Context) -> AbstractContextManager[Lease]:
     """The foundation belongs to all campaigns of the account: one driver at a time changes it, the others wait."""
-    return foundation_held(context.store, context.progress)
+    return foundation_held(context.store, context.account, context.progress)
 
 
 @contextmanager
-def foundation_held(store: CampaignStore, progress: Progress) -> Iterator[Lease]:
+def foundation_held(store: CampaignStore, account: Account, progress: Progress) -> Iterator[Lease]:
     """As `foundation_lease`, for who drives no campaign; `store`: any of the state bucket."""
     own = CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)
-    lease = own.lease(DRIVER_LEASE, LEASE_TTL)
+    lease = driver_lease(own, account)
     until = time.monotonic() + _FOUNDATION_WAIT_S
     while True:
         try:

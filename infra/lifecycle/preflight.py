@@ -6,20 +6,20 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
 from lightkube import Client
-from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Pod
 
 from infra import catalogue
 from infra.actions import attempts
-from infra.actions.cluster import from_outside
+from infra.actions.cluster import from_outside, may_pass
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
 from infra.actions.nodes import GpuNodes
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
 from infra.lifecycle.blocks import await_active
-from infra.lifecycle.capacity import retreat, wait_for_nodes
+from infra.lifecycle.capacity import retreat, see_the_cluster, wait_for_nodes
 from infra.lifecycle.context import Context
 from infra.lifecycle.expecting import expectation_of, read_versions
 from infra.lifecycle.verdicts import REPORT, SHARED_TIER, Judgement, judge, told, why
@@ -48,6 +48,21 @@ def run(context: Context) -> dict[str, Any]:
         )
     await_active(context)
     nodes.set_desired(spec.nodes.count)
+    try:
+        return _rounds(context, client, nodes, expectation)
+    except httpx2.HTTPError as error:
+        # They bill, and nobody can be sent to look at them.
+        raise PermanentError(
+            "the cluster does not answer, or refuses",
+            seen=f"{error}; {retreat(context, nodes)}",
+            cure=f"{see_the_cluster(context)}; then `bivouac run` continues, `bivouac down {spec.campaign}` removes "
+            "what still bills",
+        ) from error
+
+
+def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expectation) -> dict[str, Any]:
+    """Prove, replace who is unfit, prove again: the verdicts of the fit gang, or the error."""
+    spec = context.spec
     _finish_replacements(context, nodes)
     seen, fabric_failures = Judgement((), (), ()), 0
     for _ in range(spec.preflight.rounds):
@@ -175,11 +190,17 @@ def _prove(context: Context, client: Client) -> dict[str, HealthReport]:
     longest = _RUN_S + DCGM_LONGEST_S.get(context.spec.preflight.dcgm_level or 0, 0.0)
     until, done, pods = time.monotonic() + longest, 0, list[Pod]()
     while time.monotonic() < until:
-        pods = attempts.pods(client, labels | {JOBSET_LABEL: name})
+        blind = ""
+        try:
+            pods = attempts.pods(client, labels | {JOBSET_LABEL: name})
+        except httpx2.HTTPError as error:
+            if not may_pass(error):
+                raise
+            blind = f"; could not look, the cluster does not answer: {error}"[:200]
         done = sum(p.status is not None and p.status.phase in ("Succeeded", "Failed") for p in pods)
         if done == context.spec.nodes.count:
             break
-        context.progress.step(f"health check: {done} of {context.spec.nodes.count} nodes have answered")
+        context.progress.step(f"health check: {done} of {context.spec.nodes.count} nodes have answered{blind}")
         time.sleep(0.3)
     reports = {str(p.spec.nodeName): _report(client, p) for p in pods if p.spec and p.spec.nodeName}
     attempts.remove(client, name)
@@ -229,5 +250,5 @@ def _last_words(client: Client, pod: Pod) -> str:
         return " | ".join(client.log(str(pod.metadata.name if pod.metadata else ""), tail_lines=5, newlines=False))[
             -400:
         ]
-    except ApiError as error:
+    except httpx2.HTTPError as error:
         return f"no log: {error}"

@@ -22,6 +22,7 @@ from infra.lifecycle.launch import deploy, steward_config
 from infra.lifecycle.opening import plan_key, spec_key
 from infra.plan import Plan
 from infra.spec import Spec
+from infra.store import LIVE, CampaignStore
 
 MAY_CHANGE = ("training", "checkpoint", "recovery", "preflight", "on_stop", "hold_for", "money.budget_usd", "purpose")
 """What steward and trainer read; all else is built into the stack, the deadline's schedule or the data.
@@ -84,6 +85,20 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
         )
 
 
+def committed_step(store: CampaignStore, state: CampaignState) -> int:
+    """Of the newest checkpoint that the record knows of, -1 for none."""
+    live = store.get_json(LIVE) or {}
+    ends = [int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts]
+    return max([*ends, int(live.get("committed_step", -1))])
+
+
+def _refuse_unfit_now(context: Context, diff: tuple[Changed, ...], now: bool) -> None:
+    """By the record as it is at this moment: a hold ends by itself, also while somebody reads a question or a bake
+    runs, and then its nodes are given back."""
+    state = context.state()
+    refuse_unfit(state, diff, committed_step(context.store, state), now)
+
+
 def _any(field: str, sections: tuple[str, ...]) -> bool:
     return any(field == section or field.startswith(f"{section}.") for section in sections)
 
@@ -109,8 +124,13 @@ def switch(context: Context, client: Client, version: int, diff: tuple[Changed, 
     deploy(client, store, steward_config(context, version, why))
 
 
-def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]) -> None:
-    """Bake what changed, bring the steward to the newer configuration, and wait until it has taken it up."""
+def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...], now: bool) -> None:
+    """Bake what changed, bring the steward to the newer configuration, and wait until it has taken it up.
+
+    Raises as `refuse_unfit`: what it was asked before the lease was taken is asked again under it, and once more right
+    before the switch. What ends in the moment between that and the steward's end is told by the wait.
+    """
+    _refuse_unfit_now(context, diff, now)
     version = _next_version(context)
     context.spec, context.plan = spec, plan
     context.outputs |= context.state().finished_stages
@@ -123,13 +143,23 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
                 cure="mend the spec (--spec FILE) or the code in the clone",
             )
         context.outputs[Stage.BAKE] = baked
-        switch(context, from_outside(context.account, context.names.cluster), version, diff)
+        client = from_outside(context.account, context.names.cluster)
+        _refuse_unfit_now(context, diff, now)
+        switch(context, client, version, diff)
         for _ in context.turns(_TAKE_UP_S):
             context.progress.step(f"the steward takes up configuration {version}")
-            if context.state().version >= version:
+            state = context.state()
+            if state.version >= version:
                 return
+            if state.outcome is not None:
+                raise UserError(
+                    "training was over before the new configuration was taken up",
+                    seen=f"outcome {state.outcome}",
+                    cure="`bivouac run` goes on with what was trained: archive, teardown; or start another campaign",
+                )
         raise PermanentError(
             "the steward did not take up the new configuration",
             seen=f"version {context.state().version} after {_TAKE_UP_S:.0f} s",
-            cure="see `kubectl logs deployment/steward`; the hold goes on until its end",
+            cure="see `kubectl logs deployment/steward`; a hold goes on until its end, "
+            f"{(context.state().hold or {}).get('until', 'which has come')}",
         )

@@ -12,9 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-from lightkube.core.exceptions import ApiError
-
+from infra.account import explained
+from infra.actions.cluster import OF_WORLD
 from infra.errors import BivouacError, LeaseLost
 from infra.events import Kind, Stage
 from infra.lifecycle import bake, billing, blocks, certify, launch, preflight, provision, report, supervise, teardown
@@ -40,8 +39,6 @@ STEPS: tuple[Step, ...] = (
     Step(Stage.REPORT, "time, goodput, money, pictures", report.run),
 )
 """`check` and `plan` come before them, offline: see `infra.commands.run`."""
-
-_OF_AWS = (ClientError, BotoCoreError, ApiError)
 
 
 def run_campaign(context: Context) -> None:
@@ -73,13 +70,13 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
             outputs = step.run(context)
     except LeaseLost:
         raise  # another driver may be at it: not even the record is ours any more
-    except BivouacError as error:
+    except (BivouacError, *OF_WORLD) as error:
         context.guard()
-        with suppress(*_OF_AWS):  # the very reason may be that AWS takes no more calls from us
-            context.store.append(Kind.STAGE_FAILED, stage=step.stage, error=str(error))
-        _say_what_bills(context, step.stage)
-        raise
-    except _OF_AWS:
+        ours = isinstance(error, BivouacError)
+        with suppress(*OF_WORLD):  # the very reason may be that AWS takes no more calls from us
+            # A stage that ends in words of its own has given back what it says; one that was cut off has not.
+            about = {"error": str(error)} if ours else {"error": str(explained(error)), "cut_off": True}
+            context.store.append(Kind.STAGE_FAILED, stage=step.stage, **about)
         _say_what_bills(context, step.stage)
         raise
     seconds = round(time.monotonic() - begun, 2)

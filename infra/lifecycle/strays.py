@@ -21,7 +21,7 @@ from infra.events import CampaignState, Stage
 from infra.lifecycle.certify import survey_all
 from infra.lifecycle.looks import Evidence, Thing
 from infra.lifecycle.looks.evidence import unread_of
-from infra.lifecycle.opening import DRIVER_LEASE, LEASE_TTL, holder_of
+from infra.lifecycle.opening import DRIVER_LEASE, driver_lease, holder_of
 from infra.lifecycle.sweep import Left, Swept, order, remove
 from infra.lifecycle.teardown import refuse_unproven
 from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, buckets
@@ -185,7 +185,7 @@ def clear(keeper: Keeper, wanted: list[Stray]) -> Swept:
 def _take(keeper: Keeper, campaign: str, things: list[Thing], held: ExitStack) -> str:
     """Empty once the campaign's things may be removed, its lease held; else why not."""
     store = keeper.store(campaign)
-    lease = store.lease(DRIVER_LEASE, LEASE_TTL)
+    lease = driver_lease(store, keeper.account)
     try:
         lease.acquire()
     except LeaseHeld:

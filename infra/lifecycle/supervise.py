@@ -6,11 +6,9 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-from lightkube.core.exceptions import ApiError
 from lightkube.resources.apps_v1 import Deployment
 
-from infra.actions.cluster import from_outside
+from infra.actions.cluster import OF_WORLD, from_outside
 from infra.actions.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError
 from infra.events import Kind
@@ -127,7 +125,7 @@ class StewardWatch:
                 deploy(client, self.context.store, config)
                 self.context.progress.note("the steward's deployment was gone: it is made again")
                 return "the steward starts again"
-        except (ApiError, ClientError, BotoCoreError, OSError) as error:
+        except (*OF_WORLD, OSError) as error:
             return f"the steward is silent, and the cluster does not answer: {error}"[:200]
         return "the steward is silent though its deployment is there: see `kubectl describe deployment/steward`"
 

@@ -36,7 +36,7 @@ def main() -> int:
     if config.version < (newest := store.state().version):
         log.error("this configuration is %d, the record is at %d: a newer steward is to come", config.version, newest)
         return int(ExitCode.USER)
-    lease = store.lease(STEWARD_LEASE, LEASE_TTL)
+    lease = store.lease(STEWARD_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL))
     while True:
         try:
             lease.acquire()

@@ -1,4 +1,5 @@
-"""A stand-in for an API server: keeps what is applied and says that it is ready. Can fall silent, or be gone."""
+"""A stand-in for an API server: keeps what is applied and says that it is ready. Can fall silent, drop connections or
+answers, or be gone."""
 
 from __future__ import annotations
 
@@ -50,6 +51,10 @@ class FakeKubernetes:
         self.tokens: list[str] = []
         """The Authorization header of each request."""
         self.silent = threading.Event()
+        self.dropping = 0
+        """So many of the next requests find their connection closed, and do nothing."""
+        self.losing = 0
+        """So many of the next requests are carried out, and nobody hears of it."""
         self._ended = threading.Event()
         outer = self
 
@@ -62,7 +67,15 @@ class FakeKubernetes:
                 body = json.loads(self.rfile.read(length) or b"{}") if length else {}
                 while outer.silent.is_set() and not outer._ended.wait(0.05):
                     pass
+                if outer.dropping > 0:
+                    outer.dropping -= 1
+                    self.close_connection = True
+                    return
                 status, document = outer.handle(self.command, self.path, body)
+                if outer.losing > 0:
+                    outer.losing -= 1
+                    self.close_connection = True
+                    return
                 text = json.dumps(document).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from io import StringIO
@@ -16,7 +17,9 @@ from steward_world import GANG_OF, Camp, Fuse, Killed, steward_camp
 from test_steward_killed import _pitch
 
 from infra.actions.steward_config import CONFIG_NAME, StewardConfig
+from infra.errors import UserError
 from infra.events import Kind, Stage
+from infra.lifecycle import relaunch as relaunching
 from infra.lifecycle import supervise
 from infra.lifecycle.bake import ImageManifest
 from infra.lifecycle.context import Context
@@ -165,3 +168,41 @@ def test_a_steward_whose_deployment_was_deleted_is_made_again_with_its_own_confi
     del made.api.objects[key]
     until(lambda: watch.look() == "the steward starts again", 20)
     assert in_force(made, held) == before
+
+
+def end_the_hold(context: Context) -> None:
+    """As its steward does when its time has come."""
+    context.store.append(Kind.TRAINING_FINISHED, outcome="held", why="not relaunched within 0:20:00", committed_step=-1)
+
+
+@pytest.mark.parametrize("when", ["before the lease", "during the bake", "as the steward is switched"])
+def test_a_hold_that_ends_before_its_relaunch_is_in_force_is_told_and_nothing_is_deployed_in_vain(
+    made: Camp, held: Context, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    old, before, baked = held.spec, in_force(made, held), list[str]()
+    mended = old.model_copy(update={"training": old.training.model_copy(update={"steps": old.training.steps + 10})})
+
+    def minutes(context: Context) -> dict[str, Any]:
+        """A bake: no builder can work on the machines of this world."""
+        baked.append(when)
+        if when == "during the bake":
+            end_the_hold(context)
+        return {**context.outputs[Stage.BAKE], "code": "c2"}
+
+    def created(document: dict[str, Any]) -> None:
+        if document.get("kind") == "Deployment":
+            end_the_hold(held)
+
+    monkeypatch.setattr(relaunching.bake, "run", minutes)
+    if when == "before the lease":
+        end_the_hold(held)
+    if when == "as the steward is switched":
+        monkeypatch.setattr(made.api, "created", created)
+    begun = time.monotonic()
+    with pytest.raises(UserError, match=r"cannot be relaunched|training was over before") as refused:
+        relaunching.relaunch(held, mended, make_plan(mended, survey(mended)), difference(old, mended), now=False)
+    assert "outcome held" in str(refused.value) and "`bivouac run` goes on" in (refused.value.cure or "")
+    assert time.monotonic() - begun < relaunching._TAKE_UP_S / 2, "it does not wait for a steward that will not come"
+    assert bool(baked) == (when != "before the lease"), "no builder is paid for in vain"
+    if when != "as the steward is switched":
+        assert in_force(made, held) == before and not held.store.keys("specs/")

@@ -10,6 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ReadTimeoutError
 from moto import mock_aws
 
 from infra.errors import LeaseHeld, LeaseLost, UserError
@@ -106,6 +107,54 @@ def test_a_lease_that_was_not_renewed_in_time_is_told_once(s3: Any) -> None:
     with pytest.raises(LeaseLost) as lost:
         lease.check()
     assert str(lost.value).count("; seen: ") == 1 and "not renewed in time" in str(lost.value.seen)
+
+
+def lose_all_answers(s3: Any) -> None:
+    """The next PUT is carried out, and none of its tries is ever answered."""
+    lost: list[int] = []
+
+    def unheard(**_: Any) -> None:
+        if not lost:
+            lost.append(1)
+            raise ReadTimeoutError(endpoint_url="https://s3")
+
+    s3.meta.events.register_first("after-call.s3.PutObject", unheard)
+
+
+def test_a_renewal_that_landed_unheard_is_no_other_driver(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "unheard", "w")
+    lease = store.lease("driver", TTL, holder(1))
+    lease._write(released=False)
+    lose_all_answers(s3)
+    with pytest.raises(ReadTimeoutError):
+        lease._write(released=False)
+    lease._write(released=False)
+    lease.check()
+    with pytest.raises(LeaseHeld, match="elsewhere"):
+        store.lease("driver", TTL, holder(2))._write(released=False)
+    lease._write(released=False)
+
+
+def test_a_lease_whose_last_renewal_landed_unheard_is_given_back_all_the_same(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "back", "w")
+    lease = store.lease("driver", TTL, holder(1))
+    lease._write(released=False)
+    lose_all_answers(s3)
+    with pytest.raises(ReadTimeoutError):
+        lease._write(released=False)
+    lease.release()
+    assert store.lease("driver", TTL, holder(2)).acquire() is None, "nobody has to wait for it"
+
+
+def test_a_lease_that_was_given_back_or_taken_is_not_renewed_from_the_past(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "past", "w")
+    lease = store.lease("driver", TTL, holder(1))
+    lease._write(released=False)
+    etag = lease._etag
+    lease.release()
+    lease._etag = etag
+    with pytest.raises(LeaseHeld):
+        lease._write(released=False)
 
 
 @pytest.mark.parametrize(("later", "taken"), [(timedelta(0), False), (TTL * 2, True)])

@@ -1,0 +1,210 @@
+"""An API server that drops connections, falls silent or is gone: what may pass is waited for, what bills is given back.
+
+An emulated account with a node group, and an API server that really answers HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from aws_fakes import fake_site, until
+from campaign_world import node_of
+from lightkube.resources.core_v1 import ConfigMap
+from rich.console import Console
+from steward_world import GANG_OF, Camp, Fuse, steward_camp
+from test_steward_killed import _pitch
+
+from infra import meter
+from infra.actions import cluster
+from infra.actions.attempts import create_config
+from infra.actions.nodes import GpuNodes
+from infra.errors import LeaseLost, PermanentError
+from infra.events import Kind, Stage
+from infra.lifecycle import capacity, preflight, supervise
+from infra.lifecycle.context import Context
+from infra.lifecycle.launch import deploy
+from infra.lifecycle.opening import opened
+from infra.lifecycle.stages import Step, run_step
+from infra.lifecycle.supervise import StewardWatch
+from infra.names import NAMESPACE, Names
+from infra.plan import make_plan
+from infra.survey import survey
+
+SPEC: dict[str, Any] = {"campaign": "deaf", "recovery": {"capacity_timeout": "3s"}}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+    with fake_site(tmp_path_factory.mktemp("site")) as site, pytest.MonkeyPatch.context() as patch:
+        key, secret = site.world.operator_key
+        patch.setenv("AWS_ENDPOINT_URL", site.world.endpoint_url)
+        patch.setenv("AWS_ACCESS_KEY_ID", key)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+        with steward_camp(
+            site, tmp_path_factory.mktemp("shared"), lambda s, name: _pitch(s, Names(name)), **SPEC
+        ) as camp:
+            camp.api.nodes = lambda: [_with_a_gpu(node_of(one)) for one in gpu_nodes(camp)]
+            yield camp
+
+
+def _with_a_gpu(node: dict[str, Any]) -> dict[str, Any]:
+    node["metadata"]["labels"]["bivouac.dev/pool"] = "gpu"
+    node["status"]["allocatable"]["nvidia.com/gpu"] = "1"
+    return node
+
+
+@pytest.fixture
+def said() -> StringIO:
+    return StringIO()
+
+
+@pytest.fixture
+def context(made: Camp, tmp_path: Path, said: StringIO, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """A driver before its nodes; its patience with the API server is short."""
+    monkeypatch.setattr(cluster, "PATIENCE_S", 0.6, raising=False)
+    made.forget()
+    instances = [one.settings["instance_id"] for one in gpu_nodes(made)]
+    name = {"Key": "Name", "Value": Names(made.spec.campaign).gpu_group}
+    made.site.client("ec2").create_tags(Resources=instances, Tags=[name])
+    with opened(made.spec, make_plan(made.spec, survey(made.spec)), Console(file=said, width=400), None) as one:
+        one.results = tmp_path
+        one.outputs[Stage.BAKE] = {"image": "base@sha256:0", "code": "c", "manifest": "none"}
+        yield one
+    made.api.dropping = 0
+
+
+def nodes_of(context: Context) -> GpuNodes:
+    client = cluster.from_outside(context.account, context.names.cluster)
+    return GpuNodes(context.account, client, context.names, context.guard)
+
+
+def gpu_nodes(made: Camp) -> list[Any]:
+    return [one for one in made.site.alive() if "eks:nodegroup-name" in one.settings["tags"]]
+
+
+def test_a_dropped_connection_is_no_end_of_a_wait(made: Camp, context: Context) -> None:
+    nodes = nodes_of(context)
+    made.api.dropping = 1
+    assert len(capacity.wait_for_nodes(context, nodes)) == GANG_OF
+
+
+def test_an_api_server_that_is_gone_for_a_while_is_waited_for(
+    made: Camp, context: Context, said: StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "PATIENCE_S", 0.0, raising=False)
+    nodes = nodes_of(context)
+    made.api.dropping = 3
+    assert len(capacity.wait_for_nodes(context, nodes)) == GANG_OF
+    assert made.api.dropping == 0
+
+
+def test_an_api_server_that_stays_away_is_said_and_the_nodes_are_given_back(made: Camp, context: Context) -> None:
+    nodes = nodes_of(context)
+    made.api.dropping = 10_000
+    with pytest.raises(PermanentError, match="the nodes did not come") as refused:
+        capacity.wait_for_nodes(context, nodes)
+    text = str(refused.value)
+    assert "the cluster does not answer" in text and f"{GANG_OF} instances given back" in text
+    assert "kubectl get nodes" in (refused.value.cure or "")
+    assert nodes.desired() == 0 and not gpu_nodes(made)
+
+
+def test_a_health_check_that_cannot_be_started_gives_the_nodes_back(
+    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gone for good between the nodes' coming and their check."""
+    wait = preflight.wait_for_nodes
+
+    def then_gone(context: Context, nodes: GpuNodes) -> Any:
+        fit = wait(context, nodes)
+        made.api.dropping = 10_000
+        return fit
+
+    monkeypatch.setattr(preflight, "wait_for_nodes", then_gone)
+    with pytest.raises(PermanentError, match="the cluster does not answer") as refused:
+        preflight.run(context)
+    assert f"{GANG_OF} instances given back" in str(refused.value) and not gpu_nodes(made)
+
+
+def test_a_stage_that_the_world_cuts_off_is_recorded_and_says_what_bills(
+    made: Camp, context: Context, said: StringIO
+) -> None:
+    nodes = nodes_of(context)
+
+    def cut_off(_: Context) -> dict[str, Any]:
+        made.api.dropping = 10_000
+        return {"nodes": nodes.facts()}
+
+    with pytest.raises(httpx2.HTTPError):
+        run_step(context, Step(Stage.PREFLIGHT, "to be cut off", cut_off))
+    assert "2 x GPU nodes" in said.getvalue() and "`bivouac down deaf` ends it" in said.getvalue()
+    failed = [event for event in context.store.events() if event.kind is Kind.STAGE_FAILED]
+    assert len(failed) == 1 and "cannot be reached" in failed[0].data["error"]
+    state = context.state()
+    assert state.running_stage is None and state.gpu_nodes_up, "nobody has given them back"
+    assert meter.rate(state, None, Decimal(1), Decimal(5)) == 6
+
+
+def test_a_silent_steward_behind_an_api_server_that_is_gone_is_said(
+    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_SILENT_S", 0.2)
+    monkeypatch.setattr(supervise, "_LOOK_EVERY_S", 0.0)
+    watch = StewardWatch(context)
+    made.api.dropping = 10_000
+    until(lambda: "and the cluster does not answer" in (watch.look() or ""), 20)
+
+
+def test_a_driver_that_wakes_without_its_lease_changes_nothing_in_the_cluster(made: Camp, context: Context) -> None:
+    """It was stopped behind the look at its lease: the call comes only now."""
+    client = cluster.from_outside(context.account, context.names.cluster)
+
+    def lost() -> None:
+        raise LeaseLost("the driver lease is lost")
+
+    deploy(client, context.store, made.config())
+    before, guard = dict(made.api.objects), context.account.guard
+    context.account.guard = lost
+    try:
+        with pytest.raises(LeaseLost):
+            create_config(client, "preflight", {}, {"expectation.json": "{}"})
+        with pytest.raises(LeaseLost):
+            client.delete(ConfigMap, "steward-0")
+        with pytest.raises(LeaseLost):
+            nodes_of(context).client.patch(ConfigMap, "steward-0", {"data": {}})
+        assert list(client.list(ConfigMap, namespace=NAMESPACE)), "looking goes on"
+    finally:
+        context.account.guard = guard
+    assert made.api.objects == before
+
+
+def test_a_write_that_is_sent_again_asks_the_lease_again(made: Camp, context: Context) -> None:
+    client, guard, asked = cluster.from_outside(context.account, context.names.cluster), context.account.guard, []
+
+    def later() -> None:
+        asked.append(1)
+        if len(asked) > 1:
+            raise LeaseLost("the driver lease is lost")
+
+    made.api.dropping = 1
+    context.account.guard = later
+    try:
+        with pytest.raises(LeaseLost):
+            create_config(client, "late", {}, {})
+    finally:
+        context.account.guard = guard
+    assert len(asked) == 2 and ("v1", "configmaps", NAMESPACE, "late") not in made.api.objects
+
+
+def test_a_write_that_was_carried_out_though_its_answer_was_lost_is_done_once(made: Camp, context: Context) -> None:
+    client = cluster.from_outside(context.account, context.names.cluster)
+    made.api.losing = 1
+    create_config(client, "twice", {}, {"a": "1"})
+    assert made.api.objects["v1", "configmaps", NAMESPACE, "twice"]["data"] == {"a": "1"}
+    assert made.client(Fuse()).get(ConfigMap, "twice").data == {"a": "1"}

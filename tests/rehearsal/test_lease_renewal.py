@@ -1,0 +1,70 @@
+"""A lease whose renewals meet a bad way to S3: one socket that hangs, or a server that never answers for some time."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aws_account import until
+
+from infra.account import Account
+from infra.lifecycle import opening
+from infra.rehearsal.aws.world import World
+from infra.store import CampaignStore, Lease
+
+TTL = timedelta(seconds=10)
+
+
+@pytest.fixture
+def lease(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
+    """A driver's, taken."""
+    key, secret = world.operator_key
+    for name, value in (("ENDPOINT_URL", world.endpoint_url), ("ACCESS_KEY_ID", key), ("SECRET_ACCESS_KEY", secret)):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setattr(opening, "LEASE_TTL", TTL)
+    account = Account("us-east-1")
+    account.client("s3").create_bucket(Bucket="renewed")
+    made = opening.driver_lease(CampaignStore(account.client("s3"), "renewed", "c", "w"), account)
+    made.acquire()
+    yield made
+    faults(world, clear=True)
+    made.release()
+
+
+def faults(world: World, **asked: Any) -> Any:
+    with urllib.request.urlopen(f"{world.endpoint_url}/_site/faults", data=json.dumps(asked).encode()) as answer:
+        return json.loads(answer.read())
+
+
+@pytest.mark.parametrize("hung", [1, 2])
+def test_sockets_that_hang_do_not_lose_the_lease(world: World, lease: Lease, hung: int) -> None:
+    """Two are a whole renewal's tries; the next one comes in time."""
+    rule = {"service": "s3", "action": "PutObject", "path": "*/leases/*", "effect": "delay", "delay_s": 15.0}
+    faults(world, add=[rule | {"times": hung}])
+    before = lease.covers_until
+
+    def renewed() -> bool:
+        lease.check()
+        hits = [one["hits"] for one in faults(world)["rules"] if one["effect"] == "delay"]
+        return hits == [hung] and lease.covers_until > before
+
+    until(renewed, TTL.total_seconds() + 5)
+
+
+def test_a_renewal_that_lands_while_no_try_is_answered_does_not_lose_the_lease_to_itself(
+    world: World, lease: Lease
+) -> None:
+    rule = {"service": "s3", "action": "PutObject", "path": "*/leases/*", "effect": "refuse-after", "status": 503}
+    faults(world, add=[rule | {"code": "SlowDown", "times": 2}])
+    before = lease.covers_until
+
+    def renewed() -> bool:
+        lease.check()
+        return lease.covers_until > before
+
+    until(renewed, TTL.total_seconds() + 5)
+    assert [one["hits"] for one in faults(world)["rules"]] == [2], "both tries were carried out or refused, unheard"

@@ -1,0 +1,199 @@
+"""Pulumi's locks of other machines: one of a driver that left unclean is cancelled, one of a living person never."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+from rich.console import Console
+
+from infra.errors import PermanentError
+from infra.identity import Holder
+from infra.lifecycle import leash, locks
+from infra.lifecycle.command import LeashedCommand
+from infra.names import PROJECT
+from infra.progress import Progress
+from infra.rehearsal.paths import tools_dir
+from infra.store import CampaignStore, Lease
+from tests.example import example_spec
+
+TTL = timedelta(seconds=30)
+BUSY = """
+import os, signal
+asked = []
+signal.signal(signal.SIGINT, lambda *_: asked.append(os.write(1, b"asked\\n")))
+os.write(1, b"begun\\n")
+while len(asked) < 2:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[CampaignStore]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setattr(leash, "BOUND_S", -10.0)  # what is gone is gone by now
+    monkeypatch.setattr(locks, "_HAND_WAIT_S", 10.3)
+    with mock_aws():
+        s3 = boto3.client("s3", region_name="us-east-1")
+        s3.create_bucket(Bucket="state")
+        yield CampaignStore(s3, "state", "c", "driver")
+
+
+def holder(host: str) -> Holder:
+    return Holder.this_process().model_copy(update={"host": host, "boot_id": host})
+
+
+class Stack:
+    """As the Automation API's: one of this name, with the locks that lie in the bucket."""
+
+    name = "campaign-c"
+
+    def __init__(self, store: CampaignStore) -> None:
+        self.store, self.prefix = store, f".pulumi/locks/organization/{PROJECT}/{self.name}/"
+
+    def lock(self, host: str, at: datetime) -> None:
+        body = {"pid": 4711, "username": "ada", "hostname": host, "timestamp": at.isoformat()}
+        self.store.put(f"{self.prefix}{host}.json", json.dumps(body).encode())
+
+    def cancel(self) -> None:
+        for item in self.store.s3.list_objects_v2(Bucket="state", Prefix=self.prefix)["Contents"]:
+            self.store.s3.delete_object(Bucket="state", Key=item["Key"])
+
+    def locked(self) -> int:
+        return int(self.store.s3.list_objects_v2(Bucket="state", Prefix=self.prefix)["KeyCount"])
+
+
+def engines() -> list[int]:
+    return [pid for pid, mark in leash.marked().items() if mark.startswith("locked/")]
+
+
+def until(seen: Callable[[], Any], within_s: float) -> None:
+    end = time.monotonic() + within_s
+    while not seen():
+        assert time.monotonic() < end, f"not within {within_s} s"
+        time.sleep(0.05)
+
+
+def unlock(store: CampaignStore, stack: Stack, lease: Lease) -> None:
+    context: Any = SimpleNamespace(
+        account=SimpleNamespace(client=lambda service: store.s3), buckets=SimpleNamespace(state="state"), store=store,
+        spec=example_spec(), guard=lease.check, progress=Progress(Console(file=StringIO())),
+    )  # fmt: skip
+    locks.unlock(context, stack, [lease])  # type: ignore[arg-type]
+
+
+def lapsed(store: CampaignStore, host: str) -> datetime:
+    """A driver there was killed; its last renewal."""
+    dead = store.lease("driver", TTL, holder(host))
+    dead._write(released=False)
+    found = dead.current()
+    assert found is not None
+    # As it lies there when its time is over by S3's clock: its own clock may be a day off.
+    record = found.record.model_copy(update={"renewed_at": datetime.now(UTC) - timedelta(days=1), "ttl_s": 0.0})
+    store.put(dead.key, record.model_dump_json().encode())
+    return record.renewed_at
+
+
+def test_the_lock_of_a_driver_that_lapsed_elsewhere_is_cancelled(store: CampaignStore) -> None:
+    stack, end = Stack(store), lapsed(store, "laptop")
+    stack.lock("laptop", end - timedelta(seconds=5))
+    lease = store.lease("driver", TTL, holder("ci"))
+    assert lease.acquire() == holder("laptop")
+    unlock(store, stack, lease)
+    assert not stack.locked()
+
+
+def test_a_lock_that_a_person_took_where_a_driver_once_lapsed_is_not_cancelled(store: CampaignStore) -> None:
+    stack, end = Stack(store), lapsed(store, "laptop")
+    stack.lock("laptop", end + timedelta(hours=2))
+    lease = store.lease("driver", TTL, holder("ci"))
+    lease.acquire()
+    with pytest.raises(PermanentError, match="ada@laptop .* on another machine"):
+        unlock(store, stack, lease)
+    assert stack.locked() == 1
+
+
+def test_a_lapse_is_remembered_through_drivers_that_went_well(store: CampaignStore) -> None:
+    stack, end = Stack(store), lapsed(store, "laptop")
+    stack.lock("laptop", end)
+    for host in ("ci-1", "ci-2"):
+        lease = store.lease("driver", TTL, holder(host))
+        lease.acquire()
+        lease.release()
+    last = store.lease("driver", TTL, holder("ci-3"))
+    last.acquire()
+    unlock(store, stack, last)
+    assert not stack.locked()
+
+
+def test_a_lock_where_a_driver_went_well_is_a_persons(store: CampaignStore) -> None:
+    stack = Stack(store)
+    well = store.lease("driver", TTL, holder("laptop"))
+    well.acquire()
+    stack.lock("laptop", datetime.now(UTC))
+    well.release()
+    lease = store.lease("driver", TTL, holder("ci"))
+    lease.acquire()
+    with pytest.raises(PermanentError, match="on another machine"):
+        unlock(store, stack, lease)
+
+
+@pytest.mark.parametrize("thrice", [False, True])
+def test_more_than_one_ctrl_c_leaves_no_engine_and_a_lock_that_a_driver_elsewhere_may_cancel(
+    store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thrice: bool
+) -> None:
+    """An engine that takes its time loses its life and leaves its lock; the third press comes while it is being ended,
+    and the leash ends it. The driver gives its lease back in both cases."""
+    monkeypatch.setenv("PATH", str(tools_dir()), prepend=os.pathsep)
+    engine = tmp_path / "pulumi"
+    engine.write_text(f"#!{sys.executable} -IS\n{BUSY}")
+    engine.chmod(0o755)
+    stack, lease = Stack(store), store.lease("driver", TTL, holder("ci-1"))
+    lease.acquire()
+    command = LeashedCommand([lease], "locked", lambda line: None)
+    command.command = str(engine)
+
+    pressed: list[str] = []
+
+    def ctrl_c(line: str) -> None:
+        if line == "begun":
+            stack.lock("ci-1", datetime.now(UTC))
+        if len(pressed) < 2:
+            pressed.append(line)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def pressed_again(mark: str, bound_s: float) -> None:
+        raise KeyboardInterrupt
+
+    if thrice:
+        monkeypatch.setattr(leash, "end", pressed_again)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            command.run(["up"], str(tmp_path), {}, ctrl_c)
+        signal.signal(signal.SIGINT, before)
+        lease.release()
+        until(lambda: not engines(), 40)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for pid in engines():
+            os.kill(pid, signal.SIGKILL)
+    following = store.lease("driver", TTL, holder("ci-2"))
+    assert following.acquire() is None, "it was given back"
+    assert [one.holder.host for one in following.lapsed] == ["ci-1"], (pressed, following.lapsed)
+    unlock(store, stack, following)
+    assert not stack.locked()
