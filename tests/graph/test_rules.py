@@ -16,7 +16,7 @@ from infra.rules.graph import UNKNOWN
 from infra.spec import Capacity
 from tests.example import example_spec
 from tests.graph.engine import Graph as Built
-from tests.graph.engine import campaign_graph
+from tests.graph.engine import DRIVER, KEY, campaign_graph
 from tests.graph.test_fleet import GROUP, OPTIONS, SOLD
 from tests.graph.test_layouts import nodes
 
@@ -51,10 +51,34 @@ def test_nodes_that_start_in_another_reservation_are_told(named: str) -> None:
         assert broken(found) == (other != named), (other, named, found)
 
 
-@pytest.mark.parametrize("egress", ["nat", "endpoints"])
-def test_both_ways_out_pass_all_rules(egress: str) -> None:
-    spec = example_spec(network={"egress": egress}, money={"alarm_email": "someone@example.com"})
-    assert not broken(findings(campaign_graph(spec).asked, spec))
+PRIVATE = {"network": {"api_endpoint": "private", "driver_vpc": DRIVER}}
+EVERY: dict[str, dict[str, Any]] = {
+    "way out by NAT": {"network": {"egress": "nat"}},
+    "no way out": {"network": {"egress": "endpoints"}},
+    "private endpoint": PRIVATE,
+    "named ranges": {"network": {"api_allowed_cidrs": ["203.0.113.0/24"]}},
+    "Lustre over EFA": {"storage": {"shared": {"efa": True, "capacity_gib": 19200, "metadata_iops": "automatic"}}},
+    "scratch file system": {
+        "storage": {"shared": {"deployment": "SCRATCH_2", "throughput_mbs_per_tib": None, "compression": "LZ4"}}
+    },
+    "disks in pairs": {"storage": {"local": {"layout": "RAID10"}}},
+    "a key that is there": {"encryption": {"customer_key": True, "key_arn": KEY}},
+    "EFA by DRA": {"addons": {"efa": "dra"}},
+    "every add-on": {"addons": {"prometheus": True, "kueue": True}},
+    "freeze": {"money": {"alarm_topic_arn": "arn:aws:sns:us-east-1:123456789012:pager", "freeze_roles": ["ci"]}},
+}
+EVERY["all together"] = {
+    key: {name: value for one in EVERY.values() for name, value in one.get(key, {}).items()}
+    for key in ("network", "encryption", "addons", "money")
+} | {"storage": EVERY["Lustre over EFA"]["storage"]}
+
+
+@pytest.mark.parametrize("option", EVERY)
+def test_every_option_of_the_ground_passes_all_rules(option: str) -> None:
+    spec = example_spec(**EVERY[option])
+    key = {"key_arn": KEY} if spec.encryption.customer_key else {}
+    found = findings(campaign_graph(spec, **key).asked, spec)
+    assert [one for one in found if one.level is not Level.INFO] == []
 
 
 def test_the_foundation_passes_all_rules(foundation: Built) -> None:
@@ -189,6 +213,34 @@ def test_two_that_hand_out_efa_devices_are_told(whole: Graph) -> None:
             other.add(replace(one, urn=f"{one.urn}-2", name="aws-dranet"))
     told = [one for one in findings(other, SPEC) if one.rule == "one_hands_out_efa"]
     assert [(one.level, one.seen) for one in told] == [(Level.ERROR, "aws-dranet, aws-efa-k8s-device-plugin")]
+
+
+DOOR = "SecurityGroupIngressRule driver-api"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        setting(fromPort=22),
+        setting(ipProtocol="-1"),
+        setting(cidrIpv4="10.0.0.0/8"),
+        setting(cidrIpv4="0.0.0.0/0"),
+    ],
+)
+def test_the_drivers_door_is_no_wider_than_its_own_addresses_and_https(change: Change) -> None:
+    spec = example_spec(**PRIVATE)
+    graph = campaign_graph(spec).asked
+    assert not broken(findings(graph, spec))
+    told = [one for one in findings(damaged(graph, DOOR, change), spec) if one.level is Level.ERROR]
+    assert [(one.rule, one.resource) for one in told] == [("no_public_ingress", DOOR)]
+
+
+def test_the_driver_reaches_the_clusters_api_and_not_the_nodes() -> None:
+    spec = example_spec(**PRIVATE)
+    graph = campaign_graph(spec).asked
+    nodes = next(one for one in graph if str(one) == "SecurityGroupIngressRule nodes-self-in")
+    moved = damaged(graph, DOOR, None, refers={"securityGroupId": nodes.refers["securityGroupId"]})
+    assert "no_public_ingress" in {one.rule for one in findings(moved, spec) if one.level is Level.ERROR}
 
 
 def test_an_api_server_that_the_internet_reaches_is_mentioned_unless_ranges_are_named(whole: Graph) -> None:
