@@ -254,6 +254,13 @@ class Spec(Section):
         return self
 
     @property
+    def tagged_budget_usd(self) -> Decimal:
+        """What of the budget is left for what carries the campaign's tag: a block's fee is paid by an untagged
+        purchase before, and its instances then bill nothing."""
+        fee = self.nodes.block_fee_usd if self.nodes.capacity is Capacity.CAPACITY_BLOCK else None
+        return self.money.budget_usd - (fee or 0)
+
+    @property
     def prefix(self) -> str:
         """Every AWS name of this campaign starts with it."""
         return f"bivouac-{self.campaign}"

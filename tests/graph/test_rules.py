@@ -15,8 +15,8 @@ from infra.rules import RULES, Graph, Resource, broken, findings
 from infra.rules.graph import UNKNOWN
 from infra.spec import Capacity
 from tests.example import example_spec
-from tests.graph.engine import Graph as Built
 from tests.graph.engine import DRIVER, KEY, campaign_graph
+from tests.graph.engine import Graph as Built
 from tests.graph.test_fleet import GROUP, OPTIONS, SOLD
 from tests.graph.test_layouts import nodes
 
@@ -85,9 +85,17 @@ def test_the_foundation_passes_all_rules(foundation: Built) -> None:
     assert findings(foundation.asked, SPEC) == ()
 
 
-def test_a_campaign_that_no_budget_watches_is_warned_about(whole: Graph) -> None:
-    found = [one for one in findings(damaged(whole, "Budget budget", None), SPEC) if one.rule == "budget_exists"]
-    assert [one.level for one in found] == [Level.WARNING] and "money.alarm_email" in found[0].cure
+FEE = {"nodes": {"instance_type": "p5en.48xlarge", "capacity": "capacity-block", "block_fee_usd": "8000",
+                 "reservation_id": "cr-0123456789abcdef0"}}  # fmt: skip
+
+
+def test_a_budget_that_counts_a_blocks_fee_which_no_tag_carries_is_told() -> None:
+    spec = example_spec(**FEE)
+    graph = campaign_graph(spec).asked
+    assert not [one for one in findings(graph, spec) if one.rule == "budget_exists"]
+    for limit, word in (("10000", "more than the campaign"), ("2000.01", "more than the campaign"), ("0", "nothing")):
+        told = findings(damaged(graph, "Budget budget", setting(limitAmount=limit)), spec)
+        assert [word in one.message for one in told if one.rule == "budget_exists"] == [True], limit
 
 
 Change = Callable[[dict[str, Any]], None]
@@ -159,6 +167,7 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("none_before_asked", "NodeGroup gpu-nodes", at("scalingConfig.desiredSize", 4), "at once"),
     ("deadline_guard", "Schedule deadline", None, "no schedule stops it"),
     ("deadline_guard", "Schedule deadline", at("target.input", '{"NodegroupName": "other"}'), "no schedule stops it"),
+    ("budget_exists", "Budget budget", None, "no budget watches"),
     ("budget_exists", "Budget budget", setting(costFilters=[]), "something else"),
     ("budget_exists", "Budget budget", setting(limitAmount="1000000"), "more than the campaign"),
     ("one_hands_out_efa", "Release nvidia-device-plugin", at("values.mofedEnabled", True), "behind the EFA"),
