@@ -144,6 +144,10 @@ def gone(path: str) -> Change:
     return change
 
 
+def may(action: str, resource: str) -> Change:
+    return setting(policy=json.dumps({"Statement": [{"Effect": "Allow", "Action": action, "Resource": resource}]}))
+
+
 GPU = "LaunchTemplate gpu-nodes"
 BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("no_public_ingress", "SecurityGroupIngressRule nodes-self-in", setting(cidrIpv4="0.0.0.0/0"), "outside the VPC"),
@@ -177,8 +181,22 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("tags_everywhere", GPU, gone("tagSpecifications.1"), "does not mark"),
     ("tags_everywhere", "Vpc vpc", at("tags", {"bivouac:campaign": "other"}), "another's tag"),
     ("nothing_made_from_inside", "PersistentVolumeClaim shared", gone("spec.volumeName"), "volume that the stack"),
-    ("no_wildcard_rights", "RolePolicy steward",
-     setting(policy='{"Statement": [{"Effect": "Allow", "Action": ["ec2:*"], "Resource": "*"}]}'), "groups of actions"),
+    ("no_wildcard_rights", "RolePolicy steward", may("ec2:*", "arn:aws:ec2:us-east-1:123456789012:instance/i-1"),
+     "groups of actions"),
+    ("no_wildcard_rights", "RolePolicy steward", may("ec2:*Instances", "arn:aws:ec2:::x"), "groups of actions"),
+    ("no_wildcard_rights", "RolePolicy guard", may("ec2:Terminate?nstances", "arn:aws:ec2:::x"), "groups of actions"),
+    ("no_wildcard_rights", "RolePolicy steward", may("ec2:TerminateInstances", "*"), "to everything"),
+    ("no_wildcard_rights", "RolePolicy archive", may("s3:GetObject", "arn:aws:s3:::*"), "to everything"),
+    ("no_wildcard_rights", "RolePolicy archive", setting(policy=json.dumps(
+        {"Statement": {"Effect": "Allow", "NotAction": "iam:CreateRole", "Resource": "arn:aws:s3:::x"}})), "all but"),
+    ("no_wildcard_rights", "RolePolicyAttachment node-AmazonEKSWorkerNodePolicy",
+     setting(policyArn="arn:aws:iam::aws:policy/AdministratorAccess"), "not this role's"),
+    ("no_wildcard_rights", "RolePolicyAttachment node-AmazonEKSWorkerNodePolicy",
+     setting(policyArn="arn:aws:iam::aws:policy/AmazonEKS_CNI_Policy"), "not this role's"),
+    ("no_wildcard_rights", "Role guard", setting(managedPolicyArns=["arn:aws:iam::aws:policy/PowerUserAccess"]),
+     "of its own"),
+    ("no_wildcard_rights", "Role guard", setting(assumeRolePolicy=json.dumps(
+        {"Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}]})), "lent to"),
     ("cluster_is_closed", "Cluster cluster", at("accessConfig.authenticationMode", "API_AND_CONFIG_MAP"),
      "whoever made it"),
     ("cluster_is_closed", "Cluster cluster", at("upgradePolicy.supportType", "EXTENDED"), "extended support"),
@@ -212,6 +230,17 @@ def test_a_card_that_carries_no_efa_and_a_block_in_a_placement_group_are_told() 
     block = example_spec(nodes=nodes(item, Capacity.CAPACITY_BLOCK).model_dump(mode="json"))
     placed = damaged(campaign_graph(block).asked, GPU, setting(placement={"groupName": "x"}))
     assert any("capacity block" in one.message for one in findings(placed, block))
+
+
+def test_rights_that_come_by_another_way_are_told(whole: Graph) -> None:
+    role = next(one for one in whole if str(one) == "RolePolicy steward")
+    for kind in ("PolicyAttachment", "UserPolicy", "AccessKey"):
+        other = Graph()
+        for one in whole:
+            other.add(one)
+        other.add(replace(role, urn=f"{role.urn}-2", type=f"aws:iam/x:{kind}", name="aside"))
+        told = [one for one in findings(other, SPEC) if one.rule == "no_wildcard_rights"]
+        assert [(one.level, one.resource) for one in told] == [(Level.ERROR, f"{kind} aside")]
 
 
 def test_two_that_hand_out_efa_devices_are_told(whole: Graph) -> None:
