@@ -257,6 +257,13 @@ class Spec(Section):
             raise ValueError("section `rehearsal` has no meaning with target aws: remove it")
         return self
 
+    @property
+    def tagged_budget_usd(self) -> Decimal:
+        """What of the budget is left for what carries the campaign's tag: a block's fee is paid by an untagged
+        purchase before, and its instances then bill nothing."""
+        fee = self.nodes.block_fee_usd if self.nodes.capacity is Capacity.CAPACITY_BLOCK else None
+        return self.money.budget_usd - (fee or 0)
+
     def digest(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 

@@ -102,6 +102,20 @@ def budget_alarm_reaches_someone(case: Case) -> Iterator[Draft]:
         yield error("money.alarm_email", "this is no e-mail address", seen=address, cure="write name@host.domain")
 
 
+def budget_lasts_to_the_end(case: Case) -> Iterator[Draft]:
+    """AWS's budget counts by calendar years: the campaign ends in the one in which it begins."""
+    money, block_end = case.spec.money, case.spec.nodes.block_end
+    begun_days = timedelta(days=-(-money.deadline // timedelta(days=1)))
+    last = max(case.today + begun_days, block_end.date() if block_end else case.today)
+    if last.year != case.today.year:
+        yield info(
+            "money.deadline",
+            "AWS's budget begins anew on 1 January: alarms and freeze come too late by what was spent before",
+            seen=f"from {case.today} to {last}",
+            cure="rely on the steward's own count there, or end before the new year",
+        )
+
+
 def _is_address(text: str) -> bool:
     return text.count("@") == 1 and not text.startswith("@") and "." in text.partition("@")[2]
 
@@ -127,4 +141,5 @@ RULES = (
     prices_are_fresh,
     prices_are_of_the_region,
     budget_alarm_reaches_someone,
+    budget_lasts_to_the_end,
 )

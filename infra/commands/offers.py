@@ -27,6 +27,7 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
     spec = load(path).spec
     target.enter_for(spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}"))
     from infra.account import Account
+    from infra.actions.cost_tag import cost_tag
     from infra.actions.market import alternatives, look
 
     item = catalogue.instance_type(spec.nodes.instance_type)
@@ -36,8 +37,10 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
     aside = Progress(Console(stderr=True, highlight=False))
     with aside.stage("offers", f"{spec.nodes.count} nodes in {spec.region}; reads only"):
         market = look(account, spec, wanted, gpu_time(make_plan(spec, survey(spec))), aside.step)
+        aside.step("whether AWS's bills know the campaign's tag")
+        counted = cost_tag(account)
     if as_json:
-        write_json(console, market.model_dump(mode="json"))
+        write_json(console, market.model_dump(mode="json") | {"budget_tag": counted.model_dump(mode="json")})
     else:
         table = _table(spec)
         for one in sorted(market.choices, key=lambda one: (one.fits is False, one.usd is None, one.usd or 0)):
@@ -50,6 +53,7 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
         console.print(f"GPU nodes are planned for {market.hours} h; a block must last {market.block_hours} h")
         for said in market.unanswered:
             console.print(f"AWS did not answer {said}", soft_wrap=True, markup=False)
+        console.print(counted.sentence(), soft_wrap=True, markup=False)
         console.print("a block is bought by `bivouac block buy SPEC OFFERING`; prices are AWS's of this moment")
     return 0 if any(one.fits is not False for one in market.choices) else 1
 

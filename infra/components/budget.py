@@ -40,7 +40,7 @@ class Budget(pulumi.ComponentResource):
             "budget",
             name=self._names.prefix,
             budget_type="COST",
-            limit_amount=str(money.budget_usd),
+            limit_amount=str(spec.tagged_budget_usd),
             limit_unit="USD",
             time_unit="ANNUALLY",
             cost_filters=[{"name": "TagKeyValue", "values": [f"user:{CAMPAIGN_TAG}${spec.campaign}"]}],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.actions import dataset
+from infra.actions.cost_tag import activated
 from infra.components.outputs import CampaignOutputs
 from infra.errors import UserError
 from infra.folders import keep, writable
@@ -34,6 +35,9 @@ def run(context: Context) -> dict[str, Any]:
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     foundation(context, engine)
+    context.progress.step("whether AWS's bills know the campaign's tag")
+    counted = activated(context.account)
+    context.progress.note(counted.sentence())
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
     context.progress.step("campaign stack")
     config = campaign_settings(context, data.digest).to_config()
@@ -50,4 +54,5 @@ def run(context: Context) -> dict[str, Any]:
         "unigram_loss": data.manifest.unigram_loss,
         "train_tokens": data.manifest.train_tokens,
         "resources": count,
+        "budget_counts": counted.counting,
     }

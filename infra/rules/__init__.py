@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra.checks.finding import Level
-from infra.rules import access, network, nodes, safety
+from infra.rules import access, network, nodes, rights, safety
 from infra.rules.finding import Finding, Rule
 from infra.rules.graph import Graph, Resource
 from infra.spec import Spec
@@ -30,7 +30,7 @@ RULES: tuple[Rule, ...] = (
     safety.cni_outlives_nodes,
     safety.nothing_made_from_inside,
     access.closed_buckets,
-    access.no_wildcard_rights,
+    rights.no_wildcard_rights,
     access.cluster_is_closed,
     network.control_plane_from_outside,
 )

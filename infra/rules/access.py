@@ -1,4 +1,4 @@
-"""What is kept, and who may do what: buckets, file system, cluster, roles."""
+"""What is kept, and who may enter: buckets and cluster."""
 
 from __future__ import annotations
 
@@ -63,18 +63,6 @@ def _tls_only(policy: Any) -> bool:
         one["Effect"] == "Deny" and (one.get("Condition") or {}).get("Bool", {}).get("aws:SecureTransport") == "false"
         for one in statements
     )
-
-
-def no_wildcard_rights(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """No role of ours may do everything of a service, or anything to everything that it could change."""
-    for policy in graph.of("RolePolicy", "Policy"):
-        document = policy.known("policy")
-        if document is None:
-            continue
-        for one in json.loads(document)["Statement"] if isinstance(document, str) else document["Statement"]:
-            actions = [one["Action"]] if isinstance(one["Action"], str) else one["Action"]
-            if one["Effect"] == "Allow" and (wild := [action for action in actions if action.endswith("*")]):
-                yield error(policy, "allows whole groups of actions", seen=", ".join(wild), cure="name each action")
 
 
 def cluster_is_closed(graph: Graph, spec: Spec) -> Iterator[Draft]:

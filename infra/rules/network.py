@@ -18,7 +18,7 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
     inside = IPv4Network(spec.network.cidr)
     for rule in graph.of("SecurityGroupIngressRule"):
         cidr = rule.known("cidrIpv4")
-        if cidr is not None and not IPv4Network(cidr).subnet_of(inside):
+        if cidr is not None and not IPv4Network(cidr).subnet_of(inside) and not _drivers_door(graph, rule, spec):
             yield error(rule, "lets in addresses outside the VPC", seen=cidr, cure=_INSIDE)
         if rule.known("cidrIpv6") is not None or rule.known("prefixListId") is not None:
             seen = rule.known("cidrIpv6") or rule.known("prefixListId")
@@ -36,6 +36,16 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
         for one in template.inputs.get("networkInterfaces") or ():
             if str(one.get("associatePublicIpAddress", "false")).lower() == "true":
                 yield error(template, "gives its nodes public addresses", seen=True, cure="leave them private")
+
+
+def _drivers_door(graph: Graph, rule: Resource, spec: Spec) -> bool:
+    """Whether a rule is the one way in that a private endpoint has: the peered driver's own addresses, to the cluster's
+    API, by HTTPS alone."""
+    driver = spec.network.driver_vpc
+    if driver is None or not graph.behind(rule, "securityGroupId", "Cluster"):
+        return False
+    door = tuple(rule.inputs.get(name) for name in ("ipProtocol", "fromPort", "toPort"))
+    return door == ("tcp", 443, 443) and IPv4Network(str(rule.inputs["cidrIpv4"])).subnet_of(IPv4Network(driver.cidr))
 
 
 def control_plane_from_outside(graph: Graph, spec: Spec) -> Iterator[Draft]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_TAG, OWNER_TAG, Names
-from infra.rules.finding import Draft, error, warning
+from infra.rules.finding import Draft, error
 from infra.rules.graph import UNKNOWN, Graph, Resource
 from infra.rules.network import GPU_TEMPLATE
 from infra.spec import Spec
@@ -90,16 +91,17 @@ def _aims_at(schedule: Resource, cluster: str, group: str) -> bool:
 
 
 def budget_exists(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """A budget of the campaign's size counts what carries its tag."""
+    """A budget counts what carries the campaign's tag, and allows it no more than is the campaign's: less the fee
+    of a block, which no tag counts."""
     if not graph.of("NodeGroup"):
         return
     budgets = graph.of("Budget")
     if not budgets:
-        yield warning(
+        yield error(
             None,
             "no budget watches this campaign",
             seen="no aws.budgets.Budget",
-            cure="set money.alarm_email: AWS then mails when the budget runs out",
+            cure="keep the component Budget in the campaign's program: AWS then warns also where none of us is alive",
         )
     tag = f"user:{CAMPAIGN_TAG}${spec.campaign}"
     for budget in budgets:
@@ -108,12 +110,20 @@ def budget_exists(graph: Graph, spec: Spec) -> Iterator[Draft]:
             yield error(
                 budget, "counts the cost of something else", seen=values or "everything", cure=f"filter by {tag}"
             )
-        if float(budget.inputs.get("limitAmount") or 0) > float(spec.money.budget_usd):
+        limit = Decimal(str(budget.inputs.get("limitAmount") or 0))
+        if limit > spec.tagged_budget_usd:
             yield error(
                 budget,
                 "allows more than the campaign may spend",
-                seen=budget.inputs["limitAmount"],
-                cure=f"money.budget_usd is {spec.money.budget_usd}",
+                seen=limit,
+                cure=f"{spec.tagged_budget_usd}: money.budget_usd, less the fee of a block, which carries no tag",
+            )
+        if limit <= 0:
+            yield error(
+                budget,
+                "has nothing to spend: AWS refuses such a budget",
+                seen=limit,
+                cure="a money.budget_usd above nodes.block_fee_usd: the file system and the control plane bill too",
             )
 
 

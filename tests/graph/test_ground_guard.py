@@ -42,6 +42,14 @@ def test_every_campaign_has_a_budget_that_tells_a_topic(campaign: Graph, full: G
     assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": ACCOUNT}}
 
 
+def test_a_blocks_fee_is_no_part_of_what_the_budget_waits_for() -> None:
+    """The fee bills by a purchase without the campaign's tag, so 80 % of the whole would never be reached."""
+    block = {"instance_type": "p5en.48xlarge", "capacity": "capacity-block", "reservation_id": "cr-0123456789abcdef0",
+             "block_fee_usd": "7988.88"}  # fmt: skip
+    graph = campaign_graph(example_spec(nodes=block))
+    assert graph.one("Budget", "budget").inputs["limitAmount"] == "2011.12"
+
+
 def test_a_spent_budget_freezes_the_named_roles_and_lets_them_tear_down(campaign: Graph, full: Graph) -> None:
     assert not campaign.of("BudgetAction") and not campaign.of("Policy")
     action = full.one("BudgetAction", "freeze").inputs

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from infra.ground import ENDPOINT_SERVICES
+from infra.rules.rights import MANAGED, TO_EVERYTHING
 from tests.example import example_spec
 from tests.graph.engine import DRIVER, KEY, Graph, campaign_graph, foundation_with, held
 
@@ -49,19 +50,6 @@ ALLOWED = {
     },
 }
 """Role -> all that its own statements may hold. A new action is written here by whoever can say why."""
-TO_EVERYTHING = {
-    "autoscaling:DescribeAutoScalingGroups": "the API knows no resource for it",
-    "autoscaling:DescribeScalingActivities": "the API knows no resource for it",
-    "ec2:DescribeInstanceStatus": "the API knows no resource for it",
-    "ec2:DescribeInstances": "the API knows no resource for it",
-    "ecr:GetAuthorizationToken": "a token is the registry's, not a repository's",
-}
-MANAGED = {
-    "cluster": {"AmazonEKSClusterPolicy"},
-    "node": {"AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"},
-    "cni": {"AmazonEKS_CNI_Policy"},
-    "builder": {"AmazonSSMManagedInstanceCore"},
-}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +87,15 @@ def test_everything_that_is_allowed_is_used_by_somebody(full: Graph, foundation:
     for role, one in [*held(full), *held(foundation)]:
         used.setdefault(role, set()).update(one["Action"])
     assert used == ALLOWED
+    loose = {
+        action for _, one in [*held(full), *held(foundation)] if "*" in one["Resource"] for action in one["Action"]
+    }
+    assert loose == set(TO_EVERYTHING)
+    assert {name for one in MANAGED.values() for name in one} == {
+        node.inputs["policyArn"].rpartition("/")[2]
+        for graph in (full, foundation)
+        for node in graph.of("RolePolicyAttachment")
+    }
 
 
 def test_every_role_trusts_one_service_alone(full: Graph, foundation: Graph) -> None:

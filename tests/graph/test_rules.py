@@ -15,8 +15,8 @@ from infra.rules import RULES, Graph, Resource, broken, findings
 from infra.rules.graph import UNKNOWN
 from infra.spec import Capacity
 from tests.example import example_spec
+from tests.graph.engine import DRIVER, KEY, campaign_graph
 from tests.graph.engine import Graph as Built
-from tests.graph.engine import campaign_graph
 from tests.graph.test_fleet import GROUP, OPTIONS, SOLD
 from tests.graph.test_layouts import nodes
 
@@ -51,19 +51,51 @@ def test_nodes_that_start_in_another_reservation_are_told(named: str) -> None:
         assert broken(found) == (other != named), (other, named, found)
 
 
-@pytest.mark.parametrize("egress", ["nat", "endpoints"])
-def test_both_ways_out_pass_all_rules(egress: str) -> None:
-    spec = example_spec(network={"egress": egress}, money={"alarm_email": "someone@example.com"})
-    assert not broken(findings(campaign_graph(spec).asked, spec))
+PRIVATE = {"network": {"api_endpoint": "private", "driver_vpc": DRIVER}}
+EVERY: dict[str, dict[str, Any]] = {
+    "way out by NAT": {"network": {"egress": "nat"}},
+    "no way out": {"network": {"egress": "endpoints"}},
+    "private endpoint": PRIVATE,
+    "named ranges": {"network": {"api_allowed_cidrs": ["203.0.113.0/24"]}},
+    "Lustre over EFA": {"storage": {"shared": {"efa": True, "capacity_gib": 19200, "metadata_iops": "automatic"}}},
+    "scratch file system": {
+        "storage": {"shared": {"deployment": "SCRATCH_2", "throughput_mbs_per_tib": None, "compression": "LZ4"}}
+    },
+    "disks in pairs": {"storage": {"local": {"layout": "RAID10"}}},
+    "a key that is there": {"encryption": {"customer_key": True, "key_arn": KEY}},
+    "EFA by DRA": {"addons": {"efa": "dra"}},
+    "every add-on": {"addons": {"prometheus": True, "kueue": True}},
+    "freeze": {"money": {"alarm_topic_arn": "arn:aws:sns:us-east-1:123456789012:pager", "freeze_roles": ["ci"]}},
+}
+EVERY["all together"] = {
+    key: {name: value for one in EVERY.values() for name, value in one.get(key, {}).items()}
+    for key in ("network", "encryption", "addons", "money")
+} | {"storage": EVERY["Lustre over EFA"]["storage"]}
+
+
+@pytest.mark.parametrize("option", EVERY)
+def test_every_option_of_the_ground_passes_all_rules(option: str) -> None:
+    spec = example_spec(**EVERY[option])
+    key = {"key_arn": KEY} if spec.encryption.customer_key else {}
+    found = findings(campaign_graph(spec, **key).asked, spec)
+    assert [one for one in found if one.level is not Level.INFO] == []
 
 
 def test_the_foundation_passes_all_rules(foundation: Built) -> None:
     assert findings(foundation.asked, SPEC) == ()
 
 
-def test_a_campaign_that_no_budget_watches_is_warned_about(whole: Graph) -> None:
-    found = [one for one in findings(damaged(whole, "Budget budget", None), SPEC) if one.rule == "budget_exists"]
-    assert [one.level for one in found] == [Level.WARNING] and "money.alarm_email" in found[0].cure
+FEE = {"nodes": {"instance_type": "p5en.48xlarge", "capacity": "capacity-block", "block_fee_usd": "8000",
+                 "reservation_id": "cr-0123456789abcdef0"}}  # fmt: skip
+
+
+def test_a_budget_that_counts_a_blocks_fee_which_no_tag_carries_is_told() -> None:
+    spec = example_spec(**FEE)
+    graph = campaign_graph(spec).asked
+    assert not [one for one in findings(graph, spec) if one.rule == "budget_exists"]
+    for limit, word in (("10000", "more than the campaign"), ("2000.01", "more than the campaign"), ("0", "nothing")):
+        told = findings(damaged(graph, "Budget budget", setting(limitAmount=limit)), spec)
+        assert [word in one.message for one in told if one.rule == "budget_exists"] == [True], limit
 
 
 Change = Callable[[dict[str, Any]], None]
@@ -112,6 +144,10 @@ def gone(path: str) -> Change:
     return change
 
 
+def may(action: str, resource: str) -> Change:
+    return setting(policy=json.dumps({"Statement": [{"Effect": "Allow", "Action": action, "Resource": resource}]}))
+
+
 GPU = "LaunchTemplate gpu-nodes"
 BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("no_public_ingress", "SecurityGroupIngressRule nodes-self-in", setting(cidrIpv4="0.0.0.0/0"), "outside the VPC"),
@@ -135,6 +171,7 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("none_before_asked", "NodeGroup gpu-nodes", at("scalingConfig.desiredSize", 4), "at once"),
     ("deadline_guard", "Schedule deadline", None, "no schedule stops it"),
     ("deadline_guard", "Schedule deadline", at("target.input", '{"NodegroupName": "other"}'), "no schedule stops it"),
+    ("budget_exists", "Budget budget", None, "no budget watches"),
     ("budget_exists", "Budget budget", setting(costFilters=[]), "something else"),
     ("budget_exists", "Budget budget", setting(limitAmount="1000000"), "more than the campaign"),
     ("one_hands_out_efa", "Release nvidia-device-plugin", at("values.mofedEnabled", True), "behind the EFA"),
@@ -144,8 +181,22 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("tags_everywhere", GPU, gone("tagSpecifications.1"), "does not mark"),
     ("tags_everywhere", "Vpc vpc", at("tags", {"bivouac:campaign": "other"}), "another's tag"),
     ("nothing_made_from_inside", "PersistentVolumeClaim shared", gone("spec.volumeName"), "volume that the stack"),
-    ("no_wildcard_rights", "RolePolicy steward",
-     setting(policy='{"Statement": [{"Effect": "Allow", "Action": ["ec2:*"], "Resource": "*"}]}'), "groups of actions"),
+    ("no_wildcard_rights", "RolePolicy steward", may("ec2:*", "arn:aws:ec2:us-east-1:123456789012:instance/i-1"),
+     "groups of actions"),
+    ("no_wildcard_rights", "RolePolicy steward", may("ec2:*Instances", "arn:aws:ec2:::x"), "groups of actions"),
+    ("no_wildcard_rights", "RolePolicy guard", may("ec2:Terminate?nstances", "arn:aws:ec2:::x"), "groups of actions"),
+    ("no_wildcard_rights", "RolePolicy steward", may("ec2:TerminateInstances", "*"), "to everything"),
+    ("no_wildcard_rights", "RolePolicy archive", may("s3:GetObject", "arn:aws:s3:::*"), "to everything"),
+    ("no_wildcard_rights", "RolePolicy archive", setting(policy=json.dumps(
+        {"Statement": {"Effect": "Allow", "NotAction": "iam:CreateRole", "Resource": "arn:aws:s3:::x"}})), "all but"),
+    ("no_wildcard_rights", "RolePolicyAttachment node-AmazonEKSWorkerNodePolicy",
+     setting(policyArn="arn:aws:iam::aws:policy/AdministratorAccess"), "not this role's"),
+    ("no_wildcard_rights", "RolePolicyAttachment node-AmazonEKSWorkerNodePolicy",
+     setting(policyArn="arn:aws:iam::aws:policy/AmazonEKS_CNI_Policy"), "not this role's"),
+    ("no_wildcard_rights", "Role guard", setting(managedPolicyArns=["arn:aws:iam::aws:policy/PowerUserAccess"]),
+     "of its own"),
+    ("no_wildcard_rights", "Role guard", setting(assumeRolePolicy=json.dumps(
+        {"Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}]})), "lent to"),
     ("cluster_is_closed", "Cluster cluster", at("accessConfig.authenticationMode", "API_AND_CONFIG_MAP"),
      "whoever made it"),
     ("cluster_is_closed", "Cluster cluster", at("upgradePolicy.supportType", "EXTENDED"), "extended support"),
@@ -181,6 +232,17 @@ def test_a_card_that_carries_no_efa_and_a_block_in_a_placement_group_are_told() 
     assert any("capacity block" in one.message for one in findings(placed, block))
 
 
+def test_rights_that_come_by_another_way_are_told(whole: Graph) -> None:
+    role = next(one for one in whole if str(one) == "RolePolicy steward")
+    for kind in ("PolicyAttachment", "UserPolicy", "AccessKey"):
+        other = Graph()
+        for one in whole:
+            other.add(one)
+        other.add(replace(role, urn=f"{role.urn}-2", type=f"aws:iam/x:{kind}", name="aside"))
+        told = [one for one in findings(other, SPEC) if one.rule == "no_wildcard_rights"]
+        assert [(one.level, one.resource) for one in told] == [(Level.ERROR, f"{kind} aside")]
+
+
 def test_two_that_hand_out_efa_devices_are_told(whole: Graph) -> None:
     other = Graph()
     for one in whole:
@@ -189,6 +251,34 @@ def test_two_that_hand_out_efa_devices_are_told(whole: Graph) -> None:
             other.add(replace(one, urn=f"{one.urn}-2", name="aws-dranet"))
     told = [one for one in findings(other, SPEC) if one.rule == "one_hands_out_efa"]
     assert [(one.level, one.seen) for one in told] == [(Level.ERROR, "aws-dranet, aws-efa-k8s-device-plugin")]
+
+
+DOOR = "SecurityGroupIngressRule driver-api"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        setting(fromPort=22),
+        setting(ipProtocol="-1"),
+        setting(cidrIpv4="10.0.0.0/8"),
+        setting(cidrIpv4="0.0.0.0/0"),
+    ],
+)
+def test_the_drivers_door_is_no_wider_than_its_own_addresses_and_https(change: Change) -> None:
+    spec = example_spec(**PRIVATE)
+    graph = campaign_graph(spec).asked
+    assert not broken(findings(graph, spec))
+    told = [one for one in findings(damaged(graph, DOOR, change), spec) if one.level is Level.ERROR]
+    assert [(one.rule, one.resource) for one in told] == [("no_public_ingress", DOOR)]
+
+
+def test_the_driver_reaches_the_clusters_api_and_not_the_nodes() -> None:
+    spec = example_spec(**PRIVATE)
+    graph = campaign_graph(spec).asked
+    nodes = next(one for one in graph if str(one) == "SecurityGroupIngressRule nodes-self-in")
+    moved = damaged(graph, DOOR, None, refers={"securityGroupId": nodes.refers["securityGroupId"]})
+    assert "no_public_ingress" in {one.rule for one in findings(moved, spec) if one.level is Level.ERROR}
 
 
 def test_an_api_server_that_the_internet_reaches_is_mentioned_unless_ranges_are_named(whole: Graph) -> None:

@@ -98,6 +98,7 @@ PLANS = (
     ),
     Row("a-checkpoint-reaches-the-shared-tier", W, "checkpoint.shared_every", {"checkpoint.shared_every": 10}),
     Row("an-older-checkpoint-is-kept", W, "checkpoint.keep_shared", {"checkpoint.keep_shared": 1}, cure="2 or more"),
+    Row("budget-lasts-to-the-end", I, "money.deadline", today=date(2026, 12, 31), cure="steward"),
     Row("planned-cost-is-within-the-budget", E, "money.budget_usd", {"money.budget_usd": 3}, cure="bivouac plan"),
     Row("deadline-caps-the-cost-below-the-budget", W, "money.deadline", {"money.deadline": "8h"}),
     Row("deadline-leaves-room-for-the-plan", E, "money.deadline", {"money.deadline": "30m"}, cure="2h"),

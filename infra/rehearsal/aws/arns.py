@@ -252,6 +252,7 @@ RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "logs": _named("logs:log-group:", "logGroupName", "resourceArn"),
     "tagging": lambda world, operation, params: ["*"],
     "servicequotas": lambda world, operation, params: ["*"],
+    "ce": lambda world, operation, params: ["*"],
 }
 
 

@@ -42,6 +42,7 @@ MODULES = (
     "reservations",
     "market",
     "budgets",
+    "cost_tags",
     "bucket_policies",
     "quotas",
     "residual",
