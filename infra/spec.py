@@ -227,7 +227,7 @@ class Spec(Section):
     region: str
     zone: str
     second_zone: str | None = None
-    """For the control plane only; None: the next letter in the region."""
+    """For the control plane only; None: the next of the account's zones that EKS takes."""
     kubernetes: str = "1.36"
     money: Money
     nodes: Nodes
