@@ -1,9 +1,14 @@
-# The trainer's image whole, for registries and nodes that do not share base layers: the content of the trainer role of
-# playbooks/bake.yml on a system of its own. No version stands here: `python images/build_args.py` reads versions.yaml.
+# Two images. Target `base`: system, fabric and Python packages, all that the project needs but the project; somebody
+# builds and pushes it once to the account's registry (`image.base` of a spec), and each bake puts one layer on top:
 #
-#   docker build -f images/trainer.Dockerfile $(python images/build_args.py --base-digest sha256:...) .
+#   docker build -f images/trainer.Dockerfile --target base --platform linux/amd64 -t REGISTRY/bivouac/base:cuda \
+#     $(python images/build_args.py --base-digest sha256:...) .
+#   docker push REGISTRY/bivouac/base:cuda
 #
-# The digest of the base cannot be known offline. It is what
+# Without --target: the trainer's image whole, for registries that no bake pushes to. No version stands here:
+# `python images/build_args.py` reads versions.yaml.
+#
+# The digest of what `base` itself stands on cannot be known offline. It is what
 #   docker buildx imagetools inspect BASE --format '{{.Manifest.Digest}}'
 # prints for trainer_container.base of versions.yaml; write it into versions.yaml once you have reviewed that base.
 ARG BASE
@@ -63,19 +68,28 @@ RUN curl --fail --silent --show-error --location --retry 3 --max-time 300 --outp
     && nv-hostengine --version && dcgmi --version \
     && rm -rf /var/tmp/keyring.deb /var/lib/apt/lists/*
 
-FROM diagnosis
+FROM diagnosis AS base
 COPY constraints.txt pyproject.toml /var/tmp/bivouac/
-COPY infra /var/tmp/bivouac/infra
-COPY trainer /var/tmp/bivouac/trainer
-# torch brings NCCL and CUDA's runtime; every version is that of constraints.txt.
-RUN pip install --no-cache-dir --constraint /var/tmp/bivouac/constraints.txt setuptools wheel \
-    && pip install --no-cache-dir --no-build-isolation --constraint /var/tmp/bivouac/constraints.txt /var/tmp/bivouac \
-    && rm -rf /var/tmp/bivouac
-ARG CODE_DIGEST
+WORKDIR /var/tmp/bivouac
+# torch brings NCCL and CUDA's runtime; every version is that of constraints.txt. The project itself stays out.
+RUN pip install --no-cache-dir --constraint constraints.txt setuptools wheel \
+    && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+       > requirements.txt \
+    && pip install --no-cache-dir --no-build-isolation --constraint constraints.txt --requirement requirements.txt
+WORKDIR /
+RUN rm -rf /var/tmp/bivouac
 ARG OFI_NCCL
 # BIVOUAC_OFI_NCCL: what the health check holds the loaded plugin against.
-ENV BIVOUAC_CODE_DIGEST=${CODE_DIGEST} \
-    BIVOUAC_OFI_NCCL=${OFI_NCCL} \
+ENV BIVOUAC_OFI_NCCL=${OFI_NCCL} \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/amazon/ofi-nccl/lib:/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu
+RUN python -c "import deepspeed, torch"
+
+FROM base
+COPY pyproject.toml /var/tmp/bivouac/
+COPY infra /var/tmp/bivouac/infra
+COPY trainer /var/tmp/bivouac/trainer
+RUN pip install --no-cache-dir --no-build-isolation --no-deps /var/tmp/bivouac && rm -rf /var/tmp/bivouac
+ARG CODE_DIGEST
+ENV BIVOUAC_CODE_DIGEST=${CODE_DIGEST}
 RUN python -c "import deepspeed, torch, trainer.agent"

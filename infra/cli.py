@@ -36,11 +36,17 @@ app.command()(images)
 
 
 @app.command()
-def check(spec: SpecPath, json: Json = False) -> None:
-    """Everything that is wrong with a spec, at once. Offline."""
+def check(
+    spec: SpecPath,
+    json: Json = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="Also ask AWS: zones, quota, base image. Reads only.")
+    ] = False,
+) -> None:
+    """Everything that is wrong with a spec, at once. Offline, unless it is told to ask AWS too."""
     from infra.commands.check import check_command
 
-    raise typer.Exit(check_command(spec, json, console))
+    raise typer.Exit(check_command(spec, json, console, online))
 
 
 @app.command()

@@ -29,6 +29,24 @@ class Offer(_Frozen):
     source: str
 
 
+class Zone(_Frozen):
+    """An availability zone of the region, as this account has it."""
+
+    name: str
+    """The account's own: another account's `us-east-1a` is another zone."""
+    id: str
+    """The same in every account."""
+    state: str = "available"
+
+
+class Refused(_Frozen):
+    """What was looked up and will not do."""
+
+    what: str
+    seen: str
+    cure: str
+
+
 class KubernetesSupport(_Frozen):
     """Until when EKS supports its versions."""
 
@@ -79,6 +97,10 @@ class Facts(_Frozen):
     data: DataSource
     account: str | None = None
     """Account of the credentials at hand; None: not looked up."""
+    zones: tuple[Zone, ...] | None = None
+    """Of the region; None: not looked up."""
+    base: Refused | None = None
+    """Why the registry's base image will not do; None: it does, or was not looked up."""
 
     @property
     def offer(self) -> Offer | None:

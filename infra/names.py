@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,26 @@ def registry_host(account: str, region: str) -> str:
 def repository_url(account: str, region: str) -> str:
     """The trainer's repository without tag or digest."""
     return f"{registry_host(account, region)}/{REPOSITORY}"
+
+
+_REFERENCE = re.compile(
+    r"(?P<repository>[a-z0-9]+(?:[._/-][a-z0-9]+)*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127})|@(?P<digest>sha256:[0-9a-f]{64}))"
+)
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """(repository, tag or digest) of `repository:tag` or `repository@sha256:...`. Raises ValueError for all else."""
+    match = _REFERENCE.fullmatch(reference)
+    first, slash, _ = reference.partition("/")
+    if match is None or (slash and "." in first):  # as docker reads it: a name with a dot is a registry
+        raise ValueError(f"no repository with tag or digest: {reference}")
+    return match["repository"], match["tag"] or match["digest"]
+
+
+def in_registry(reference: str, account: str, region: str) -> tuple[str, str]:
+    """As `split_reference`, with or without the account's own registry before it. Raises ValueError for another's."""
+    return split_reference(reference.removeprefix(f"{registry_host(account, region)}/"))
 
 
 def data_prefix(manifest_digest: str) -> str:

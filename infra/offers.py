@@ -1,20 +1,12 @@
-"""Where GPU nodes can be had: from the catalogue offline; a live source answers the same question from the account."""
+"""How GPU nodes can be had, from the catalogue. Offline; what the quota leaves is added by who asks the account."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from infra import catalogue
 from infra.facts import Offer
 from infra.spec import Capacity, Spec
 
-__all__ = ["Offer", "OfferSource", "catalogue_offers"]
-
-
-class OfferSource(Protocol):
-    """Offers for the GPU nodes of a spec, in its zone; empty when there are none."""
-
-    def __call__(self, spec: Spec) -> tuple[Offer, ...]: ...
+__all__ = ["Offer", "catalogue_offers"]
 
 
 def catalogue_offers(spec: Spec) -> tuple[Offer, ...]:

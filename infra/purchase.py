@@ -22,6 +22,11 @@ _GROUP = re.compile(r"^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:[0-9]{12}:group
 RESERVED = (Capacity.RESERVATION, Capacity.CAPACITY_BLOCK)
 
 
+def quota_holds(count: int, item: InstanceType, vcpus: int) -> bool:
+    """Whether so many free vCPUs of a quota are enough for all nodes."""
+    return count * item.vcpus <= vcpus
+
+
 @dataclass(frozen=True)
 class PurchaseProblem:
     field: str

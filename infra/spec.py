@@ -86,7 +86,8 @@ class Nodes(Section):
 
 class Image(Section):
     base: str
-    """Reference of the base image that the node image already holds; the bake puts one layer on top."""
+    """`repository:tag` or `repository@sha256:...` in the account's own registry, where somebody pushed it once: see
+    images/trainer.Dockerfile. The bake puts one layer with the project on top."""
 
 
 Location = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
@@ -230,7 +231,7 @@ class Spec(Section):
     region: str
     zone: str
     second_zone: str | None = None
-    """For the control plane only; None: the next letter in the region."""
+    """For the control plane only; None: the next of the account's zones that EKS takes."""
     kubernetes: str = "1.36"
     money: Money
     nodes: Nodes

@@ -9,14 +9,14 @@ from pathlib import Path
 from infra import catalogue, target
 from infra.facts import DataSource, Facts
 from infra.kubernetes_support import kubernetes_support
-from infra.offers import OfferSource, catalogue_offers
+from infra.offers import catalogue_offers
 from infra.spec import Data, MixtureSource, Spec
 
 STANDARD_LIBRARY = "python:stdlib"
 _LOOK_S = 5.0
 
 
-def survey(spec: Spec, account: str | None = None, offers: OfferSource = catalogue_offers) -> Facts:
+def survey(spec: Spec, account: str | None = None) -> Facts:
     """`account`: of the credentials at hand, where the caller knows it."""
     known = {item.name: item for item in catalogue.instance_types()}
     measured = catalogue.bandwidth(spec.nodes.instance_type)
@@ -28,7 +28,7 @@ def survey(spec: Spec, account: str | None = None, offers: OfferSource = catalog
         instance_names=tuple(known),
         profiles=catalogue.profiles(),
         prices=catalogue.service_prices(),
-        offers=offers(spec),
+        offers=catalogue_offers(spec),
         kubernetes=kubernetes_support(),
         data=data_source(spec.data),
         account=account,

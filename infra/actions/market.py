@@ -16,10 +16,13 @@ from infra.account import Account
 from infra.actions.blocks import LOST, block_of
 from infra.actions.price_list import on_demand_prices
 from infra.actions.quota_use import QuotaUse, quota_use
+from infra.actions.zones import zones_of
 from infra.catalogue import InstanceType
+from infra.errors import UserError
 from infra.estimates.figure import cents
-from infra.purchase import SCALE_DOWN
+from infra.purchase import SCALE_DOWN, quota_holds
 from infra.spec import Capacity, Spec
+from infra.zones import control_plane_zones
 
 _DAY, _WEEK, _LONGEST_BY_DAY = 24, 168, 14 * 24
 _SOON = timedelta(days=56)
@@ -85,7 +88,7 @@ def alternatives(item: InstanceType) -> tuple[str, ...]:
 def look(account: Account, spec: Spec, types: Sequence[str], planned: timedelta, say: Callable[[str], None]) -> Market:
     """Every choice for these types in the spec's region; a question that AWS refuses leaves a word, not an error."""
     asker = _Asker(account, spec, planned, say)
-    choices = [choice for name in types for choice in asker.choices(catalogue.instance_type(name))]
+    choices = [asker.placed(choice) for name in types for choice in asker.choices(catalogue.instance_type(name))]
     return Market(
         count=spec.nodes.count,
         hours=round(planned.total_seconds() / 3600, 2),
@@ -101,6 +104,20 @@ class _Asker:
         self.hours = Decimal(repr(planned.total_seconds())) / 3600
         self.block_hours = block_hours(planned)
         self.unanswered = list[str]()
+        self.regional = self._asked(lambda: zones_of(account), None)
+
+    def placed(self, choice: Choice) -> Choice:
+        """With a word about the control plane, where the choice's zone takes none, or the region no two halves."""
+        if self.regional is None:
+            return choice
+        try:
+            zones = control_plane_zones(self.spec.model_copy(update={"zone": choice.zone}), self.regional)
+        except UserError as error:
+            return choice.model_copy(update={"fits": False, "note": f"{error.what}: {error.seen}"})
+        if choice.zone in zones:
+            return choice
+        note = f"control plane in {' and '.join(zones)}: EKS takes none in {choice.zone}"
+        return choice.model_copy(update={"note": f"{choice.note}; {note}" if choice.note else note})
 
     def choices(self, item: InstanceType) -> Iterator[Choice]:
         self.say(f"{item.name}: zones, prices, quotas")
@@ -148,7 +165,8 @@ class _Asker:
         self, item: InstanceType, zone: str, how: Capacity, usd: Decimal | None, quota: QuotaUse | None
     ) -> Choice:
         wanted = self.spec.nodes.count * item.vcpus
-        note = "" if quota is None or quota.free >= wanted else f"{wanted} vCPUs wanted"
+        fits = None if quota is None else quota_holds(self.spec.nodes.count, item, quota.free)
+        note = f"{wanted} vCPUs wanted" if fits is False else ""
         return Choice(
             instance_type=item.name,
             zone=zone,
@@ -156,7 +174,7 @@ class _Asker:
             usd_per_hour=usd,
             usd=None if usd is None else cents(usd * self.spec.nodes.count * self.hours),
             quota=quota,
-            fits=None if quota is None else quota.free >= wanted,
+            fits=fits,
             note=note or (item.why_absent("spot_quota_family") if how is Capacity.SPOT and quota is None else ""),
         )
 

@@ -1,4 +1,4 @@
-"""An OCI image in ECR: one layer of ours on a base that the nodes already hold. No container daemon is needed.
+"""An image in ECR: one layer of ours on a base that lies in the same registry. No container daemon is needed.
 
 Run on the builder instance, with its role: `python -m infra.actions.registry push ...`.
 """
@@ -11,22 +11,29 @@ import io
 import json
 import sys
 import tarfile
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from infra.account import Account
+from infra.actions.manifests import ACCEPTED, FAMILIES, INDEXES, Image, chosen, digest_of, with_layer
 from infra.errors import PermanentError
-from infra.names import REPOSITORY
+from infra.names import REPOSITORY, split_reference
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-CONFIG = "application/vnd.oci.image.config.v1+json"
-LAYER = "application/vnd.oci.image.layer.v1.tar"
+_FETCH_S = 60.0
 _PART = 10 * 1024 * 1024
 """ECR wants parts of 5 to 10 MiB, the last one excepted."""
 
 
-def digest_of(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+class NoSuchImage(PermanentError):
+    """`repository` says whether at least that is there."""
+
+    def __init__(self, seen: str, repository: bool) -> None:
+        self.repository = repository
+        what = "the registry has no such image" if repository else "the registry has no such repository"
+        super().__init__(what, seen=seen, cure="push it, or mend `image.base`")
 
 
 def layer_of(root: Path) -> bytes:
@@ -53,39 +60,75 @@ class Registry:
     def __init__(self, account: Account) -> None:
         self.ecr = account.client("ecr")
 
-    def manifest(self, repository: str, reference: str) -> tuple[dict[str, Any], str]:
-        """(manifest, digest) of `tag` or `sha256:...`. Raises `PermanentError` when there is no such image."""
-        key = "imageDigest" if reference.startswith("sha256:") else "imageTag"
-        answer = self.ecr.batch_get_image(
-            repositoryName=repository, imageIds=[{key: reference}], acceptedMediaTypes=[MANIFEST]
-        )
-        if not answer["images"]:
+    def image(self, repository: str, reference: str) -> Image:
+        """The image for our nodes behind `tag` or `sha256:...`, of an index its own one for them.
+
+        Raises `NoSuchImage`, and `UserError` where an index has none for our nodes.
+        """
+        media_type, digest, manifest = self._manifest(repository, reference)
+        if media_type in INDEXES:
+            media_type, digest, manifest = self._manifest(repository, chosen(manifest, f"{repository}:{reference}"))
+        if media_type not in FAMILIES:
             raise PermanentError(
-                "the registry has no such image", seen=f"{repository}:{reference}", cure="push it, or mend `image.base`"
+                "the image's manifest is of a kind that the bake does not know",
+                seen=f"{repository}:{reference}: {media_type}",
+                cure=f"push it again with a current docker or buildx: {', '.join(FAMILIES)}",
             )
+        return Image(repository, digest, media_type, manifest)
+
+    def _manifest(self, repository: str, reference: str) -> tuple[str, str, dict[str, Any]]:
+        """(media type, digest, content), whatever is stored there."""
+        key = "imageDigest" if reference.startswith("sha256:") else "imageTag"
+        shown = f"{repository}{'@' if key == 'imageDigest' else ':'}{reference}"
+        try:
+            answer = self.ecr.batch_get_image(
+                repositoryName=repository, imageIds=[{key: reference}], acceptedMediaTypes=ACCEPTED
+            )
+        except self.ecr.exceptions.RepositoryNotFoundException as error:
+            raise NoSuchImage(shown, repository=False) from error
+        if not answer["images"]:
+            raise NoSuchImage(shown, repository=True)
         image = answer["images"][0]
-        return json.loads(image["imageManifest"]), image["imageId"]["imageDigest"]
+        content = json.loads(image["imageManifest"])
+        media_type = image.get("imageManifestMediaType") or content.get("mediaType") or ""
+        return media_type, image["imageId"]["imageDigest"], content
+
+    @contextmanager
+    def _fetched(self, repository: str, digest: str) -> Iterator[Any]:
+        url = self.ecr.get_download_url_for_layer(repositoryName=repository, layerDigest=digest)["downloadUrl"]
+        with urllib.request.urlopen(url, timeout=_FETCH_S) as answer:
+            yield answer
 
     def blob(self, repository: str, digest: str) -> bytes:
-        import urllib.request
-
-        url = self.ecr.get_download_url_for_layer(repositoryName=repository, layerDigest=digest)["downloadUrl"]
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        """A small one, whole: a configuration."""
+        with self._fetched(repository, digest) as answer:
             content: bytes = answer.read()
-        if digest_of(content) != digest:
-            raise PermanentError(
-                "a blob does not have its digest", seen=digest_of(content), cure=f"push {digest} again"
-            )
+        _refuse_other(digest, digest_of(content))
         return content
+
+    def _has(self, repository: str, digest: str) -> bool:
+        known = self.ecr.batch_check_layer_availability(repositoryName=repository, layerDigests=[digest])
+        return any(layer.get("layerAvailability") == "AVAILABLE" for layer in known["layers"])
 
     def push_blob(self, repository: str, content: bytes) -> str:
         digest = digest_of(content)
-        known = self.ecr.batch_check_layer_availability(repositoryName=repository, layerDigests=[digest])
-        if any(layer.get("layerAvailability") == "AVAILABLE" for layer in known["layers"]):
-            return digest
+        if not self._has(repository, digest):
+            parts = (content[first : first + _PART] for first in range(0, len(content), _PART))
+            self._upload(repository, digest, parts)
+        return digest
+
+    def copy_blob(self, source: str, target: str, digest: str) -> None:
+        """Part by part: a layer with CUDA is larger than the builder's memory. What is there already is not moved."""
+        if source == target or self._has(target, digest):
+            return
+        with self._fetched(source, digest) as answer:
+            self._upload(target, digest, iter(lambda: answer.read(_PART), b""))
+
+    def _upload(self, repository: str, digest: str, parts: Iterable[bytes]) -> None:
         upload = self.ecr.initiate_layer_upload(repositoryName=repository)["uploadId"]
-        for first in range(0, len(content), _PART):
-            part = content[first : first + _PART]
+        first, seen = 0, hashlib.sha256()
+        for part in parts:
+            seen.update(part)
             self.ecr.upload_layer_part(
                 repositoryName=repository,
                 uploadId=upload,
@@ -93,8 +136,12 @@ class Registry:
                 partLastByte=first + len(part) - 1,
                 layerPartBlob=part,
             )
-        self.ecr.complete_layer_upload(repositoryName=repository, uploadId=upload, layerDigests=[digest])
-        return digest
+            first += len(part)
+        _refuse_other(digest, f"sha256:{seen.hexdigest()}")
+        try:
+            self.ecr.complete_layer_upload(repositoryName=repository, uploadId=upload, layerDigests=[digest])
+        except self.ecr.exceptions.LayerAlreadyExistsException:
+            return  # another bake was quicker
 
     def images(self, repository: str) -> list[dict[str, Any]]:
         """All of a repository, as ECR describes them; none where there is no such repository."""
@@ -117,41 +164,37 @@ class Registry:
     def push_image(
         self, base: tuple[str, str], layer: bytes, environment: dict[str, str], tag: str
     ) -> tuple[str, bool]:
-        """One layer on top of `base` (repository, reference); returns the image's digest, and whether it is new.
+        """One layer (a tar) on top of `base` (repository, reference), in the base's own media types.
 
-        The tag is immutable in the registry, so pushing the same inputs twice is done once.
+        Returns the image's digest, and whether it is new. The tag is immutable in the registry, so pushing the same
+        inputs twice is done once.
         """
-        base_manifest, _ = self.manifest(*base)
-        base_config = json.loads(self.blob(base[0], base_manifest["config"]["digest"]))
-        for descriptor in base_manifest["layers"]:
-            if base[0] != REPOSITORY:
-                self.push_blob(REPOSITORY, self.blob(base[0], descriptor["digest"]))
-        layer_digest = self.push_blob(REPOSITORY, layer)
-        config = _with_layer(base_config, layer_digest, environment)
-        body = json.dumps(config, sort_keys=True).encode()
-        top = {"mediaType": LAYER, "digest": layer_digest, "size": len(layer)}
+        under = self.image(*base)
+        family = under.family
+        config = with_layer(json.loads(self.blob(under.repository, under.config)), digest_of(layer), environment)
+        for descriptor in under.manifest["layers"]:
+            self.copy_blob(under.repository, REPOSITORY, descriptor["digest"])
+        packed, body = family.pack(layer), json.dumps(config, sort_keys=True).encode()
+        top = {"mediaType": family.layer, "digest": self.push_blob(REPOSITORY, packed), "size": len(packed)}
         manifest = {
             "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": {"mediaType": CONFIG, "digest": self.push_blob(REPOSITORY, body), "size": len(body)},
-            "layers": [*base_manifest["layers"], top],
+            "mediaType": family.manifest,
+            "config": {"mediaType": family.config, "digest": self.push_blob(REPOSITORY, body), "size": len(body)},
+            "layers": [*under.manifest["layers"], top],
         }
         text = json.dumps(manifest, sort_keys=True)
         try:
             self.ecr.put_image(
-                repositoryName=REPOSITORY, imageManifest=text, imageManifestMediaType=MANIFEST, imageTag=tag
+                repositoryName=REPOSITORY, imageManifest=text, imageManifestMediaType=family.manifest, imageTag=tag
             )
         except (self.ecr.exceptions.ImageAlreadyExistsException, self.ecr.exceptions.ImageTagAlreadyExistsException):
-            return self.manifest(REPOSITORY, tag)[1], False
+            return self.image(REPOSITORY, tag).digest, False
         return digest_of(text.encode()), True
 
 
-def _with_layer(base: dict[str, Any], layer: str, environment: dict[str, str]) -> dict[str, Any]:
-    inner = dict(base.get("config", {}))
-    kept = [item for item in inner.get("Env", []) if item.partition("=")[0] not in environment]
-    inner["Env"] = [*kept, *(f"{name}={value}" for name, value in sorted(environment.items()))]
-    rootfs = base.get("rootfs", {"type": "layers", "diff_ids": []})
-    return {**base, "config": inner, "rootfs": {**rootfs, "diff_ids": [*rootfs["diff_ids"], layer]}}
+def _refuse_other(digest: str, seen: str) -> None:
+    if seen != digest:
+        raise PermanentError("a blob does not have its digest", seen=seen, cure=f"push {digest} again")
 
 
 def main(arguments: list[str]) -> int:
@@ -169,15 +212,6 @@ def main(arguments: list[str]) -> int:
     )
     print(json.dumps({"digest": image, "pushed": pushed}))
     return 0
-
-
-def split_reference(reference: str) -> tuple[str, str]:
-    """(repository, tag or digest) of a reference within this registry."""
-    if "@" in reference:
-        repository, _, digest = reference.partition("@")
-        return repository, digest
-    repository, _, tag = reference.rpartition(":")
-    return repository, tag
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from infra.catalogue.expectations import Bandwidth, bandwidth, expectation, prof
 from infra.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.catalogue.prices import Prices, service_prices
 from infra.catalogue.quotas import Quota, quota
+from infra.catalogue.zones import no_control_plane
 
 __all__ = [
     "Addon",
@@ -20,6 +21,7 @@ __all__ = [
     "expectation",
     "instance_type",
     "instance_types",
+    "no_control_plane",
     "profiles",
     "quota",
     "service_prices",

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from infra.checks.finding import Case, Draft, error, info, warning
+from infra.purchase import quota_holds
 from infra.spec import Capacity
 
 
@@ -63,12 +64,11 @@ def quota_allows_the_nodes(case: Case) -> Iterator[Draft]:
     nodes, instance, offer = case.spec.nodes, case.facts.instance, case.facts.offer
     if instance is None or offer is None or offer.quota_vcpus is None:
         return
-    wanted = nodes.count * instance.vcpus
-    if wanted > offer.quota_vcpus and nodes.capacity is not Capacity.CAPACITY_BLOCK:
+    if not quota_holds(nodes.count, instance, offer.quota_vcpus):
         yield error(
             "nodes.count",
             f"the account's quota of {instance.quota_family} instances is too small",
-            seen=f"{wanted} vCPUs wanted, {offer.quota_vcpus} left",
+            seen=f"{nodes.count * instance.vcpus} vCPUs wanted, {offer.quota_vcpus} left",
             cure="ask for a higher quota in Service Quotas, or take fewer nodes",
         )
 

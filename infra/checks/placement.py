@@ -8,8 +8,10 @@ from datetime import timedelta
 from ipaddress import IPv4Network
 
 from infra.checks.finding import Case, Draft, error, info, warning
-from infra.names import Names, buckets
+from infra.errors import UserError
+from infra.names import Names, buckets, in_registry
 from infra.spec import MAX_NAME
+from infra.zones import control_plane_zones
 
 SERVICE_NETWORK = IPv4Network("172.20.0.0/16")
 """Of Kubernetes services in the cluster."""
@@ -63,6 +65,31 @@ def zone_belongs_to_the_region(case: Case) -> Iterator[Draft]:
         yield error("second_zone", "the control plane needs two different zones", seen=spec.second_zone, cure=cure)
 
 
+def zones_hold_the_campaign(case: Case) -> Iterator[Draft]:
+    """Where the zones were looked up: the spec's are there, and EKS takes two for the control plane."""
+    if case.facts.zones is None:
+        return
+    try:
+        control_plane_zones(case.spec, case.facts.zones)
+    except UserError as problem:
+        seen = str(problem.seen)
+        field = "second_zone" if case.spec.second_zone is not None and case.spec.second_zone in seen else "zone"
+        yield error(field, problem.what, seen=seen, cure=problem.cure or "")
+
+
+def base_image_is_there(case: Case) -> Iterator[Draft]:
+    """The base is named within the account's own registry and, where that was asked, lies there."""
+    spec, refused = case.spec, case.facts.base
+    try:
+        in_registry(spec.image.base, spec.account, spec.region)
+    except ValueError:
+        cure = "write repository:tag or repository@sha256:..., without a registry before it or with the account's own"
+        yield error("image.base", "is no image of the account's own registry", seen=spec.image.base, cure=cure)
+        return
+    if refused is not None:
+        yield error("image.base", refused.what, seen=refused.seen, cure=refused.cure)
+
+
 def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
     """A private range that can be cut into subnets, apart from the services' network."""
     cidr, example = case.spec.network.cidr, "for instance 10.42.0.0/16"
@@ -105,6 +132,8 @@ RULES = (
     names_fit_aws,
     account_is_that_of_the_credentials,
     zone_belongs_to_the_region,
+    zones_hold_the_campaign,
+    base_image_is_there,
     network_is_large_enough_and_apart,
     kubernetes_version_is_supported,
 )

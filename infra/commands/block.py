@@ -19,6 +19,7 @@ from infra.purchase import SCALE_DOWN
 from infra.spec import Capacity, Spec, load
 from infra.survey import survey
 from infra.terminal import agreed
+from infra.zones import control_plane_zones
 
 if TYPE_CHECKING:
     from infra.account import Account
@@ -81,6 +82,7 @@ def _chosen(account: Account, spec: Spec, plan: Plan, offering: str) -> Offering
     from infra.actions.block_purchase import offering_of
     from infra.actions.blocks import refuse_unfit
     from infra.actions.market import block_offerings
+    from infra.actions.zones import zones_of
 
     found = [offering_of(one) for one in block_offerings(account, spec, gpu_time(plan))]
     chosen = next((one for one in found if one.id == offering), None)
@@ -90,6 +92,7 @@ def _chosen(account: Account, spec: Spec, plan: Plan, offering: str) -> Offering
             seen=f"{offering}; there are {', '.join(one.id for one in found) or 'none'}",
             cure=f"`bivouac offers SPEC` lists them: {spec.nodes.count} x {spec.nodes.instance_type}",
         )
+    control_plane_zones(spec, zones_of(account))  # a block is never given back: refused where no cluster can stand
     refuse_unfit(chosen.as_block(), spec, datetime.now(UTC), timedelta(seconds=float(seconds(plan.clock, *GPU_STAGES))))
     return chosen
 

@@ -1,4 +1,4 @@
-"""`bivouac check SPEC`: everything that is wrong with a spec, at once. No network."""
+"""`bivouac check SPEC`: everything that is wrong with a spec, at once. No network, unless it is told to ask AWS too."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from infra.checks import Finding, check, failed, shape_findings
 from infra.errors import UserError
 from infra.facts import Facts
 from infra.rendering import print_findings
-from infra.spec import Spec, SpecError, load
+from infra.spec import Spec, SpecError, SpecFile, load
 from infra.survey import survey
 
 
 @dataclass(frozen=True)
 class Checked:
+    file: SpecFile | None
     spec: Spec | None
     """None, and no facts, where the file is no valid spec."""
     facts: Facts | None
@@ -30,16 +31,27 @@ def checked(path: Path, account: str | None = None) -> Checked:
     try:
         file = load(path)
     except SpecError as error:
-        return Checked(None, None, shape_findings(error))
+        return Checked(None, None, None, shape_findings(error))
     facts = survey(file.spec, account)
-    return Checked(file.spec, facts, check(file, facts, datetime.now(UTC).date()))
+    return Checked(file, file.spec, facts, check(file, facts, datetime.now(UTC).date()))
 
 
-def check_command(path: Path, json: bool = False, console: Console | None = None) -> int:
-    """Exit code: 0, or 64 when nothing may be started. `json`: one object on stdout."""
+def check_command(path: Path, json: bool = False, console: Console | None = None, online: bool = False) -> int:
+    """Exit code: 0, or 64 when nothing may be started. `json`: one object on stdout.
+
+    `online`: ask AWS too, where the spec alone has no error.
+    """
     console = console or Console()
     try:
-        findings = checked(path).findings
+        seen = checked(path)
+        if online and seen.spec is not None and not failed(seen.findings):
+            from infra import target
+            from infra.commands.asking import with_answers
+
+            aside = Console(stderr=True, highlight=False)
+            target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}"))
+            seen = with_answers(seen, aside)
+        findings = seen.findings
     except UserError as error:
         return refuse(error, json, console)
     show(path, findings, json, console)

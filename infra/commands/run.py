@@ -9,6 +9,7 @@ from rich.table import Table
 
 from infra import target
 from infra.checks import Level, failed
+from infra.commands.asking import with_answers
 from infra.commands.check import checked, show
 from infra.errors import TemporaryError, UserError
 from infra.events import Event, Kind
@@ -24,13 +25,16 @@ def run_command(path: Path, yes: bool, console: Console) -> int:
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
         show(path, seen.findings, False, console)
         return UserError.exit_code
-    plan = make_plan(seen.spec, seen.facts)
-    refuse_unwritable(results_folder(seen.spec.campaign), "BIVOUAC_RESULTS")
+    spec, plan = seen.spec, make_plan(seen.spec, seen.facts)
+    refuse_unwritable(results_folder(spec.campaign), "BIVOUAC_RESULTS")
     refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
-    target.enter_for(seen.spec, lambda step: console.print(f"{'site':<10} {step}"))
+    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}"))
+    seen = with_answers(seen, console)
     show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
-    _confirm(seen.spec, plan, yes, console)
-    return _drive(seen.spec, plan, console)
+    if failed(seen.findings):
+        return UserError.exit_code
+    _confirm(spec, plan, yes, console)
+    return _drive(spec, plan, console)
 
 
 def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:

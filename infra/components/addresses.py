@@ -42,7 +42,7 @@ def subnet_plan(cidr: str) -> SubnetPlan:
 
 
 def second_zone(spec: Spec) -> str:
-    """The control plane's other zone: the spec's, or the next letter (after `f` it starts again at `a`)."""
+    """Of a campaign whose zones no driver chose (see `infra.zones`): the spec's, or the next letter, `a` after `f`."""
     if spec.second_zone is not None:
         return spec.second_zone
     letter = spec.zone[-1]

@@ -8,6 +8,7 @@ import pulumi_aws as aws
 from pulumi import ResourceOptions
 
 from infra.components.addons import Addons
+from infra.components.addresses import second_zone
 from infra.components.budget import Budget
 from infra.components.cluster import Cluster
 from infra.components.guard import Guard
@@ -31,7 +32,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     marks = tags(spec, deadline)
     provider = aws.Provider("aws", region=spec.region, allowed_account_ids=[spec.account], default_tags={"tags": marks})
     opts = ResourceOptions(providers=[provider])
-    network = Network(spec, opts)
+    network = Network(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), opts)
     security = Security(spec, network.vpc.id, opts)
     identity = Identity(spec, settings.key_arn, opts)
     control_plane = [subnet.id for subnet in network.control_plane_subnets]

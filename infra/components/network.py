@@ -6,16 +6,18 @@ import pulumi
 import pulumi_aws as aws
 from pulumi import Input, ResourceOptions
 
-from infra.components.addresses import second_zone, subnet_plan
+from infra.components.addresses import subnet_plan
 from infra.ground import ENDPOINT_SERVICES
 from infra.names import Names
 from infra.spec import DriverVpc, Egress, Spec
 
 
 class Network(pulumi.ComponentResource):
-    """`control_plane_subnets` (two zones), `system_subnet` and `gpu_subnet` (the campaign's zone), all private."""
+    """`control_plane_subnets` (two zones; the first is `system_subnet`) and `gpu_subnet` (the campaign's zone); all
+    private."""
 
-    def __init__(self, spec: Spec, opts: ResourceOptions | None = None) -> None:
+    def __init__(self, spec: Spec, zones: tuple[str, str], opts: ResourceOptions | None = None) -> None:
+        """`zones`: of the control plane; where EKS does not take the nodes' zone, neither is it."""
         super().__init__("bivouac:infra:Network", "network", None, opts)
         self._names, self._spec = Names(spec), spec
         self._plan = subnet_plan(spec.network.cidr)
@@ -28,8 +30,8 @@ class Network(pulumi.ComponentResource):
             opts=self._child(),
         )
         self.control_plane_subnets = [
-            self._subnet("control-plane-a", self._plan.control_plane[0], spec.zone),
-            self._subnet("control-plane-b", self._plan.control_plane[1], second_zone(spec)),
+            self._subnet("control-plane-a", self._plan.control_plane[0], zones[0]),
+            self._subnet("control-plane-b", self._plan.control_plane[1], zones[1]),
         ]
         self.system_subnet = self.control_plane_subnets[0]
         self.gpu_subnet = self._subnet("gpu", self._plan.gpu, spec.zone)

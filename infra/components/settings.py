@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from infra.errors import UserError
 from infra.names import PROJECT
@@ -19,6 +19,10 @@ def _in_utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise ValueError("give the time zone, as in 2026-07-20T12:00:00Z")
     return moment.astimezone(UTC)
+
+
+def _listed(given: object) -> object:
+    return tuple(given.split(",")) if isinstance(given, str) else given
 
 
 class _Settings(BaseModel):
@@ -92,6 +96,9 @@ class CampaignSettings(_Settings):
     ARN of an assumed role has lost the role's path, so a role with a path must be named here."""
     key_arn: str | None = None
     """The customer's own key; None where the spec asks for none."""
+    control_plane_zones: Annotated[tuple[str, str] | None, BeforeValidator(_listed)] = None
+    """As the driver chose them before the first `up`. None: a campaign made before they were chosen by what the account
+    has; then the spec's zone and the letter after it."""
     node_image: str | None = None
     """AMI of the GPU nodes. None: the newest EKS-optimized one."""
 
@@ -122,4 +129,6 @@ def _key(field: str) -> str:
 def _text(value: object) -> str:
     if isinstance(value, BaseModel):
         return value.model_dump_json()
+    if isinstance(value, tuple):
+        return ",".join(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -15,7 +15,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.actions.registry import Registry, split_reference
+from infra.actions.base_image import find_base
+from infra.actions.manifests import Image
+from infra.actions.registry import NoSuchImage, Registry
 from infra.components.outputs import FoundationOutputs
 from infra.errors import PermanentError, UserError
 from infra.lifecycle import certify, node_image
@@ -55,10 +57,14 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def images(context: Context, own: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
-    """The foundation, the node image, the trainer image; `own` is taken as long as it is there."""
+    """The foundation, the node image, the trainer image; `own` is taken as long as it is there.
+
+    Raises `UserError` before anything is made where the registry lacks the base.
+    """
+    base = find_base(context.account, context.spec)
     where = foundation(context)
     nodes, fresh = node_image.ensure(context, where, own, force)
-    trainer = trainer_image(context, where, force)
+    trainer = trainer_image(context, where, base, force)
     return {
         **trainer,
         "baked": trainer["baked"] or fresh,
@@ -67,12 +73,10 @@ def images(context: Context, own: node_image.NodeImage | None = None, force: boo
     }
 
 
-def trainer_image(context: Context, where: FoundationOutputs, force: bool = False) -> dict[str, Any]:
+def trainer_image(context: Context, where: FoundationOutputs, base: Image, force: bool = False) -> dict[str, Any]:
     """One layer with the project on the spec's base, pushed to the registry."""
-    base_repository, base_tag = split_reference(context.spec.image.base)
     registry = Registry(context.account)
-    _, base_digest = registry.manifest(base_repository, base_tag)
-    inputs = inputs_digest(ROOT, base_digest)
+    inputs = inputs_digest(ROOT, base.digest)
     key = manifest_key(inputs)
     body = context.store.get(key)
     known = None if body is None else ImageManifest.model_validate_json(body)
@@ -83,7 +87,7 @@ def trainer_image(context: Context, where: FoundationOutputs, force: bool = Fals
         context.progress.step("wheel")
         given = {
             "trainer_image_wheel": str(build_wheel(ROOT, Path(work))),
-            "trainer_image_base": context.spec.image.base,
+            "trainer_image_base": base.reference,  # by digest: its tag may move meanwhile
             "trainer_image_tag": inputs,
             "trainer_image_region": context.spec.region,
         }
@@ -95,7 +99,7 @@ def trainer_image(context: Context, where: FoundationOutputs, force: bool = Fals
         image=image,
         inputs_digest=inputs,
         base=context.spec.image.base,
-        base_digest=base_digest,
+        base_digest=base.digest,
         base_packages={item["name"]: item["version"] for item in facts["base_packages"]},
         layer_packages={item["name"]: item["version"] for item in facts["layer_packages"]},
     )
@@ -153,7 +157,7 @@ def build_wheel(root: Path, work: Path) -> Path:
 
 def _still_there(registry: Registry, manifest: ImageManifest) -> bool:
     try:
-        registry.manifest(REPOSITORY, manifest.image.rpartition("@")[2])
-    except PermanentError:
+        registry.image(REPOSITORY, manifest.image.rpartition("@")[2])
+    except NoSuchImage:
         return False
     return True

@@ -9,13 +9,15 @@ from __future__ import annotations
 from botocore.exceptions import ClientError
 
 from infra.account import Account
+from infra.actions.zones import zones_of
 from infra.components.settings import CampaignSettings, FoundationSettings, Keeping, StorageClass
 from infra.lifecycle import node_image
 from infra.lifecycle.context import Context
-from infra.lifecycle.opening import FOUNDATION
-from infra.names import KEY_ALIAS
+from infra.lifecycle.opening import FOUNDATION, STACK_CONFIG
+from infra.names import KEY_ALIAS, PROJECT
 from infra.spec import Spec
 from infra.store import CampaignStore
+from infra.zones import control_plane_zones
 
 _NAME = "keeping.json"
 
@@ -58,8 +60,21 @@ def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
         data_digest=data_digest,
         operator_arn=operator,
         key_arn=key_of(context.account, context.spec),
+        control_plane_zones=_zones(context),
         node_image=None if image is None else image.ami,
     )
+
+
+def _zones(context: Context) -> tuple[str, str] | None:
+    """As the stack has them, which never moves; of a campaign without a stack, by what the account has now."""
+    stored = context.store.get_json(STACK_CONFIG)
+    if stored is None:
+        return control_plane_zones(context.spec, zones_of(context.account))
+    chosen = stored.get(f"{PROJECT}:controlPlaneZones")
+    if chosen is None:
+        return None
+    first, second = str(chosen).split(",")
+    return first, second
 
 
 def key_of(account: Account, spec: Spec) -> str | None:

@@ -145,6 +145,12 @@ def foundation_held(store: CampaignStore, account: Account, progress: Progress) 
         lease.release()
 
 
+def has_begun(account: Account, spec: Spec) -> bool:
+    """Whether there is a record of a campaign of this name; reads only."""
+    bucket = names.buckets(spec.account, spec.region).state
+    return CampaignStore(account.client("s3"), bucket, spec.campaign, "").get_json(SPEC) is not None
+
+
 def record_of(campaign: str, region: str) -> CampaignStore:
     """The record of a campaign that exists, to read. Raises `UserError` that lists the names there are."""
     account = Account(region)

@@ -18,9 +18,10 @@ from infra.components.efa import Interface, efa_layout
 from infra.components.workloads import wanted_charts
 from infra.errors import UserError
 from infra.names import Names, buckets
+from infra.rules import broken, findings
 from infra.spec import MAX_NAME, Capacity, Nodes
 from tests.example import example_spec
-from tests.graph.engine import campaign_graph
+from tests.graph.engine import Graph, campaign_graph
 
 SOLD = [
     (item, capacity)
@@ -151,6 +152,25 @@ def test_the_second_zone_is_another_one() -> None:
         spec = example_spec(zone=f"us-east-1{letter}")
         assert second_zone(spec) != spec.zone
     assert second_zone(example_spec(second_zone="us-east-1d")) == "us-east-1d"
+
+
+def subnets_of(graph: Graph) -> dict[str, str]:
+    return {one.name: str(one.inputs["availabilityZone"]) for one in graph.of("Subnet")}
+
+
+def test_nodes_may_stand_where_eks_puts_no_control_plane() -> None:
+    graph = campaign_graph(example_spec(zone="us-east-1e"), control_plane_zones="us-east-1a,us-east-1b")
+    assert subnets_of(graph) == {
+        "control-plane-a": "us-east-1a", "control-plane-b": "us-east-1b", "gpu": "us-east-1e", "public": "us-east-1e"
+    }  # fmt: skip
+    assert not broken(findings(graph.asked, example_spec(zone="us-east-1e")))
+
+
+def test_a_campaign_whose_zones_no_driver_chose_keeps_those_it_has() -> None:
+    before, after = (
+        campaign_graph(example_spec(), **more) for more in ({}, {"control_plane_zones": "us-east-1a,us-east-1b"})
+    )
+    assert subnets_of(before) == subnets_of(after)
 
 
 def test_the_longest_campaign_name_fits_every_aws_name() -> None:

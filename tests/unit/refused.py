@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any
 
 from infra.checks import Level
-from infra.facts import Facts
+from infra.facts import Facts, Refused, Zone
 
 FRESH = date(2026, 8, 1)
 P5EN_BLOCK = {
@@ -50,6 +50,17 @@ def quota(vcpus: int) -> Callable[[Facts], Facts]:
         return facts.model_copy(update={"offers": offers})
 
     return bend
+
+
+def zones(*known: str) -> Callable[[Facts], Facts]:
+    """The account's zones, each as `name=id`."""
+    found = tuple(Zone(name=name, id=zone_id) for name, _, zone_id in (one.partition("=") for one in known))
+    return lambda facts: facts.model_copy(update={"zones": found})
+
+
+def no_base(facts: Facts) -> Facts:
+    refused = Refused(what="the registry lacks the base image", seen="bivouac/base:host", cure="docker push")
+    return facts.model_copy(update={"base": refused})
 
 
 def undated(facts: Facts) -> Facts:

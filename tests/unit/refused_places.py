@@ -17,8 +17,10 @@ from tests.unit.refused import (
     Row,
     W,
     account,
+    no_base,
     quota,
     undated,
+    zones,
 )
 
 PLACES = (
@@ -29,6 +31,19 @@ PLACES = (
     Row("zone-belongs-to-the-region", E, "zone", {"zone": "us-west-2a"}, cure="us-east-1a"),
     Row("zone-belongs-to-the-region", E, "zone", {"zone": "us-east-1"}, cure="us-east-1a"),
     Row("zone-belongs-to-the-region", E, "second_zone", {"second_zone": "us-east-1a"}, cure="another zone"),
+    Row("zones-hold-the-campaign", E, "zone", facts=zones("us-east-1b=use1-az1"), cure="us-east-1b"),
+    Row("zones-hold-the-campaign", E, "zone", facts=zones("us-east-1a=use1-az1", "us-east-1b=use1-az3"), cure="region"),
+    Row(
+        "zones-hold-the-campaign",
+        E,
+        "second_zone",
+        {"second_zone": "us-east-1c"},
+        zones("us-east-1a=use1-az1", "us-east-1b=use1-az2", "us-east-1c=use1-az3"),
+        cure="us-east-1b",
+    ),
+    Row("base-image-is-there", E, "image.base", facts=no_base, cure="docker push"),
+    Row("base-image-is-there", E, "image.base", {"image.base": "docker.io/library/ubuntu:24.04"}, cure="registry"),
+    Row("base-image-is-there", E, "image.base", {"image.base": "bivouac/base"}, cure="repository:tag"),
     Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.1/16"}, cure="10.42.0.0/16"),
     Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.0/24"}),
     Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "172.20.0.0/16"}, cure="stay out"),

@@ -321,3 +321,12 @@ def test_the_packages_of_a_builder_are_not_taken_for_those_of_the_base(another_s
     assert done.returncode == 0, done.stderr
     listed = json.loads((tmp_path / "base-packages.json").read_text())
     assert (listed == []) is another_system
+
+
+def test_the_base_that_people_push_holds_all_but_the_project() -> None:
+    text = (ROOT / "images/trainer.Dockerfile").read_text()
+    stages = dict(re.findall(r"^FROM \S+(?: AS (\w+))?\n(.*?)(?=^FROM |\Z)", text, re.MULTILINE | re.DOTALL))
+    assert list(stages) == ["python", "fabric", "diagnosis", "base", ""]
+    copied = re.findall(r"^COPY (.+) \S+$", stages["base"], re.MULTILINE)
+    assert copied == ["constraints.txt pyproject.toml"] and "import deepspeed, torch" in stages["base"]
+    assert "--no-deps" in stages[""], "what the project needs is the base's"

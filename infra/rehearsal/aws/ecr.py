@@ -24,6 +24,10 @@ HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
 """A layer that every node image already holds: nothing to fetch."""
 HOST_LAYER_CONTENT = b"bivouac: the interpreter and libraries of the host\n"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEXES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
 CONFIG = "application/vnd.oci.image.config.v1+json"
 BASE_REPOSITORY, BASE_TAG = "bivouac/base", "host"
 ECR_ACCOUNT = "602401143452"
@@ -125,6 +129,7 @@ class Registry:
             raise AwsError("InvalidParameterException", "the manifest has no mediaType and the call gives none")
         if params.get("imageDigest") not in (None, digest):
             raise AwsError("ImageDigestDoesNotMatchException", f"{params['imageDigest']} is not the digest {digest}")
+        self._refuse_dangling(repository, media_type, manifest)
         blobs = [blob["digest"] for blob in blobs_of(manifest) if blob.get("mediaType") != HOST_LAYER]
         missing = sorted(set(blobs) - set(repository.layers))
         if missing:
@@ -140,6 +145,15 @@ class Registry:
             known.update_tag(tag)
         return {"image": self._describe(repository, known, tag)}
 
+    @staticmethod
+    def _refuse_dangling(repository: Repository, media_type: str, manifest: dict[str, Any]) -> None:
+        """An index names images that are there already."""
+        if media_type not in INDEXES:
+            return
+        there = {image.get_image_digest() for image in repository.images}
+        if missing := sorted({row["digest"] for row in manifest["manifests"]} - there):
+            raise AwsError("ReferencedImagesNotFoundException", f"Images not found in {repository.name}: {missing}")
+
     def _move_tag(self, repository: Repository, tag: str | None) -> None:
         """A tag names one image: on AWS the former one stays, reachable by its digest."""
         for image in repository.images:
@@ -149,14 +163,17 @@ class Registry:
                 image.remove_tag(tag)  # type: ignore[arg-type]
 
     def batch_get_image(self, params: Parameters) -> dict[str, Any]:
-        repository = self.repository(params)
+        repository, accepted = self.repository(params), params.get("acceptedMediaTypes")
         images, failures = [], []
         for wanted in params["imageIds"]:
             digest, tag = wanted.get("imageDigest"), wanted.get("imageTag")
             found = [
                 image
                 for image in repository.images
-                if digest in (None, image.get_image_digest()) and (tag is None or tag in image.image_tags)
+                if digest in (None, image.get_image_digest())
+                and (tag is None or tag in image.image_tags)
+                # A kind that the caller does not take is a miss; ECR's own word for it could not be had.
+                and (not accepted or image.image_manifest_media_type in accepted)
             ]
             images += [self._describe(repository, image, tag) for image in found]
             if not found:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 VERSIONS = ("1.36", "1.35", "1.34", "1.33")
 """Newest first. The control plane refuses one that it has no binaries for, and the cluster is then FAILED."""
+NO_CONTROL_PLANE = ("use1-az3", "usw1-az2", "cac1-az3")
+"""Zone ids, by EKS's user guide."""
 UNKNOWN_CLUSTER = "No cluster found for name: {}."
 
 
@@ -125,6 +127,18 @@ class Clusters:
         subnets = find_subnets(world, params["resourcesVpcConfig"].get("subnetIds", []))
         if len({subnet.availability_zone for subnet in subnets}) < 2:
             raise AwsError("InvalidParameterException", "Subnets specified must be in at least two different AZs")
+        self._refuse_zones({subnet.availability_zone for subnet in subnets})
+
+    def _refuse_zones(self, wanted: set[str]) -> None:
+        zones = self.world.backend("ec2").describe_availability_zones()
+        able = sorted(zone.name for zone in zones if zone.zone_id not in NO_CONTROL_PLANE)
+        if refused := sorted(wanted.difference(able)):
+            raise AwsError(
+                "UnsupportedAvailabilityZoneException",
+                f"Cannot create cluster '{self.world.account}' because EKS does not support creating control plane "
+                f"instances in {', '.join(refused)}, the targeted availability zone. Retry cluster creation using "
+                f"control plane subnets that span at least two of these availability zones: {', '.join(able)}.",
+            )
 
     def _document(self, name: str, version: str, params: Parameters) -> dict[str, Any]:
         world, vpc = self.world, dict(params["resourcesVpcConfig"])

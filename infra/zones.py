@@ -1,0 +1,44 @@
+"""Which zones a campaign stands in: its nodes in one, its control plane in two that EKS takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from infra.catalogue import no_control_plane
+from infra.errors import UserError
+from infra.facts import Zone
+from infra.spec import Spec
+
+_PAUSED = "unavailable"
+
+
+def control_plane_zones(spec: Spec, zones: Sequence[Zone]) -> tuple[str, str]:
+    """The two for the cluster's subnets; the first, where EKS takes it, is the zone of the nodes.
+
+    The second is the spec's, else the next in the alphabet, round. `zones`: of the region, as this account has them.
+    Raises `UserError` where the account lacks a zone that the spec names, or EKS takes fewer than two.
+    """
+    named = {zone.name: zone for zone in zones}
+    able = sorted(zone.name for zone in zones if zone.state != _PAUSED and zone.id not in no_control_plane())
+    if spec.zone not in named:
+        raise UserError(
+            "the account has no such zone", seen=f"zone: {spec.zone}", cure=f"write one of {', '.join(sorted(named))}"
+        )
+    first = spec.zone if spec.zone in able else next(iter(able), None)
+    later = [zone for zone in able if first is not None and zone > first]
+    others = [*later, *(zone for zone in able if zone not in (first, *later))]
+    if first is None or not others:
+        raise UserError(
+            "a control plane needs subnets in two zones that EKS takes",
+            seen=f"{', '.join(able) or 'none'} of {', '.join(f'{zone.name} ({zone.id})' for zone in zones)}",
+            cure="take another region",
+        )
+    second = spec.second_zone
+    if second is None:
+        return first, others[0]
+    if second not in others:
+        what = "the account has no such zone" if second not in named else "EKS puts no second half of a cluster there"
+        seen = second if second not in named else f"second_zone: {second} ({named[second].id}, {named[second].state})"
+        cure = f"write one of {', '.join(others)}, or leave second_zone out"
+        raise UserError(what, seen=seen, cure=cure)
+    return first, second

@@ -1,0 +1,188 @@
+"""What AWS alone knows of a spec: zones, quota, base image of the emulated account, before anything is made."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from aws_account import *  # noqa: F403
+from aws_account import Account as Account_
+from aws_account import World, code_of
+from rich.console import Console
+
+from infra.account import Account
+from infra.actions.market import look
+from infra.actions.quota_use import quota_use
+from infra.catalogue import instance_type
+from infra.commands.check import check_command
+from infra.commands.run import run_command
+from infra.components.settings import CampaignSettings, read_settings
+from infra.lifecycle.keeping import campaign_settings
+from infra.lifecycle.opening import STACK_CONFIG
+from infra.names import PROJECT, buckets
+from infra.rehearsal.aws.quotas import OVERRIDES
+from infra.store import CampaignStore
+from tests.example import example_spec
+
+P_ON_DEMAND = "L-417A185B"
+
+
+@pytest.fixture(scope="module")
+def here(world: World) -> Iterator[Account]:
+    key, secret = world.operator_key
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("AWS_ENDPOINT_URL", world.endpoint_url),
+            ("AWS_ACCESS_KEY_ID", key),
+            ("AWS_SECRET_ACCESS_KEY", secret),
+            ("BIVOUAC_SITE", "in-process"),
+        ):
+            patch.setenv(name, value)
+        yield Account("us-east-1")
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("BIVOUAC_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path / "cache"))
+
+    def made(**changes: Any) -> Path:
+        path = tmp_path / "spec.yaml"
+        spec = example_spec(**{"training": {"global_batch": 256}, **changes})
+        path.write_text(spec.model_dump_json(exclude_none=True))
+        return path
+
+    return made
+
+
+def errors(path: Path, *, online: bool = True) -> dict[str, dict[str, Any]]:
+    """Errors of `bivouac check`, by rule."""
+    said = io.StringIO()
+    code = check_command(path, json=True, console=Console(file=said), online=online)
+    told = json.loads(said.getvalue())
+    found = {one["rule"]: one for one in told["findings"] if one["level"] == "error"}
+    assert code == (64 if found else 0)
+    return found
+
+
+@pytest.fixture
+def quota(world: World) -> Iterator[Any]:
+    path = world.work / "aws" / OVERRIDES
+    path.parent.mkdir(exist_ok=True)
+    yield lambda vcpus: path.write_text(json.dumps({P_ON_DEMAND: vcpus}))
+    path.unlink()
+
+
+NODES = {"count": 2, "instance_type": "p5.48xlarge"}
+
+
+def test_check_tells_of_zones_quota_and_base_only_when_it_is_told_to_ask(here: Account, write: Any, quota: Any) -> None:
+    quota(383)
+    path = write(nodes=NODES, zone="us-east-1z", image={"base": "bivouac/base:cuda"})
+    assert errors(path, online=False) == {}
+    found = errors(path)
+    assert set(found) == {"zones-hold-the-campaign", "quota-allows-the-nodes", "base-image-is-there"}
+    assert found["quota-allows-the-nodes"]["seen"] == "384 vCPUs wanted, 383 left"
+    assert "us-east-1a" in found["zones-hold-the-campaign"]["cure"]
+    assert "docker push" in found["base-image-is-there"]["cure"]
+    quota(384)
+    assert errors(write(nodes=NODES, image={"base": "bivouac/base:host"})) == {}
+
+
+def test_a_run_is_refused_before_the_yes_and_before_anything_is_made(
+    here: Account, write: Any, quota: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quota(383)
+    monkeypatch.setattr("infra.commands.run.agreed", lambda *_: pytest.fail("it asked for money"))
+    before = here.client("s3").list_buckets()["Buckets"]
+    said = io.StringIO()
+    assert run_command(write(nodes=NODES, image={"base": "bivouac/base:cuda"}), False, Console(file=said)) == 64
+    assert "quota of P instances is too small" in said.getvalue() and "docker push" in said.getvalue()
+    assert here.client("s3").list_buckets()["Buckets"] == before
+
+
+def test_places_of_a_reservation_are_held_against_no_quota_a_second_time(
+    here: Account, world: World, write: Any, quota: Any
+) -> None:
+    quota(400)
+    item = instance_type("p5.48xlarge")
+    free = quota_use(here, item, spot=False)
+    ec2 = Account_(world, *world.operator_key).ec2
+    made = ec2.create_capacity_reservation(
+        InstanceType="p5.48xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=2
+    )["CapacityReservation"]["CapacityReservationId"]
+    try:
+        used = quota_use(here, item, spot=False)
+        assert free is not None and used is not None and (free.free, used.free) == (400, 16)
+        assert "quota-allows-the-nodes" in errors(write(nodes=NODES, image={"base": "bivouac/base:host"}))
+        held = {**NODES, "capacity": "reservation", "reservation_id": made}
+        assert errors(write(nodes=held, image={"base": "bivouac/base:host"})) == {}
+    finally:
+        ec2.cancel_capacity_reservation(CapacityReservationId=made)
+
+
+def test_a_question_that_is_denied_is_told_and_stops_nothing(
+    here: Account, world: World, write: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def site(**asked: Any) -> dict[str, Any]:
+        with urlopen(f"{world.endpoint_url}/_site/faults", data=json.dumps(asked).encode()) as answer:
+            return dict(json.loads(answer.read()))
+
+    rule = {"service": "servicequotas", "action": "*", "code": "AccessDenied", "status": 403, "times": None}
+    (added,) = site(add=[rule])["added"]
+    try:
+        assert errors(write(nodes=NODES, image={"base": "bivouac/base:host"})) == {}
+    finally:
+        site(clear=[added])
+    assert "AWS did not answer GetServiceQuota: AccessDenied" in capsys.readouterr().err
+
+
+def test_offers_say_where_the_control_plane_of_a_zone_would_stand(here: Account) -> None:
+    spec = example_spec(nodes=NODES, training={"global_batch": 256})
+    market = look(here, spec, ["p5.48xlarge"], timedelta(hours=2), lambda text: None)
+    notes = {one.zone: one.note for one in market.choices if one.capacity == "on-demand"}
+    assert not market.unanswered and "us-east-1a" in notes and not notes["us-east-1a"]
+    for zone, note in notes.items():
+        assert ("EKS takes none" in note) == (zone == "us-east-1e"), "which is use1-az3"
+
+
+def test_eks_of_the_emulation_refuses_a_control_plane_where_eks_does(world: World) -> None:
+    aws = Account_(world, *world.operator_key)
+    vpc = aws.ec2.create_vpc(CidrBlock="10.77.0.0/16")["Vpc"]["VpcId"]
+    subnets = [
+        aws.ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.77.{n}.0/24", AvailabilityZone=f"us-east-1{letter}")["Subnet"][
+            "SubnetId"
+        ]
+        for n, letter in enumerate("ae")
+    ]
+    trust = {"Version": "2012-10-17", "Statement": [
+        {"Effect": "Allow", "Principal": {"Service": "eks.amazonaws.com"}, "Action": "sts:AssumeRole"}]}  # fmt: skip
+    role = aws.iam.create_role(RoleName="cluster-of-e", AssumeRolePolicyDocument=json.dumps(trust))["Role"]["Arn"]
+    given = {"name": "in-e", "roleArn": role, "resourcesVpcConfig": {"subnetIds": subnets}}
+    assert code_of(lambda: aws.eks.create_cluster(**given)) == "UnsupportedAvailabilityZoneException"
+
+
+def test_zones_of_a_stack_never_move_whatever_the_account_has_later(here: Account) -> None:
+    where = buckets("123456789012", "us-east-1").state
+    here.client("s3").create_bucket(Bucket=where)
+    spec = example_spec(zone="us-east-1d")
+    context: Any = SimpleNamespace(
+        spec=spec, account=here, operator_arn="arn:aws:iam::123456789012:user/someone",
+        deadline=datetime(2026, 12, 1, tzinfo=UTC), store=CampaignStore(here.client("s3"), where, "zoned", "test"),
+    )  # fmt: skip
+    first = campaign_settings(context, "a" * 12)
+    assert first.control_plane_zones == ("us-east-1d", "us-east-1f"), "e is use1-az3, where EKS takes none"
+    config = first.to_config()
+    read = read_settings(lambda key: config.get(f"{PROJECT}:{key}"))
+    assert isinstance(read, CampaignSettings) and read.control_plane_zones == first.control_plane_zones
+    context.store.put_json(STACK_CONFIG, {**config, f"{PROJECT}:controlPlaneZones": "us-east-1d,us-east-1a"})
+    assert campaign_settings(context, "a" * 12).control_plane_zones == ("us-east-1d", "us-east-1a")
+    context.store.put_json(STACK_CONFIG, {key: config[key] for key in config if "Zones" not in key})
+    assert campaign_settings(context, "a" * 12).control_plane_zones is None, "made before zones were chosen so"
