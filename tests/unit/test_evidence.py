@@ -130,6 +130,25 @@ def test_a_network_with_the_campaigns_tag_proves_place_though_no_record_names_it
     assert not found["eni-2"].removable and not found["snap-1"].removable and ELSEWHERE not in found
 
 
+@pytest.mark.parametrize(
+    "known",
+    [
+        Knowledge(NAMES, frozenset({"vpc-0eeeeeeeeeeeeeee5"})),
+        Knowledge(NAMES, before={"VPC": frozenset({VPC}), "subnet": frozenset({SUBNET})}),
+    ],
+    ids=["the record names another", "it was there before"],
+)
+def test_a_tag_alone_makes_no_network_the_campaigns_where_more_is_known(known: Knowledge) -> None:
+    """Tags get copied: the network that carries one is shown and may be removed, what others keep in it may not."""
+    tags = [{"Key": CAMPAIGN_TAG, "Value": "train"}]
+    seen = {
+        "VPC": [thing({"VpcId": VPC, "Tags": tags}, VPC)],
+        "network interface": [thing({"VpcId": VPC, "SubnetId": SUBNET}, "eni-1")],
+    }
+    rows = {one.id: why for several in known.judge(seen).values() for one, why in several}
+    assert rows == {VPC: Evidence.TAG, "eni-1": Evidence.KIN}
+
+
 def test_a_network_that_only_carries_a_cluster_tag_proves_no_place() -> None:
     seen = {
         "VPC": [thing({"VpcId": ELSEWHERE, "Tags": SHARED}, ELSEWHERE)],

@@ -92,10 +92,12 @@ class Knowledge:
         return thing.created is None or self.began is None or thing.created < self.began
 
     def network(self, seen: Mapping[str, Iterable[Thing]]) -> frozenset[str]:
-        """Ids of VPC and subnets that are the campaign's: of its record, and, as long as provision has not finished and
-        recorded any, those with its tag."""
-        tagged = (one for kind in ("VPC", "subnet") for one in seen.get(kind, ()))
-        return self.places | {one.id for one in tagged if one.tags.get(CAMPAIGN_TAG) == self.names.campaign}
+        """Ids of VPC and subnets that are the campaign's: those of its record; where provision never finished and so
+        recorded none, those with its tag that were not there before."""
+        if any(id.startswith("vpc-") for id in self.places):
+            return self.places
+        new = (one for kind in ("VPC", "subnet") for one in seen.get(kind, ()) if not self._known(kind, one))
+        return self.places | {one.id for one in new if one.tags.get(CAMPAIGN_TAG) == self.names.campaign}
 
     def judge(self, seen: Mapping[str, Iterable[Thing]]) -> dict[str, list[tuple[Thing, Evidence]]]:
         """Kind -> what is the campaign's. What was made from a found thing is found too, however long the chain."""
