@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from infra.actions.base_image import find_base
 from infra.actions.manifests import DOCKER, INDEXES, OCI, Family
 from infra.actions.registry import Registry, layer_of
 from infra.errors import UserError
+from infra.lifecycle import bake
 from infra.names import REPOSITORY
 from tests.example import example_spec
 
@@ -183,6 +185,13 @@ def test_a_base_that_nobody_pushed_is_refused_with_the_commands_that_make_it(
     assert refused.value.seen == base and cure[1].strip().startswith(first)
     assert any("docker build -f images/trainer.Dockerfile --target base" in line for line in cure)
     assert any("docker push 123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/" in line for line in cure)
+
+
+def test_a_bake_without_its_base_ends_before_anything_of_it_begins(here: Account, registry: Registry) -> None:
+    # No engine, no store, no lease: whatever a bake makes, it would need one of them first.
+    context: Any = SimpleNamespace(account=here, spec=example_spec(image={"base": "bivouac/nowhere:cuda"}))
+    with pytest.raises(UserError, match="repository is missing"):
+        bake.images(context)
 
 
 def test_a_reference_into_another_registry_is_refused_and_the_own_one_s_name_may_stand_before_it(
