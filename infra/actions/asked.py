@@ -14,7 +14,7 @@ from infra.account import Account
 from infra.actions.base_image import find_base
 from infra.actions.quota_use import quota_use
 from infra.actions.zones import zones_of
-from infra.errors import PermanentError, UserError
+from infra.errors import PermanentError, TemporaryError, UserError
 from infra.facts import Facts, Offer, Refused
 from infra.spec import Capacity, Spec
 
@@ -25,6 +25,9 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
     def answer(question: Callable[[], Any], otherwise: Any) -> Any:
         try:
             return question()
+        except TemporaryError as error:
+            say(f"not known now: {error}")
+            return otherwise
         except ClientError as error:
             told = error.response["Error"]
             say(f"AWS did not answer {error.operation_name}: {told['Code']}: {told.get('Message', '')}")

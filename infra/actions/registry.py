@@ -14,12 +14,13 @@ import tarfile
 import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from infra.account import Account
+from infra.account import RETRY_AFTER, Account
 from infra.actions.manifests import ACCEPTED, FAMILIES, INDEXES, Image, chosen, digest_of, with_layer
-from infra.errors import PermanentError
+from infra.errors import PermanentError, TemporaryError
 from infra.names import REPOSITORY, split_reference
 
 _FETCH_S = 60.0
@@ -96,8 +97,16 @@ class Registry:
     @contextmanager
     def _fetched(self, repository: str, digest: str) -> Iterator[Any]:
         url = self.ecr.get_download_url_for_layer(repositoryName=repository, layerDigest=digest)["downloadUrl"]
-        with urllib.request.urlopen(url, timeout=_FETCH_S) as answer:
-            yield answer
+        try:
+            with urllib.request.urlopen(url, timeout=_FETCH_S) as answer:
+                yield answer
+        except (OSError, HTTPException) as error:
+            raise TemporaryError(
+                "a blob of the registry cannot be fetched",
+                seen=f"{repository}@{digest}: {error}",
+                cure="see that the registry's layers, which lie in S3, can be reached from here",
+                delay=RETRY_AFTER,
+            ) from error
 
     def blob(self, repository: str, digest: str) -> bytes:
         """A small one, whole: a configuration."""

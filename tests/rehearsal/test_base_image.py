@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ from aws_account import *  # noqa: F403
 from aws_account import World
 
 from infra.account import Account
+from infra.actions.asked import asked
 from infra.actions.base_image import find_base
 from infra.actions.manifests import DOCKER, INDEXES, OCI, Family
 from infra.actions.registry import Registry, layer_of
-from infra.errors import UserError
+from infra.errors import TemporaryError, UserError
+from infra.lifecycle import bake
 from infra.names import REPOSITORY
+from infra.survey import survey
 from tests.example import example_spec
 
 MIB = 1024 * 1024
@@ -183,6 +187,26 @@ def test_a_base_that_nobody_pushed_is_refused_with_the_commands_that_make_it(
     assert refused.value.seen == base and cure[1].strip().startswith(first)
     assert any("docker build -f images/trainer.Dockerfile --target base" in line for line in cure)
     assert any("docker push 123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/" in line for line in cure)
+
+
+def test_a_bake_without_its_base_ends_before_anything_of_it_begins(here: Account, registry: Registry) -> None:
+    # No engine, no store, no lease: whatever a bake makes, it would need one of them first.
+    context: Any = SimpleNamespace(account=here, spec=example_spec(image={"base": "bivouac/nowhere:cuda"}))
+    with pytest.raises(UserError, match="repository is missing"):
+        bake.images(context)
+
+
+def test_a_layer_store_that_cannot_be_reached_is_no_traceback_and_no_verdict(
+    here: Account, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed(registry, OCI, "far", content=b"far")
+    lost = {"downloadUrl": "http://127.0.0.1:9/layer"}
+    monkeypatch.setattr(here.client("ecr"), "get_download_url_for_layer", lambda **_: lost)
+    spec, said = example_spec(image={"base": f"{REPO}:far"}), list[str]()
+    with pytest.raises(TemporaryError, match="cannot be fetched"):
+        find_base(here, spec)
+    assert asked(here, spec, survey(spec), said.append).base is None
+    assert any("cannot be fetched" in line for line in said)
 
 
 def test_a_reference_into_another_registry_is_refused_and_the_own_one_s_name_may_stand_before_it(
