@@ -24,8 +24,9 @@ def policy(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def acting(camp: Camp, *names: str) -> Iterator[None]:
-    statements = [one for name in names for one in policy(name)["Statement"]]
+def acting(camp: Camp, *names: str, without: str = "") -> Iterator[None]:
+    """`without`: a statement to leave out, by its Sid."""
+    statements = [one for name in names for one in policy(name)["Statement"] if one["Sid"] != without]
     key, secret = make_user(camp.world, f"{Path(names[0]).name}-{next(_numbers)}", *statements)
     before = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     os.environ |= {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
