@@ -140,8 +140,8 @@ def test_the_operator_may_not_touch_what_is_not_bivouacs(provisioned: Camp) -> N
 
 def test_the_operators_policies_are_enough_to_end_it_and_to_prove_it(provisioned: Camp) -> None:
     with acting(provisioned, *OPERATOR), provisioned.opened() as context:
-        teardown.run(context, abandon=True)
-        certify.run(context)
+        run_step(context, Step(Stage.TEARDOWN, "by the operator", lambda one: teardown.run(one, abandon=True)))
+        run_step(context, Step(Stage.CERTIFY, "by the operator", certify.run))
     certificate = certificate_of(context)
     assert certificate["clean"], certificate
     with acting(provisioned, *OPERATOR):
@@ -159,6 +159,7 @@ def test_a_block_is_bought_by_its_own_policy_and_by_no_other(camped: Camp, tmp_p
     """`provisioned` is not needed: a block is bought before anything else stands."""
     spec = camped.spec.model_dump(mode="json", exclude_unset=True)
     spec |= {"campaign": "buyer", "nodes": {"count": 2, "instance_type": "p5.48xlarge", "capacity": "capacity-block"}}
+    spec["training"]["global_batch"] = 128
     spec["money"] = {"budget_usd": 100000, "deadline": "4h"}
     path = tmp_path / "campaign.yaml"
     path.write_text(yaml.safe_dump(spec))
