@@ -24,8 +24,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
 os.environ.setdefault("BIVOUAC_LEASE_SECONDS", "300")  # this process holds AWS too: a busy machine is no lost lease
 
 import yaml  # noqa: E402
+from acting import as_reader  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402
-from drift_cases import HANDS, Hand, as_reader, desired, lose_file_system, mutations  # noqa: E402
+from drift_cases import HANDS, Hand, desired, lose_file_system, mutations  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from infra.commands.preview import preview_command  # noqa: E402

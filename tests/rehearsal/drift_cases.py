@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from aws_account import make_user
-from campaign_world import ROOT, Camp
+from campaign_world import Camp
 
 from infra.names import buckets
 
@@ -152,19 +150,6 @@ def lose_file_system(camp: Camp) -> None:
     fsx = camp.client("fsx")
     for one in fsx.describe_file_systems()["FileSystems"]:
         fsx.delete_file_system(FileSystemId=one["FileSystemId"])
-
-
-@contextmanager
-def as_reader(camp: Camp) -> Iterator[None]:
-    """This process with the rights of the pull request's role, and no others."""
-    policy = json.loads((ROOT / "infra/ci/preview-role.json").read_text())
-    key, secret = make_user(camp.world, "previewer", *policy["Statement"])
-    before = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
-    os.environ |= {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
-    try:
-        yield
-    finally:
-        os.environ |= before
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from acting import as_reader
 from campaign_world import Camp, camp
-from drift_cases import HANDS, as_reader, desired, mutations
+from drift_cases import HANDS, desired, mutations
 from rich.console import Console
 
 from infra.commands.preview import preview_command

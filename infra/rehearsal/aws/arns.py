@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from infra.rehearsal.aws import ec2_resources
+from infra.rehearsal.aws.iam_actions import ACTIONS, PREFIXES
 from infra.rehearsal.aws.world import World
 
 Parameters = dict[str, Any]
@@ -23,63 +25,14 @@ class Need:
     context: dict[str, list[str]]
 
 
-S3_ACTIONS = {
-    "HeadObject": "GetObject",
-    "CopyObject": "PutObject",
-    "CreateMultipartUpload": "PutObject",
-    "UploadPart": "PutObject",
-    "UploadPartCopy": "PutObject",
-    "CompleteMultipartUpload": "PutObject",
-    "GetObjectAttributes": "GetObject",
-    "DeleteObjects": "DeleteObject",
-    "HeadBucket": "ListBucket",
-    "ListObjects": "ListBucket",
-    "ListObjectsV2": "ListBucket",
-    "ListObjectVersions": "ListBucketVersions",
-    "ListBuckets": "ListAllMyBuckets",
-    "ListMultipartUploads": "ListBucketMultipartUploads",
-    "ListParts": "ListMultipartUploadParts",
-    "GetBucketEncryption": "GetEncryptionConfiguration",
-    "PutBucketEncryption": "PutEncryptionConfiguration",
-    "DeleteBucketEncryption": "PutEncryptionConfiguration",
-    "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
-    "PutBucketLifecycleConfiguration": "PutLifecycleConfiguration",
-    "DeleteBucketLifecycle": "PutLifecycleConfiguration",
-    "GetBucketReplication": "GetReplicationConfiguration",
-    "GetBucketAccelerateConfiguration": "GetAccelerateConfiguration",
-    "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
-    "PutPublicAccessBlock": "PutBucketPublicAccessBlock",
-    "DeletePublicAccessBlock": "PutBucketPublicAccessBlock",
-    "GetObjectLockConfiguration": "GetBucketObjectLockConfiguration",
-    "PutObjectLockConfiguration": "PutBucketObjectLockConfiguration",
-    "DeleteBucketTagging": "PutBucketTagging",
-}
-BUDGET_ACTIONS = {
-    "CreateBudget": "ModifyBudget",
-    "UpdateBudget": "ModifyBudget",
-    "DeleteBudget": "ModifyBudget",
-    "CreateNotification": "ModifyBudget",
-    "UpdateNotification": "ModifyBudget",
-    "DeleteNotification": "ModifyBudget",
-    "CreateSubscriber": "ModifyBudget",
-    "UpdateSubscriber": "ModifyBudget",
-    "DeleteSubscriber": "ModifyBudget",
-    "DescribeBudget": "ViewBudget",
-    "DescribeBudgets": "ViewBudget",
-    "DescribeNotificationsForBudget": "ViewBudget",
-    "DescribeSubscribersForNotification": "ViewBudget",
-}
-"""https://docs.aws.amazon.com/service-authorization/latest/reference/list_budgets.html"""
-ACTIONS = {"s3": S3_ACTIONS, "budgets": BUDGET_ACTIONS}
-"""Service -> operations whose permission has another name."""
-PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
-"""Signing names whose IAM prefix is another word."""
 ROLE_PASSED_BY = {
     ("eks", "CreateCluster"): ("roleArn", "eks.amazonaws.com"),
     ("eks", "CreateNodegroup"): ("nodeRole", "eks.amazonaws.com"),
     ("eks", "CreateAddon"): ("serviceAccountRoleArn", "eks.amazonaws.com"),
     ("eks", "CreatePodIdentityAssociation"): ("roleArn", "pods.eks.amazonaws.com"),
     ("eks", "UpdatePodIdentityAssociation"): ("roleArn", "pods.eks.amazonaws.com"),
+    ("budgets", "CreateBudgetAction"): ("ExecutionRoleArn", "budgets.amazonaws.com"),
+    ("budgets", "UpdateBudgetAction"): ("ExecutionRoleArn", "budgets.amazonaws.com"),
     ("scheduler", "CreateSchedule"): ("Target.RoleArn", "scheduler.amazonaws.com"),
     ("scheduler", "UpdateSchedule"): ("Target.RoleArn", "scheduler.amazonaws.com"),
 }
@@ -91,7 +44,12 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
     prefix = PREFIXES.get(service, service)
     action = f"{prefix}:{ACTIONS.get(service, {}).get(operation, operation)}"
     resources = _resources(world, service, operation, params)
-    yield Need(action, resources, _context(world, service, operation, params, resources))
+    if service == "ec2" and ec2_resources.by_resource(operation):
+        yield from _of_ec2(world, operation, params)
+    else:
+        # Each by itself: conditions ask for the tags of one.
+        for one in [[part] for part in resources] if resources else [None]:
+            yield Need(action, one, _context(world, service, operation, params, one))
     if (service, operation) in ROLE_PASSED_BY:
         path, principal = ROLE_PASSED_BY[service, operation]
         role: Any = params
@@ -106,6 +64,23 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
         yield Need("s3:GetObject", [f"arn:aws:s3:::{source}"], {})
 
 
+def _of_ec2(world: World, operation: str, params: Parameters) -> Iterator[Need]:
+    """One for each resource: the new one with the request's tags, each other with its own."""
+    asked = _context(world, "ec2", operation, params, None)
+    needs = [Need(f"ec2:{operation}", [one], context) for one, context in ec2_resources.named(world, operation, params)]
+    if operation in ("CreateTags", "DeleteTags"):
+        needs = [Need(one.action, one.resources, one.context | asked) for one in needs]
+    if made := ec2_resources.made(world, operation, params):
+        needs.append(Need(f"ec2:{operation}", [made], asked))
+        if params.get("TagSpecifications"):
+            needs.append(Need("ec2:CreateTags", [made], asked | {"ec2:createaction": [operation]}))
+    yield from needs or [Need(f"ec2:{operation}", None, asked)]
+    if profile := (params.get("IamInstanceProfile") or {}).get("Name"):
+        known = world.backend("iam").instance_profiles.values()
+        roles = [role.arn for one in known if one.name == profile for role in one.roles]
+        yield Need("iam:PassRole", roles, {"iam:passedtoservice": ["ec2.amazonaws.com"]})
+
+
 _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
 
 
@@ -118,7 +93,11 @@ def _through_s3(world: World, operation: str, params: Parameters) -> Iterator[Ne
     default = (rule[0] if isinstance(rule, list) else rule).get("ApplyServerSideEncryptionByDefault") or {}
     if key := default.get("KMSMasterKeyID"):
         action = "kms:GenerateDataKey" if operation in _WRITES else "kms:Decrypt"
-        yield Need(action, [key], {"kms:viaservice": [f"s3.{world.region}.amazonaws.com"]})
+        # With a key per bucket the context of the encryption is the bucket, else the object.
+        by_bucket = str((rule[0] if isinstance(rule, list) else rule).get("BucketKeyEnabled")).lower() == "true"
+        about = f"arn:aws:s3:::{params['Bucket']}" + ("" if by_bucket else f"/{params['Key']}")
+        via = {"kms:viaservice": [f"s3.{world.region}.amazonaws.com"], "kms:encryptioncontext:aws:s3:arn": [about]}
+        yield Need(action, [key], via)
 
 
 def _resources(world: World, service: str, operation: str, params: Parameters) -> list[str] | None:
@@ -142,8 +121,6 @@ def _s3(world: World, operation: str, params: Parameters) -> list[str] | None:
 def _ec2(world: World, operation: str, params: Parameters) -> list[str] | None:
     if operation.startswith("Describe"):
         return ["*"]
-    if operation in ("TerminateInstances", "StopInstances", "StartInstances", "RebootInstances"):
-        return [arn(world, "ec2", f"instance/{one}") for one in params.get("InstanceIds", [])]
     return None
 
 
@@ -214,6 +191,15 @@ def _named(kind: str, *keys: str) -> Callable[[World, str, Parameters], list[str
     return resolve
 
 
+def _fsx(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if association := params.get("AssociationId"):
+        known = world.backend("fsx").tagger.tags
+        return [one for one in known if one.endswith(association)] or [arn(world, "fsx", f"association/{association}")]
+    if operation == "CreateFileSystem":
+        return [arn(world, "fsx", "file-system/*")]
+    return _named("fsx:file-system/", "FileSystemId", "FileSystemIds", "ResourceARN")(world, operation, params)
+
+
 def _scheduler(world: World, operation: str, params: Parameters) -> list[str] | None:
     if "Name" in params:
         return [arn(world, "scheduler", f"schedule/{params.get('GroupName', 'default')}/{params['Name']}")]
@@ -231,6 +217,22 @@ def _ssm(world: World, operation: str, params: Parameters) -> list[str] | None:
     return None
 
 
+def _kms(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation in ("CreateKey", "ListKeys", "ListAliases"):
+        return ["*"]
+    keys = [params[name] for name in ("KeyId", "TargetKeyId") if params.get(name)]
+    aliases = [params["AliasName"]] if params.get("AliasName") else []
+    known = [one if one.startswith("arn:") else arn(world, "kms", f"key/{one}") for one in keys if "alias/" not in one]
+    return known + [arn(world, "kms", one) for one in aliases]
+
+
+def _budgets(world: World, operation: str, params: Parameters) -> list[str] | None:
+    name = params.get("BudgetName") or (params.get("Budget") or params.get("NewBudget") or {}).get("BudgetName")
+    if params.get("ResourceARN"):
+        return [params["ResourceARN"]]
+    return [f"arn:aws:budgets::{world.account}:budget/{name or '*'}"]
+
+
 def _ecr(world: World, operation: str, params: Parameters) -> list[str] | None:
     if operation == "GetAuthorizationToken":
         return ["*"]
@@ -244,11 +246,17 @@ RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "eks-auth": lambda world, operation, params: [arn(world, "eks", f"cluster/{params.get('clusterName')}")],
     "autoscaling": _autoscaling,
     "iam": _iam,
+    "kms": _kms,
+    "sns": _named("sns:", "TopicArn", "ResourceArn", "Name"),
+    "budgets": _budgets,
+    "events": lambda world, operation, params: (
+        [arn(world, "events", f"rule/{params['Rule']}")] if "Rule" in params else ["*"]
+    ),
     "sts": lambda world, operation, params: [params["RoleArn"]] if "RoleArn" in params else ["*"],
     "scheduler": _scheduler,
     "ssm": _ssm,
     "ecr": _ecr,
-    "fsx": _named("fsx:file-system/", "FileSystemId", "FileSystemIds", "ResourceARN"),
+    "fsx": _fsx,
     "logs": _named("logs:log-group:", "logGroupName", "resourceArn"),
     "tagging": lambda world, operation, params: ["*"],
     "servicequotas": lambda world, operation, params: ["*"],
@@ -269,8 +277,6 @@ def _context(
         context["s3:prefix"] = [params["Prefix"]]
     if service == "iam" and "PolicyArn" in params:
         context["iam:policyarn"] = [params["PolicyArn"]]
-    if service == "ec2" and operation in ("CreateTags",):
-        context["ec2:createaction"] = []
     return context
 
 
@@ -282,7 +288,7 @@ def _request_tags(params: Parameters) -> dict[str, str]:
     for specification in params.get("TagSpecifications", []):
         pairs += specification.get("Tags", [])
     return {
-        str(pair.get("Key", pair.get("key"))): str(pair.get("Value", pair.get("value", "")))
+        str(pair.get("Key", pair.get("key", pair.get("TagKey")))): str(pair.get("Value", pair.get("value", "")))
         for pair in pairs
         if isinstance(pair, dict)
     }
@@ -299,6 +305,10 @@ def _resource_tags(world: World, resources: list[str]) -> dict[str, str]:
     if kind.startswith("autoScalingGroup:"):
         group = world.backend("autoscaling").autoscaling_groups.get(kind.rpartition("/")[2])
         return {tag["Key"]: tag["Value"] for tag in group.tags} if group else {}
+    if ":fsx:" in resources[0]:
+        return dict(world.backend("fsx").tagger.get_tag_dict_for_resource(resources[0]))
+    if kind.startswith("key/"):
+        return dict(world.backend("kms").tagger.get_tag_dict_for_resource(kind.removeprefix("key/")))
     if kind.startswith("nodegroup/"):
         return next((tags for found, tags in _eks_tags(world).values() if found == resources[0]), {})
     if kind.startswith("cluster/") and kind.removeprefix("cluster/") in world.clusters:
