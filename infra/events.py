@@ -47,6 +47,7 @@ class Kind(StrEnum):
     ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes
     ARCHIVE_FAILED = "archive.failed"  # error
     NODES_AT_ZERO = "nodes.at-zero"  # group
+    ABANDONED = "abandoned"  # before a teardown removes anything although no archive is verified
     CERTIFIED = "certified"  # clean, found, could_not_look
 
 
@@ -86,6 +87,8 @@ class CampaignState(BaseModel):
     closed: bool = False
     """The steward has done all: training over, archived or said why not, GPU nodes at zero."""
     archive: dict[str, Any] | None = None
+    abandoned: bool = False
+    """A person gave up what is not archived: the teardown, and what sweeps after it, may lose it."""
     certificate: dict[str, Any] | None = None
 
     @property
@@ -131,7 +134,8 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
                 change["gpu_nodes_up"] = False
         case Kind.ATTEMPT_LAUNCHED:
-            change = {"attempts": (*state.attempts, {**data, "launched_at": event.at})}
+            # What is trained from now on, nobody has given up.
+            change = {"attempts": (*state.attempts, {**data, "launched_at": event.at}), "abandoned": False}
         case Kind.ATTEMPT_ENDED:
             ended = tuple(
                 {**a, **data, "ended_at": event.at} if a["attempt"] == data["attempt"] else a for a in state.attempts
@@ -149,6 +153,8 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"gpu_nodes_up": False, "closed": state.outcome is not None}
         case Kind.ARCHIVE_VERIFIED:
             change = {"archive": data}
+        case Kind.ABANDONED:
+            change = {"abandoned": True}
         case Kind.CERTIFIED:
             change = {"certificate": data}
     return state.model_copy(update=change)

@@ -12,7 +12,7 @@ from rich.table import Table
 from infra import target
 from infra.errors import NotProven, UserError
 from infra.events import Stage
-from infra.lifecycle import sweep
+from infra.lifecycle import sweep, teardown
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
 from infra.lifecycle.rates import shown, together
@@ -69,6 +69,8 @@ def _refuse_alive(context: Context) -> None:
             seen=f"stages finished: {', '.join(state.finished_stages) or 'none'}",
             cure=f"`bivouac down {context.spec.campaign}` first; sweep removes only what that leaves",
         )
+    # One that began and was refused has removed nothing, and the file system may hold the only checkpoints.
+    teardown.refuse_unproven(state, context.spec.campaign, state.abandoned)
 
 
 def _show(seen: Sight, console: Console) -> None:

@@ -151,7 +151,7 @@ def _by_record(store: CampaignStore, things: list[Thing], now: datetime) -> Owne
 def _unproven(state: CampaignState, campaign: str) -> str:
     """By the rule that a teardown obeys too: what training left must be archived, or be abandoned aloud."""
     try:
-        refuse_unproven(state, campaign, False)
+        refuse_unproven(state, campaign, state.abandoned)
     except NotProven as error:
         return (
             f"not archived: {error.seen}; `bivouac down {campaign}` archives what is sound and tears down, "

@@ -64,7 +64,7 @@ def archive(context: Context) -> dict[str, Any]:
                         seen=failed[-1].data["error"],
                         cure="mend the cause, then `kubectl rollout restart deployment/steward` tries again",
                     )
-                if (state.committed_at_finish or -1) >= 0:
+                if state.committed_at_finish is not None and state.committed_at_finish >= 0:
                     raise PermanentError(
                         "the steward is over, and archived nothing",
                         seen=f"newest checkpoint: step {state.committed_at_finish}",

@@ -14,7 +14,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.errors import NotProven, PermanentError, UserError
-from infra.events import CampaignState, Stage
+from infra.events import CampaignState, Kind, Stage
 from infra.folders import writable
 from infra.lifecycle import certify
 from infra.lifecycle.builder import end_builders, living_builders
@@ -41,6 +41,8 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     """Destroy the campaign's stack; done already when the stack is empty. The foundation stays."""
     state = context.state()
     refuse_unproven(state, context.spec.campaign, abandon)
+    if abandon and not state.abandoned:
+        context.store.append(Kind.ABANDONED)
     _terminate_builders(context)
     _unfreeze(context)
     engine = Engine(context, writable(context.results / "pulumi"))

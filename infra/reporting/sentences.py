@@ -111,6 +111,8 @@ def sentence(event: Event) -> str:
             return f"step {data.get('step')} archived: {read_back}"
         case Kind.NODES_AT_ZERO:
             return f"{data.get('group')} is at zero nodes"
+        case Kind.ABANDONED:
+            return "what was trained since the last archive was given up (--abandon)"
         case Kind.CERTIFIED:
             return "certified: nothing left" if data.get("clean") else f"not certified: {data.get('found')}"
     return ", ".join(f"{key} {value}" for key, value in data.items())
