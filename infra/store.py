@@ -279,10 +279,8 @@ class Lease:
 
     def _write(self, *, released: bool) -> None:
         """Raises `LeaseHeld` where another holder was quicker."""
-        for _ in range(_RACES):
-            if self._written(released):
-                return
-        raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
+        if not any(self._written(released) for _ in range(_RACES)):
+            raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
 
     def _written(self, released: bool) -> bool:
         """One conditional write; false where an earlier one of ours had landed unheard: now it is known."""

@@ -122,7 +122,7 @@ def test_a_lock_that_a_person_took_where_a_driver_once_lapsed_is_not_cancelled(s
     stack.lock("laptop", end + timedelta(hours=2))
     lease = store.lease("driver", TTL, holder("ci"))
     lease.acquire()
-    with pytest.raises(PermanentError, match="ada@laptop .* on another machine"):
+    with pytest.raises(PermanentError, match=r"ada@laptop .* on another machine"):
         unlock(store, stack, lease)
     assert stack.locked() == 1
 
