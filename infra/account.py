@@ -62,12 +62,12 @@ class Account:
             return self._clients[service]
 
     def lease_client(self, ttl: timedelta) -> Any:
-        """S3 for leases of this life alone: two tries, each with `ttl`/10 to connect and `ttl`/5 for its answer.
+        """S3 for leases of this life alone: two tries, each with `ttl`/10 to connect and `ttl`/3 for its answer.
 
         The client for all else waits a minute for an answer, twice the life of a lease: one socket that hangs would
         lose it. Nothing is asked before its requests: each write of a lease is conditional, so it guards itself.
         """
-        connect, read = ttl.total_seconds() / 10, ttl.total_seconds() / 5
+        connect, read = ttl.total_seconds() / 10, ttl.total_seconds() / 3
         quick = Config(
             retries={"mode": "standard", "total_max_attempts": _LEASE_TRIES}, connect_timeout=connect, read_timeout=read
         )

@@ -193,9 +193,9 @@ class Lease:
     `check()` before every mutation: it raises `LeaseLost` once the lease is not provably ours any more, judged by
     our own monotonic time since the last renewal, so that a process that was stopped and continued stops touching.
 
-    It is renewed every `ttl`/4; a renewal that failed is tried again after `ttl`/20. With a client of two tries, each
-    of `ttl`/5 (`Account.lease_client`), both may hang to their end (`ttl`/4 + 2 `ttl`/5, and a second between them),
-    and the third still has its whole time before the lease runs out, for any `ttl` of 10 s or more.
+    It is renewed every `ttl`/5; a renewal that failed is begun again after `ttl`/20. With a client of two tries, each
+    of `ttl`/3 (`Account.lease_client`), one socket may hang to its end and the second try still has its whole time
+    (`ttl`/5 + 2 `ttl`/3, and a second between them) for any `ttl` of 8 s or more; so has an S3 that answers so late.
     """
 
     def __init__(self, store: CampaignStore, role: str, ttl: timedelta, holder: Holder, s3: Any) -> None:
@@ -281,10 +281,8 @@ class Lease:
 
     def _write(self, *, released: bool) -> None:
         """Raises `LeaseHeld` where another holder was quicker."""
-        for _ in range(_RACES):
-            if self._written(released):
-                return
-        raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
+        if not any(self._written(released) for _ in range(_RACES)):
+            raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
 
     def _written(self, released: bool) -> bool:
         """One conditional write; false where an earlier one of ours had landed unheard: now it is known."""
@@ -322,13 +320,13 @@ class Lease:
         return True
 
     def _renew(self) -> None:
-        pause = self.ttl / 4
+        pause = self.ttl / 5
         while not self._stop.wait(pause.total_seconds()):
             pause = self.ttl / 20
             try:
                 self.check()
                 self._write(released=False)
-                pause = self.ttl / 4
+                pause = self.ttl / 5
             except LeaseLost:
                 return  # `check` keeps why
             except LeaseHeld as error:

@@ -49,7 +49,7 @@ class TokenTransport(httpx2.HTTPTransport):
         until, pause = time.monotonic() + PATIENCE_S, 0.5
         while True:
             request.headers["Authorization"] = f"Bearer {self._current()}"
-            if self._account.guard is not None and request.method not in _READS:
+            if request.method not in _READS and self._account.guard is not None:
                 self._account.guard()
             try:
                 return super().handle_request(request)

@@ -22,10 +22,11 @@ KUBERNETES = "kubernetes:"
 
 
 def forget_kubernetes(context: Context, stack: auto.Stack) -> None:
-    """Drop Kubernetes objects from the state where no API server can delete them; says so aloud."""
+    """Drop Kubernetes objects, half-made ones too, from the state where no API server can delete them; says so."""
     exported = stack.export_stack()
     deployment = exported.deployment or {}
-    orphans = [one["urn"] for one in deployment.get("resources", ()) if one["type"].startswith(KUBERNETES)]
+    there = [*deployment.get("resources", ()), *(o["resource"] for o in deployment.get("pending_operations") or ())]
+    orphans = {one["urn"] for one in there if one["type"].startswith(KUBERNETES)}
     if not orphans:
         return
     seen = _cluster(context)
@@ -36,7 +37,7 @@ def forget_kubernetes(context: Context, stack: auto.Stack) -> None:
         f"the cluster {what}: {len(orphans)} Kubernetes objects leave the state without being deleted, they die with it"
     )
     context.guard()
-    exported.deployment = without(deployment, set(orphans))
+    exported.deployment = without(deployment, orphans)
     stack.import_stack(exported)
 
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
 
+from infra.actions.cluster import OF_WORLD
 from infra.errors import NotProven, PermanentError, UserError
 from infra.events import CampaignState, Kind, Stage
 from infra.folders import writable
@@ -101,7 +103,7 @@ def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
             with _watched(context, engine):
                 engine.destroy(stack)
             return most
-        except (EngineFailed, ClientError, BotoCoreError) as error:
+        except (EngineFailed, *OF_WORLD) as error:
             failed = _as_failure(context, error)
             last = futile >= FUTILE_ROUNDS and not failed.causes <= _PASSING
             hopeless = Cause.CREDENTIALS in failed.causes or not failed.causes & RETRIED
@@ -115,9 +117,11 @@ def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
 
 
 def _as_failure(context: Context, error: Exception) -> EngineFailed:
-    """Our own calls to AWS fail as the engine's do, and may pass as theirs."""
+    """Our own calls fail as the engine's do, and may pass as theirs."""
     if isinstance(error, EngineFailed):
         return error
+    if isinstance(error, httpx2.HTTPError):
+        return EngineFailed("a look at the cluster", context.names.stack, (), f"the cluster is unreachable: {error}")
     return EngineFailed("a look at AWS", context.names.stack, (), str(error))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -26,7 +27,7 @@ from infra.actions.attempts import create_config
 from infra.actions.nodes import GpuNodes
 from infra.errors import LeaseLost, PermanentError
 from infra.events import Kind, Stage
-from infra.lifecycle import capacity, preflight, supervise
+from infra.lifecycle import adoption, capacity, orphans, preflight, supervise
 from infra.lifecycle.context import Context
 from infra.lifecycle.launch import deploy
 from infra.lifecycle.opening import opened
@@ -130,6 +131,25 @@ def test_a_health_check_that_cannot_be_started_gives_the_nodes_back(
     with pytest.raises(PermanentError, match="the cluster does not answer") as refused:
         preflight.run(context)
     assert f"{GANG_OF} instances given back" in str(refused.value) and not gpu_nodes(made)
+
+
+def test_what_an_engine_was_making_in_a_cluster_that_no_longer_answers_is_forgotten_for_a_teardown(
+    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looked for it in the cluster met the same silence, and ended the teardown."""
+    monkeypatch.setattr(orphans, "PATIENCE_S", 0.2)
+    release = {"urn": "urn:jobset", "type": adoption.RELEASE, "inputs": {"namespace": "jobset", "name": "jobset"}}
+    vpc = {"urn": "urn:vpc", "type": "aws:ec2/vpc:Vpc", "inputs": {}}
+    deployment = {"resources": [vpc], "pending_operations": [{"type": "creating", "resource": release}]}
+    stored: list[Any] = []
+    exported = SimpleNamespace(deployment=deployment)
+    stack: Any = SimpleNamespace(export_stack=lambda: exported, import_stack=stored.append)
+    made.api.dropping = 10_000
+    with pytest.raises(httpx2.HTTPError):
+        adoption.adoptable(context.account, context.names.cluster, deployment)
+    orphans.forget_kubernetes(context, stack)
+    assert stored[0].deployment["resources"] == [vpc] and not stored[0].deployment["pending_operations"]
+    assert adoption.adoptable(context.account, context.names.cluster, stored[0].deployment) == {}
 
 
 def test_a_stage_that_the_world_cuts_off_is_recorded_and_says_what_bills(
