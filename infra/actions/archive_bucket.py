@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.actions.archive_files import open_plain, plain_bytes
 from infra.actions.parts import Altered
 from infra.actions.transfer import Transfer
-from infra.store import is_missing, is_precondition_failure, object_or_none
+from infra.objects import is_missing, is_precondition_failure, object_or_none
 
 DIGEST = "sha256"
 """Metadata key under which an object claims its digest."""

@@ -20,8 +20,8 @@ from infra.account import Account
 from infra.errors import BivouacError, UserError
 from infra.folders import cache_root
 from infra.names import data_prefix
+from infra.objects import is_missing
 from infra.spec import Spec
-from infra.store import is_missing
 from infra.survey import source_folder
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ExitCode, Parameters
 from trainer.contract.recipe import Recipe, Source

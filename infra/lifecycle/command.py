@@ -15,9 +15,9 @@ from pulumi import automation as auto
 from pulumi.automation.errors import create_command_error
 
 from infra.errors import LeaseLost
+from infra.lease import Lease
 from infra.lifecycle import leash
 from infra.lifecycle.state_copy import engine_command
-from infra.store import Lease
 
 _LEASHED = frozenset({"up", "destroy", "refresh", "preview", "import"})
 """Operations of the engine; what else the CLI does is over in a moment."""

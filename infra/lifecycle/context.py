@@ -11,11 +11,12 @@ from typing import Any
 
 from infra.account import Account
 from infra.events import CampaignState, Stage
+from infra.lease import Lease
 from infra.names import Buckets, Names
 from infra.plan import Plan
 from infra.progress import Progress
 from infra.spec import Spec
-from infra.store import CampaignStore, Lease
+from infra.store import CampaignStore
 
 
 def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:

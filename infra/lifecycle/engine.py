@@ -11,6 +11,7 @@ from typing import Any
 from pulumi import automation as auto
 
 from infra.errors import PermanentError
+from infra.lease import Lease
 from infra.lifecycle.adoption import FINDERS, adoptable, pending_creates, remove_rules, resolved, still_creating
 from infra.lifecycle.command import LeashedCommand
 from infra.lifecycle.context import Context
@@ -21,7 +22,6 @@ from infra.lifecycle.refusal import refuse_loss
 from infra.lifecycle.state_copy import PASSPHRASE
 from infra.names import PROJECT
 from infra.program import program
-from infra.store import Lease
 
 LATE_S = 10.0
 """A request that was under way when its engine died may be carried out, and listed, so much later."""

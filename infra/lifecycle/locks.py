@@ -20,10 +20,10 @@ import psutil
 from pulumi import automation as auto
 
 from infra.errors import PermanentError
+from infra.lease import Lease
 from infra.lifecycle import leash
 from infra.lifecycle.context import Context
 from infra.names import PROJECT
-from infra.store import Lease
 
 _HAND_WAIT_S = 60.0
 """For a lock that a person took."""

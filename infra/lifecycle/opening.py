@@ -18,12 +18,15 @@ from infra.account import Account
 from infra.errors import LeaseHeld, UserError
 from infra.events import Kind
 from infra.folders import results_folder
+from infra.identity import Holder
+from infra.lease import Lease
 from infra.lifecycle.blocks import clock_of
 from infra.lifecycle.context import Context
+from infra.objects import is_missing
 from infra.plan import Plan, make_plan
 from infra.progress import Progress
 from infra.spec import Spec
-from infra.store import CampaignStore, Holder, Lease, is_missing
+from infra.store import CampaignStore
 from infra.survey import survey
 
 DRIVER_LEASE = "driver"

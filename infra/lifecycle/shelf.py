@@ -20,12 +20,13 @@ from infra.account import Account
 from infra.actions.registry import Registry
 from infra.catalogue import service_prices
 from infra.events import Stage
+from infra.lease import Lease
 from infra.lifecycle.bake import ImageManifest
 from infra.lifecycle.node_image import RECORD, NodeImage
 from infra.lifecycle.opening import campaigns
 from infra.names import FOUNDATION_TAG, INPUTS_TAG, REPOSITORY
 from infra.progress import Progress
-from infra.store import CampaignStore, Lease
+from infra.store import CampaignStore
 
 Kind = Literal["node image", "trainer image", "snapshot"]
 _Manifest = TypeVar("_Manifest", NodeImage, ImageManifest)

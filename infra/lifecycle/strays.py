@@ -18,6 +18,7 @@ from infra.account import Account
 from infra.actions.steward_config import STEWARD_LEASE
 from infra.errors import LeaseHeld, NotProven
 from infra.events import CampaignState, Stage
+from infra.lease import Lease
 from infra.lifecycle.certify import survey_all
 from infra.lifecycle.looks import Evidence, Thing
 from infra.lifecycle.looks.evidence import unread_of
@@ -26,7 +27,7 @@ from infra.lifecycle.sweep import Left, Swept, order, remove
 from infra.lifecycle.teardown import refuse_unproven
 from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, buckets
 from infra.progress import Progress
-from infra.store import CampaignStore, Lease
+from infra.store import CampaignStore
 
 _GENERIC = "anything tagged"
 """The tagging service's own view, which shows much of the rest a second time and cannot remove anything."""

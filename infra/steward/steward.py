@@ -18,6 +18,7 @@ from infra.actions.nodes import GpuNodes
 from infra.actions.steward_config import Relaunch, StewardConfig
 from infra.errors import PermanentError
 from infra.events import Kind
+from infra.lease import Lease
 from infra.names import Names
 from infra.steward import past
 from infra.steward.decide import (
@@ -40,7 +41,7 @@ from infra.steward.observe import Observer
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
 from infra.steward.tiers import TierWatch
-from infra.store import STOP, CampaignStore, Lease
+from infra.store import STOP, CampaignStore
 from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
 
 _SHIP_REST_S = 3.0

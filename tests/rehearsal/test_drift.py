@@ -23,12 +23,12 @@ from infra.commands.repair import repair_command
 from infra.commands.status import status_command
 from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.events import Kind, Stage
+from infra.lease import LeaseRecord
 from infra.lifecycle import provision
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.keeping import campaign_settings
 from infra.lifecycle.looking import data_digest, looking, other_spec
 from infra.lifecycle.stages import Step, run_step
-from infra.store import LeaseRecord
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ import pytest
 from aws_account import until
 
 from infra.account import Account
+from infra.lease import Lease
 from infra.lifecycle import opening
 from infra.rehearsal.aws.world import World
-from infra.store import CampaignStore, Lease
+from infra.store import CampaignStore
 
 TTL = timedelta(seconds=10)
 

@@ -23,8 +23,9 @@ from infra.actions.steward_config import STEWARD_LEASE
 from infra.commands import checkpoints as commands
 from infra.errors import LeaseLost, UserError
 from infra.events import Kind, Stage
+from infra.lease import Lease
 from infra.steward import desk
-from infra.store import CampaignStore, Lease
+from infra.store import CampaignStore
 from trainer import serving
 from trainer.contract import step_folder
 from trainer.serving import Node, serve

@@ -21,12 +21,13 @@ from rich.console import Console
 
 from infra.errors import PermanentError
 from infra.identity import Holder
+from infra.lease import Lease
 from infra.lifecycle import leash, locks
 from infra.lifecycle.command import LeashedCommand
 from infra.names import PROJECT
 from infra.progress import Progress
 from infra.rehearsal.paths import tools_dir
-from infra.store import CampaignStore, Lease
+from infra.store import CampaignStore
 from tests.example import example_spec
 
 TTL = timedelta(seconds=30)

@@ -15,7 +15,7 @@ from infra.actions.archive_files import open_plain
 from infra.actions.parts import Altered
 from infra.actions.transfer import Transfer
 from infra.errors import UserError
-from infra.store import is_missing, object_or_none
+from infra.objects import is_missing, object_or_none
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
 from trainer.contract.listing import Listed, list_folder, listed
 

@@ -1,0 +1,26 @@
+"""What S3's answers about one object mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+
+def is_precondition_failure(error: ClientError) -> bool:
+    """Whether a conditional write lost its race (412), or raced at the very same moment (409)."""
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412)
+
+
+def is_missing(error: ClientError) -> bool:
+    return error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404", "NoSuchBucket", "NotFound")
+
+
+def object_or_none(s3: Any, bucket: str, key: str) -> bytes | None:
+    """An object's whole content; None where there is none, or no such bucket."""
+    try:
+        return bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+    except ClientError as error:
+        if is_missing(error):
+            return None
+        raise
