@@ -16,6 +16,7 @@ from leaks import Grounds, grounds, round_of, run_round
 
 from infra.errors import NotProven
 from infra.lifecycle import certify, sweep
+from infra.lifecycle.bake import BUILDER_IMAGE
 from infra.lifecycle.context import Context
 from infra.names import CAMPAIGN_TAG
 
@@ -54,6 +55,15 @@ def tagged(kind: str) -> dict[str, Any]:
 def look(ground: Grounds, context: Context) -> certify.Certificate:
     known = certify.knowledge(context.store, context.names)
     return certify.look_through(context.account, context.names, "", context.spec.account, (), known)
+
+
+def test_awss_own_parameters_are_nobodys_leak(planted: tuple[Grounds, Context]) -> None:
+    ground, context = planted
+    ssm = ground.client("ssm")
+    ssm.get_parameter(Name=BUILDER_IMAGE)
+    listed = [one["Name"] for one in ssm.describe_parameters()["Parameters"]]
+    assert any(name.startswith("/aws/service/") for name in listed), "the emulation no longer lists them"
+    assert not [line for line in look(ground, context).suspects if "/aws/service/" in line]
 
 
 def test_a_snapshot_of_a_left_volume_is_found_through_it(planted: tuple[Grounds, Context]) -> None:

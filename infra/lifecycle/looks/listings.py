@@ -123,6 +123,13 @@ def _log_group_tags(account: Account, one: Thing) -> Mapping[str, str]:
     return dict(account.client("logs").list_tags_log_group(logGroupName=one.id)["tags"])
 
 
+def _parameters(account: Account) -> Iterator[Thing]:
+    """The account's own: names that begin so are kept for AWS, whose public ones may be listed once they were read."""
+    for one in _listed("ssm", "describe_parameters", "Parameters", *["Name"] * 2)(account):
+        if not one.id.startswith("/aws/"):
+            yield one
+
+
 def _parameter_tags(account: Account, one: Thing) -> Mapping[str, str]:
     answer = account.client("ssm").list_tags_for_resource(ResourceType="Parameter", ResourceId=one.id)
     return tags_of(answer["TagList"])
@@ -309,7 +316,7 @@ LOOKS: tuple[Look, ...] = (
     Look(
         "ssm",
         "parameter",
-        _with_tags(_listed("ssm", "describe_parameters", "Parameters", *["Name"] * 2), _parameter_tags),
+        _with_tags(_parameters, _parameter_tags),
     ),
     Look("budgets", "budget", _budgets),
     Look("sns", "topic", _with_tags(_topics, _topic_tags)),
