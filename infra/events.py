@@ -151,6 +151,10 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = _relaunched(state, data)
         case Kind.NODES_AT_ZERO:
             change = {"gpu_nodes_up": False, "closed": state.outcome is not None}
+            if state.outcome is None:
+                # Given back before training had ended: those that come instead have proven nothing yet.
+                kept = {k: v for k, v in state.finished_stages.items() if k != Stage.PREFLIGHT}
+                change["finished_stages"] = kept
         case Kind.ARCHIVE_VERIFIED:
             change = {"archive": data}
         case Kind.ABANDONED:

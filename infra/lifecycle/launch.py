@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 from lightkube import Client
 from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
 from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Pod
+from lightkube.types import CascadeType
 
 from infra import catalogue
 from infra.actions import attempts
-from infra.actions.cluster import from_outside
+from infra.actions.cluster import from_outside, is_gone
 from infra.actions.gang import CAMPAIGN_LABEL
 from infra.actions.nodes import GpuNodes
 from infra.actions.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
@@ -28,6 +33,9 @@ from infra.store import CampaignStore
 from trainer.contract import grace_seconds
 
 STEWARD = "steward"
+_STEWARD_S = 120.0
+"""For the steward itself to start, before the attempt's own time."""
+_LAST_LINES = 3
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -98,7 +106,7 @@ def _interval(context: Context) -> timedelta:
 
 def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
     """Wait until the first attempt trains, or has ended."""
-    timeout = context.spec.recovery.startup_timeout.total_seconds() + 120
+    timeout = context.spec.recovery.startup_timeout.total_seconds() + _STEWARD_S
     said = "the steward starts"
     for _ in context.turns(timeout):
         context.progress.step(said)
@@ -108,13 +116,38 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
             return {"attempts": len(state.attempts)}
         if state.attempts:
             said = f"attempt {state.attempts[-1]['attempt']} is starting"
-    GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
-    context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
     deployment = client.get(Deployment, STEWARD)
     seen = f"{(deployment.status.readyReplicas if deployment.status else 0) or 0} of 1 steward pods ready; {said}"
+    last = "".join(_last_words(client))
+    _withdraw(context, client)
     raise PermanentError(
-        "no attempt began to train", seen=seen, cure="see `kubectl logs deployment/steward -n campaign`"
+        "no attempt began to train; the GPU nodes were given back",
+        seen=seen + (f"; the steward's last words: {last}" if last else ""),
+        cure="mend the cause; `bivouac run` asks for nodes again, or `bivouac down "
+        f"{context.spec.campaign}` ends the campaign",
     )
+
+
+def _withdraw(context: Context, client: Client) -> None:
+    """Give the nodes back, and leave neither steward nor gang: they would take the next nodes before their proof."""
+    context.guard()
+    try:
+        client.delete(Deployment, STEWARD, cascade=CascadeType.BACKGROUND)
+    except ApiError as error:
+        if not is_gone(error):
+            raise
+    for name in attempts.jobsets(client, context.spec.campaign).values():
+        attempts.remove(client, name)
+    GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
+    context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
+
+
+def _last_words(client: Client) -> Iterator[str]:
+    """Of the steward, whose pod goes with it; nothing where it never spoke."""
+    for pod in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}):
+        name = str(pod.metadata.name if pod.metadata else "")
+        with suppress(ApiError):
+            yield from list(client.log(name, tail_lines=_LAST_LINES))
 
 
 def _deployment(config: StewardConfig) -> dict[str, Any]:

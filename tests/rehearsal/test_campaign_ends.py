@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from campaign_world import Camp, camp
+from lightkube.codecs import from_dict
+from lightkube.models.meta_v1 import ObjectMeta
 
-from infra.actions.cluster import from_outside
+from infra.actions.cluster import JobSet, from_outside
 from infra.actions.nodes import GpuNodes
 from infra.errors import PermanentError, UserError
-from infra.events import Stage
-from infra.lifecycle import billing, capacity, certify, preflight, provision, teardown
+from infra.events import Kind, Stage
+from infra.lifecycle import billing, capacity, certify, launch, preflight, provision, teardown
 from infra.lifecycle.context import Context
 
 OWN = {"name": "cpus", "ok": True, "seen": "8", "wanted": ">= 1"}
@@ -126,6 +128,36 @@ def test_only_a_node_that_fails_by_itself_is_replaced_though_its_peers_fail_with
     assert first[bad[0]] is False and list(first.values()).count(True) == 1
     kept = next(node for node, fit in first.items() if fit)
     assert kept in [v["node"] for v in verdicts], "the peer of the unfit node stays"
+
+
+def test_a_launch_that_comes_to_nothing_gives_the_nodes_back_and_the_next_run_proves_new_ones(
+    camped: Camp, context: Context, nodes: GpuNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = from_outside(context.account, context.names.cluster)
+    labels = {"bivouac.dev/campaign": "drilled", "bivouac.dev/attempt": "1"}
+    client.create(JobSet(metadata=ObjectMeta(name="waits", namespace="campaign", labels=labels)))
+    template = {"metadata": {"labels": {"app": "steward"}}, "spec": {"containers": []}}
+    spec = {"selector": {"matchLabels": {"app": "steward"}}, "template": template}
+    client.create(
+        from_dict({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "steward"}, "spec": spec})
+    )
+
+    def workloads() -> set[str]:
+        return {key[3] for key in camped.plane().api.objects if key[1] in ("deployments", "jobsets")} & {
+            "waits",
+            "steward",
+        }
+
+    assert workloads() == {"waits", "steward"}
+    for kind in (Kind.STAGE_STARTED, Kind.STAGE_FINISHED):
+        context.store.append(kind, stage=Stage.PREFLIGHT)
+    nodes.set_desired(2)
+    monkeypatch.setattr(launch, "_STEWARD_S", 1.0 - context.spec.recovery.startup_timeout.total_seconds())
+    with pytest.raises(PermanentError, match="no attempt began to train; the GPU nodes were given back") as refused:
+        launch._first_attempt(context, client)
+    assert "0 of 1 steward pods ready" in str(refused.value) and nodes.desired() == 0
+    assert not workloads(), "neither waits for nodes that were given back"
+    assert Stage.PREFLIGHT not in context.state().finished_stages, "new nodes have proven nothing yet"
 
 
 def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_with_a_clear_error(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_checkpoint_parts import Harmful, committed, manifest
+from test_checkpoint_parts import Harmful, committed
 
+from tests.manifests import manifest_of
 from trainer.checkpoint.commit import Progress
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, Shard, parse_manifest
@@ -77,17 +78,17 @@ def test_shards_of_two_steps_never_come_under_one_manifest(tmp_path: Path) -> No
 
 def test_a_stale_attempt_never_replaces_the_manifest_of_a_newer_one(tmp_path: Path) -> None:
     tier = Tier("shared", tmp_path / "tiny")
-    tier.publish(manifest(10, attempt=2), attempt=2)
+    tier.publish(manifest_of(10, attempt=2), attempt=2)
     with pytest.raises(Fenced, match="attempt 2"):
-        tier.publish(manifest(10, attempt=1), attempt=1)
+        tier.publish(manifest_of(10, attempt=1), attempt=1)
     assert [m.attempt for m in tier.committed()] == [2]
 
 
 def test_a_stale_attempt_never_drops_what_a_newer_one_has_made(tmp_path: Path) -> None:
     tier = Tier("shared", tmp_path / "tiny")
     (tier.folder(10) / "attempt-0002").mkdir(parents=True)
-    tier.publish(manifest(10, attempt=2), attempt=2)
-    tier.publish(manifest(20, attempt=1), attempt=1)
+    tier.publish(manifest_of(10, attempt=2), attempt=2)
+    tier.publish(manifest_of(20, attempt=1), attempt=1)
     assert tier.retain(keep=1, newest=20, protected=(), attempt=1, began=-1) == []
     assert tier.reclaim(keep=(), attempt=1, began=-1) == []
     assert committed(tier) == [20, 10]
@@ -96,14 +97,14 @@ def test_a_stale_attempt_never_drops_what_a_newer_one_has_made(tmp_path: Path) -
 def test_steps_that_a_restore_refused_do_not_count_as_kept(tmp_path: Path) -> None:
     tier = Tier("local", tmp_path / "tiny")
     for step, attempt in ((10, 1), (20, 1), (30, 1), (25, 2), (35, 2)):
-        tier.publish(manifest(step, attempt=attempt), attempt=attempt)
+        tier.publish(manifest_of(step, attempt=attempt), attempt=attempt)
     tier.retain(keep=2, newest=35, protected=(), attempt=2, began=20)
     assert committed(tier) == [35, 25]
 
 
 @pytest.mark.parametrize("position", range(0, 500, 7))
 def test_no_byte_of_a_manifest_can_change_unseen(position: int) -> None:
-    content = bytearray(manifest(10).serialize())
+    content = bytearray(manifest_of(10).serialize())
     for bit in range(8):
         content[position % len(content)] ^= 1 << bit
         with pytest.raises(ValueError):
@@ -113,7 +114,7 @@ def test_no_byte_of_a_manifest_can_change_unseen(position: int) -> None:
 
 
 def test_a_manifest_from_before_the_ledger_is_still_taken_and_with_a_ledger_it_is_forged() -> None:
-    said = manifest(10).model_dump(mode="json") | {"format": 2, "seal": ""}
+    said = manifest_of(10).model_dump(mode="json") | {"format": 2, "seal": ""}
     ledger = said.pop("consumed")
     seal = hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
     content = json.dumps(said | {"seal": seal}, indent=1).encode() + b"\n"
