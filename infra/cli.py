@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 try:
     import typer
@@ -17,7 +17,8 @@ from infra.commands.data_app import data
 from infra.commands.images_app import images
 from infra.commands.market_app import block, catalogue
 from infra.commands.options import Json, Name, Region, SpecPath, Yes, YesRemove, console
-from infra.interruption import Interrupted, listen
+from infra.errors import BivouacError
+from infra.interruption import Interrupted, asked, listen
 from infra.refusals import of_file, refusal, tell, tell_usage
 from infra.terminal import endure
 
@@ -259,6 +260,13 @@ def doctor() -> None:
     raise typer.Exit(0 if fit else 1)
 
 
+def _tell_interrupted() -> NoReturn:
+    Console(stderr=True, highlight=False).print(
+        "interrupted: run the same command again to continue, or `bivouac down NAME`"
+    )
+    sys.exit(130)
+
+
 def main() -> None:
     """Errors are shown without a traceback, as what, seen, cure (with --json as JSON); exit codes follow sysexits."""
     out = endure()
@@ -266,11 +274,11 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except (Interrupted, KeyboardInterrupt, typer.Abort):
-        Console(stderr=True, highlight=False).print(
-            "interrupted: run the same command again to continue, or `bivouac down NAME`"
-        )
-        sys.exit(130)
+        _tell_interrupted()
     except Exception as error:
+        # A C library that calls back into Python makes its own error of whatever is raised there.
+        if asked() and not isinstance(error, BivouacError):
+            _tell_interrupted()
         code = tell_usage(error) if hasattr(error, "show") else tell(refusal(error))
     out.flush()
     if out.lost is not None:

@@ -21,6 +21,14 @@ class Interrupted(BaseException):
         self.number = number
 
 
+_asked = threading.Event()
+
+
+def asked() -> bool:
+    """Whether a signal has come: foreign code may have turned its exception into an error of its own."""
+    return _asked.is_set()
+
+
 def listen() -> None:
     """From now on both signals raise `Interrupted`. A polite end is an end by hand: the lease is given back."""
     for number in _NUMBERS:
@@ -31,6 +39,7 @@ def listen() -> None:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
+    _asked.set()
     raise Interrupted(number)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -196,6 +197,9 @@ def _quiet(_: str) -> None:
 
 
 def _refusal(what: str, stack: str, error: auto.CommandError, watch: Watch | None = None) -> EngineFailed:
+    # A program that was cut short leaves its coroutine behind. Collected in the middle of a compile, as of a module's
+    # first import, it broke that one ("AST constructor recursion depth mismatch", CPython 3.11).
+    gc.collect()
     lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if line.startswith("* ") or ("error:" in line and not line.endswith("occurred:"))]
     words = " | ".join(dict.fromkeys(telling))[:1500] or str(error)[-800:]

@@ -33,8 +33,9 @@ def until(seen: Callable[[], Any], what: str, timeout_s: float) -> Any:
 class Rehearsal:
     """One campaign in a site of its own; nothing of the machine's other sites is touched."""
 
-    def __init__(self, folder: Path, changes: dict[str, Any]) -> None:
-        self.folder, self.site = folder, f"{changes['campaign']}-{os.getpid()}"
+    def __init__(self, folder: Path, changes: dict[str, Any], root: Path = ROOT) -> None:
+        """`root`: of the code that runs, and that is baked."""
+        self.root, self.folder, self.site = root, folder, f"{changes['campaign']}-{os.getpid()}"
         self.cache = _own_cache(folder / "cache")
         spec = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
         self.spec = _merged(spec, changes)
@@ -54,12 +55,12 @@ class Rehearsal:
         log = (self.folder / "run.log").open("a")
         command = [*BIVOUAC, *(arguments or ("run", str(self.path)))]
         return subprocess.Popen(
-            command, env=self.environment, cwd=ROOT, stdout=log, stderr=log, text=True, start_new_session=True
+            command, env=self.environment, cwd=self.root, stdout=log, stderr=log, text=True, start_new_session=True
         )
 
     def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*BIVOUAC, *arguments], env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout
+            [*BIVOUAC, *arguments], env=self.environment, cwd=self.root, capture_output=True, text=True, timeout=timeout
         )
 
     def inside(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:

@@ -27,6 +27,7 @@ CASES = {
     "drift": (0, 40),
     "fleet": (30, 160),
     "kills_inside": (0, 6),
+    "hold": (0, 2),
     "resume": (3, 50),
     "damage": (100, 1000),
     "data": (2, 20),

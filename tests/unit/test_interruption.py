@@ -64,3 +64,14 @@ def test_what_other_modules_do_around_a_fork_is_not_cut_short() -> None:
         [sys.executable, "-c", PROGRAM.format(**lines)], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "released\n" and "ended by SIGTERM" in done.stderr, done.stderr
+
+
+def test_an_error_that_foreign_code_made_of_it_is_an_end_by_hand_too() -> None:
+    program = (
+        "import os, signal, sys\nfrom infra import cli\n"
+        "def foreign(**_):\n    try:\n        os.kill(os.getpid(), signal.SIGTERM)\n    except BaseException:\n"
+        "        raise RuntimeError('AWS_ERROR_UNKNOWN') from None\n"
+        "cli.app = foreign\ncli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130 and done.stderr.startswith("interrupted:"), done.stderr

@@ -1,0 +1,139 @@
+"""Held campaigns on a live site: one goes on with mended code on the warm nodes, one is ended by its hold's own end.
+
+Each runs from a clone of its own, whose learning rate turns infinite after 24 steps, as a slip in the code would do it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
+
+from rehearsal import Rehearsal, until  # noqa: E402
+
+SPEC = {
+    "data": {"max_files": 60},
+    "training": {
+        "model": {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024},
+        "optimizer": {"learning_rate": 3.0e-3, "minimum_learning_rate": 3.0e-4, "warmup_steps": 20},
+        "steps": 40,
+        "evaluate_every": 20,
+        "step_seconds_estimate": 0.1,
+    },
+    "checkpoint": {"every_steps": 20},
+    "on_stop": "hold",
+    "rehearsal": {"faults": []},
+}
+SOUND = "    span = config.learning_rate - config.minimum_learning_rate\n"
+SLIPPED = "    span = (config.learning_rate - config.minimum_learning_rate) * (1.0 if step < 24 else math.inf)\n"
+WITHIN_S = 600.0
+
+
+def cloned(folder: Path) -> tuple[Path, Path]:
+    """The working tree's own files in a folder, with a slip; also the slipped file."""
+    named = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, named.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    slipped = folder / "trainer" / "schedule.py"
+    text = slipped.read_text()
+    assert SOUND in text, "the slip has lost its place"
+    slipped.write_text(text.replace(SOUND, SLIPPED))
+    return folder, slipped
+
+
+def mended_code(held: Rehearsal, slipped: Path) -> dict[str, Any]:
+    driver = held.start()
+    until(lambda: driver.poll() is not None or held.status().get("hold"), "the cluster is held", WITHIN_S)
+    assert driver.poll() is None, held.log()[-2000:]
+    driver.send_signal(signal.SIGINT)
+    driver.wait(60)
+    slipped.write_text(slipped.read_text().replace(SLIPPED, SOUND))
+    done = held.run("relaunch", held.name, timeout=WITHIN_S)
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
+    events = held.events()
+    relaunched = next(one["data"] for one in events if one["kind"] == "relaunched")
+    baked = next(
+        one["data"]["outputs"] for one in events if one["kind"] == "stage.finished" and one["data"]["stage"] == "bake"
+    )
+    assert relaunched["diff"] == [] and relaunched["bake"]["code"] != baked["code"], relaunched
+    ran = [one["data"]["nodes"] for one in events if one["kind"] == "attempt.running"]
+    assert set(ran[-1]) == set(ran[0]), "no new node was paid for"
+    finished = next(one["data"] for one in events if one["kind"] == "training.finished")
+    assert (finished["outcome"], finished["committed_step"]) == ("done", 40), finished
+    return {"image": relaunched["bake"]["image"], "from_step": relaunched["committed_step"], **clean(events)}
+
+
+def own_end(held: Rehearsal, slipped: Path) -> dict[str, Any]:
+    driver = held.start()
+    until(lambda: driver.poll() is not None, "the hold has ended and the camp is struck", WITHIN_S)
+    events = held.events()
+    kinds = [one["kind"] for one in events]
+    assert "held" in kinds and "relaunched" not in kinds, kinds
+    archived = next(one["data"] for one in events if one["kind"] == "archive.verified")
+    assert archived["step"] == 20, archived
+    assert kinds.index("held") < kinds.index("archive.verified") < kinds.index("certified"), kinds
+    return {"exit_code": driver.returncode, "archived": archived["step"], **clean(events)}
+
+
+def clean(events: list[dict[str, Any]]) -> dict[str, Any]:
+    verdicts = [one["data"]["clean"] for one in events if one["kind"] == "certified"]
+    assert verdicts == [True], f"certificates: {verdicts}"
+    return {"clean": True}
+
+
+CASES: tuple[tuple[str, str, Callable[[Rehearsal, Path], dict[str, Any]]], ...] = (
+    ("mended code", "20m", mended_code),
+    ("the hold's own end", "30s", own_end),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="taken, and without meaning here")
+    parser.add_argument("--count", type=int, default=len(CASES))
+    asked = parser.parse_args()
+    rows, begun = list[dict[str, Any]](), time.monotonic()
+    for number in range(asked.count):
+        name, hold_for, case = CASES[number % len(CASES)]
+        row: dict[str, Any] = {"case": name, "failure": None}
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="hold-") as folder:
+            root, slipped = cloned(Path(folder) / "clone")
+            held = Rehearsal(Path(folder), SPEC | {"campaign": f"held{number}", "hold_for": hold_for}, root)
+            try:
+                row |= case(held, slipped)
+            except Exception as error:
+                row["failure"] = f"{type(error).__name__}: {error}"[-1500:]
+            finally:
+                held.strike()
+        row["seconds"] = round(time.monotonic() - started, 1)
+        rows.append(row)
+        print(f"{name:20} {row['seconds']:6.1f} s  {row['failure'] or 'ok'}", flush=True)
+    failed = sum(row["failure"] is not None for row in rows)
+    out = ROOT / "results" / "drills"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "hold.json").write_text(json.dumps(rows, indent=1))
+    print(f"drill hold: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
