@@ -38,6 +38,7 @@ SPEC = {
 SOUND = "    span = config.learning_rate - config.minimum_learning_rate\n"
 SLIPPED = "    span = (config.learning_rate - config.minimum_learning_rate) * (1.0 if step < 24 else math.inf)\n"
 WITHIN_S = 600.0
+OUT = ROOT / "results" / "drills"
 
 
 def cloned(folder: Path) -> tuple[Path, Path]:
@@ -62,7 +63,7 @@ def cloned(folder: Path) -> tuple[Path, Path]:
 def mended_code(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     driver = held.start()
     until(lambda: driver.poll() is not None or held.status().get("hold"), "the cluster is held", WITHIN_S)
-    assert driver.poll() is None, held.log()[-2000:]
+    assert driver.poll() is None, f"the driver ended with {driver.returncode}: {held.log()[-1200:]}"
     driver.send_signal(signal.SIGINT)
     driver.wait(60)
     slipped.write_text(slipped.read_text().replace(SLIPPED, SOUND))
@@ -121,16 +122,17 @@ def main() -> int:
             try:
                 row |= case(held, slipped)
             except Exception as error:
-                row["failure"] = f"{type(error).__name__}: {error}"[-1500:]
+                row["failure"] = f"{type(error).__name__}: {error}"[:1500]
+                OUT.mkdir(parents=True, exist_ok=True)
+                (OUT / f"hold-{number}.log").write_text(held.log())
             finally:
                 held.strike()
         row["seconds"] = round(time.monotonic() - started, 1)
         rows.append(row)
         print(f"{name:20} {row['seconds']:6.1f} s  {row['failure'] or 'ok'}", flush=True)
     failed = sum(row["failure"] is not None for row in rows)
-    out = ROOT / "results" / "drills"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "hold.json").write_text(json.dumps(rows, indent=1))
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / "hold.json").write_text(json.dumps(rows, indent=1))
     print(f"drill hold: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0
 
