@@ -21,6 +21,8 @@ from infra.lifecycle.state_copy import engine_command
 
 _LEASHED = frozenset({"up", "destroy", "refresh", "preview", "import"})
 """Operations of the engine; what else the CLI does is over in a moment."""
+_WRITES = frozenset({("stack", "import"), ("stack", "init"), ("stack", "rm"), ("cancel",)})
+"""What of that changes the stored state, by its first words."""
 _BEAT_S = 0.5
 
 
@@ -44,11 +46,15 @@ class LeashedCommand(auto.PulumiCommand):
         on_error: Callable[[str], Any] | None = None,
     ) -> auto.CommandResult:
         mark = f"{self.campaign}/{uuid.uuid4().hex}"
-        leashed = bool(args) and args[0] in _LEASHED
+        attended = bool(args) and args[0] in _LEASHED
+        leashed = attended or any(tuple(args[: len(words)]) == words for words in _WRITES)
         environment = {**os.environ, **additional_env, "PULUMI_AUTOMATION_API": "true"}
         watcher = _Leash(mark, self.leases) if leashed else None
         process: subprocess.Popen[str] | None = None
         try:
+            # Whoever was stopped before this, and wakes without its lease, begins nothing; after it, the leash ends it.
+            for lease in self.leases:
+                lease.check()
             # A session of its own: the terminal's Ctrl-C comes to the driver, which passes it on when it is right.
             process = subprocess.Popen(
                 [self.command, "--non-interactive", *args],
@@ -61,7 +67,7 @@ class LeashedCommand(auto.PulumiCommand):
                 start_new_session=True,
             )
             readers = [_Reader(process.stdout, on_output), _Reader(process.stderr, on_error)]
-            if watcher is None:
+            if not attended or watcher is None:
                 # Over in a moment, and of no use half done: what interrupts us waits for it.
                 try:
                     _finish(process, readers)

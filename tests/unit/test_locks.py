@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import Any
 import boto3
 import pytest
 from moto import mock_aws
+from pulumi.automation import CommandError
 from rich.console import Console
 
-from infra.errors import PermanentError
+from infra.errors import LeaseLost, PermanentError
 from infra.identity import Holder
 from infra.lease import Lease
 from infra.lifecycle import leash, locks
@@ -198,3 +200,42 @@ def test_more_than_one_ctrl_c_leaves_no_engine_and_a_lock_that_a_driver_elsewher
     assert [one.holder.host for one in following.lapsed] == ["ci-1"], (pressed, following.lapsed)
     unlock(store, stack, following)
     assert not stack.locked()
+
+
+@pytest.mark.parametrize("args", [["stack", "import", "--file", "x"], ["up"], ["stack", "export"]])
+def test_a_driver_that_wakes_without_its_lease_begins_nothing(
+    store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tools_dir()), prepend=os.pathsep)
+    engine = tmp_path / "pulumi"
+    engine.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\n")
+    engine.chmod(0o755)
+    lease = store.lease("driver", TTL, holder("ci-1"))
+    lease.acquire()
+    command = LeashedCommand([lease], "locked", lambda line: None)
+    command.command = str(engine)
+    command.run(args, str(tmp_path), {})
+    (tmp_path / "begun").unlink()
+    lease._renewed -= 2 * TTL.total_seconds()  # so long was it stopped
+    with pytest.raises(LeaseLost):
+        command.run(args, str(tmp_path), {})
+    assert not (tmp_path / "begun").exists()
+
+
+def test_what_writes_the_state_in_a_moment_ends_with_its_drivers_lease_too(
+    store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver was stopped between its look at the lease and the command: the leash has seen the time."""
+    monkeypatch.setenv("PATH", str(tools_dir()), prepend=os.pathsep)
+    engine = tmp_path / "pulumi"
+    engine.write_text(f"#!/bin/sh\nsleep 3\ntouch {tmp_path}/written\n")
+    engine.chmod(0o755)
+    lease = store.lease("driver", TTL, holder("ci-1"))
+    lease.acquire()
+    command = LeashedCommand([lease], "locked", lambda line: None)
+    command.command = str(engine)
+    monkeypatch.setattr(lease, "check", lambda: None)
+    lease._renewed -= 2 * TTL.total_seconds()
+    with suppress(CommandError):
+        command.run(["stack", "import", "--file", "x"], str(tmp_path), {})
+    assert not (tmp_path / "written").exists()
