@@ -77,7 +77,8 @@ def test_whoever_may_look_but_not_activate_is_told_both(
 def test_an_answer_that_never_comes_is_no_error(here: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     account = Account("us-east-1")
-    account.client("ce").meta.config.retries["total_max_attempts"] = 1
+    # Clients share it: put back afterwards.
+    monkeypatch.setitem(account.client("ce").meta.config.retries, "total_max_attempts", 1)
     assert activated(account).counting is Counting.UNKNOWN
 
 
