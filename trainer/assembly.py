@@ -38,10 +38,9 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     gang = Gang.join(timedelta(seconds=config.collective_timeout_s))
     tiers = campaign_tiers(paths.local, paths.shared, config.campaign)
     attempt = int(os.environ[Env.ATTEMPT])
-    if gang.first:
-        claim(tiers.shared, attempt)
-    gang.barrier()
-    supply = Supply.open(config, paths, gang, session=f"{config.campaign}-{attempt}")
+    gang.together("claim the campaign", lambda: claim(tiers.shared, attempt) if gang.first else None)
+    session = f"{config.campaign}-{attempt}"
+    supply = gang.together("open the data", lambda: Supply.open(config, paths, gang, session))
     engine = build_engine(config, gang.world_size)
     heartbeat.beat(phase=Phase.RESTORING)
     neighbours = meet(gang)
@@ -68,6 +67,8 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         if restored:
             loop.saved_step = restored.step
             loop.step, loop.position, loop.tokens = restored.step, position, restored.tokens
+        # A node whose cache is empty waits for its first shards; the others would wait for it in a step's collective.
+        gang.together("read the first step's data", feed.wait_for_first)
         loop.run()
     gang.barrier()
 

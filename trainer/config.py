@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainer.contract import TrainConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, unread
 
 
 def load_config(path: Path) -> TrainConfig:
@@ -16,9 +16,8 @@ def load_config(path: Path) -> TrainConfig:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(
-            "there is no training configuration", f"{path}: {error.strerror}", "mount the config map"
-        ) from error
+        seen = f"{path}: {error.strerror}"
+        raise unread(error, ConfigError("there is no training configuration", seen, "mount the config map")) from error
     try:
         config = TrainConfig.model_validate_json(content)
     except ValidationError as error:

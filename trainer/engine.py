@@ -12,9 +12,13 @@ import torch
 
 from trainer.config import check_world
 from trainer.contract import TrainConfig
+from trainer.errors import PeerLost
 from trainer.model import Transformer, parameter_groups
 
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
+
+MEETING = timedelta(minutes=10)
+"""The ranks wait so long for each other's start; a pod that fails meanwhile ends the attempt from outside."""
 
 
 def accelerated() -> bool:
@@ -32,8 +36,24 @@ def initialize_distributed(config: TrainConfig) -> None:
     timeout = timedelta(seconds=config.collective_timeout_s)
     if accelerated():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    torch.distributed.init_process_group(backend=backend, timeout=timeout)
+    store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=MEETING))
+    _meet(store, world_size)
+    store.set_timeout(timeout)
+    torch.distributed.init_process_group(
+        backend=backend, timeout=timeout, store=store, rank=rank, world_size=world_size
+    )
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, timeout=timeout, verbose=False)
+
+
+def _meet(store: torch.distributed.Store, world_size: int) -> None:
+    """Until every rank has come: on a fresh node the imports alone, from a cold disk, take longer than a step may."""
+    if store.add("ranks-here", 1) == world_size:
+        store.set("all-here", "")
+    try:
+        store.wait(["all-here"], MEETING)
+    except torch.distributed.DistStoreError as error:
+        seen = f"{store.add('ranks-here', 0)} of {world_size} within {MEETING}"
+        raise PeerLost("the ranks did not come together", seen, "look at the pods of this attempt") from error
 
 
 def build_engine(config: TrainConfig, world_size: int) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from trainer.contract import ExitCode
 
 _LOST_PEER = ("gloo", "Connection closed by peer", "Connection reset", "NCCL", "ncclRemoteError", "Timed out waiting")
@@ -70,6 +72,33 @@ class Diverged(TrainerError):
     """Ranks that must hold equal weights do not."""
 
     reason = "diverged"
+
+
+_FILES_SAY = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_FILES_SAY_ALSO = (errno.ELOOP, errno.ENAMETOOLONG)
+
+
+def lasting(error: OSError) -> bool:
+    """Whether the files themselves, or their rights, are the trouble: every further try would meet it again.
+
+    Anything else is said by the storage under them, and may pass: an evicted Lustre client (EIO, ESHUTDOWN), a
+    fail-over (ESTALE, ETIMEDOUT), a bucket that cannot be reached.
+    """
+    return isinstance(error, (*_FILES_SAY, PermissionError)) or error.errno in _FILES_SAY_ALSO
+
+
+def unread(error: OSError, refusal: TrainerError) -> TrainerError:
+    """What a failed read stands for: `refusal`, which is never retried, only where it is `lasting`.
+
+    Missing rights are a refusal, too: a person mends them while the warm cluster is held, and retries would only use
+    up the attempts after which it is not.
+    """
+    if isinstance(error, PermissionError):
+        cure = "let the pods' user read it: mode and owner, the mount's options, or the bucket's policy"
+        return type(refusal)("there is no right to read", refusal.seen, cure)
+    if lasting(error):
+        return refusal
+    return StorageError("storage failed in the middle of a read", refusal.seen, "look at the mount that it names")
 
 
 def classify(error: BaseException) -> TrainerError:

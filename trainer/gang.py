@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from trainer.errors import PeerLost
+from trainer.events import emit
+
 _DISKS_TIMEOUT = timedelta(hours=1)
+_TELL_S = 0.25
+"""How often ranks that are not done tell each other so."""
+_FIRST_TOLD_S = 5.0
+"""A wait is told when it has lasted so long, and whenever that has doubled."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,26 @@ class Gang:
     def all_agree(self, mine: bool) -> bool:
         return self.sums([float(mine)])[0] == self.world_size
 
+    def together(self, what: str, work: Callable[[], T]) -> T:
+        """Run `work`, which waits for disks or for other nodes, until it has ended on every rank; its value here.
+
+        However long that takes: meanwhile the ranks keep telling each other that they live, and one that is gone, or
+        frozen, ends the others within the timeout of a step. Raises what `work` raised, and `PeerLost` where it
+        raised on another rank. `work` must not exchange anything itself. A long wait is told with `what`.
+        """
+        task, begun, told_s = _Task(work), time.monotonic(), _FIRST_TOLD_S
+        while True:
+            ended = task.ended.wait(_TELL_S)
+            done, failed = self.sums([float(ended), float(ended and task.error is not None)])
+            if failed:
+                mine = task.error if ended else None
+                raise mine or PeerLost(f"another rank failed: {what}", f"{int(failed)} ranks")
+            if done == self.world_size:
+                return task.value
+            if self.first and (waited := time.monotonic() - begun) > told_s:
+                emit("ranks_wait", what=what, done=int(done), of=self.world_size, seconds=round(waited, 1))
+                told_s = 2 * waited
+
     def gather(self, mine: Any) -> list[Any]:
         """Everyone's value, by rank; among ranks that trust each other only, since it travels as a pickle."""
         values: list[Any] = [None] * self.world_size
@@ -58,3 +89,22 @@ class Gang:
 
     def barrier(self) -> None:
         self.sums([0.0])
+
+
+class _Task(Generic[T]):
+    """Work in a thread of its own, which a process does not wait for at its end."""
+
+    value: T
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.ended = threading.Event()
+        self.error: BaseException | None = None
+        threading.Thread(target=self._run, args=(work,), name="together", daemon=True).start()
+
+    def _run(self, work: Callable[[], T]) -> None:
+        try:
+            self.value = work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.ended.set()

@@ -9,12 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import waiting
 from trainer.contract import Env, TrainConfig
 from trainer.place import TERMINATION_LOG_VARIABLE
 
@@ -24,11 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
-        time.sleep(0.01)
+    waiting.until(condition, deadline_s, what, every_s=0.01)
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:

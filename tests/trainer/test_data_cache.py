@@ -23,7 +23,7 @@ from trainer.data.prepare import make
 from trainer.data.reader import Reader, folder_opener, load_manifest
 from trainer.data.sources import BucketSource, FolderSource
 from trainer.data.staging import Stager
-from trainer.errors import StorageError
+from trainer.errors import DataError, StorageError
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,6 +99,14 @@ def test_a_shard_that_cannot_be_had_is_named_with_its_source_and_every_reason(
     with pytest.raises(StorageError, match=rf"{shards[2].file} from s3://troubled/data.*SlowDown.*corrupt.*cure"):
         cache.locate(shards[2])
     assert len(source.asked) == TRIES and not list(tmp_path.glob("*.bin")) + list(tmp_path.glob("*.partial"))
+
+
+def test_a_source_that_holds_other_bytes_at_every_try_is_damaged_data(
+    data: Path, shards: tuple[TokenShard, ...], tmp_path: Path
+) -> None:
+    cache, _ = cached(tmp_path, Troubled(data, *[b"damaged"] * TRIES))
+    with pytest.raises(DataError, match=rf"{shards[2].file} from s3://troubled/data.*corrupt.*cure"):
+        cache.locate(shards[2])
 
 
 def test_a_slow_answer_is_left_for_another_but_for_the_last(
@@ -250,7 +258,7 @@ def test_shards_come_from_a_bucket(data: Path, shards: tuple[TokenShard, ...], t
         source._made = client
         cache, _ = cached(tmp_path, source)
         assert hashlib.sha256(cache.locate(shards[0]).read_bytes()).hexdigest() == shards[0].sha256
-        with pytest.raises(StorageError, match=rf"{shards[1].file} from s3://sets/one.*NoSuchKey"):
+        with pytest.raises(DataError, match=rf"{shards[1].file} from s3://sets/one.*NoSuchKey"):
             cache.locate(shards[1])
     finally:
         server.stop()

@@ -30,7 +30,14 @@ PLAIN = Expectation(
 )
 
 
-def examine(tmp_path: Path, nodes: int, **changes: Any) -> list[tuple[int, HealthReport]]:
+CLOCK = "import time\n_right = time.time\ntime.time = lambda: _right() + {ahead_s}\n"
+"""As `sitecustomize`: every process of the node that starts Python reads a clock that is so far ahead."""
+
+
+def examine(
+    tmp_path: Path, nodes: int, ahead_s: dict[int, float] | None = None, **changes: Any
+) -> list[tuple[int, HealthReport]]:
+    """A gang of real preflight pods, of which each has ended; `ahead_s`: node -> what its clock is ahead."""
     file = tmp_path / "expectation.json"
     file.write_text(PLAIN.model_copy(update=changes).model_dump_json())
     network = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}."
@@ -49,6 +56,9 @@ def examine(tmp_path: Path, nodes: int, **changes: Any) -> list[tuple[int, Healt
             Env.RENDEZVOUS: f"{network}1:{PORT}",
             TERMINATION_LOG_VARIABLE: str(message),
         }
+        if ahead_s and node in ahead_s:
+            (local / "sitecustomize.py").write_text(CLOCK.format(ahead_s=ahead_s[node]))
+            environment["PYTHONPATH"] = os.pathsep.join([str(local), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "trainer.health", "--expectation", str(file)]
         command += ["--local", str(local), "--shared", str(tmp_path), "--join-timeout-s", "60"]
         pods.append((subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL), message))
@@ -66,6 +76,13 @@ def test_a_node_below_its_profile_is_unfit_and_says_in_what(tmp_path: Path) -> N
     ((code, report),) = examine(tmp_path, 1, cpus=4096, mounts=("/nowhere",))
     assert code == 70 and not report.fit
     assert {probe.name for probe in report.probes if probe.verdict is Verdict.FAIL} == {"cpus", "mount /nowhere"}
+
+
+def test_the_node_whose_clock_is_off_is_the_one_that_is_blamed_also_when_it_is_the_first(tmp_path: Path) -> None:
+    answers = examine(tmp_path, 3, ahead_s={0: 60.0})
+    assert [(code, report.fit) for code, report in answers] == [(70, False), (0, True), (0, True)]
+    (bad,) = [probe for probe in answers[0][1].probes if probe.verdict is Verdict.FAIL]
+    assert bad.name == "clock_skew_s" and 55 < float(bad.seen) < 65, bad
 
 
 def test_bus_bandwidth_follows_the_ring_formula() -> None:

@@ -13,7 +13,7 @@ import torch
 from agents import ROOT
 from test_checkpoint_parts import Harmful
 
-from trainer.checkpoint.restore import verified
+from trainer.checkpoint.search import verified
 from trainer.checkpoint.tiers import Tier
 
 

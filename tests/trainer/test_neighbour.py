@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
+import multiprocessing
 import os
+import random
+import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agents import Attempt, run
 
+from trainer.checkpoint import fetching
 from trainer.checkpoint.door import WORD_VARIABLE, answer, new_word
 from trainer.checkpoint.files import digest_of
 from trainer.checkpoint.neighbour import Door
 from trainer.contract import Shard
 from trainer.errors import StorageError
 
+PIECE = 2**20
+SIZE = 11 * PIECE + 12345
 NODE_1_SHARD = "attempt-0001/zero_pp_rank_1_mp_rank_00_optim_states.pt"
 
 
@@ -70,6 +80,9 @@ def test_a_shard_is_fetched_with_its_digest_and_refused_with_another(
     source.write_bytes(b"stale" * 1000)
     with pytest.raises(StorageError, match="another shard"):
         door.fetch(10, wanted, tmp_path / "there/b.pt")
+    source.write_bytes(b"short")
+    with pytest.raises(StorageError, match="416"):
+        door.fetch(10, wanted, tmp_path / "there/b.pt")
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.pt"]
 
 
@@ -81,3 +94,75 @@ def test_without_the_word_or_outside_of_the_folder_nothing_is_served(
     wanted = shard_of(tmp_path / "tiny/step-00000010/attempt-0001/a.pt", name)
     with pytest.raises(StorageError, match="403" if name == "a.pt" else "404"):
         door.fetch(10, wanted, tmp_path / "there/a.pt")
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: Door) -> Shard:
+    """Of twelve pieces, the last one a part of one."""
+    monkeypatch.setenv(WORD_VARIABLE, door.word)
+    monkeypatch.setattr(fetching, "PIECE_BYTES", PIECE)
+    path = tmp_path / "tiny/step-00000010/attempt-0001/large.pt"
+    path.write_bytes(random.Random(5).randbytes(SIZE))
+    return Shard(file="attempt-0001/large.pt", size_bytes=SIZE, sha256=digest_of(path), rank=1)
+
+
+def fetch_and_be_killed(door: Door, shard: Shard, target: Path, pieces: int) -> None:
+    """A rank that ends in the middle of its fetch, as by a lost peer or by its pod's end."""
+    given = Door._give
+    came = itertools.count(1)
+
+    def give(self: Door, path: str, start: int, end: int, write: Any) -> None:
+        given(self, path, start, end, write)
+        if next(came) == pieces:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Door._give = give  # type: ignore[method-assign]
+    door.fetch(10, shard, target)
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_a_fetch_that_was_cut_by_the_end_of_its_process_goes_on_where_it_was(
+    pieces: int, door: Door, large: Shard, tmp_path: Path
+) -> None:
+    target = tmp_path / "there/large.pt"
+    rank = multiprocessing.get_context("fork").Process(target=fetch_and_be_killed, args=(door, large, target, pieces))
+    rank.start()
+    rank.join(60)
+    assert rank.exitcode == -signal.SIGKILL and not target.exists()
+
+    elsewhere = replace(door, word="of a node that has none of it")
+    with pytest.raises(StorageError, match="403"):
+        elsewhere.fetch(10, large, target)
+    came = door.fetch(10, large, target)
+
+    assert came <= SIZE - pieces * PIECE, "what had come was asked for again"
+    assert digest_of(target) == large.sha256
+    assert [path.name for path in target.parent.iterdir()] == ["large.pt"]
+
+
+def test_what_was_kept_and_is_wrong_is_fetched_again_and_what_cannot_be_kept_goes(
+    door: Door, large: Shard, tmp_path: Path
+) -> None:
+    target = tmp_path / "there/large.pt"
+    partial = target.with_name(f".large.pt.{large.sha256[:16]}.partial")
+    target.parent.mkdir()
+    partial.write_bytes(b"another" + bytes(SIZE - 7))
+    assert door.fetch(10, large, target) == SIZE
+    assert digest_of(target) == large.sha256 and not partial.exists()
+
+    gone = large.model_copy(update={"file": "attempt-0001/gone.pt"})
+    with pytest.raises(StorageError, match="404"):
+        door.fetch(10, gone, tmp_path / "there/gone.pt", resumable=False)
+    assert [path.name for path in target.parent.iterdir()] == ["large.pt"]
+
+
+def test_two_processes_that_fetch_the_same_shard_do_not_write_into_one_file(
+    door: Door, large: Shard, tmp_path: Path
+) -> None:
+    target = tmp_path / "there/large.pt"
+    partial = target.with_name(f".large.pt.{large.sha256[:16]}.partial")
+    target.parent.mkdir()
+    with partial.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert door.fetch(10, large, target) == SIZE
+        assert digest_of(target) == large.sha256 and os.fstat(other.fileno()).st_size == 0

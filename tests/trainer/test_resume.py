@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from agents import ROOT, Attempt, World, run
 
-from trainer.checkpoint.restore import verified
+from trainer.checkpoint.search import verified
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, TrainConfig
 

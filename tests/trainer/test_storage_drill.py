@@ -30,8 +30,8 @@ def test_fifty_seeded_storage_kills_and_corruptions_load_nothing_unsound_and_los
 BROKEN = {
     "power: a shard that is not fsynced": "import os; from trainer.checkpoint import files; "
     "real = os.fsync; files.os = type('o', (), {**vars(os), 'fsync': staticmethod(lambda fd: None)})",
-    "damage: a digest that is not compared": "import trainer.checkpoint.restore as r; r._look = "
-    "lambda path, shard: ('' if path.is_file() else 'missing', ()); r._insist = lambda *rest: None",
+    "damage: a digest that is not compared": "import trainer.checkpoint.restore as r, trainer.checkpoint.search as s; "
+    "r.look = s.look = lambda path, shard: ('' if path.is_file() else 'missing', ()); r._insist = lambda *rest: None",
 }
 
 

@@ -72,7 +72,9 @@ def test_shards_of_two_steps_never_come_under_one_manifest(tmp_path: Path) -> No
 
     codes = run_attempt(camp, Orders(1, (10,), sabotage=a_step_late))
 
-    assert 0 not in codes and {event["reason"] for event in camp.events(1, "ended")} == {"diverged"}
+    # Who is late with its own look finds the other one gone already.
+    reasons = {event["reason"] for event in camp.events(1, "ended")}
+    assert 0 not in codes and "diverged" in reasons and reasons <= {"diverged", "peer-lost"}
     assert not any(committed(tier) for tier in camp.every_tier().values())
 
 

@@ -18,6 +18,7 @@ PREFIX = "/checkpoints/"
 WORD_VARIABLE = "BIVOUAC_NEIGHBOUR_WORD"
 """Of the agent and its ranks: whoever asks for a shard must know it."""
 _PATH = re.compile(r"^/checkpoints/(step-\d{8}/attempt-\d{4,}/[^/.][^/]*)$")
+_RANGE = re.compile(r"^bytes=(\d{1,18})-(\d{1,18})$")
 
 
 def new_word() -> None:
@@ -26,7 +27,8 @@ def new_word() -> None:
 
 
 def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
-    """Serve one shard below a campaign's folder on the local tier; 403 without the word, 404 for anything else."""
+    """Serve a range of one shard below a campaign's folder on the local tier; 403 without the word, 416 for what is
+    no range of it, 404 for anything else."""
     word, path = os.environ.get(WORD_VARIABLE, ""), _PATH.match(request.path)
     said = request.headers.get("Authorization", "")
     if not word or not hmac.compare_digest(said.encode(), f"Bearer {word}".encode()):
@@ -40,7 +42,13 @@ def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
         request.send_error(404, "no such shard")
         return
     with file:
-        request.send_response(200)
-        request.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
+        size, asked = os.fstat(file.fileno()).st_size, _RANGE.match(request.headers.get("Range", ""))
+        first, last = map(int, asked.groups()) if asked else (0, -1)
+        if not first <= last < size:
+            request.send_error(416, "no range of this shard")
+            return
+        request.send_response(206)
+        request.send_header("Content-Length", str(last + 1 - first))
+        request.send_header("Content-Range", f"bytes {first}-{last}/{size}")
         request.end_headers()
-        request.connection.sendfile(file)
+        request.connection.sendfile(file, first, last + 1 - first)

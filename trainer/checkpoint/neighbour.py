@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import http.client
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trainer.checkpoint.door import PREFIX, WORD_VARIABLE
-from trainer.checkpoint.files import durable
+from trainer.checkpoint.fetching import fetch_into
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import AGENT_PORT, Env, Manifest, Shard, step_folder
 from trainer.errors import StorageError
@@ -32,20 +34,24 @@ class Door:
     port: int
     word: str
 
-    def fetch(self, step: int, shard: Shard, target: Path) -> None:
-        """Bring a shard here, durable, checked against its digest; raises `OSError` or `StorageError`."""
+    def fetch(self, step: int, shard: Shard, target: Path, resumable: bool = True) -> int:
+        """Bring a shard here, durable, checked against its digest; returns the bytes that came now, less than its size
+        where an earlier fetch was cut. Raises `OSError` or `StorageError`; see `fetching`."""
+        return fetch_into(target, shard, partial(self._give, f"{PREFIX}{step_folder(step)}/{shard.file}"), resumable)
+
+    def _give(self, path: str, start: int, end: int, write: Callable[[bytes, int], object]) -> None:
         connection = http.client.HTTPConnection(self.address, self.port, timeout=_TIMEOUT_S)
         try:
-            path = f"{PREFIX}{step_folder(step)}/{shard.file}"
-            connection.request("GET", path, headers={"Authorization": f"Bearer {self.word}"})
+            headers = {"Authorization": f"Bearer {self.word}", "Range": f"bytes={start}-{end - 1}"}
+            connection.request("GET", path, headers=headers)
             response = connection.getresponse()
-            if response.status != 200:
+            if response.status != 206:
                 raise StorageError("a neighbour does not give a shard", f"{self.address} {path}: {response.status}")
-            with durable(target) as file:
-                while chunk := response.read(_CHUNK_BYTES):
-                    file.write(chunk)
-                if file.sha256() != shard.sha256:
-                    raise StorageError("a neighbour gave another shard", f"{self.address} {path}: {file.sha256()}")
+            while chunk := response.read(_CHUNK_BYTES):
+                write(chunk, start)
+                start += len(chunk)
+            if start != end:
+                raise OSError(f"{self.address} {path}: ended {end - start} bytes too early")
         except http.client.HTTPException as error:
             raise OSError(f"{self.address}: {error!r}") from error
         finally:
@@ -95,6 +101,5 @@ def keep_for(door: Door, manifest: Manifest, tier: Tier) -> int:
     for shard in manifest.shards:
         target = tier.folder(manifest.step) / shard.file
         if shard.rank in door.ranks and not target.exists():
-            door.fetch(manifest.step, shard, target)
-            came += shard.size_bytes
+            came += door.fetch(manifest.step, shard, target, resumable=False)
     return came

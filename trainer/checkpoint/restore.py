@@ -7,44 +7,28 @@ refused by all, and the next older one is tried. Every refusal is an event.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.commit import Begun
-from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden
+from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.fence import check_fence
-from trainer.checkpoint.files import copy_durably, link_durably, open_regular, remove
+from trainer.checkpoint.files import copy_durably, link_durably
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
-from trainer.checkpoint.tiers import RESHAPING, Tier, Tiers
+from trainer.checkpoint.search import PAUSES_S, Found, Search, identity_of, look, needed, refused
+from trainer.checkpoint.tiers import RESHAPING, Claim, Tier, Tiers
 from trainer.checkpoint.universal import convert_apart, load_universal
 from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
-from trainer.errors import ConfigError, Fenced, PeerLost, StorageError
+from trainer.errors import ConfigError, Fenced, StorageError
 from trainer.events import emit
 from trainer.gang import Gang
-
-_NOTHING_NEEDED: Any = object()
-_READERS = 8
-"""Files that a rank reads at a time."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A shard of this rank and the tier that holds a sound copy."""
-
-    shard: Shard
-    tier: Tier
-    identity: tuple[int, ...] = ()
-    """Of the file whose bytes were compared: a later change of it, or another file in its place, would show."""
 
 
 def restore(
@@ -59,11 +43,14 @@ def restore(
     search = Search(gang, tiers, neighbours or Neighbours(0), attempt)
     chosen = _choose(candidates, search, (gang.world_size, zero_stage))
     known = {(manifest.step, manifest.attempt) for manifest in candidates}
-    if gang.first_on_node:
-        _clean(tiers.local, known, attempt)
-    if gang.first:
-        _clean(tiers.shared, known, attempt)
-    gang.barrier()
+
+    def tidy() -> None:
+        if gang.first_on_node:
+            _clean(tiers.local, known, attempt)
+        if gang.first:
+            _clean(tiers.shared, known, attempt)
+
+    gang.together("remove what ended attempts left", tidy)
     if chosen is None:
         return Begun()
     manifest, found = chosen
@@ -71,34 +58,37 @@ def restore(
         _reshape(engine, manifest, found, search)
         # Of the old ranks' shards this gang brings none on: the next save is its own.
         return Begun(manifest, on_shared=True)
-    _stage(found, manifest, gang, tiers, attempt)
-    _load(engine, manifest, gang, tiers, found)
-    return Begun(manifest, gang.all_agree(_lies_on(tiers.shared, manifest, gang.rank)))
-
-
-def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
-    """What a rank loads: its own shards and the model states, which all ranks share."""
-    return tuple(shard for shard in manifest.shards if shard.rank == rank or _common(shard))
-
-
-def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
-    """Shards below a step folder that are not sound, with what was seen instead of their digest."""
-    seen = ((shard, _look(folder / shard.file, shard)[0]) for shard in manifest.shards)
-    return [(shard, why) for shard, why in seen if why]
+    _load(engine, manifest, gang, tiers, _stage(found, manifest, gang, tiers, attempt))
+    on_shared = gang.together("look at the shared tier", lambda: _lies_on(tiers.shared, manifest, gang.rank))
+    return Begun(manifest, gang.all_agree(on_shared))
 
 
 def _candidates(gang: Gang, tiers: Tiers) -> list[Manifest]:
     """Everything that any rank saw on any tier, the same list on all ranks; newest step, then newest attempt first."""
-    mine: set[bytes] = set()
-    for tier in tiers:
-        for claim in tier.claims():
-            if claim.manifest is not None:
-                mine.add(claim.manifest.serialize())
-            else:
-                _refused(tier, claim.step, gang.rank, COMMITTED_NAME, claim.why, "a manifest with its seal")
-    union = sorted(set().union(*gang.gather(sorted(mine))))
+
+    def seen() -> set[bytes]:
+        mine: set[bytes] = set()
+        for tier in tiers:
+            for claim in _claims(tier, PAUSES_S if tier is tiers.shared else ()):
+                if claim.manifest is not None:
+                    mine.add(claim.manifest.serialize())
+                else:
+                    refused(tier, claim.step, gang.rank, COMMITTED_NAME, claim.why, "a manifest with its seal")
+        return mine
+
+    union = sorted(set().union(*gang.gather(sorted(gang.together("look for checkpoints", seen)))))
     manifests = [parse_manifest(content) for content in union]
     return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
+
+
+def _claims(tier: Tier, pauses_s: Sequence[float]) -> list[Claim]:
+    """What claims to be committed on a tier, asked again while some of it cannot be read for a reason that may pass."""
+    for pause_s in pauses_s:
+        claims = list(tier.claims())
+        if not any(claim.passing for claim in claims):
+            return claims
+        time.sleep(pause_s)
+    return list(tier.claims())
 
 
 def _choose(candidates: list[Manifest], search: Search, shape: tuple[int, int]) -> tuple[Manifest, list[Found]] | None:
@@ -113,7 +103,7 @@ def _choose(candidates: list[Manifest], search: Search, shape: tuple[int, int]) 
             raise Fenced("a newer attempt has committed", f"attempt {manifest.attempt}, this is {attempt}")
         else:
             fitting.append(manifest)
-            found = search.everything(manifest) if elastic else search.shards(manifest)
+            found = (search.everything if elastic else search.shards)(manifest)
             sound = [item for item in found if item is not None]
             if gang.all_agree(len(sound) == len(found) > 0):
                 return manifest, sound
@@ -127,7 +117,8 @@ def _choose(candidates: list[Manifest], search: Search, shape: tuple[int, int]) 
             f"(ranks, stage): {shapes}, this attempt has {shape}",
             "use the ZeRO stage of before; with stage 0 also as many ranks",
         )
-    if gang.sums([float(any(True for _ in tiers.shared.claims()))])[0]:
+    claimed = gang.together("look at the shared tier", lambda: any(True for _ in tiers.shared.claims()))
+    if gang.sums([float(claimed)])[0]:
         raise StorageError(
             "the shared tier holds checkpoints but none of them is sound",
             ", ".join(f"step {manifest.step}" for manifest in fitting) or "damaged manifests",
@@ -141,88 +132,40 @@ def _clean(tier: Tier, known: set[tuple[int, int]], attempt: int) -> None:
         emit("cleaned", tier=tier.name, leftovers=removed[:20], count=len(removed))
 
 
-@dataclass(frozen=True)
-class Search:
-    """Where a rank looks for sound copies of shards: its node's tier, then the other nodes', then the shared one."""
+def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, attempt: int) -> list[Found]:
+    """Bring what the local tier lacks from the shared one, so that the load is local and the node whole again.
 
-    gang: Gang
-    tiers: Tiers
-    neighbours: Neighbours
-    attempt: int
-
-    def shards(self, manifest: Manifest) -> list[Found | None]:
-        """One answer for each shard that this rank needs; they are read in parallel, each once."""
-        mine = [shard for shard in needed(manifest, self.gang.rank) if not _common(shard)]
-        common = [shard for shard in needed(manifest, self.gang.rank) if _common(shard)]
-        first = [*mine, *common] if self.gang.first_on_node else mine
-        found = self._each(first, manifest)
-        # The node's first rank has brought what all its ranks share, where a neighbour had it.
-        self.gang.barrier()
-        return found if self.gang.first_on_node else [*found, *self._each(common, manifest)]
-
-    def everything(self, manifest: Manifest) -> list[Found | None]:
-        """All shards of all ranks, for the first rank, which reshapes them; the others need none as they are."""
-        return self._each(list(manifest.shards), manifest) if self.gang.first else [_NOTHING_NEEDED]
-
-    def _each(self, shards: list[Shard], manifest: Manifest) -> list[Found | None]:
-        if not shards:
-            return []
-        with ThreadPoolExecutor(min(_READERS, len(shards)), thread_name_prefix="checkpoint-read") as readers:
-            return list(readers.map(lambda shard: self._find(shard, manifest), shards))
-
-    def _find(self, shard: Shard, manifest: Manifest) -> Found | None:
-        for tier in self.tiers:
-            why, identity = _look(tier.folder(manifest.step) / shard.file, shard)
-            if not why:
-                return Found(shard, tier, identity)
-            _refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
-            if tier is self.tiers.local and self._fetch(shard, manifest):
-                return Found(shard, tier)
-        return None
-
-    def _fetch(self, shard: Shard, manifest: Manifest) -> bool:
-        """Bring a shard from another node to this one's tier; what stands there and was refused is replaced."""
-        local = self.tiers.local
-        target = local.folder(manifest.step) / shard.file
-        for door in self.neighbours.holding(manifest, shard):
-            try:
-                remove(target)
-                with_room(
-                    local, shard.size_bytes, self._reclaim(manifest), partial(door.fetch, manifest.step, shard, target)
-                )
-            except (OSError, StorageError) as error:
-                emit("neighbour_without_shard", step=manifest.step, node_asked=door.node, why=str(error)[:200])
-                continue
-            if not _look(target, shard)[0]:
-                emit("fetched_shard", step=manifest.step, from_node=door.node, file=shard.file, bytes=shard.size_bytes)
-                return True
-        return False
-
-    def _reclaim(self, manifest: Manifest) -> Callable[[], list[int]]:
-        return lambda: self.tiers.local.reclaim({manifest.step}, self.attempt, manifest.step)
-
-
-def _refused(tier: Tier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
-    event = "missing_shard" if seen == "missing" else "refused_shard"
-    emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=seen, wanted=wanted)
-
-
-def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, attempt: int) -> None:
-    """Bring what the local tier lacks from the shared one, so that the load is local and the node whole again."""
+    All of it as it then lies there, read and compared: DeepSpeed's load ends in a collective with the timeout of a
+    step, in which the ranks that had everything would wait for those that read it only then.
+    """
 
     def reclaim() -> list[int]:
         return tiers.local.reclaim({manifest.step}, attempt, manifest.step)
 
-    for item in found:
-        mine = item.shard.rank == gang.rank or gang.first_on_node
-        if item.tier is not tiers.local and mine:
-            source, target = (tier.folder(manifest.step) / item.shard.file for tier in (item.tier, tiers.local))
-            copy = partial(copy_durably, source, target, partial(_insist, item.shard, item.tier.name))
-            with_room(tiers.local, item.shard.size_bytes, reclaim, copy)
-    gang.barrier()
-    if gang.first_on_node:
-        size = len(manifest.serialize())
-        with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
+    def bring() -> None:
+        for item in found:
+            mine = item.shard.rank == gang.rank or gang.first_on_node
+            if item.tier is not tiers.local and mine:
+                source, target = (tier.folder(manifest.step) / item.shard.file for tier in (item.tier, tiers.local))
+                copy = partial(copy_durably, source, target, partial(_insist, item.shard, item.tier.name))
+                with_room(tiers.local, item.shard.size_bytes, reclaim, copy)
+
+    def compare() -> list[Found]:
+        if gang.first_on_node:
+            size = len(manifest.serialize())
+            with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
+        return [item if item.tier is tiers.local else _compared(item.shard, manifest, tiers.local) for item in found]
+
+    gang.together(f"copy step {manifest.step} to the nodes", bring)
+    return gang.together(f"verify the copies of step {manifest.step}", compare)
+
+
+def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> Found:
+    """A shard that was brought to a tier, read from there."""
+    why, identity = look(tier.folder(manifest.step) / shard.file, shard)
+    if why:
+        raise StorageError("a shard changed after it was verified", f"{tier.name} {shard.file}: {why}")
+    return Found(shard, tier, identity)
 
 
 def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search) -> None:
@@ -230,22 +173,20 @@ def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search
     gang, shared = search.gang, search.tiers.shared
     work = shared.root / f"{RESHAPING}{manifest.step:08d}-{search.attempt:04d}"
     source, target = work / attempt_folder(manifest.attempt), work / "universal"
-    error: StorageError | OSError | None = None
-    if gang.first:
+
+    def reshape() -> None:
         shutil.rmtree(work, ignore_errors=True)
         started = time.monotonic()
-        try:
-            for item in found:
-                file = item.tier.folder(manifest.step) / item.shard.file
-                copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
-            convert_apart(source, target)
-            _keep_on_shared(manifest, work, shared, search.attempt)
-        except (StorageError, OSError) as failure:  # told to the others: they would wait for this rank
-            error = failure
+        for item in found:
+            file = item.tier.folder(manifest.step) / item.shard.file
+            copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
+        convert_apart(source, target)
+        _keep_on_shared(manifest, work, shared, search.attempt)
         ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
         emit("reshaped", step=manifest.step, from_ranks=ranks[0], to_ranks=ranks[1], seconds=seconds)
-    if not gang.all_agree(error is None):
-        raise error or PeerLost("the first rank could not reshape the checkpoint")
+
+    what = f"reshape step {manifest.step}"
+    gang.together(what, lambda: reshape() if gang.first else None)
     engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
     load_universal(engine, target)
     gang.barrier()
@@ -276,7 +217,7 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list
     def verify(path: Path, file: BufferedReader) -> None:
         if path not in wanted:
             raise StorageError("a file that the manifest does not name was about to be loaded", path)
-        if _identity(file) == compared.get(path):
+        if identity_of(file) == compared.get(path):
             return  # all of it was read and compared while the gang chose this step
         _insist(wanted[path], tiers.local.name, hashlib.file_digest(file, "sha256").hexdigest())
 
@@ -299,33 +240,6 @@ def _lies_on(tier: Tier, manifest: Manifest, rank: int) -> bool:
         return False
 
 
-def _look(path: Path, shard: Shard) -> tuple[str, tuple[int, ...]]:
-    """Why a copy of a shard is refused (empty when it is sound), and the identity of the file that was read."""
-    try:
-        with open_regular(path) as file:
-            identity = _identity(file)
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
-            seen = hashlib.file_digest(file, "sha256").hexdigest()
-            if seen != shard.sha256:
-                return seen if (size := path.stat().st_size) == shard.size_bytes else f"{seen}, {size} bytes", ()
-            file.seek(0)
-            return forbidden(file), identity
-    except (FileNotFoundError, NotADirectoryError):
-        return "missing", ()
-    except OSError as error:
-        return f"unreadable: {error.strerror}", ()
-
-
-def _identity(file: BufferedReader) -> tuple[int, ...]:
-    """Of a file and of its content: the kernel sets the last one anew with whatever is done to it."""
-    seen = os.fstat(file.fileno())
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
-
-
 def _insist(shard: Shard, tier: str, seen: str) -> None:
     if seen != shard.sha256:
         raise StorageError("a shard changed after it was verified", f"{tier} {shard.file}: {seen}")
-
-
-def _common(shard: Shard) -> bool:
-    return shard.file.rpartition("/")[2].startswith("mp_rank_")

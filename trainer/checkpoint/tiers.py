@@ -7,6 +7,7 @@ a step that is trained again replaces its predecessor by one rename of the manif
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from trainer.checkpoint.files import PARTIAL, durable, open_regular, sync_folder
 from trainer.contract import COMMITTED_NAME, Manifest, attempt_folder, parse_manifest, step_folder, step_of_folder
-from trainer.errors import Fenced
+from trainer.errors import Fenced, lasting
 from trainer.events import emit
 
 RESHAPING = ".universal-"
@@ -31,6 +32,8 @@ class Claim:
     step: int
     manifest: Manifest | None
     why: str = ""
+    passing: bool = False
+    """It could not be read, but perhaps can be soon."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class Tier:
             except ValueError as error:
                 yield Claim(step, None, str(error))
             except OSError as error:
-                yield Claim(step, None, f"unreadable: {error.strerror}")
+                passing = not lasting(error) and error.errno != errno.EINVAL
+                yield Claim(step, None, f"unreadable: {error.strerror}", passing)
 
     def committed(self) -> list[Manifest]:
         """Newest step first."""

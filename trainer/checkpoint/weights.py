@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainer.checkpoint.deepspeed_engine import load_safely
 from trainer.checkpoint.files import open_regular
-from trainer.checkpoint.restore import verified
+from trainer.checkpoint.search import verified
 from trainer.checkpoint.universal import only_allowed
 from trainer.contract import COMMITTED_NAME, Manifest, attempt_folder, parse_manifest, step_of_folder
 from trainer.errors import StorageError

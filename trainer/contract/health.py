@@ -45,7 +45,7 @@ class Expectation(_Frozen):
     shared_disk_gib: float
     mounts: tuple[str, ...]
     clock_skew_s: float
-    """Largest skew against pod 0's clock."""
+    """Largest skew against the median of the gang's clocks, and against the time that AWS tells."""
     all_reduce_mib: int
     bus_bandwidth_gb_s: float
     """Floor for the all-reduce over all nodes, GB/s."""

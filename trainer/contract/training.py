@@ -95,6 +95,8 @@ class TrainConfig(_Section):
     """Held-out batches of `micro_batch` sequences, evaluated by rank 0 alone so that the figure does not depend on
     the world size."""
     collective_timeout_s: float = Field(default=30.0, gt=0)
+    """How long a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Not for
+    opening data or fetching a checkpoint: there a slow rank is waited for while it lives, up to the startup timeout."""
     grace_s: float | None = Field(default=None, gt=0)
     """From SIGTERM to SIGKILL of the pod: what an emergency save must fit into."""
     threads: int = Field(default=1, ge=1)

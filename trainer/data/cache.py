@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from trainer.contract import TokenShard
 from trainer.data.sources import ShardSource
-from trainer.errors import StorageError
+from trainer.errors import DataError, StorageError
 from trainer.events import emit
 
 TRIES = 5
@@ -31,6 +31,10 @@ FLOOR_BYTES_PER_S = 2**20
 
 class _Unusable(OSError):
     """What came is not the shard, or came too slowly."""
+
+
+class _Wrong(_Unusable):
+    """The source holds no such shard, or other bytes under its name; said by every try, the data set is damaged."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class Cache:
     def locate(self, shard: TokenShard) -> Path:
         """The verified copy's path, brought here first where needed.
 
-        Raises `StorageError` that names shard and source when every try failed.
+        Raises `StorageError` that names shard and source when every try failed, `DataError` when all of them found
+        the same wrong bytes there, or none.
         """
         path = self.folder / f"{shard.sha256}.bin"
         if self._trusted(path):
@@ -82,7 +87,7 @@ class Cache:
             return False
 
     def _bring(self, shard: TokenShard, path: Path) -> None:
-        troubles: list[str] = []
+        troubles: list[OSError] = []
         for number in range(TRIES):
             if number:
                 self.sleep(FIRST_PAUSE_S * 2 ** (number - 1))
@@ -93,14 +98,18 @@ class Cache:
                     partial.rename(path)
                 return
             except OSError as error:
-                troubles.append(str(error) or type(error).__name__)
-                emit("data_retry", file=shard.file, source=str(self.source), attempt_of=TRIES, seen=troubles[-1])
-        seen = f"{shard.file} from {self.source}, {TRIES} tries: {'; '.join(dict.fromkeys(troubles))}"
+                troubles.append(error)
+                seen = str(error) or type(error).__name__
+                emit("data_retry", file=shard.file, source=str(self.source), attempt_of=TRIES, seen=seen)
+        said = dict.fromkeys(str(trouble) or type(trouble).__name__ for trouble in troubles)
+        seen = f"{shard.file} from {self.source}, {TRIES} tries: {'; '.join(said)}"
+        if len(said) == 1 and all(isinstance(trouble, _Wrong) for trouble in troubles):
+            raise DataError("a data shard is missing or damaged where it comes from", seen, "stage the data set again")
         raise StorageError("a data shard cannot be had", seen, "mend the source, or stage the data set again")
 
     def _copy(self, shard: TokenShard, file: BinaryIO, patient: bool) -> None:
         digest, size, begun = hashlib.sha256(), 0, time.monotonic()
-        for piece in self.source.read(shard.file):
+        for piece in self._pieces(shard):
             file.write(piece)
             digest.update(piece)
             size += len(piece)
@@ -111,7 +120,13 @@ class Cache:
         file.flush()
         os.fsync(file.fileno())
         if digest.hexdigest() != shard.sha256:
-            raise _Unusable(f"corrupt: {size} bytes with digest {digest.hexdigest()}, wanted {shard.sha256}")
+            raise _Wrong(f"corrupt: {size} bytes with digest {digest.hexdigest()}, wanted {shard.sha256}")
+
+    def _pieces(self, shard: TokenShard) -> Iterator[bytes]:
+        try:
+            yield from self.source.read(shard.file)
+        except FileNotFoundError as error:
+            raise _Wrong(str(error)) from error
 
     @contextmanager
     def _reserved(self, partial: Path, needed: int) -> Iterator[BinaryIO]:

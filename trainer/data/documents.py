@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from trainer.data.filters import BAD_RECORD, LINE_TOO_LONG, NOT_UTF8
 from trainer.data.inputs import File, changed
-from trainer.errors import DataError
+from trainer.errors import DataError, unread
 
 UNIT_BYTES = 8 * 2**20
 LINE_BYTES = 64 * 2**20
@@ -87,9 +87,11 @@ def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piec
     except _damage() as error:
         # What was cut short or is damaged inside names no path of its own.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DataError(
-            "a data file cannot be read", f"{file.place}: {reason}", "mend it or its permissions"
-        ) from error
+        refusal = DataError("a data file cannot be read", f"{file.place}: {reason}", "mend it or its permissions")
+        # The decompressors' own errors are an `OSError` without a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unread(error, refusal) from error
+        raise refusal from error
     if file.current_state() != file.state:
         raise changed(file)
 

@@ -55,12 +55,18 @@ class Feed:
     ) -> None:
         self._reader, self._share, self._stager = reader, share, stager
         self._ready: queue.Queue[Fed | BaseException] = queue.Queue(steps_ahead)
-        self._ended = threading.Event()
+        self._ended, self._begun = threading.Event(), threading.Event()
         self.wait_seconds = 0.0
         """How long `next` has waited since the feed began."""
         steps = range(position, end, share.global_batch)
         self._thread = threading.Thread(target=self._run, args=(iter(steps),), name="data-feed", daemon=True)
         self._thread.start()
+
+    def wait_for_first(self) -> None:
+        """Until the first step lies ready, or what kept it from being read, or there is none; `next` tells."""
+        begun = time.monotonic()
+        self._begun.wait()
+        self.wait_seconds += time.monotonic() - begun
 
     def next(self) -> Fed:
         """The next step's batches; raises `DataError` or `StorageError` for what kept them from being read."""
@@ -95,6 +101,8 @@ class Feed:
                     return
         except BaseException as error:
             self._put(error)
+        finally:
+            self._begun.set()
 
     def _read(self, position: int) -> Fed:
         parts, digests = [], list[int]()
@@ -108,6 +116,7 @@ class Feed:
         while not self._ended.is_set():
             try:
                 self._ready.put(item, timeout=_POLL_S)
+                self._begun.set()
                 return True
             except queue.Full:
                 continue

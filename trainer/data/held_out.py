@@ -11,7 +11,7 @@ import numpy as np
 
 from trainer.contract import DataManifest
 from trainer.data.reader import load_manifest
-from trainer.errors import ConfigError, DataError
+from trainer.errors import ConfigError, DataError, unread
 
 
 class HeldOut:
@@ -33,7 +33,8 @@ class HeldOut:
 def open_held_out(root: Path, digest: str, vocabulary: int, context: int) -> HeldOut:
     """Open the held-out split at `root`, each shard against its digest; the training shards may be elsewhere.
 
-    Raises `DataError` when it is not of the data set with this manifest digest, or damaged.
+    Raises `DataError` when it is not of the data set with this manifest digest, or damaged; `StorageError` for the
+    mount's own trouble.
     """
     manifest = load_manifest(root, digest)
     if manifest.vocabulary != vocabulary:
@@ -45,7 +46,7 @@ def open_held_out(root: Path, digest: str, vocabulary: int, context: int) -> Hel
             content = (root / shard.file).read_bytes()
         except OSError as error:
             seen = f"{shard.file}: {error.strerror}"
-            raise DataError("a held-out shard is missing", seen, "fetch it from the archive") from error
+            raise unread(error, DataError("a held-out shard is missing", seen, "fetch it from the archive")) from error
         if (digest_seen := hashlib.sha256(content).hexdigest()) != shard.sha256:
             seen = f"{shard.file}: {digest_seen}, wanted {shard.sha256}"
             raise DataError("a held-out shard is damaged", seen, "fetch it again from the archive")

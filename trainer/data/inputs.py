@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from trainer.contract.recipe import Source
-from trainer.errors import DataError
+from trainer.errors import DataError, StorageError
 
 FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__", ".git"})
 """Folders below a source that are never part of it: installed packages below a standard library, for one."""
@@ -203,7 +203,7 @@ class _ObjectStream(io.RawIOBase):
             except OSError as error:
                 self._body, trouble = None, error
                 time.sleep(_PAUSE_S * 2**number)
-        raise DataError("an object cannot be read", f"{self._file.place}: {trouble}", "run the same command again")
+        raise StorageError("an object cannot be read", f"{self._file.place}: {trouble}", "run the same command again")
 
     def _read_into(self, buffer: Any) -> int:
         from botocore.exceptions import BotoCoreError, ClientError

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, TokenShard
 from trainer.contract.ledger import sample_digest
 from trainer.data.order import Order, Pool
-from trainer.errors import ConfigError, DataError
+from trainer.errors import ConfigError, DataError, unread
 
 Tokens = NDArray[np.integer]
 Opener = Callable[[TokenShard], int]
@@ -65,7 +65,8 @@ class TokenRow:
             with os.fdopen(self.opener(shard), "rb") as file:
                 mapped = np.memmap(file, dtype=np.dtype(self.dtype).newbyteorder("<"), mode="r")
         except (OSError, ValueError) as error:
-            raise DataError("a token shard cannot be read", f"{shard.file}: {error}", "stage the data again") from error
+            refusal = DataError("a token shard cannot be read", f"{shard.file}: {error}", "stage the data again")
+            raise (unread(error, refusal) if isinstance(error, OSError) else refusal) from error
         # As a plain array: slicing a memmap costs several times as much.
         tokens: Tokens = mapped.view(np.ndarray)
         if len(tokens) != shard.tokens:
@@ -178,12 +179,14 @@ def check_vocabulary(manifest: DataManifest, vocabulary: int) -> None:
 
 
 def load_manifest(root: Path, digest: str) -> DataManifest:
-    """The manifest at `root`; an empty digest accepts any."""
+    """The manifest at `root`; an empty digest accepts any. Raises `DataError`, and `StorageError` for the mount's
+    own trouble."""
     path = root / DATA_MANIFEST_NAME
     try:
         return read_manifest(path.read_bytes(), digest)
     except OSError as error:
-        raise DataError("there is no prepared data", f"{path}: {error.strerror}", "stage the prepared data") from error
+        seen = f"{path}: {error.strerror}"
+        raise unread(error, DataError("there is no prepared data", seen, "stage the prepared data")) from error
 
 
 def read_manifest(content: bytes, digest: str) -> DataManifest:
@@ -212,7 +215,8 @@ def _shares(manifest: DataManifest, counts: list[int], weights: dict[str, float]
 
 
 def verify_shards(root: Path, manifest: DataManifest) -> None:
-    """Every file against its digest; raises `DataError` for the first that is missing or damaged."""
+    """Every file against its digest; raises `DataError` for the first that is missing or damaged, `StorageError`
+    where it cannot be told."""
     for shard in (*manifest.train, *manifest.validation):
         _verify(root, shard)
 
@@ -224,6 +228,6 @@ def _verify(root: Path, shard: TokenShard) -> None:
                 seen = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             seen = f"{name}: {error.strerror}"
-            raise DataError("a token shard is missing", seen, "stage the data again") from error
+            raise unread(error, DataError("a token shard is missing", seen, "stage the data again")) from error
         if seen != wanted:
             raise DataError("a token shard is damaged", f"{name}: {seen}, wanted {wanted}", "stage the data again")

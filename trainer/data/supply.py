@@ -13,7 +13,7 @@ from trainer.data.feed import Feed, Share
 from trainer.data.reader import Reader, check_vocabulary, folder_opener, read_manifest, verify_shards
 from trainer.data.sources import ShardSource, source_of
 from trainer.data.staging import Stager
-from trainer.errors import DataError
+from trainer.errors import DataError, unread
 
 CACHE_FOLDER = ".data-cache"
 """On the node's own disk, beside the campaigns' checkpoints."""
@@ -80,7 +80,7 @@ def _manifest_bytes(source: ShardSource) -> bytes:
         return b"".join(source.read(DATA_MANIFEST_NAME))
     except OSError as error:
         seen = f"{DATA_MANIFEST_NAME} in {source}: {error.strerror or error}"
-        raise DataError("there is no prepared data", seen, "stage the prepared data") from error
+        raise unread(error, DataError("there is no prepared data", seen, "stage the prepared data")) from error
 
 
 def _check_fit(config: TrainConfig, manifest: DataManifest) -> None:

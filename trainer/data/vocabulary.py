@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.data.scan import sample_path
 from trainer.data.verdicts import TRAIN, Verdicts
-from trainer.errors import DataError
+from trainer.errors import DataError, unread
 
 END_OF_DOCUMENT = "<|end|>"
 USUAL_ENDS = (END_OF_DOCUMENT, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -58,12 +58,16 @@ def load_tokenizer(serialized: bytes) -> Tokenizer:
 
 
 def given_tokenizer(path: Path) -> bytes:
-    """The file's content; raises `DataError` for what is no tokenizer."""
+    """The file's content; raises `DataError` for what is no tokenizer, `StorageError` where that cannot be told."""
+    cure = "give a Hugging Face tokenizer.json"
     try:
         content = path.read_bytes()
+    except OSError as error:
+        raise unread(error, DataError("this is no tokenizer", f"{path}: {error.strerror}", cure)) from error
+    try:
         Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises bare Exception
-        raise DataError("this is no tokenizer", f"{path}: {error}", "give a Hugging Face tokenizer.json") from error
+        raise DataError("this is no tokenizer", f"{path}: {error}", cure) from error
     return content
 
 

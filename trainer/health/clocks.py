@@ -1,11 +1,12 @@
-"""The node's clock against the time that others keep: chrony's estimate, and AWS's own `Date`."""
+"""The node's clock against the time that others keep: chrony's estimate, AWS's own `Date`, the gang's median."""
 
 from __future__ import annotations
 
+import statistics
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 
 from trainer.contract import Probe
@@ -64,4 +65,28 @@ def date_probe(began: float, ended: float, theirs: float, skew_s: float) -> Prob
         seen=f"off by at least {off:.3f} s",
         wanted=f"within {skew_s} s of AWS (whose Date counts whole seconds)",
         cure="chronyd of the node must follow 169.254.169.123" if off > skew_s else "",
+    )
+
+
+def skew_probe(me: int, names: Callable[[], Sequence[str]], clocks: Sequence[float], skew_s: float) -> Probe:
+    """Node `me` against the gang's median; `clocks`: of each node against any one clock, seconds. `names`: of the
+    nodes, asked for on all of them or on none.
+
+    Where no majority agrees, of two nodes that differ above all, nobody can say who is off, and nobody is blamed.
+    """
+    middle = statistics.median_low(clocks)
+    off = [one - middle for one in clocks]
+    if 2 * sum(abs(one) <= skew_s for one in off) <= len(off):
+        last, first = off.index(min(off)), off.index(max(off))
+        known = names()
+        seen = f"{known[first]} is {off[first] - off[last]:.3f} s ahead of {known[last]}, and no majority agrees"
+        cure = "chronyd of each node must follow 169.254.169.123"
+        return blind("clock_skew_s", seen, f"a majority within {skew_s} s", cure)
+    ok = abs(off[me]) <= skew_s
+    return Probe(
+        name="clock_skew_s",
+        ok=ok,
+        seen=f"{off[me]:+.3f}",
+        wanted=f"within {skew_s} of the gang's median",
+        cure="" if ok else "chronyd of the node must follow 169.254.169.123",
     )

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from trainer.contract import Expectation, Probe
 from trainer.errors import TrainerError
 from trainer.health.bisection import Group, Located, locate
+from trainer.health.clocks import skew_probe
 from trainer.network import split_endpoint
 from trainer.place import Place
 from trainer.store import open_store
@@ -64,23 +65,23 @@ class Fabric:
         self.store.set(f"name-{self.place.node_rank}", self.place.node_name)
         return [self.store.get(f"name-{node}").decode() for node in range(self.place.node_count)]
 
-    def clock_skew(self) -> float:
-        """This node's clock minus node 0's, seconds: the median over rounds of reading both at the same barrier.
+    def clocks(self) -> list[float] | None:
+        """Each node's clock minus node 0's, seconds, by rank of node: the median over rounds of reading all at once.
 
-        One process of each node compares; for the others it is 0.
+        One process of each node compares; the others have None.
         """
         firsts = list(range(0, self.world, self.locals))
         control = dist.new_group(firsts, backend="gloo", timeout=self.timeout)
         if self.rank not in firsts:
-            return 0.0
-        seen = []
+            return None
+        rounds = []
         for _ in range(_ROUNDS):
             dist.barrier(group=control)
-            mine = time.time()
-            theirs = torch.tensor([mine], dtype=torch.float64)
-            dist.broadcast(theirs, src=0, group=control)
-            seen.append(mine - float(theirs))
-        return statistics.median(seen)
+            mine = torch.tensor([time.time()], dtype=torch.float64)
+            all_ = [torch.empty_like(mine) for _ in firsts]
+            dist.all_gather(all_, mine, group=control)
+            rounds.append([float(one - all_[0]) for one in all_])
+        return [statistics.median(seen) for seen in zip(*rounds, strict=True)]
 
     def measure(self, groups: Sequence[Group], mib: int) -> list[Reading]:
         """An all-reduce of `mib` MiB in each group of nodes, all groups at the same time; the same list everywhere."""
@@ -123,13 +124,10 @@ class Fabric:
 
 def prove(fabric: Fabric, expectation: Expectation) -> Iterator[Probe | float]:
     """Probes of this node, and the gang's bus bandwidth (GB/s) as the one number among them."""
-    skew = fabric.clock_skew()
-    yield Probe(
-        name="clock_skew_s",
-        ok=abs(skew) <= expectation.clock_skew_s,
-        seen=f"{skew:+.3f}",
-        wanted=f"within {expectation.clock_skew_s}",
-    )
+    clocks = fabric.clocks()
+    if clocks is not None:
+        # All have the same clocks before them, so all ask for the names, or none: it takes a request for each.
+        yield skew_probe(fabric.place.node_rank, fabric.names, clocks, expectation.clock_skew_s)
     nodes = tuple(range(fabric.place.node_count))
     (whole,) = fabric.measure([nodes], expectation.all_reduce_mib)
     single, floor = fabric.world == 1, expectation.bus_bandwidth_gb_s

@@ -10,7 +10,6 @@ EFA_VENDOR = "0x1d0f"
 
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([^\s,]+)(?:, fabric is (\S+))?(?: \(found (\d+) nics\))?")
 _PLUGIN = re.compile(r"NET/OFI (?:Initializing|Using) aws-ofi-nccl (\S+)")
-_LIBFABRIC = re.compile(r"NET/OFI Using Libfabric version (\S+)")
 _NCCL = re.compile(r"NCCL version (\d[\w.]*?)(?:\+cuda([\d.]+))?\s*$")
 _NETWORK = re.compile(r"NCCL INFO Using network (.+?)\s*$")
 _CHANNEL = re.compile(r"\[(?:send|receive)\] via NET/([^/]+)/(\d+)(\(\d+\))?(/GDRDMA)?")
@@ -21,7 +20,6 @@ class NcclLog:
     nccl: str | None
     plugin: str | None
     """Version of aws-ofi-nccl."""
-    libfabric: str | None
     providers: tuple[str, ...]
     """Each provider once, in the order of the log."""
     fabrics: tuple[str, ...]
@@ -47,7 +45,6 @@ def parse_nccl(text: str) -> NcclLog:
     return NcclLog(
         nccl=_first(_NCCL, text),
         plugin=_first(_PLUGIN, text),
-        libfabric=_first(_LIBFABRIC, text),
         providers=tuple(dict.fromkeys(provider for provider, _, _ in chosen)),
         fabrics=tuple(dict.fromkeys(fabric for _, fabric, _ in chosen if fabric)),
         nics=tuple(sorted({int(number) for _, _, number in chosen if number})),

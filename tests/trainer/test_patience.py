@@ -1,0 +1,203 @@
+"""Who waits for whom while a gang begins: for a rank whose disk is slow as long as it lives, for a lost one no more
+than in a step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.multiprocessing as mp
+from agents import World, run
+
+from trainer.checkpoint import restore
+from trainer.checkpoint.neighbour import Neighbours
+from trainer.checkpoint.search import Found, Search
+from trainer.contract import TrainConfig
+from trainer.errors import StorageError, classify
+from trainer.gang import Gang
+
+TIMEOUT_S = 2.0
+LONGER_S = 2 * TIMEOUT_S
+AGENTS_TIMEOUT_S = 4.0
+LATE_S = {"manifest.json": 8.0, "train-00000.bin": 6.0}
+"""Longer than a step's timeout and than what is told; the other rank builds its engine in a part of the first."""
+
+
+def takes_longer() -> None:
+    time.sleep(LONGER_S)
+
+
+def is_killed() -> None:
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freezes() -> None:
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def fails() -> None:
+    raise StorageError("the disk is gone", "nvme1")
+
+
+def chosen(store: Path, rank: int, disk: Callable[[], None], said: Any) -> None:
+    """A rank that looks for a step over real gloo; the second one's disk is as told."""
+    import torch.distributed as dist
+
+    os.environ["LOCAL_RANK"] = "0"
+    meeting = dist.FileStore(str(store), 2)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group("gloo", store=meeting, rank=rank, world_size=2, timeout=timeout)
+    gang = Gang.join(timeout)
+
+    class Slow(Search):
+        def _find(self, shard: Any, manifest: Any) -> Any:
+            if self.gang.rank == 1:
+                disk()
+            return Found(shard, None)  # type: ignore[arg-type]
+
+    shard = SimpleNamespace(rank=rank, file="attempt-0001/zero_pp_rank.pt")
+    manifest: Any = SimpleNamespace(step=5, world_size=2, zero_stage=1, attempt=1, shards=(shard,))
+    begun = time.monotonic()
+    try:
+        tiers: Any = None
+        found = restore._choose([manifest], Slow(gang, tiers, Neighbours(0), 2), (2, 1))
+        said.put((rank, time.monotonic() - begun, found[0].step if found else None))
+    except BaseException as error:
+        said.put((rank, time.monotonic() - begun, classify(error).reason))
+    said.close()
+    said.join_thread()
+    os._exit(0)
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> Iterator[Callable[[Callable[[], None]], dict[int, tuple[float, object]]]]:
+    context = mp.get_context("fork")
+    ranks: list[Any] = []
+
+    def outcomes(disk: Callable[[], None], of: int) -> dict[int, tuple[float, object]]:
+        said = context.Queue()
+        for rank in range(2):
+            ranks.append(context.Process(target=chosen, args=(tmp_path / "store", rank, disk, said)))
+            ranks[-1].start()
+        answers = [said.get(timeout=60) for _ in range(of)]
+        return {rank: (seconds, what) for rank, seconds, what in answers}
+
+    yield outcomes
+    for rank in ranks:
+        rank.kill()
+        rank.join()
+
+
+def test_a_rank_that_fetches_for_longer_than_a_steps_timeout_is_waited_for(two_ranks: Any) -> None:
+    seen = two_ranks(takes_longer, of=2)
+    assert [seen[rank][1] for rank in range(2)] == [5, 5], seen
+    assert min(seconds for seconds, _ in seen.values()) > TIMEOUT_S
+
+
+@pytest.mark.parametrize("disk", [is_killed, freezes])
+def test_a_rank_that_is_lost_while_it_fetches_ends_the_others_within_a_steps_timeout(disk: Any, two_ranks: Any) -> None:
+    seconds, what = two_ranks(disk, of=1)[0]
+    assert what == "peer-lost"
+    assert seconds < 0.5 + TIMEOUT_S + 2
+
+
+def test_a_rank_that_fails_while_it_fetches_says_why_and_the_others_that_it_was_not_they(two_ranks: Any) -> None:
+    seen = two_ranks(fails, of=2)
+    assert (seen[0][1], seen[1][1]) == ("peer-lost", "storage")
+    assert max(seconds for seconds, _ in seen.values()) < TIMEOUT_S
+
+
+def started(port: int, rank: int, config: TrainConfig, said: Any) -> None:
+    from trainer.engine import initialize_distributed
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu"}
+    if rank == 1:
+        time.sleep(LONGER_S)
+    try:
+        initialize_distributed(config)
+        said.put((rank, Gang.join(timedelta(seconds=TIMEOUT_S)).sums([1.0])))
+    except BaseException as error:
+        said.put((rank, repr(error)))
+    said.close()
+    said.join_thread()
+    time.sleep(1)  # the first rank serves the store
+    os._exit(0)
+
+
+def test_a_rank_whose_imports_take_longer_than_a_steps_timeout_is_waited_for(config: TrainConfig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    context = mp.get_context("fork")
+    said = context.Queue()
+    impatient = config.model_copy(update={"collective_timeout_s": TIMEOUT_S})
+    ranks = [context.Process(target=started, args=(port, rank, impatient, said)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    try:
+        assert sorted(said.get(timeout=120) for _ in ranks) == [(0, [2.0]), (1, [2.0])]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+
+
+@pytest.fixture
+def slow_bucket(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """S3 as the ranks see it: whoever asks second for the manifest, or for the first shard, waits."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            name = self.path.rpartition("/")[2].partition("?")[0]
+            asked.append(name)
+            if asked.count(name) == 2:
+                time.sleep(LATE_S.get(name, 0.0))
+            content = (data / name).read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    yield asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_node_whose_data_come_later_than_a_steps_timeout_is_waited_for(
+    world: World, config: TrainConfig, slow_bucket: list[str]
+) -> None:
+    data = config.data.model_copy(update={"stream_from": "s3://sets", "cache_gib": 1.0})
+    world.config = config.model_copy(update={"data": data, "steps": 2, "collective_timeout_s": AGENTS_TIMEOUT_S})
+
+    attempt = run(world, 1)
+
+    assert [agent.returncode for agent in attempt.agents] == [0, 0], attempt.log(0).read_text()
+    waits = [event["what"] for event in attempt.events("ranks_wait")]
+    assert waits[:1] == ["open the data"] and "read the first step's data" in waits, waits
+    assert slow_bucket.count("manifest.json") == 2

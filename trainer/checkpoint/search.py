@@ -1,0 +1,168 @@
+"""Where a rank finds sound copies of the shards that it needs: read, compared, and brought from other nodes."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from trainer.checkpoint.deepspeed_engine import forbidden
+from trainer.checkpoint.files import open_regular, remove
+from trainer.checkpoint.neighbour import Door, Neighbours
+from trainer.checkpoint.room import with_room
+from trainer.checkpoint.tiers import Tier, Tiers
+from trainer.contract import Manifest, Shard
+from trainer.errors import StorageError, lasting
+from trainer.events import emit
+from trainer.gang import Gang
+
+_NOTHING_NEEDED: Any = object()
+_READERS = 8
+"""Files that a rank reads at a time."""
+PAUSES_S = (1.0, 5.0, 15.0)
+"""Between tries to read from the shared tier: an evicted Lustre client is back within seconds."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A shard of this rank and the tier that holds a sound copy."""
+
+    shard: Shard
+    tier: Tier
+    identity: tuple[int, ...] = ()
+    """Of the file whose bytes were compared: a later change of it, or another file in its place, would show."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where a rank looks for sound copies of shards: its node's tier, then the other nodes', then the shared one."""
+
+    gang: Gang
+    tiers: Tiers
+    neighbours: Neighbours
+    attempt: int
+
+    def shards(self, manifest: Manifest) -> list[Found | None]:
+        """One answer for each shard that this rank needs; they are read in parallel, each once."""
+        mine = [shard for shard in needed(manifest, self.gang.rank) if not _common(shard)]
+        common = [shard for shard in needed(manifest, self.gang.rank) if _common(shard)]
+        first, rest = ([*mine, *common], []) if self.gang.first_on_node else (mine, common)
+        what = f"verify or fetch the shards of step {manifest.step}"
+        found = self.gang.together(what, lambda: self._each(first, manifest))
+        # The node's first rank has brought what all its ranks share, where a neighbour had it.
+        return [*found, *self.gang.together(what, lambda: self._each(rest, manifest))]
+
+    def everything(self, manifest: Manifest) -> list[Found | None]:
+        """All shards of all ranks, for the first rank, which reshapes them; the others need none as they are."""
+        everything = list(manifest.shards) if self.gang.first else []
+        what = f"verify all shards of step {manifest.step}"
+        return self.gang.together(what, lambda: self._each(everything, manifest)) or [_NOTHING_NEEDED]
+
+    def _each(self, shards: list[Shard], manifest: Manifest) -> list[Found | None]:
+        if not shards:
+            return []
+        with ThreadPoolExecutor(min(_READERS, len(shards)), thread_name_prefix="checkpoint-read") as readers:
+            return list(readers.map(lambda shard: self._find(shard, manifest), shards))
+
+    def _find(self, shard: Shard, manifest: Manifest) -> Found | None:
+        for tier in self.tiers:
+            pauses_s = PAUSES_S if tier is self.tiers.shared else ()
+            why, identity = look(tier.folder(manifest.step) / shard.file, shard, pauses_s)
+            if not why:
+                return Found(shard, tier, identity)
+            refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+            if tier is self.tiers.local and (fetched := self._fetch(shard, manifest)):
+                return fetched
+        return None
+
+    def _fetch(self, shard: Shard, manifest: Manifest) -> Found | None:
+        """Bring a shard from another node to this one's tier; what stands there and was refused is replaced."""
+        local = self.tiers.local
+        target = local.folder(manifest.step) / shard.file
+        for door in self.neighbours.holding(manifest, shard):
+            try:
+                remove(target)
+                came = self._bring(door, shard, manifest, target)
+            except (OSError, StorageError) as error:
+                emit("neighbour_without_shard", step=manifest.step, node_asked=door.node, why=str(error)[:200])
+                continue
+            why, identity = look(target, shard)
+            if not why:
+                emit("fetched_shard", step=manifest.step, from_node=door.node, file=shard.file, bytes=came)
+                return Found(shard, local, identity)
+        return None
+
+    def _bring(self, door: Door, shard: Shard, manifest: Manifest, target: Path) -> int:
+        """Bytes that came; less than the shard's size where an earlier fetch of it was cut."""
+        came = 0
+
+        def fetch() -> None:
+            nonlocal came
+            came = door.fetch(manifest.step, shard, target)
+
+        with_room(self.tiers.local, shard.size_bytes, self._reclaim(manifest), fetch)
+        return came
+
+    def _reclaim(self, manifest: Manifest) -> Callable[[], list[int]]:
+        return lambda: self.tiers.local.reclaim({manifest.step}, self.attempt, manifest.step)
+
+
+def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
+    """What a rank loads: its own shards and the model states, which all ranks share."""
+    return tuple(shard for shard in manifest.shards if shard.rank == rank or _common(shard))
+
+
+def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
+    """Shards below a step folder that are not sound, with what was seen instead of their digest."""
+    seen = ((shard, look(folder / shard.file, shard)[0]) for shard in manifest.shards)
+    return [(shard, why) for shard, why in seen if why]
+
+
+def look(path: Path, shard: Shard, pauses_s: Sequence[float] = ()) -> tuple[str, tuple[int, ...]]:
+    """Why a copy of a shard is refused (empty when it is sound), and the identity of the file that was read.
+
+    What may pass is waited for: refused for good, the step would be given up for an older one.
+    """
+    for pause_s in (*pauses_s, None):
+        try:
+            return _read(path, shard)
+        except (FileNotFoundError, NotADirectoryError):
+            return "missing", ()
+        except OSError as error:
+            if pause_s is None or lasting(error) or error.errno == errno.EINVAL:
+                return f"unreadable: {error.strerror}", ()
+            time.sleep(pause_s)
+    raise AssertionError("the last try answers")
+
+
+def _read(path: Path, shard: Shard) -> tuple[str, tuple[int, ...]]:
+    with open_regular(path) as file:
+        identity = identity_of(file)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
+        seen = hashlib.file_digest(file, "sha256").hexdigest()
+        if seen != shard.sha256:
+            return seen if (size := path.stat().st_size) == shard.size_bytes else f"{seen}, {size} bytes", ()
+        file.seek(0)
+        return forbidden(file), identity
+
+
+def identity_of(file: BufferedReader) -> tuple[int, ...]:
+    """Of a file and of its content: the kernel sets the last one anew with whatever is done to it."""
+    seen = os.fstat(file.fileno())
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+def refused(tier: Tier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
+    event = "missing_shard" if seen == "missing" else "refused_shard"
+    emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=seen, wanted=wanted)
+
+
+def _common(shard: Shard) -> bool:
+    return shard.file.rpartition("/")[2].startswith("mp_rank_")
