@@ -21,6 +21,11 @@ options:
     type: list
     elements: str
     default: []
+  modules:
+    description: Kernel modules whose version is wanted, of those that the running kernel can load.
+    type: list
+    elements: str
+    default: []
   root:
     description: Folder that stands for the machine's root.
     type: path
@@ -72,10 +77,34 @@ def installer(root: Path) -> str:
     return found[1] if found else ""
 
 
+def module_path(root: Path, kernel: str, name: str) -> Path | None:
+    """The file that modprobe would load for this kernel, by depmod's list; None without one."""
+    folder = root / "lib/modules" / kernel
+    for line in (_read(folder / "modules.dep") + "\n" + _read(folder / "modules.builtin")).splitlines():
+        path = folder / line.partition(":")[0].strip()
+        if path.name.partition(".ko")[0].replace("-", "_") == name:
+            return path
+    return None
+
+
+def archived(root: Path, kernel: str) -> str:
+    """Version of NVIDIA's driver for this kernel as the EKS image keeps it; empty where there is none.
+
+    None of its modules is installed before a boot with a GPU: nvidia-kmod-load.service then takes them from an archive
+    of DKMS (amazon-eks-ami, templates/al2023: install-nvidia-driver.sh, kmod-util), named by kernel unless of several.
+    """
+    for archive in sorted((root / "var/lib/dkms-archive/nvidia-open").glob("*.tar.gz")):
+        found = re.match(r"nvidia-open-([0-9.]+)-(?:kernel(\S+)-[^-]+\.dkms)?", archive.name)
+        if found and found[2] in (None, kernel):
+            return found[1]
+    return ""
+
+
 def main() -> None:
     module = AnsibleModule(
         {
             "packages": {"type": "list", "elements": "str", "default": []},
+            "modules": {"type": "list", "elements": "str", "default": []},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,
@@ -87,15 +116,29 @@ def main() -> None:
             code, out, _ = module.run_command(["rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}\n", name])
             if code == 0:
                 packages[name] = out.splitlines()[0]
+    kernel = os.uname().release
+    modules: dict[str, str] = {}
+    modinfo = module.get_bin_path("modinfo")  # also where PATH lacks sbin
+    for name in module.params["modules"]:
+        path = module_path(root, kernel, name)
+        if path is not None:
+            # Of a module without a version, the sum of its source.
+            for field in ("version", "srcversion") if modinfo else ():
+                _, out, _ = module.run_command([modinfo, "-F", field, str(path)])
+                modules[name] = modules.get(name) or out.strip()
+            modules.setdefault(name, "")
+        elif name == "nvidia" and archived(root, kernel):
+            modules[name] = archived(root, kernel)
     facts = {
         "system": system(root),
-        "kernel": os.uname().release,
+        "kernel": kernel,
         "dnf": shutil.which("dnf") is not None,
         "systemd": (root / "run/systemd/system").is_dir(),
         "devices": devices(root),
         "driver": driver(root),
         "efa_installer": installer(root),
         "packages": packages,
+        "modules": modules,
     }
     module.exit_json(changed=False, ansible_facts={"machine": facts})
 

@@ -1,20 +1,24 @@
 """Ansible connection by SSM SendCommand: no open port, no key pair, nothing to install on the controlling side.
 
 Files, and the modules that Ansible pipes in, travel through the state bucket by presigned URL, since a command's text
-is limited to about 100 kB.
+is limited to about 100 kB. So does what a command prints, when it is long: SSM keeps the first 24,000 characters of it
+(API reference of GetCommandInvocation), and the cut half of a module's answer means nothing.
 """
 
 from __future__ import annotations
 
 import shlex
+import tempfile
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import boto3
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.connection import ConnectionBase
-from botocore.config import Config
+
+from infra.account import s3_config
 
 DOCUMENTATION = """
 name: ssm_command
@@ -48,8 +52,25 @@ options:
 _FETCH = "import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])"
 _SEND = (
     "import sys, urllib.request; body = open(sys.argv[2], 'rb').read(); "
-    "urllib.request.urlopen(urllib.request.Request(sys.argv[1], data=body, method='PUT'))"
+    # Without a type of its own, urllib calls it a form.
+    "headers = {'Content-Type': 'application/octet-stream'}; "
+    "urllib.request.urlopen(urllib.request.Request(sys.argv[1], data=body, headers=headers, method='PUT'))"
 )
+_SAID = "\nbivouac-stdout "
+"""Ends every answer; then `whole`, or the file on the instance that holds what is too long for SSM."""
+_WHOLE = "whole"
+_SHORT_BYTES = 20_000
+_ANSWERING = """out=$(mktemp) || exit 1
+(
+%s
+) > "$out"
+code=$?
+kept=$out
+if [ "$(wc -c < "$out")" -le %d ]; then cat "$out"; rm -f "$out"; kept=whole; fi
+printf '\\nbivouac-stdout %%s\\n' "$kept"
+exit $code
+"""
+"""Runs a command and says whether what it printed is all there."""
 _PENDING = ("Pending", "InProgress", "Delayed", "Cancelling")
 
 
@@ -61,7 +82,7 @@ class Connection(ConnectionBase):
         if not self._connected:
             session = boto3.Session(region_name=self.get_option("region"))
             self._ssm = session.client("ssm")
-            self._s3 = session.client("s3", config=Config(signature_version="s3v4"))
+            self._s3 = session.client("s3", config=s3_config())
             self._connected = True
         return self
 
@@ -79,18 +100,40 @@ class Connection(ConnectionBase):
             url = self._s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=600)
             fetch = shlex.join(["python3", "-c", _FETCH, url])
             return self._run(
-                f'umask 077; given=$(mktemp) && {fetch} "$given" && {{ {cmd} ; }} < "$given"; '
-                'code=$?; rm -f "$given"; exit $code'
+                f'given=$(mktemp) && {fetch} "$given" && {{ {cmd} ; }} < "$given"; code=$?; rm -f "$given"; exit $code'
             )
         finally:
             self._s3.delete_object(Bucket=bucket, Key=key)
 
     def _run(self, cmd: str) -> tuple[int, bytes, bytes]:
+        """Exit code, output whole, and errors, of which SSM keeps 8,000 characters.
+
+        Raises `AnsibleError` when the answer was cut or lost on its way.
+        """
+        answer = self._invoke(_ANSWERING % (cmd, _SHORT_BYTES))
+        code, error = answer["ResponseCode"], answer["StandardErrorContent"]
+        out, _, kept = answer["StandardOutputContent"].rpartition(_SAID)
+        kept = kept.strip()
+        if kept == _WHOLE:
+            return code, out.encode(), error.encode()
+        if not kept.startswith("/"):
+            raise AnsibleError(
+                f"the answer of a command on {self.get_option('instance')} did not come whole (seen: exit code {code}, "
+                f"{len(answer['StandardOutputContent'])} characters without an end; {error.strip()[-500:]}; "
+                "cure: the same command bakes again, on a new builder; if it stays, see the disk of the builder)"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            fetched = Path(folder) / "stdout"
+            self.fetch_file(kept, str(fetched))
+            self._run(shlex.join(["rm", "-f", kept]))
+            return code, fetched.read_bytes(), error.encode()
+
+    def _invoke(self, script: str) -> dict[str, Any]:
         instance = self.get_option("instance")
         sent = self._ssm.send_command(
             InstanceIds=[instance],
             DocumentName="AWS-RunShellScript",
-            Parameters={"commands": [cmd], "executionTimeout": [str(self.get_option("timeout"))]},
+            Parameters={"commands": [script], "executionTimeout": [str(self.get_option("timeout"))]},
         )
         command, pause = sent["Command"]["CommandId"], 0.02
         while True:
@@ -104,11 +147,7 @@ class Connection(ConnectionBase):
                 break
         if answer["Status"] in ("TimedOut", "Cancelled", "Undeliverable"):
             raise AnsibleConnectionFailure(f"command on {instance}: {answer['Status']}")
-        return (
-            answer["ResponseCode"],
-            answer["StandardOutputContent"].encode(),
-            answer["StandardErrorContent"].encode(),
-        )
+        return dict(answer)
 
     def put_file(self, in_path: str, out_path: str) -> None:
         super().put_file(in_path, out_path)
