@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,7 +13,19 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    LoginError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    RefreshWithMFAUnsupportedError,
+    SSOError,
+    TokenRetrievalError,
+)
 from botocore.loaders import create_loader
 from botocore.session import get_session
 from botocore.signers import RequestSigner
@@ -22,10 +36,24 @@ TOKEN_PREFIX = "k8s-aws-v1."
 TOKEN_SECONDS = 60
 """Validity of the presigned URL; EKS itself lets a token live 15 minutes."""
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
+THROTTLED = r"Throttl|RequestLimitExceeded|TooManyRequests|SlowDown"
+SERVER = r"InternalFailure|InternalError|ServiceUnavailable|ServerException"
+"""Codes, as regular expressions, of refusals that pass by themselves."""
+_REFUSED = (
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "InvalidSignatureException",
+)
+"""Of one fault, by service; EC2 says `AuthFailure`, as it does of other things."""
+_ABSENT = (NoCredentialsError, PartialCredentialsError, ProfileNotFound, NoAuthTokenError)
+_LAPSED = (SSOError, LoginError, TokenRetrievalError, CredentialRetrievalError, RefreshWithMFAUnsupportedError)
+_BUSY = re.compile(rf"{THROTTLED}|{SERVER}|Unavailable$|RequestTimeout|ResourceContention|ScalingActivityInProgress")
+"""The last two are Auto Scaling's, documented for TerminateInstanceInAutoScalingGroup."""
+_RENEW = "renew them (for instance `aws sso login`) and run the same command again: it continues"
 RETRY_AFTER = timedelta(seconds=30)
 _RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
-_SIGNED = {"s3": Config(signature_version="s3v4")}
-"""Presigned requests would else have version 2 in some regions, which S3 no longer takes for new buckets."""
 
 
 _READS = ("Get", "List", "Describe", "Head", "Assume", "BatchGet", "BatchCheck", "Select", "Simulate", "Lookup")
@@ -37,6 +65,20 @@ _LEASE_TRIES = 2
 @cache
 def _models() -> Any:
     return create_loader()
+
+
+def s3_config() -> Config:
+    """How every client of S3 addresses and signs: at AWS `<bucket>.s3.<region>.amazonaws.com`, version 4.
+
+    By itself botocore presigns for the global endpoint, also where its requests go to the region's: outside us-east-1
+    that one redirects as long as a bucket is new, which breaks the signature, and for a region opened after March 2019
+    it answers 400 (S3 User Guide, UsingRouting). Version 2 is no longer taken for new buckets.
+
+    An endpoint that the environment names gets its buckets in the path: names below it need not resolve.
+    """
+    own = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    where = {"addressing_style": "path" if own else "virtual", "us_east_1_regional_endpoint": "regional"}
+    return Config(signature_version="s3v4", s3=where)
 
 
 class Account:
@@ -56,7 +98,7 @@ class Account:
     def client(self, service: str) -> Any:
         with self._lock:
             if service not in self._clients:
-                config = _RETRIES.merge(_SIGNED.get(service, Config()))
+                config = _RETRIES.merge(s3_config()) if service == "s3" else _RETRIES
                 made = self._clients[service] = self.session.client(service, config=config)
                 made.meta.events.register("before-send", self._before_send)
             return self._clients[service]
@@ -72,7 +114,7 @@ class Account:
             retries={"mode": "standard", "total_max_attempts": _LEASE_TRIES}, connect_timeout=connect, read_timeout=read
         )
         with self._lock:
-            return self.session.client("s3", config=_SIGNED["s3"].merge(quick))
+            return self.session.client("s3", config=s3_config().merge(quick))
 
     def _before_send(self, event_name: str, request: Any, **_: Any) -> None:
         """A process that was stopped wakes up anywhere, also between a look at its lease and the call behind it."""
@@ -82,15 +124,19 @@ class Account:
             self.guard()
 
     def identity(self) -> dict[str, str]:
-        """`Account` and `Arn` of the credentials. Raises `UserError` when there are none or they are expired."""
+        """`Account` and `Arn` of the credentials.
+
+        Raises `UserError` when there are none, they are refused or expired, and where nothing of AWS can be reached:
+        who can do without asks for that.
+        """
         try:
             answer = self.client("sts").get_caller_identity()
         except ClientError as error:
-            cure = "renew them (for instance `aws sso login`) and run the same command again: it continues"
-            raise UserError("AWS refuses the credentials", seen=error.response["Error"]["Code"], cure=cure) from error
+            raise refused_credentials(error.response["Error"]["Code"]) from error
         except BotoCoreError as error:
-            cure = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            raise UserError("AWS cannot be reached or there are no credentials", seen=str(error), cure=cure) from error
+            cure = "check network, proxy and AWS_ENDPOINT_URL, and run the same command again"
+            unreached = UserError("AWS cannot be reached", seen=str(error), cure=cure)
+            raise without_credentials(error) or unreached from error
         return {"Account": answer["Account"], "Arn": answer["Arn"]}
 
     def principal(self, arn: str) -> str | None:
@@ -147,16 +193,40 @@ def explained(error: Exception) -> BivouacError:
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         if code in EXPIRED:
-            cure = "renew them (for instance `aws sso login`) and run the same command again: it continues"
-            return UserError("the AWS credentials have expired", seen=code, cure=cure)
+            return UserError("the AWS credentials have expired", seen=code, cure=_RENEW)
+        seen = f"{code}: {error.response.get('Error', {}).get('Message', '')}"
+        if code in _REFUSED or (code == "AuthFailure" and "credentials" in seen):
+            return refused_credentials(seen)
+        if _BUSY.search(code):
+            cure = "run the same command again: it continues"
+            return TemporaryError(f"AWS takes no {error.operation_name} now", seen=seen, delay=RETRY_AFTER, cure=cure)
         return PermanentError(
             f"AWS refused {error.operation_name}",
-            seen=f"{code}: {error.response.get('Error', {}).get('Message', '')}",
+            seen=seen,
             cure="allow it or mend the cause, and run the same command again: it continues",
         )
-    return TemporaryError(
+    unreached = TemporaryError(
         "AWS or the cluster cannot be reached, or refuses",
         seen=str(error),
         delay=RETRY_AFTER,
         cure="check network, endpoint and credentials, and run the same command again: it continues",
     )
+    return without_credentials(error) or unreached
+
+
+def refused_credentials(seen: str) -> UserError:
+    """Of credentials that AWS does not take: unknown, deleted, or signed with another secret."""
+    return UserError("AWS refuses the credentials", seen=seen, cure=_RENEW)
+
+
+def without_credentials(error: Exception) -> UserError | None:
+    """For an error of botocore's that says that nothing could be signed; None for any other.
+
+    Another try finds no credentials either: whoever runs the command must set or renew them.
+    """
+    if isinstance(error, _ABSENT):
+        cure = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        return UserError("there are no AWS credentials, or only half of them", seen=str(error), cure=cure)
+    if isinstance(error, _LAPSED):
+        return UserError("the AWS credentials cannot be renewed", seen=str(error), cure=_RENEW)
+    return None

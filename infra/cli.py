@@ -256,7 +256,7 @@ def doctor() -> None:
     from infra import target
 
     table, fit = target.diagnose()
-    console.print(table)
+    table.show(console)
     raise typer.Exit(0 if fit else 1)
 
 

@@ -37,7 +37,9 @@ class Kind(StrEnum):
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
     ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes
-    ATTEMPT_ENDED = "attempt.ended"  # attempt, failure, detail, step, committed_step
+    ATTEMPT_ENDED = (
+        "attempt.ended"  # attempt, failure, detail, step, committed_step, dead_nodes, first_failed, instances
+    )
     CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
     CHECKPOINT_RESTORED = "checkpoint.restored"  # attempt, step, tier
     DECISION = "decision"  # action, why
@@ -45,6 +47,7 @@ class Kind(StrEnum):
     RELAUNCHED = "relaunched"  # version, diff, digest, who, committed_step, bake
     TRAINING_FINISHED = "training.finished"  # outcome, why, step, committed_step
     ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes
+    ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here), of (the spec's), released (None: asked for)
     ARCHIVE_FAILED = "archive.failed"  # error
     NODES_AT_ZERO = "nodes.at-zero"  # group
     ABANDONED = "abandoned"  # before a teardown removes anything although no archive is verified
@@ -72,6 +75,10 @@ class CampaignState(BaseModel):
     running_stage: Stage | None = None
     attempts: tuple[dict[str, Any], ...] = ()
     """One per launch: attempt, committed_step at launch, and after its end failure, detail, step."""
+    ran: bool = False
+    """An attempt has come to train: the image of the bake made what is on the shared tier."""
+    bake_again: bool = False
+    """The launch failed and no attempt ever ran: the code may be at fault, and mended since."""
     repairs: tuple[datetime, ...] = ()
     hold: dict[str, Any] | None = None
     """While the warm cluster waits for a relaunch: the data of HELD, and `since`."""
@@ -81,6 +88,8 @@ class CampaignState(BaseModel):
     """Newest attempt when a person last relaunched: failures up to it count no more."""
     gpu_nodes_up: bool = False
     """As far as the record tells: asked for by preflight, not yet at zero."""
+    archives_on: tuple[int, int] | None = None
+    """While the archive runs on some of the gang's nodes: (these, the spec's)."""
     outcome: str | None = None
     committed_at_finish: int | None = None
     """Newest checkpoint on the shared tier when training ended; -1: there is nothing to archive."""
@@ -127,8 +136,11 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             if stage is Stage.PREFLIGHT:
                 change["gpu_nodes_up"] = True
         case Kind.STAGE_FINISHED:
-            done = state.finished_stages | {Stage(data["stage"]): data.get("outputs", {})}
+            stage = Stage(data["stage"])
+            done = state.finished_stages | {stage: data.get("outputs", {})}
             change = {"running_stage": None, "finished_stages": done}
+            if stage is Stage.BAKE:
+                change["bake_again"] = False
         case Kind.STAGE_FAILED:
             change = {"running_stage": None}
             if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
@@ -136,6 +148,8 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.ATTEMPT_LAUNCHED:
             # What is trained from now on, nobody has given up.
             change = {"attempts": (*state.attempts, {**data, "launched_at": event.at}), "abandoned": False}
+        case Kind.ATTEMPT_RUNNING:
+            change = {"ran": True}
         case Kind.ATTEMPT_ENDED:
             ended = tuple(
                 {**a, **data, "ended_at": event.at} if a["attempt"] == data["attempt"] else a for a in state.attempts
@@ -150,11 +164,13 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.RELAUNCHED:
             change = _relaunched(state, data)
         case Kind.NODES_AT_ZERO:
-            change = {"gpu_nodes_up": False, "closed": state.outcome is not None}
+            change = {"gpu_nodes_up": False, "closed": state.outcome is not None, "archives_on": None}
             if state.outcome is None:
                 # Given back before training had ended: those that come instead have proven nothing yet.
                 kept = {k: v for k, v in state.finished_stages.items() if k != Stage.PREFLIGHT}
-                change["finished_stages"] = kept
+                change |= {"finished_stages": kept, "bake_again": not state.ran}
+        case Kind.ARCHIVE_BEGUN:
+            change = {"closed": False, "gpu_nodes_up": True, "archives_on": (data["nodes"], data["of"])}
         case Kind.ARCHIVE_VERIFIED:
             change = {"archive": data}
         case Kind.ABANDONED:

@@ -99,6 +99,10 @@ class Facts(_Frozen):
     """Account of the credentials at hand; None: not looked up."""
     zones: tuple[Zone, ...] | None = None
     """Of the region; None: not looked up."""
+    sold: dict[str, tuple[str, ...]] | None = None
+    """Instance type of the nodes -> zones of the region in which EC2 offers it; None: not looked up."""
+    reservation: Refused | None = None
+    """Why the reservation that the spec names does not hold its nodes; None: it does, or was not looked up."""
     base: Refused | None = None
     """Why the registry's base image will not do; None: it does, or was not looked up."""
 

@@ -115,7 +115,9 @@ class Encryption(Section):
     customer_key: bool = False
     """True: a key of the account's own, for buckets, file system, volumes, and the cluster's secrets."""
     key_arn: Annotated[str, Field(pattern=r"^arn:aws:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+$")] | None = None
-    """A key that is there already; its policy must let the account's roles use it, as the foundation's own does.
+    """A key that is there already, of this account and region. From then on it encrypts the buckets, which are every
+    campaign's: its policy must leave the account's roles to IAM, and let in the service-linked roles of Auto Scaling
+    and FSx and the logs, as the foundation's own does (`infra/components/key.py`). Nothing here changes that policy.
     None: the foundation makes one, and keeps it: what is archived under a key needs it for ever."""
 
 
@@ -133,6 +135,8 @@ class Addons(Section):
     """kube-prometheus-stack in the cluster, without storage of its own: it ends with the campaign."""
     kueue: bool = False
     """Queues and quotas for jobs of your own beside the gang; the gang itself never queues."""
+    mpi_operator: bool = False
+    """Takes MPIJobs of your own in the campaign's namespace (nccl-tests, say); the gang itself is a JobSet."""
     image_mirror: Annotated[str, Field(pattern=r"^[a-z0-9.:-]+(/[a-z0-9._-]+)*$")] | None = None
-    """Registry (and path) that holds the charts' images under their own names, as
+    """Registry (and path) that holds the images of charts and operators under their own names, as
     `123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror`; what nodes without a way out pull from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict
 
-from infra.errors import LeaseHeld, LeaseLost
+from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.identity import Holder
 from infra.objects import is_missing, is_precondition_failure
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("record")
 _RACES = 5
+_SHORTEST_S, _LONGEST_S = 8.0, 3600.0
+"""Below, one hung socket loses the lease (see `Lease`); above, a campaign waits too long for a driver that is gone."""
 
 
 class Lapse(BaseModel):
@@ -55,6 +58,21 @@ class Found(NamedTuple):
 _LAPSED_KEPT = 8
 
 
+def lease_ttl(typed: str) -> timedelta:
+    """Of a lease, from its seconds as a person wrote them. Raises `UserError` for what no lease can have."""
+    try:
+        seconds = float(typed)
+    except ValueError:
+        seconds = math.nan
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:  # false also of what is no number
+        raise UserError(
+            "BIVOUAC_LEASE_SECONDS is no life of a lease",
+            seen=repr(typed),
+            cure=f"set a number from {_SHORTEST_S:g} to {_LONGEST_S:g}, or unset it: 30 will do where S3 is near",
+        )
+    return timedelta(seconds=seconds)
+
+
 class Lease:
     """The right to mutate, for one holder at a time: taken, renewed and given back by conditional write.
 
@@ -63,7 +81,8 @@ class Lease:
 
     It is renewed every `ttl`/5; a renewal that failed is begun again after `ttl`/20. With a client of two tries, each
     of `ttl`/3 (`Account.lease_client`), one socket may hang to its end and the second try still has its whole time
-    (`ttl`/5 + 2 `ttl`/3, and a second between them) for any `ttl` of 8 s or more; so has an S3 that answers so late.
+    (`ttl`/5 + 2 `ttl`/3, and a second between them) for any `ttl` of 8 s or more (`lease_ttl` takes none below); so has
+    an S3 that answers so late.
     """
 
     def __init__(self, store: CampaignStore, role: str, ttl: timedelta, holder: Holder, s3: Any) -> None:

@@ -23,7 +23,7 @@ def spent(
     """
     total = Decimal(str(live["spent_usd"])) if live is not None else Decimal(0)
     at = datetime.fromisoformat(live["at"]) if live is not None else None
-    base = up = False
+    base, up = False, Decimal(0)
     for event in sorted(events, key=lambda event: (event.at, event.writer, event.sequence)):
         if at is not None and event.at > at:
             total += _between(at, event.at, base_usd_per_hour * base + nodes_usd_per_hour * up)
@@ -43,23 +43,28 @@ def rate(
         return Decimal(0)
     if not state.gpu_nodes_up:
         return base_usd_per_hour
+    if state.archives_on is not None:
+        nodes, of = state.archives_on
+        return base_usd_per_hour + nodes_usd_per_hour * nodes / of
     if live is not None:
         return Decimal(str(live["usd_per_hour"]))
     return base_usd_per_hour + nodes_usd_per_hour
 
 
-def _after(event: Event, base: bool, up: bool) -> tuple[bool, bool]:
-    """Whether the campaign's stack and its GPU nodes bill after this event."""
+def _after(event: Event, base: bool, up: Decimal) -> tuple[bool, Decimal]:
+    """Whether the campaign's stack bills after this event, and what part of its GPU nodes does."""
     stage = event.data.get("stage")
     match event.kind:
         case Kind.STAGE_STARTED if stage not in (Stage.CERTIFY, Stage.REPORT):
-            return True, up or stage == Stage.PREFLIGHT
+            return True, Decimal(1) if stage == Stage.PREFLIGHT else up
         case Kind.STAGE_FINISHED if stage == Stage.TEARDOWN:
-            return False, False
+            return False, Decimal(0)
         case Kind.STAGE_FAILED if stage == Stage.PREFLIGHT and not event.data.get("cut_off"):
-            return base, False
+            return base, Decimal(0)
+        case Kind.ARCHIVE_BEGUN:
+            return base, Decimal(event.data["nodes"]) / event.data["of"]
         case Kind.NODES_AT_ZERO:
-            return base, False
+            return base, Decimal(0)
     return base, up
 
 

@@ -11,11 +11,14 @@ FOUNDATION_STACK = "foundation"
 FOUNDATION_PREFIX = "bivouac-"
 """With which the names of the foundation's buckets begin."""
 REPOSITORY = "bivouac/trainer"
-WORKSHOP, WORKSHOP_GUARD = "bivouac_workshop", "bivouac_workshop_guard"
+WORKSHOP = "bivouac_workshop"
 """Where images are baked. Underscores: no campaign's name can have them, so none collides."""
 
 NAMESPACE = "campaign"
 PRIORITY_CLASS = "bivouac-training"
+STEWARD_PRIORITY_CLASS = "system-cluster-critical"
+"""That of add-ons, so that a node short of memory does not end the steward first. Kubernetes allows it in every
+namespace; only clusters whose quota admission limits it ask for a quota, and EKS's does not."""
 SHARED_CLAIM = "shared"
 """The claim on FSx; sub-path `data` is read at /data, sub-path `checkpoints` is the shared tier."""
 DATA_FOLDER = "data"
@@ -45,6 +48,8 @@ LOCAL_CHECKPOINTS_HOST_PATH = f"{LOCAL_DISK}/bivouac"
 CAMPAIGN_TAG = "bivouac:campaign"
 OWNER_TAG = "bivouac:owner"
 EXPIRES_TAG = "bivouac:expires"
+REGION_TAG = "bivouac:region"
+"""Of a campaign's things: roles and policies are listed alike in every region, and their names do not tell it."""
 FOUNDATION_TAG = "bivouac:foundation"
 ROLE_TAG, BUILDER = "bivouac:role", "builder"
 INPUTS_TAG, MANIFEST_TAG = "bivouac:inputs", "bivouac:manifest"
@@ -68,6 +73,16 @@ class Buckets:
 
 def buckets(account: str, region: str) -> Buckets:
     return Buckets(*(f"bivouac-{kind}-{account}-{region}" for kind in ("state", "data", "archive")))
+
+
+def workshop_role(region: str) -> str:
+    """Of builders, and their instance profile; IAM's names hold for all regions, the workshop is one of each."""
+    return f"{WORKSHOP}_{region}"
+
+
+def workshop_guard(region: str) -> str:
+    """The role that ends builders."""
+    return f"{WORKSHOP}_guard_{region}"
 
 
 def registry_host(account: str, region: str) -> str:

@@ -12,6 +12,8 @@ from infra.spec import Capacity, Nodes
 
 OPEN = "open"
 """As a reservation: every open one that matches the nodes."""
+RESERVATIONS_ONLY = "capacity-reservations-only"
+"""EC2's word for: start in a reservation or not at all."""
 LARGEST_BLOCK = 64
 """Instances in one capacity block."""
 SCALE_DOWN = timedelta(minutes=40)
@@ -20,6 +22,12 @@ https://docs.aws.amazon.com/eks/latest/userguide/capacity-blocks-mng.html"""
 _ID = re.compile(r"^cr-[0-9a-f]{8,17}$")
 _GROUP = re.compile(r"^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/[A-Za-z0-9_.-]+$")
 RESERVED = (Capacity.RESERVATION, Capacity.CAPACITY_BLOCK)
+
+
+def own_reservation(nodes: Nodes) -> str | None:
+    """Id of the one reservation that the nodes are bought by; None for a group, for `open`, and for all else."""
+    named = nodes.reservation_id or ""
+    return named if nodes.capacity is Capacity.RESERVATION and named.startswith("cr-") else None
 
 
 def quota_holds(count: int, item: InstanceType, vcpus: int) -> bool:

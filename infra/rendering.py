@@ -7,16 +7,14 @@ from datetime import UTC, timedelta
 from decimal import Decimal
 from pathlib import Path
 
-from rich import box
-from rich.console import Console, Group
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from infra import duration
 from infra.checks import Finding, Level
 from infra.estimates.figure import Figure, cents
 from infra.plan import Plan
+from infra.tables import Listing
 
 _STYLE = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 
@@ -50,31 +48,35 @@ def print_plan(console: Console, plan: Plan) -> None:
         ),
         soft_wrap=True,
     )
-    console.print(Group(*(Padding(table, (1, 0, 0, 0)) for table in _plan_tables(plan))))
+    for table in _plan_tables(plan):
+        console.print()
+        table.show(console)
     console.print(Text("Cost and clock are AWS's; a rehearsal spends nothing and goes faster.", "dim"))
 
 
-def _plan_tables(plan: Plan) -> Iterable[Table]:
+def _plan_tables(plan: Plan) -> Iterable[Listing]:
     yield _figures("Work", plan.work)
-    clock = _table("Clock", "stage", ">time", "formula")
+    clock = Listing("stage", ">time", "~formula", title="Clock", ruled=True)
     for stage in plan.clock:
-        clock.add_row(stage.stage, _seconds(stage.seconds), stage.formula)
+        clock.row(stage.stage, _seconds(stage.seconds), stage.formula)
     clock.add_section()
-    clock.add_row("all stages", _seconds(plan.totals.clock.value), "", style="bold")
-    clock.add_row("until archived", _seconds(plan.totals.gpu_clock.value), f"deadline {duration.text(plan.deadline)}")
+    clock.row("all stages", _seconds(plan.totals.clock.value), "", style="bold")
+    clock.row("until archived", _seconds(plan.totals.gpu_clock.value), f"deadline {duration.text(plan.deadline)}")
     if plan.block is not None:
         for what, moment, why in (
             ("train until", plan.block.train_until, "nodes until - one interval - archive"),
             ("nodes until", plan.block.nodes_until, "the block's end - 40 min: EKS takes them away then"),
             ("block ends", plan.block.ends, "spec: nodes.block_end"),
         ):
-            clock.add_row(what, f"{moment.astimezone(UTC):%m-%d %H:%M}Z", why)
+            clock.row(what, f"{moment.astimezone(UTC):%m-%d %H:%M}Z", why)
     yield clock
     yield _cost(plan)
-    tiers = _table("Checkpoint tiers", "tier", "where", ">one", ">keep", ">needed", ">of", "formula")
+    tiers = Listing(
+        "tier", "~where", ">one", ">keep", ">needed", ">of", "~formula", title="Checkpoint tiers", ruled=True
+    )
     for tier in plan.tiers:
         room = _bytes(tier.capacity_bytes) if tier.capacity_bytes is not None else ""
-        tiers.add_row(
+        tiers.row(
             tier.name,
             tier.where,
             _bytes(tier.checkpoint_bytes),
@@ -87,33 +89,24 @@ def _plan_tables(plan: Plan) -> Iterable[Table]:
     yield _figures("Checkpoint cadence", plan.cadence)
 
 
-def _cost(plan: Plan) -> Table:
-    table = _table("Cost", "what", ">USD", "formula")
+def _cost(plan: Plan) -> Listing:
+    table = Listing("what", ">USD", "~formula", title="Cost", ruled=True)
     for line in plan.cost:
-        table.add_row(line.name, f"{line.usd:,}" if line.priced else "unknown", line.formula)
+        table.row(line.name, f"{line.usd:,}" if line.priced else "unknown", line.formula)
     table.add_section()
     totals = plan.totals
-    table.add_row("planned", f"{cents(totals.usd.value):,}", f"prices as of {plan.prices_as_of}", style="bold")
-    table.add_row("budget", f"{cents(plan.budget_usd):,}", "spec: money.budget_usd")
+    table.row("planned", f"{cents(totals.usd.value):,}", f"prices as of {plan.prices_as_of}", style="bold")
+    table.row("budget", f"{cents(plan.budget_usd):,}", "spec: money.budget_usd")
     for figure in (totals.usd_per_hour, totals.usd_per_hour_idle):
-        table.add_row(figure.name, f"{cents(figure.value):,}/h", figure.formula)
-    table.add_row("at the deadline", f"{cents(totals.usd_at_deadline.value):,}", totals.usd_at_deadline.formula)
+        table.row(figure.name, f"{cents(figure.value):,}/h", figure.formula)
+    table.row("at the deadline", f"{cents(totals.usd_at_deadline.value):,}", totals.usd_at_deadline.formula)
     return table
 
 
-def _figures(title: str, figures: tuple[Figure, ...]) -> Table:
-    table = _table(title, "figure", ">value", "unit", "formula")
+def _figures(title: str, figures: tuple[Figure, ...]) -> Listing:
+    table = Listing("figure", ">value", "unit", "~formula", title=title, ruled=True)
     for item in figures:
-        table.add_row(item.name, f"{item.value:,f}", item.unit, item.formula)
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    """A column whose name starts with `>` is right-aligned."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
+        table.row(item.name, f"{item.value:,f}", item.unit, item.formula)
     return table
 
 

@@ -57,7 +57,7 @@ class Money(Section):
     """From the first provision: then the GPU node group is set to zero by AWS itself."""
     alarm_email: str | None = None
     alarm_topic_arn: Annotated[str, Field(pattern=r"^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$")] | None = None
-    """An SNS topic to alarm besides the campaign's own (a chat, a pager); its policy must let AWS Budgets publish."""
+    """An SNS topic to alarm instead of the campaign's own: its policy must let AWS Budgets publish"""
     freeze_roles: tuple[Annotated[str, Field(pattern=r"^[\w+=,.@-]{1,64}$")], ...] = ()
     """IAM roles (names, without path) that may buy no more once AWS counts the budget as spent: a CI's role, say. They
     may still tear down; a person, or the campaign's own teardown, lifts it."""
@@ -169,25 +169,37 @@ class Training(Section):
     step_seconds_estimate: float = Field(default=1.0, gt=0)
     """For plan only: until a measurement replaces it."""
     collective_timeout_s: float = Field(default=30.0, gt=0)
+    """How long a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Not for
+    opening data or fetching a checkpoint: there a slow rank is waited for while it lives, up to the startup timeout."""
+
+
+LIMITS_WINDOW = timedelta(hours=24)
+"""A limit of `recovery` per failure class holds for any so long."""
 
 
 class Recovery(Section):
-    """Budgets per failure class and the rules above them."""
+    """Limits per failure class and the rules above them. A limit breaks a loop: it is no allowance for the campaign's
+    life, during which node losses are expected, one per `node_mtbf_hours` and node."""
 
     attempts_without_progress: int = Field(default=3, ge=1)
-    """Stop after so many attempts without a newer committed checkpoint."""
+    """Stop after so many attempts in a row without a newer committed checkpoint."""
     process_restarts: int = Field(default=10, ge=0)
+    """Attempts that may end within any 24 hours for anything but a lost node and what holds (process, storage, hang,
+    start, interruption); one more stops."""
     node_replacements: int = Field(default=5, ge=0)
+    """Attempts that may end within any 24 hours by the loss of a node; one more stops. `check` says what
+    `node_mtbf_hours` makes it need."""
     repairs_per_hour: int = Field(default=10, ge=0)
-    """Circuit breaker against our own repairs."""
+    """Circuit breaker against our own repairs: nodes replaced within any hour; one more stops."""
     heartbeat_timeout: Duration = timedelta(seconds=30)
     """A pod whose `/status` has been silent so long is suspected; suspicion is confirmed by a second source."""
     hang_timeout: Duration = timedelta(minutes=10)
     """No finished step for so long, outside of starting and saving, is a hang."""
     startup_timeout: Duration = timedelta(minutes=20)
+    """From a gang's launch to its first step; in preflight to the moment when its containers run (first image pull)."""
     capacity_timeout: Duration = timedelta(minutes=30)
     node_mtbf_hours: float = Field(default=2000.0, gt=0)
-    """Estimate of one node's mean time between failures; the cadence is derived from it."""
+    """Estimate of one node's mean time between failures; the cadence is derived from it, and what the limits need."""
 
 
 class Preflight(Section):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -39,6 +40,11 @@ class CampaignStore:
         self._sequence: int | None = None
         self._cache: dict[str, Event] = {}
 
+    @property
+    def region(self) -> str:
+        """Where the record lies, and all that is the campaign's."""
+        return str(self.s3.meta.region_name)
+
     def append(self, kind: Kind, **data: Any) -> Event:
         """Write the next event of this writer; an event is never overwritten."""
         with self._lock:
@@ -66,11 +72,13 @@ class CampaignStore:
     def state(self) -> CampaignState:
         return fold(self.events())
 
-    def put_if_absent(self, key: str, body: bytes) -> bool:
+    def put_if_absent(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
         """Whether what lies there now is ours: written first by us, also where only the answer was lost."""
         for attempt in range(_RACES):
             try:
-                self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
+                self.s3.put_object(
+                    Bucket=self.bucket, Key=key, Body=body, Metadata=dict(metadata or {}), IfNoneMatch="*"
+                )
             except ClientError as error:
                 if not is_precondition_failure(error):
                     raise
@@ -101,10 +109,19 @@ class CampaignStore:
     def keys(self, name: str) -> list[str]:
         return self._keys(f"{self.prefix}/{name}")
 
+    def folders(self, name: str) -> list[str]:
+        """Names of the folders right below this one, whatever number of objects they hold."""
+        above = f"{self.prefix}/{name}"
+        found = self._listed("CommonPrefixes", Prefix=above, Delimiter="/")
+        return [item["Prefix"].removeprefix(above).rstrip("/") for item in found]
+
     def _keys(self, prefix: str) -> list[str]:
-        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        return [item["Key"] for item in self._listed("Contents", Prefix=prefix)]
+
+    def _listed(self, what: str, **wanted: str) -> list[dict[str, Any]]:
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **wanted)
         try:
-            return [item["Key"] for page in pages for item in page.get("Contents", ())]
+            return [item for page in pages for item in page.get(what, ())]
         except ClientError as error:
             if is_missing(error):
                 return []

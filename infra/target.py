@@ -13,9 +13,8 @@ from infra.facts import Grounds
 from infra.folders import cache_root
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from infra.spec import Spec
+    from infra.tables import Listing
 
 _INSIDE = "BIVOUAC_SITE"
 
@@ -106,7 +105,7 @@ def grounds(spec: Spec) -> Grounds:
     return Grounds(hardware=real, claims=real, public_registries=real, driver_outside=real)
 
 
-def diagnose() -> tuple[Table, bool]:
+def diagnose() -> tuple[Listing, bool]:
     """What a rehearsal needs of this machine, and whether all of it is here."""
     from infra.rehearsal import doctor
 

@@ -1,4 +1,4 @@
-"""Which zones a campaign stands in: its nodes in one, its control plane in two that EKS takes. Pure."""
+"""Zones: of a campaign's nodes, of its control plane, which EKS takes in some only, and of builders. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from infra.facts import Zone
 from infra.spec import Spec
 
 _PAUSED = "unavailable"
+
+
+def workshop_zone(instance_type: str, sold: Sequence[str], zones: Sequence[Zone], now: str | None) -> str:
+    """Where builders of this type start: `now`, where it is sold there, else the first zone in which it is.
+
+    Raises `UserError` where no zone of the account sells it.
+    """
+    able = sorted(zone.name for zone in zones if zone.state != _PAUSED and zone.name in sold)
+    if now in sold:
+        return str(now)
+    if not able:
+        raise UserError(
+            "no zone sells the instance type that images are baked on",
+            seen=f"{instance_type}, among {', '.join(sorted(zone.name for zone in zones)) or 'no zone'}",
+            cure="take another region",
+        )
+    return able[0]
 
 
 def control_plane_zones(spec: Spec, zones: Sequence[Zone]) -> tuple[str, str]:

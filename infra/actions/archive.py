@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,12 @@ from infra.actions.archive_manifest import (
     EXPORT,
     GOLDEN,
     MANIFEST_NAME,
-    RECORD,
     ArchiveManifest,
     Proof,
     parse,
 )
 from infra.actions.archive_model import evaluate, export
+from infra.actions.archive_record import records_of
 from infra.actions.model_card import model_card
 from infra.actions.parts import Altered
 from infra.errors import BivouacError, PermanentError
@@ -144,7 +143,7 @@ class Archiver:
                 cure="keep the cluster: compare the checkpoint's config and the image's versions",
             )
         say("evaluated", step=golden.step, loss=loss, proof=proof)
-        records = self._records()
+        records = records_of(self.bucket, self.state, self.config.image_manifest, self.work)
         placed += self._place_all(self._export(restored, golden, loss, records))
         placed += self._place_all(records)
         say("read-back", objects=len(placed), bytes=sum(item.size_bytes for item in placed))
@@ -216,20 +215,6 @@ class Archiver:
         found = {path.name: Content.of_file(path) for path in sorted(out.iterdir())}
         say("exported", files=len(found), bytes=sum(content.size_bytes for content in found.values()))
         return {f"{EXPORT}/{name}": content for name, content in found.items()}
-
-    def _records(self) -> dict[str, Content]:
-        """Spec, plan, events and logs as they stand in the state bucket now, and the image manifest."""
-        found = {}
-        for key in [*self.bucket.patiently(lambda: self.state.keys("")), self.config.image_manifest]:
-            if any(folder in key for folder in ("/leases/", "/bake/", "/errands/", "/carried/")):
-                continue
-            body = self.bucket.patiently(partial(self.state.get, key))
-            if body is not None:
-                found[f"{RECORD}/{key.removeprefix(f'{self.state.prefix}/')}"] = Content.of(body)
-        if f"{RECORD}/spec.json" not in found:
-            seen = f"{len(found)} objects, no spec.json, in {self.config.state_bucket}"
-            raise PermanentError("the campaign's record cannot be found", seen=seen, cure="check the state bucket")
-        return found
 
     def _place_all(self, contents: dict[str, Content]) -> list[ArchivedObject]:
         """Large files share the transfer's bound on memory; of small ones most of the time is waiting for answers."""

@@ -1,4 +1,5 @@
-"""What only AWS knows of a spec before anything is made: zones, what its quota leaves, whether the base image is there.
+"""What only AWS knows of a spec before anything is made: zones and what is sold in them, what its quota or reservation
+leaves, whether the base image is there.
 
 The answers go into the facts, and the rules of `bivouac check` judge them. Reads only.
 """
@@ -13,7 +14,8 @@ from botocore.exceptions import ClientError
 from infra.account import Account
 from infra.actions.base_image import find_base
 from infra.actions.quota_use import quota_use
-from infra.actions.zones import zones_of
+from infra.actions.reservations import refused_reservation
+from infra.actions.zones import zones_of, zones_selling
 from infra.errors import PermanentError, TemporaryError, UserError
 from infra.facts import Facts, Offer, Refused
 from infra.spec import Capacity, Spec
@@ -37,9 +39,16 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
         update={
             "zones": answer(lambda: zones_of(account), None),
             "offers": answer(lambda: tuple(_with_quota(account, facts, one) for one in facts.offers), facts.offers),
+            "sold": answer(lambda: _sold(account, spec), None),
+            "reservation": answer(lambda: refused_reservation(account, spec), None),
             "base": answer(lambda: _base(account, spec), None),
         }
     )
+
+
+def _sold(account: Account, spec: Spec) -> dict[str, tuple[str, ...]]:
+    types = {spec.nodes.instance_type, spec.nodes.system_instance_type}
+    return {name: zones_selling(account, name) for name in sorted(types)}
 
 
 def _with_quota(account: Account, facts: Facts, offer: Offer) -> Offer:

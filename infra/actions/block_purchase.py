@@ -74,6 +74,8 @@ class Purchase(BaseModel):
     asked_at: datetime
     reservation_id: str | None = None
     """None until EC2 has shown it."""
+    refused: str | None = None
+    """EC2's answer to the call, where that was no: nothing was bought."""
 
 
 def offering_of(item: dict[str, Any]) -> Offering:
@@ -110,7 +112,11 @@ class Counter:
                     say(f"{block.reservation_id}, bought before, is {block.state}: {LOST[block.state]}")
                     continue
                 return self._keep(purchase, block)
-            if purchase.reservation_id is None and datetime.now(UTC) - purchase.asked_at < SETTLED:
+            if (
+                not purchase.refused
+                and purchase.reservation_id is None
+                and datetime.now(UTC) - purchase.asked_at < SETTLED
+            ):
                 raise self._unknown(purchase)
         return None
 
@@ -131,15 +137,22 @@ class Counter:
             return self._keep(purchase, block_of(answer["CapacityReservation"]))
         except ClientError as error:
             if error.response["ResponseMetadata"]["HTTPStatusCode"] < 500:
-                self.store.s3.delete_object(Bucket=self.store.bucket, Key=self._key(offering.id))
-                told = error.response["Error"]
-                cure = "`bivouac offers SPEC` lists what there is now"
-                raise UserError(
-                    "EC2 refuses the purchase", seen=f"{told['Code']}: {told['Message']}", cure=cure
-                ) from error
+                raise self._refused(purchase, error) from error
             return self._lost(purchase, error, say)
         except BotoCoreError as error:
             return self._lost(purchase, error, say)
+
+    def _refused(self, purchase: Purchase, error: ClientError) -> UserError:
+        told = error.response["Error"]
+        seen, cure = f"{told['Code']}: {told['Message']}", "`bivouac offers SPEC` lists what there is now"
+        try:
+            self._write(purchase.model_copy(update={"refused": seen}))
+        except (ClientError, BotoCoreError) as unwritten:
+            # The record still says that it was asked for; EC2's word matters more than that.
+            until = purchase.asked_at + SETTLED
+            seen += f"; and the record of that could not be written ({unwritten})"
+            cure += f"; for this campaign nothing is bought before {until.isoformat(timespec='minutes')}"
+        return UserError("EC2 refuses the purchase", seen=seen, cure=cure)
 
     def _lost(self, purchase: Purchase, error: Exception, say: Callable[[str], None]) -> Purchase:
         until = time.monotonic() + PATIENCE_S
@@ -177,7 +190,7 @@ class Counter:
         return [{"Key": key, "Value": value} for key, value in tags.items()]
 
     def _keep(self, purchase: Purchase, block: Block) -> Purchase:
-        kept = purchase.model_copy(update={"reservation_id": block.reservation_id})
+        kept = purchase.model_copy(update={"reservation_id": block.reservation_id, "refused": None})
         if kept != purchase:
             self._write(kept)
         return kept

@@ -49,20 +49,26 @@ def find_block(account: Account, spec: Spec) -> Block | None:
     named = spec.nodes.reservation_id
     if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK or named is None:
         return None
-    ec2 = account.client("ec2")
-    try:
-        found = ec2.describe_capacity_reservations(CapacityReservationIds=[named])["CapacityReservations"]
-    except ec2.exceptions.ClientError as error:
-        if "NotFound" not in error.response["Error"]["Code"]:
-            raise
-        found = []
-    if not found:
+    found = described(account, named)
+    if found is None:
         raise UserError(
             "the account has no such capacity block here",
             seen=f"{named} in {account.region}",
             cure="`bivouac offers SPEC` shows what can be bought, `bivouac block buy SPEC OFFERING` buys it",
         )
-    return block_of(found[0])
+    return block_of(found)
+
+
+def described(account: Account, reservation_id: str) -> dict[str, Any] | None:
+    """A reservation of any kind as EC2 has it; None where there is none."""
+    ec2 = account.client("ec2")
+    try:
+        found = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])["CapacityReservations"]
+    except ec2.exceptions.ClientError as error:
+        if "NotFound" not in error.response["Error"]["Code"]:
+            raise
+        return None
+    return found[0] if found else None
 
 
 def block_of(item: dict[str, Any]) -> Block:

@@ -71,7 +71,8 @@ def _differences(item: InstanceType, hardware: dict[str, Any] | None, price: Dec
             yield Difference(
                 instance_type=item.name, field=field, ours=str(ours), aws=str(theirs), kept=item.kept.get(field)
             )
-    if item.price_usd_per_hour != price:
+    # A region that has not got the type has no price of it either: the one that is known stays.
+    if hardware is not None and item.price_usd_per_hour != price:
         ours, theirs = (None if one is None else f"{one.normalize():f}" for one in (item.price_usd_per_hour, price))
         yield Difference(instance_type=item.name, field=PRICE, ours=ours, aws=theirs, kept=item.kept.get(PRICE))
 
@@ -87,7 +88,7 @@ def _content(
 ) -> dict[str, Any]:
     """A type that the region does not offer leaves the hardware's date as it was: not all of it was seen."""
     content = read(FILE)
-    content["price"] = {"as_of": on, "source": f"AWS price list of {region}: Linux, on demand"}
+    content["price"] = {"as_of": on, "source": "AWS price list: Linux, on demand", "region": region}
     if not not_offered:
         content["hardware"] = {"as_of": on, "source": f"EC2 DescribeInstanceTypes in {region}"}
     for one in differences:

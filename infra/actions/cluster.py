@@ -11,7 +11,7 @@ import time
 import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
 from lightkube import Client, KubeConfig
-from lightkube.config.client_adapter import verify_cluster
+from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.models import Cluster, User
 from lightkube.core.exceptions import ApiError
 from lightkube.generic_resource import create_namespaced_resource
@@ -86,6 +86,20 @@ def _as_given(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 def from_pod() -> Client:
     config = KubeConfig.from_service_account()
     return Client(config=config, namespace=NAMESPACE, field_manager="bivouac-steward", trust_env=False)
+
+
+def followers_of(client: Client) -> httpx2.Client:
+    """For logs that are followed: a connection per pod of any gang, and none of this client's, which decisions need."""
+    config = client.config
+    user = config.user or User()
+    return httpx2.Client(
+        base_url=config.cluster.server,
+        auth=user_auth(user),
+        verify=verify_cluster(config.cluster, user, config.abs_file, trust_env=False),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+        timeout=PATIENCE_S,
+        trust_env=False,
+    )
 
 
 def kubeconfig(account: Account, cluster: str) -> dict[str, object]:

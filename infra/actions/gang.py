@@ -46,18 +46,20 @@ class Gang(BaseModel):
     command: tuple[str, ...]
     config_map: str
     grace_seconds: int
+    each_to_its_end: bool = False
+    """A pod that fails ends no other, as it does in training, where the others can do nothing without it."""
     capabilities: tuple[str, ...] = ("IPC_LOCK",)
     """Linux capabilities of the container; EFA pins memory."""
 
 
 def jobset(gang: Gang) -> dict[str, Any]:
-    """The JobSet: `maxRestarts: 0` and `backoffLimit: 0`, since only the steward retries."""
+    """The JobSet: `maxRestarts: 0` and no second try of a pod, since only the steward retries."""
     labels = {CAMPAIGN_LABEL: gang.campaign, ATTEMPT_LABEL: str(gang.attempt)}
     job = {
         "parallelism": gang.nodes,
         "completions": gang.nodes,
         "completionMode": "Indexed",
-        "backoffLimit": 0,
+        ("backoffLimitPerIndex" if gang.each_to_its_end else "backoffLimit"): 0,
         "template": {"metadata": {"labels": labels}, "spec": _pod(gang)},
     }
     return {

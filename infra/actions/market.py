@@ -16,7 +16,7 @@ from infra.account import Account
 from infra.actions.blocks import LOST, block_of
 from infra.actions.price_list import on_demand_prices
 from infra.actions.quota_use import QuotaUse, quota_use
-from infra.actions.zones import zones_of
+from infra.actions.zones import zones_of, zones_selling
 from infra.catalogue import InstanceType
 from infra.errors import UserError
 from infra.estimates.figure import cents
@@ -121,7 +121,7 @@ class _Asker:
 
     def choices(self, item: InstanceType) -> Iterator[Choice]:
         self.say(f"{item.name}: zones, prices, quotas")
-        zones = self._asked(lambda: self._zones(item), [])
+        zones = self._asked(lambda: zones_selling(self.account, item.name), ())
         price = self._asked(lambda: dict(on_demand_prices(self.account, [item.name], self.account.region)), {})
         quota = self._asked(lambda: quota_use(self.account, item, spot=False), None)
         for zone in zones:
@@ -141,12 +141,6 @@ class _Asker:
             told = error.response["Error"]
             self.unanswered.append(f"{error.operation_name}: {told['Code']}: {told.get('Message', '')}")
             return otherwise
-
-    def _zones(self, item: InstanceType) -> list[str]:
-        wanted = [{"Name": "instance-type", "Values": [item.name]}]
-        pages = self.account.client("ec2").get_paginator("describe_instance_type_offerings")
-        found = pages.paginate(LocationType="availability-zone", Filters=wanted)
-        return sorted(one["Location"] for page in found for one in page["InstanceTypeOfferings"])
 
     def _spot(self, item: InstanceType) -> dict[str, Decimal]:
         """Zone -> newest price."""

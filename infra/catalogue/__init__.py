@@ -1,6 +1,6 @@
 """The catalogue: dated facts about instance types, prices, charts and what a node must prove. Data, no look-ups."""
 
-from infra.catalogue.charts import Addon, Chart, addons, asked_for, charts
+from infra.catalogue.charts import Addon, Chart, Operator, addons, asked_for, charts, operators
 from infra.catalogue.expectations import Bandwidth, bandwidth, expectation, profiles
 from infra.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.catalogue.prices import Prices, service_prices
@@ -12,6 +12,7 @@ __all__ = [
     "Bandwidth",
     "Chart",
     "InstanceType",
+    "Operator",
     "Prices",
     "Quota",
     "addons",
@@ -22,6 +23,7 @@ __all__ = [
     "instance_type",
     "instance_types",
     "no_control_plane",
+    "operators",
     "profiles",
     "quota",
     "service_prices",

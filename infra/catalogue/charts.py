@@ -1,4 +1,4 @@
-"""EKS add-ons and Helm charts, with their pins."""
+"""EKS add-ons, Helm charts and operators without a chart, with their pins."""
 
 from __future__ import annotations
 
@@ -57,6 +57,26 @@ class Chart(BaseModel):
         return values
 
 
+class Operator(BaseModel):
+    """A controller of which no chart is published: the campaign's program makes its objects."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    image: str
+    """Without a registry: Docker Hub's, or the mirror's."""
+    version: str
+    """Of the project, and the image's tag."""
+    option: str | None = None
+    """As for a chart."""
+    source: str
+    """Where version, image and the API's schema were read."""
+
+    def reference(self, mirror: str | None) -> str:
+        """What a pod names; Docker Hub where there is no mirror."""
+        return f"{mirror or 'docker.io'}/{self.image}:{self.version}"
+
+
 def asked_for(option: str | None, section: object) -> bool:
     """Whether the spec's section `addons` asks for what has this `option`."""
     if option is None:
@@ -74,3 +94,9 @@ def addons() -> tuple[Addon, ...]:
 @cache
 def charts() -> tuple[Chart, ...]:
     return tuple(Chart.model_validate({"name": name, **row}) for name, row in read("charts")["charts"].items())
+
+
+@cache
+def operators() -> dict[str, Operator]:
+    """By name."""
+    return {name: Operator(name=name, **row) for name, row in read("charts")["operators"].items()}

@@ -24,6 +24,8 @@ class Origin(BaseModel):
 
     as_of: date
     source: str
+    region: str | None = None
+    """Of prices: whose they are."""
 
 
 class InstanceType(BaseModel):

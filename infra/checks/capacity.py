@@ -8,7 +8,7 @@ from datetime import UTC, datetime, time, timedelta
 from infra import duration
 from infra.checks.finding import Case, Draft, error, info, warning
 from infra.estimates.clock import BEFORE_TRAINING, seconds
-from infra.purchase import SCALE_DOWN, purchase_problems
+from infra.purchase import SCALE_DOWN, own_reservation, purchase_problems
 from infra.spec import Capacity
 
 
@@ -90,8 +90,37 @@ def spot_quota_is_known(case: Case) -> Iterator[Draft]:
         )
 
 
+def the_zone_sells_the_types(case: Case) -> Iterator[Draft]:
+    """Where it was looked up: EC2 offers the types of all nodes in the spec's zone."""
+    nodes, zone = case.spec.nodes, case.spec.zone
+    for field in ("instance_type", "system_instance_type"):
+        name = str(getattr(nodes, field))
+        zones = (case.facts.sold or {}).get(name)
+        if zones is not None and zone not in zones:
+            where = ", ".join(zones)
+            yield error(
+                f"nodes.{field}",
+                "EC2 does not offer this type in the zone",
+                seen=f"{name} in {zone}",
+                cure=f"write a zone that has it ({where}), or another type"
+                if zones
+                else "write another type or region",
+            )
+
+
+def the_reservation_holds_the_nodes(case: Case) -> Iterator[Draft]:
+    """Where it was looked up: the reservation is there, active, of the nodes' type and zone, with a place for each."""
+    refused = case.facts.reservation
+    if refused is None:
+        return
+    level = error if own_reservation(case.spec.nodes) else warning  # places of a group or of open ones may come in time
+    yield level("nodes.reservation_id", refused.what, seen=refused.seen, cure=refused.cure)
+
+
 RULES = (
     what_is_bought_is_sold,
+    the_zone_sells_the_types,
+    the_reservation_holds_the_nodes,
     block_leaves_room_for_the_plan,
     a_blocks_fee_is_counted,
     absent_figures_are_told,

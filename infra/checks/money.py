@@ -10,6 +10,7 @@ from infra import duration
 from infra.checks.finding import Case, Draft, error, info, warning
 from infra.estimates.clock import BEFORE_TRAINING, seconds
 from infra.estimates.figure import cents
+from infra.spec import Capacity
 
 STALE_AFTER = timedelta(days=120)
 PRICED_REGION = "us-east-1"
@@ -56,39 +57,61 @@ def deadline_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
 
 
 def everything_has_a_price(case: Case) -> Iterator[Draft]:
-    """What has no price is missing from the planned cost."""
+    """What has no price is missing from the planned cost; GPU nodes without one would run with no budget at all."""
+    fee = case.spec.nodes.block_fee_usd is not None and case.spec.nodes.capacity is Capacity.CAPACITY_BLOCK
     for line in case.estimate.lines if case.estimate else ():
-        if not line.priced:
-            gpu = line.gpu
+        if line.priced:
+            continue
+        if line.gpu and not fee:
+            yield error(
+                "nodes.instance_type",
+                f"no price is known for: {line.name}; neither plan, nor budget, nor steward would count them",
+                seen=f"{line.formula}, capacity: {case.spec.nodes.capacity}",
+                cure="write nodes.usd_per_hour: what one node costs you by the hour",
+            )
+        else:
+            own = "write nodes.usd_per_hour: what one node costs you"
+            cure = own if line.gpu else "add it to the catalogue's prices"
             yield warning(
-                "nodes.instance_type" if gpu else _field_of(line.name),
+                "nodes.instance_type" if line.gpu else _field_of(line.name),
                 f"no price is known for: {line.name}; planned cost and budget leave it out",
                 seen=line.formula,
-                cure="write nodes.usd_per_hour: what one node costs you" if gpu else "add it to the catalogue's prices",
+                cure=cure,
             )
 
 
 def prices_are_fresh(case: Case) -> Iterator[Draft]:
     """Prices move: those of the catalogue are not too old."""
-    dates = [case.facts.prices.as_of, *(offer.as_of for offer in case.facts.offers)]
-    age = case.today - min(dates)
-    if age > STALE_AFTER:
+    gpus = min((offer.as_of for offer in case.facts.offers), default=case.today)
+    dated = (
+        (gpus, "`bivouac catalogue refresh --write` takes over AWS's prices of GPU nodes"),
+        (case.facts.prices.as_of, "for all else compare infra/catalogue/prices.yaml with AWS's price pages"),
+    )
+    stale = [(day, cure) for day, cure in dated if case.today - day > STALE_AFTER]
+    if stale:
+        oldest = min(day for day, _ in stale)
         yield warning(
             "money.budget_usd",
             f"the catalogue's prices are older than {STALE_AFTER.days} days",
-            seen=f"as of {min(dates)}, {age.days} days",
-            cure="compare with AWS's price pages and refresh infra/catalogue",
+            seen=f"as of {oldest}, {(case.today - oldest).days} days",
+            cure="; ".join(cure for _, cure in stale),
         )
 
 
 def prices_are_of_the_region(case: Case) -> Iterator[Draft]:
-    """The catalogue's prices are one region's."""
-    if case.spec.region != PRICED_REGION:
+    """The catalogue's prices are one region's: of the GPU nodes, the one where they were refreshed last."""
+    instance, region = case.facts.instance, case.spec.region
+    owned = case.spec.nodes.usd_per_hour is not None
+    gpus = region if instance is None or owned else instance.price.region or PRICED_REGION
+    foreign = [
+        f"{what} are those of {of}" for what, of in (("GPU nodes", gpus), ("the rest", PRICED_REGION)) if of != region
+    ]
+    if foreign:
         yield warning(
             "region",
-            f"the catalogue's prices are those of {PRICED_REGION}",
-            seen=case.spec.region,
-            cure="expect another cost; write nodes.usd_per_hour for the largest part of it",
+            f"the catalogue's prices of {', of '.join(foreign)}",
+            seen=region,
+            cure="expect another cost; `bivouac catalogue refresh --write` there, or write nodes.usd_per_hour",
         )
 
 

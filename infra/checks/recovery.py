@@ -1,4 +1,4 @@
-"""Rules about timeouts, budgets of repair, and the faults of a rehearsal."""
+"""Rules about timeouts, limits of repair, and the faults of a rehearsal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from itertools import pairwise
 
 from infra import duration
 from infra.checks.finding import Case, Draft, error, warning
-from infra.estimates import work
+from infra.estimates import losses, work
+from infra.spec import LIMITS_WINDOW
+
+MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
+"""That a limit ends a healthy campaign: above the first it is refused, above the second it is said."""
 
 
 def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
@@ -45,6 +49,29 @@ def timeouts_outlast_healthy_work(case: Case) -> Iterator[Draft]:
             yield error(field, f"is shorter than one healthy {what}", seen=seen, cure=cure)
         elif timeout < 3 * longest:
             yield warning(field, f"leaves little beyond one healthy {what}", seen=seen, cure=cure)
+
+
+def limits_leave_room_for_expected_losses(case: Case) -> Iterator[Draft]:
+    """A limit on node losses breaks a loop; one that chance alone passes would end a healthy campaign."""
+    recovery, hours = case.spec.recovery, case.spec.money.deadline / timedelta(hours=1)
+    per_hour = case.spec.nodes.count / recovery.node_mtbf_hours
+    each = f"{case.spec.nodes.count} nodes, one loss in {recovery.node_mtbf_hours:g} h each"
+    for field, limit, window in (
+        ("node_replacements", recovery.node_replacements, LIMITS_WINDOW / timedelta(hours=1)),
+        ("repairs_per_hour", recovery.repairs_per_hour, 1.0),
+    ):
+        chance = losses.chance_of_more(limit, per_hour, window, hours)
+        if chance <= SMALL_CHANCE:
+            continue
+        draft, mean = error if chance > MOST_CHANCE else warning, per_hour * min(window, hours)
+        needed = losses.limit_for(SMALL_CHANCE, per_hour, window, hours)
+        yield draft(
+            f"recovery.{field}",
+            "losses that are expected may end the campaign",
+            seen=f"{limit} allowed within {window:g} h, {mean:.3g} expected ({each}); more come in the campaign's "
+            f"{hours:g} h with a chance of up to {chance:.2g} (Poisson)",
+            cure=f"write {needed} or more: a chance of at most {SMALL_CHANCE:g}",
+        )
 
 
 def faults_are_in_range(case: Case) -> Iterator[Draft]:
@@ -101,6 +128,7 @@ def _seconds(amount: float) -> str:
 RULES = (
     timeouts_stand_in_order,
     timeouts_outlast_healthy_work,
+    limits_leave_room_for_expected_losses,
     faults_are_in_range,
     faults_come_after_a_checkpoint,
 )

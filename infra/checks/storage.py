@@ -15,7 +15,9 @@ SCRATCH_2_TIER = 200
 EFA_STEPS_GIB = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 """Size step of an EFA-enabled PERSISTENT_2 file system by throughput tier."""
 METADATA_IOPS = (1500, 3000, 6000, *range(12000, 192001, 12000))
-NO_LUSTRE_OVER_EFA = "trn2"
+NO_LUSTRE_OVER_EFA = {"g5", "p4d", "p4de", "trn2"}
+"""Families with EFA whose traffic to FSx stays on TCP: it needs Nitro v4 or later, and trn2 is excepted (guide of FSx
+for Lustre, configuring EFA clients)."""
 EFA_CONNECTIONS, SPARE_CLIENTS = 1024, 1
 
 
@@ -59,8 +61,8 @@ def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
         return
     if instance.efa_interfaces == 0:
         yield error("storage.shared.efa", "the nodes have no EFA", seen=instance.name, cure="write efa: false")
-    if instance.name.startswith(NO_LUSTRE_OVER_EFA):
-        cure = "write efa: false"
+    if instance.name.partition(".")[0] in NO_LUSTRE_OVER_EFA:
+        cure = "write efa: false: EFA's size steps would be paid for, and TCP be used"
         yield error("storage.shared.efa", "this type's EFA cannot reach FSx", seen=instance.name, cure=cure)
     clients = case.spec.nodes.count + SPARE_CLIENTS
     if clients > EFA_CONNECTIONS:

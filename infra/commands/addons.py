@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json as json_text
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
-from rich.table import Table
 
 from infra import catalogue
 from infra.account import Account
 from infra.errors import CHANGED
+from infra.tables import Listing
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,17 @@ def addons_command(kubernetes: str, region: str, json: bool, console: Console) -
     if json:
         console.print_json(json_text.dumps([asdict(one) for one in found]))
     else:
-        table = Table("add-on", "pinned", "EKS's default", "newest", "", box=None)
-        for one in found:
-            table.add_row(one.name, one.pinned or "-", one.default or "-", one.newest or "-", _verdict(one))
-        console.print(table)
+        table(found).show(console)
         for one in (one for one in found if one.default and (one.pinned is None or not one.sold)):
-            console.print("pin it:  " + one.line.replace("KUBERNETES", kubernetes), markup=False)
+            console.print("pin it:  " + one.line.replace("KUBERNETES", kubernetes), markup=False, soft_wrap=True)
     return 0 if all(one.pinned and one.sold for one in found) else CHANGED
+
+
+def table(found: Iterable[Offered]) -> Listing:
+    rows = Listing("add-on", "pinned", "EKS's default", "newest", "~")
+    for one in found:
+        rows.row(one.name, one.pinned or "-", one.default or "-", one.newest or "-", _verdict(one))
+    return rows
 
 
 def offered(account: Account, kubernetes: str) -> tuple[Offered, ...]:

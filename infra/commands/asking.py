@@ -16,10 +16,11 @@ def with_answers(seen: Checked, console: Console) -> Checked:
     """The findings over facts with AWS's answers; reads only. To be called where the spec's target is.
 
     Of a campaign that has begun nothing is asked: what it uses of a quota is its own, its zones and images are chosen.
-    Raises `UserError` for foreign credentials.
+    Raises `UserError` for foreign credentials, and for a name that a campaign in another region has.
     """
     from infra.account import Account
     from infra.actions.asked import asked
+    from infra.actions.namesakes import refuse_namesake
     from infra.lifecycle.opening import has_begun
 
     if seen.file is None or seen.spec is None or seen.facts is None:
@@ -28,7 +29,8 @@ def with_answers(seen: Checked, console: Console) -> Checked:
     account.refuse_foreign(seen.spec.account)
     if has_begun(account, seen.spec):
         return seen
+    refuse_namesake(account, seen.spec.campaign)
     progress = Progress(console)
-    with progress.stage("ask", "zones, quota and base image, as the account has them; reads only"):
+    with progress.stage("ask", "zones, types, quota, reservation and base image, as the account has them; reads only"):
         facts = asked(account, seen.spec, seen.facts, progress.note)
     return replace(seen, facts=facts, findings=check(seen.file, facts, datetime.now(UTC).date()))

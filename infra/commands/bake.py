@@ -23,7 +23,7 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console) -> int:
         return UserError.exit_code
     spec = seen.spec
     refuse_unwritable(results_folder(spec.campaign), "BIVOUAC_RESULTS")
-    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}"))
+    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
     question = "One builder (m7i.large) for up to two hours, and the storage of an image. Go?"
     if target.spends(spec) and not yes and not agreed(question, console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
@@ -36,7 +36,13 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console) -> int:
         with context.progress.stage("bake", "foundation; node image and trainer image"):
             baked = bake.images(context, force=force)
         console.print(
-            f"node image    {baked['node_image']['ami']}  s3://{context.buckets.state}/{baked['node_image']['manifest']}"
+            f"node image    {baked['node_image']['ami']}  s3://{context.buckets.state}/{baked['node_image']['manifest']}",
+            markup=False,
+            soft_wrap=True,
         )
-        console.print(f"trainer image {baked['image']}  s3://{context.buckets.state}/{baked['manifest']}")
+        console.print(
+            f"trainer image {baked['image']}  s3://{context.buckets.state}/{baked['manifest']}",
+            markup=False,
+            soft_wrap=True,
+        )
     return 0

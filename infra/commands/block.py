@@ -32,7 +32,9 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
     if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK:
         cure = "write capacity: capacity-block"
         raise UserError("the spec does not use a capacity block", seen=spec.nodes.capacity, cure=cure)
-    target.enter_for(spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}"))
+    target.enter_for(
+        spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}", markup=False)
+    )
     from infra.account import Account
     from infra.actions.block_purchase import Counter
     from infra.lifecycle.looking import looking

@@ -7,17 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from infra import catalogue
 from infra.catalogue import InstanceType
 from infra.errors import CHANGED, UserError
 from infra.progress import Progress
-
-WIDTH = 140
-"""Columns that the table needs where no terminal says how many there are."""
+from infra.tables import Listing
 
 
 def list_command(as_json: bool, console: Console) -> int:
@@ -26,10 +22,10 @@ def list_command(as_json: bool, console: Console) -> int:
         rows = [{**item.model_dump(mode="json"), "all_reduce": _bandwidth(item)} for item in items]
         console.out(json_text.dumps(rows, indent=2), highlight=False)
         return 0
-    console.print(_table(items), width=max(console.width, WIDTH), crop=False)
+    table(items).show(console)
     hardware, price, performance = items[0].hardware, items[0].price, items[0].performance
     for what, origin in (("hardware", hardware), ("prices", price), ("FLOP/s, NVLinks", performance)):
-        console.print(f"{what}: as of {origin.as_of}, {origin.source}")
+        console.print(f"{what}: as of {origin.as_of}, {origin.source}", markup=False, soft_wrap=True)
     console.print("absent (-), with the reason:")
     reasons = dict[tuple[str, str], list[str]]()
     for item in items:
@@ -38,7 +34,7 @@ def list_command(as_json: bool, console: Console) -> int:
         if _bandwidth(item) is None:
             reasons.setdefault(("all-reduce", "no source states it"), []).append(item.name)
     for (field, why), names in reasons.items():
-        console.print(f"  {field}: {why}: {', '.join(names)}", soft_wrap=True)
+        console.print(f"  {field}: {why}: {', '.join(names)}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -61,7 +57,9 @@ def refresh_command(region: str, write: bool, as_json: bool, console: Console) -
     for one in seen.differences:
         note = f"  (kept: {one.kept})" if one.kept else ""
         console.print(
-            f"{one.instance_type:<18} {one.field:<24} {one.ours or '-'} -> {one.aws or '-'}{note}", soft_wrap=True
+            f"{one.instance_type:<18} {one.field:<24} {one.ours or '-'} -> {one.aws or '-'}{note}",
+            markup=False,
+            soft_wrap=True,
         )
     if seen.not_offered:
         console.print(f"not offered in {region}, left as they are: {', '.join(seen.not_offered)}", soft_wrap=True)
@@ -98,14 +96,11 @@ def _bandwidth(item: InstanceType) -> float | None:
     return None if found is None else found.bus_bandwidth_gb_s
 
 
-def _table(items: tuple[InstanceType, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("type", "accelerators", ">TFLOP/s", ">NVLinks", ">vCPU", ">GiB", ">NVMe GB", ">cards", ">EFA",
-                   ">all-reduce GB/s", ">USD/h", "block"):  # fmt: skip
-        right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=True)
+def table(items: tuple[InstanceType, ...]) -> Listing:
+    rows = Listing("type", "accelerators", ">TFLOP/s", ">NVLinks", ">vCPU", ">GiB", ">NVMe GB", ">cards", ">EFA",
+                    ">all-reduce GB/s", ">USD/h", "block", ruled=True)  # fmt: skip
     for item in items:
-        table.add_row(
+        rows.row(
             item.name,
             f"{item.accelerators} x {item.accelerator} {item.accelerator_memory_gib:.0f} GiB",
             _text(item.peak_bf16_tflops),
@@ -119,7 +114,7 @@ def _table(items: tuple[InstanceType, ...]) -> Table:
             _text(item.price_usd_per_hour),
             "yes" if item.capacity_block else "",
         )
-    return table
+    return rows
 
 
 def _text(value: Any) -> str:

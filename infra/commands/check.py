@@ -49,7 +49,7 @@ def check_command(path: Path, json: bool = False, console: Console | None = None
             from infra.commands.asking import with_answers
 
             aside = Console(stderr=True, highlight=False)
-            target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}"))
+            target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}", markup=False))
             seen = with_answers(seen, aside)
         findings = seen.findings
     except UserError as error:

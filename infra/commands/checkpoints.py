@@ -6,13 +6,12 @@ import json as json_text
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from infra.actions.checkpoints import work
 from infra.actions.checkpoints.errand import has_steward
@@ -22,6 +21,7 @@ from infra.commands import checkpoints_live as live
 from infra.errors import BivouacError, PermanentError, UserError
 from infra.progress import Progress
 from infra.reporting.sentences import size
+from infra.tables import Listing
 from infra.terminal import agreed
 from trainer.contract import COMMITTED_NAME, ExitCode, step_folder
 from trainer.contract.listing import Listed, Verdict
@@ -40,13 +40,20 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
         console.print_json(json_text.dumps(body))
         return 0
     if not rows:
-        console.print(f"no checkpoints at {found.place.name}", markup=False)
+        console.print(f"no checkpoints at {found.place.name}", markup=False, soft_wrap=True)
         return 0
-    table = Table("step", "tier", "node", "state", "shards", "size", "tokens", "loss", "held-out loss", box=None)
-    for row in rows:
+    table(rows, golden).show(console)
+    if found.tiers:
+        console.print(f"local and shared: as the steward told; it looks every {TIERS_EVERY_S:.0f} s")
+    return 0
+
+
+def table(found: Iterable[Listed], golden: int | None) -> Listing:
+    rows = Listing("step", "tier", "node", "~state", "shards", "size", "tokens", "loss", "held-out loss")
+    for row in found:
         state = "committed" if row.committed else "not committed"
         state = "golden: read back and evaluated" if _is_golden(row, golden) else state
-        table.add_row(
+        rows.row(
             str(row.step),
             row.tier,
             row.node,
@@ -57,10 +64,7 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
             f"{row.loss:.4f}" if row.loss is not None else "",
             f"{row.evaluation_loss:.4f}" if row.evaluation_loss is not None else "",
         )
-    console.print(table)
-    if found.tiers:
-        console.print(f"local and shared: as the steward told; it looks every {TIERS_EVERY_S:.0f} s")
-    return 0
+    return rows
 
 
 def verify_command(
@@ -70,7 +74,7 @@ def verify_command(
 
     Of a campaign all tiers are read: the archive from here, shared and local tiers by its steward, while there is one.
     """
-    found = find(typed, region)
+    found = find(typed, region, archive=tier not in live.TIERS)
     tier = live.chosen_tier(found, tier, (live.ALL, live.ARCHIVE, live.SHARED, live.LOCAL), live.ALL)
     step = step if step is not None else found.step
     verdicts, notes = list[Verdict](), list[str]()
@@ -105,7 +109,9 @@ def _show_verdicts(verdicts: list[Verdict], notes: list[str], console: Console) 
     for one in verdicts:
         where = " ".join(filter(None, (one.tier, one.node)))
         sound = "sound" if one.sound else "NOT SOUND"
-        console.print(f"step {one.step}{f' on {where}' if where else ''}: {sound}, {size(one.bytes)} read")
+        console.print(
+            f"step {one.step}{f' on {where}' if where else ''}: {sound}, {size(one.bytes)} read", markup=False
+        )
         for file, why in one.faults:
             console.print(f"  {step_folder(one.step)}/{file}: {why}", markup=False, soft_wrap=True)
     for note in notes:
@@ -116,9 +122,9 @@ def restore_command(
     typed: str, out: Path, step: int | None, region: str, console: Console, tier: str | None = None
 ) -> int:
     """Raises `PermanentError` naming a shard that the place does not hold soundly."""
-    found = find(typed, region)
-    archived = found.store is None or found.archive is not None or bool(found.place.rows())
-    tier = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if archived else live.SHARED)
+    found = find(typed, region, archive=tier not in live.TIERS)
+    there = tier is not None or found.store is None or found.archive is not None or bool(found.place.rows())
+    tier = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if there else live.SHARED)
     if tier == live.SHARED:
         which = "the newest step" if step is None else f"step {step}"
         with _shown(console, False, "restore", f"{which} of {typed}'s shared tier to {out}") as progress:
@@ -168,7 +174,7 @@ def prune_command(
     typed: str, keep: int, yes: bool, region: str, json: bool, console: Console, tier: str | None = None
 ) -> int:
     """Shows first, then asks. Raises `PermanentError` where no step is proven."""
-    found = find(typed, region)
+    found = find(typed, region, archive=tier not in live.TIERS)
     shared = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE) == live.SHARED
     where = f"{typed}'s shared tier" if shared else found.place.name
     if found.unread and not shared:
@@ -187,7 +193,7 @@ def prune_command(
     if not json:
         console.print(f"kept: {', '.join(map(str, plan.keep))}; step {plan.proven} is proven: every byte was read")
         for row in plan.drop:
-            console.print(f"would go: step {row.step}, {size(row.bytes)} {row.why}", markup=False)
+            console.print(f"would go: step {row.step}, {size(row.bytes)} {row.why}", markup=False, soft_wrap=True)
     if plan.drop and (yes or (not json and agreed(f"Remove {len(plan.drop)}?", console))):
         with _shown(console, json, "prune", f"removing {len(plan.drop)} steps") as progress:
             if shared:
@@ -237,14 +243,14 @@ def _show_diff(answer: dict[str, Any], console: Console) -> None:
         console.print(f"{name}: {ours} -> {theirs}", markup=False, highlight=False, soft_wrap=True)
     for key, word in (("only_in_first", "first"), ("only_in_second", "second")):
         for name in answer[key]:
-            console.print(f"only in the {word}: {name}", markup=False)
+            console.print(f"only in the {word}: {name}", markup=False, soft_wrap=True)
     equal = sum(row["equal"] for row in answer["shards"])
     console.print(f"{equal} of {len(answer['shards'])} shards are the same bytes")
     rows = [(row["shard"], tensor) for row in answer["shards"] for tensor in row["tensors"]]
-    table = Table("shard", "tensor", "changed", "norm", "norm of difference", "largest", box=None)
+    table = Listing("shard", "tensor", "changed", "norm", "norm of difference", "largest")
     moved = sorted((row for row in rows if "changed" in row[1]), key=lambda row: -row[1]["norm_of_difference"])
     for shard, tensor in moved[:_MANY]:
-        table.add_row(
+        table.row(
             shard,
             tensor["tensor"],
             f"{tensor['changed']:,} of {tensor['elements']:,}",
@@ -253,7 +259,7 @@ def _show_diff(answer: dict[str, Any], console: Console) -> None:
             f"{tensor['largest_difference']:.3g}",
         )
     if moved:
-        console.print(table)
+        table.show(console)
     if len(moved) > _MANY:
         console.print(f"and {len(moved) - _MANY} tensors more that moved less; all of them with --json")
     for shard, tensor in [row for row in rows if "change" in row[1]][:_MANY]:

@@ -14,6 +14,7 @@ from infra.identity import Holder
 from infra.store import CampaignStore
 
 ARCHIVE, SHARED, LOCAL, ALL = "archive", "shared", "local", "all"
+TIERS = (SHARED, LOCAL)
 Tell = Callable[[str], None]
 
 
@@ -27,14 +28,14 @@ def chosen_tier(found: Found, tier: str | None, known: tuple[str, ...], default:
         raise UserError(
             "this cannot be done on that tier", seen=tier, cure=cures.get(tier, f"one of: {', '.join(known)}")
         )
-    if tier in (SHARED, LOCAL) and found.store is None:
+    if tier in TIERS and found.store is None:
         raise UserError("only a campaign whose record can be reached has tiers", seen=tier, cure="name a campaign")
     return tier or default
 
 
 def verify(found: Found, tier: str, step: int | None, tell: Tell) -> Answer:
     """Shared and local tiers, as far as `tier` asks for them."""
-    tiers = (SHARED, LOCAL) if tier == ALL else (tier,)
+    tiers = TIERS if tier == ALL else (tier,)
     steps = () if step is None else (step,)
     return ask(_store(found), _errand("verify", tiers=tiers, steps=steps), tell)
 

@@ -31,7 +31,7 @@ def prepare_command(given: dict[str, Any], console: Console) -> int:
     console.print(f"{manifest.documents:,} documents{left_out}; {manifest.held_out_documents:,} held out")
     console.print(f"{made['tokens']:,} tokens; unigram model {made['unigram_loss']:.3f} nats per token")
     console.print(f"manifest {made['manifest_sha256']}")
-    console.print(f"report   {out / DATA_REPORT_NAME}")
+    console.print(f"report   {out / DATA_REPORT_NAME}", markup=False, soft_wrap=True)
     return 0
 
 

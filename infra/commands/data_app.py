@@ -56,8 +56,9 @@ def data_audit(
 ) -> None:
     """Was every sample of the planned range consumed exactly once, over all attempts and sizes? Exits 1 when not."""
     from infra import target
+    from infra.actions.checkpoints.find import is_campaign
 
-    if not Path(place).is_dir():
+    if is_campaign(place):
         target.enter_where(place)
     from infra.commands.data_audit import audit_command
 

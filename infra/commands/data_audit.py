@@ -6,8 +6,10 @@ from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
+from rich.markup import escape
 
 from infra.actions import data_audit, dataset
+from infra.actions.checkpoints.find import is_campaign
 from infra.actions.data_audit import Evidence
 from infra.errors import UserError
 from infra.folders import results_folder
@@ -26,20 +28,23 @@ def audit_command(
     place: str, config: Path | None, data: Path | None, logs: list[Path], region: str, json: bool, console: Console
 ) -> int:
     """0 when it is proved, 1 when it is not."""
-    folder = Path(place)
-    if folder.is_dir():
-        path, checkpoint = data_audit.newest_checkpoint(folder)
-        plan = data_audit.read_config(config or _beside(path))
-        lines = {str(each): each.read_text(errors="replace") for each in logs}
-        evidence = Evidence(checkpoint, plan, lines, data)
-    else:
-        evidence = _of_campaign(place, region, data)
+    evidence = _of_campaign(place, region, data) if is_campaign(place) else _of_folder(place, config, data, logs)
     found = data_audit.judge(evidence)
     if json:
         console.print_json(found.model_dump_json())
     else:
         _print(found, evidence.checkpoint, console)
     return 0 if found.proved else NOT_PROVED
+
+
+def _of_folder(place: str, config: Path | None, data: Path | None, logs: list[Path]) -> Evidence:
+    if not Path(place).is_dir():
+        cure = "name a campaign, or a folder of committed checkpoints; `bivouac checkpoints restore` brings one here"
+        raise UserError("there is no such folder", seen=place, cure=cure)
+    path, checkpoint = data_audit.newest_checkpoint(Path(place))
+    plan = data_audit.read_config(config or _beside(path))
+    lines = {str(each): each.read_text(errors="replace") for each in logs}
+    return Evidence(checkpoint, plan, lines, data)
 
 
 def _of_campaign(name: str, region: str, data: Path | None) -> Evidence:
@@ -104,10 +109,10 @@ def _print(found: Audit, checkpoint: Manifest, console: Console) -> None:
         f"the logs; {found.repeated_steps:,} steps ran again after a restart and count once"
     )
     for reason in found.unlooked:
-        console.print(f"not looked at: {reason}", markup=False)
+        console.print(f"not looked at: {reason}", markup=False, soft_wrap=True)
     for finding in found.findings:
         first, last = finding.first_position, finding.end_position - 1
         where = f"positions {first:,} to {last:,}: " if first >= 0 else ""
-        console.print(f"[red]{finding.kind}[/]: {where}{finding.why}")
+        console.print(f"[red]{finding.kind}[/]: {where}{escape(finding.why)}", soft_wrap=True)
     how = "exactly once" if found.checked_by_data else "exactly once, by the ledger"
     console.print(f"proved: every planned sample was consumed {how}" if found.proved else "[red]not proved[/]")

@@ -39,7 +39,7 @@ def _await_driver(store: CampaignStore, console: Console) -> None:
     while (holder := holder_of(store, DRIVER_LEASE)) is not None and holder.endswith("(living)"):
         if time.monotonic() - said > _WORD_EVERY_S:
             said = time.monotonic()
-            console.print(f"waiting for the driver to finish the campaign: {holder}")
+            console.print(f"waiting for the driver to finish the campaign: {holder}", markup=False, soft_wrap=True)
         time.sleep(1.0)
 
 

@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from infra.account import Account
 from infra.errors import UserError
@@ -18,6 +17,7 @@ from infra.lifecycle.shelf import Image, Shelf
 from infra.names import buckets
 from infra.progress import Progress
 from infra.store import CampaignStore
+from infra.tables import Listing
 from infra.terminal import agreed
 
 
@@ -68,13 +68,12 @@ def _show(found: tuple[Image, ...], console: Console) -> None:
     if not found:
         console.print("no bake left an image here")
         return
-    table = Table("kind", "image", "made", "base", "GB", "USD/month", "kept for", box=None)
+    table = Listing("kind", "image", "made", "base", ">GB", ">USD/month", "~kept for")
     for one in found:
-        name = one.id if len(one.id) < 24 else f"{one.id[:19]}..."
         base = one.base or "no manifest: unfinished, or baked again"
-        table.add_row(one.kind, name, f"{one.made_at:%Y-%m-%d}", base, f"{one.gb:.2f}", _usd(one.usd_per_month),
+        table.row(one.kind, one.id, f"{one.made_at:%Y-%m-%d}", base, f"{one.gb:.2f}", _usd(one.usd_per_month),
                       ", ".join(one.kept_for) or "nothing: --remove takes it away")  # fmt: skip
-    console.print(table)
+    table.show(console)
     idle = [one for one in found if one.removable]
     console.print(
         f"{len(found)} images, at most {_usd(_sum(found))} USD a month; {len(idle)} of them are used by nobody, "

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from infra import catalogue, target
 from infra.commands.check import write_json
 from infra.estimates.clock import GPU_STAGES, seconds
 from infra.plan import Plan, make_plan
 from infra.progress import Progress
-from infra.spec import Spec, load
+from infra.spec import load
 from infra.survey import survey
+from infra.tables import Listing
 
-WIDTH = 150
+if TYPE_CHECKING:
+    from infra.actions.market import Choice
 
 
 def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, console: Console) -> int:
     """Exit code 0 where at least one choice holds all nodes, else 1."""
     spec = load(path).spec
-    target.enter_for(spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}"))
+    target.enter_for(
+        spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}", markup=False)
+    )
     from infra.account import Account
     from infra.actions.cost_tag import cost_tag
     from infra.actions.market import alternatives, look
@@ -42,14 +45,7 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
     if as_json:
         write_json(console, market.model_dump(mode="json") | {"budget_tag": counted.model_dump(mode="json")})
     else:
-        table = _table(spec)
-        for one in sorted(market.choices, key=lambda one: (one.fits is False, one.usd is None, one.usd or 0)):
-            quota = "" if one.quota is None else f"{one.quota.free} of {one.quota.vcpus}"
-            places = f"{one.places} places" if one.places is not None else quota
-            fits = {True: "yes", False: "no", None: "not known"}[one.fits]
-            table.add_row(one.instance_type, one.zone, one.capacity, _usd(one.usd_per_hour, 4), _usd(one.usd, 2),
-                          _when(one.starts), _when(one.ends), places, fits, one.id or "", one.note)  # fmt: skip
-        console.print(table, width=max(console.width, WIDTH), crop=False)
+        table(market.choices, f"{spec.nodes.count} nodes for {spec.campaign}").show(console)
         console.print(f"GPU nodes are planned for {market.hours} h; a block must last {market.block_hours} h")
         for said in market.unanswered:
             console.print(f"AWS did not answer {said}", soft_wrap=True, markup=False)
@@ -63,14 +59,17 @@ def gpu_time(plan: Plan) -> timedelta:
     return timedelta(seconds=float(seconds(plan.clock, *GPU_STAGES)))
 
 
-def _table(spec: Spec) -> Table:
-    title = f"{spec.nodes.count} nodes for {spec.campaign}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("type", "zone", "capacity", ">USD/h a node", ">USD in all", "starts", "ends", ">vCPUs free", "fits",
-                   "id", "note"):  # fmt: skip
-        right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=column != "note")
-    return table
+def table(choices: Iterable[Choice], title: str) -> Listing:
+    """What holds all nodes first, the cheapest of it before the rest."""
+    rows = Listing("type", "zone", "capacity", ">USD/h a node", ">USD in all", "starts", "ends", ">vCPUs free", "fits",
+                   "id", "~note", title=title, ruled=True)  # fmt: skip
+    for one in sorted(choices, key=lambda one: (one.fits is False, one.usd is None, one.usd or 0)):
+        quota = "" if one.quota is None else f"{one.quota.free} of {one.quota.vcpus}"
+        places = f"{one.places} places" if one.places is not None else quota
+        fits = {True: "yes", False: "no", None: "not known"}[one.fits]
+        rows.row(one.instance_type, one.zone, one.capacity, _usd(one.usd_per_hour, 4), _usd(one.usd, 2),
+                 _when(one.starts), _when(one.ends), places, fits, one.id or "", one.note)  # fmt: skip
+    return rows
 
 
 def _usd(amount: Decimal | None, digits: int) -> str:

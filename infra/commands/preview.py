@@ -41,7 +41,7 @@ def preview_command(
         return UserError.exit_code
     was = None if before is None else _plan_of(checked(before))
     aside = Console(stderr=True, highlight=False)
-    target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}"))
+    target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}", markup=False))
     from infra.lifecycle import explain, markdown, previewing
     from infra.lifecycle.looking import looking
 

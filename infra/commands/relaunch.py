@@ -39,7 +39,7 @@ def relaunch_command(campaign: str, region: str, path: Path | None, now: bool, y
             relaunch(context, new, plan, diff, now)
         run_campaign(context)
         outcome = context.state().outcome
-        console.print(f"report: {context.results / 'report.html'}")
+        console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
         return 0 if outcome == "done" else 75
 
 

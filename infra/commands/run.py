@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from infra import target
 from infra.checks import Level, failed
@@ -16,6 +15,7 @@ from infra.events import Event, Kind
 from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan import Plan, make_plan
 from infra.spec import Spec
+from infra.tables import Listing
 from infra.terminal import agreed
 
 
@@ -28,7 +28,7 @@ def run_command(path: Path, yes: bool, console: Console) -> int:
     spec, plan = seen.spec, make_plan(seen.spec, seen.facts)
     refuse_unwritable(results_folder(spec.campaign), "BIVOUAC_RESULTS")
     refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
-    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}"))
+    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
     seen = with_answers(seen, console)
     show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
     if failed(seen.findings):
@@ -55,11 +55,12 @@ def _drive(spec: Spec, plan: Plan, console: Console) -> int:
 
     with opened(spec, plan, console, target.about()) as context:
         if context.state().ended:
-            console.print(f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name")
+            ended = f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name"
+            console.print(ended, markup=False, soft_wrap=True)
             return _exit_code(context.state().outcome)
         run_campaign(context)
-        console.print(_split(context.store.events()))
-        console.print(f"report: {context.results / 'report.html'}")
+        _split(context.store.events()).show(console)
+        console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
         outcome = context.state().outcome
         if outcome != "done":
             console.print(f"training ended as {outcome}: see the report")
@@ -71,13 +72,13 @@ def _exit_code(outcome: str | None) -> int:
     return 0 if outcome == "done" else TemporaryError.exit_code
 
 
-def _split(events: tuple[Event, ...]) -> Table:
+def _split(events: tuple[Event, ...]) -> Listing:
     """Seconds by stage, so that the slowest can be attacked."""
-    table = Table("stage", "seconds", box=None, title="time by stage", title_justify="left")
+    table = Listing("stage", "seconds", title="time by stage")
     total = 0.0
     for event in events:
         if event.kind is Kind.STAGE_FINISHED:
             total += event.data["seconds"]
-            table.add_row(event.data["stage"], f"{event.data['seconds']:.1f}")
-    table.add_row("all", f"{total:.1f}")
+            table.row(event.data["stage"], f"{event.data['seconds']:.1f}")
+    table.row("all", f"{total:.1f}")
     return table

@@ -95,8 +95,8 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         return
     campaign, live = facts["campaign"], facts["live"]
     console.print(f"[bold]{campaign}[/] on {facts['target']}: {facts['stage']}")
-    console.print(f"  driver   {facts['driver']}")
-    console.print(f"  steward  {facts['steward']}")
+    console.print(f"  driver   {facts['driver']}", markup=False, soft_wrap=True)
+    console.print(f"  steward  {facts['steward']}", markup=False, soft_wrap=True)
     if live:
         console.print(
             f"  training attempt {live['attempt']}, step {live['step']} of {live['steps']}, loss {live['loss']}, "
@@ -109,7 +109,9 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
     elif state.closed and Stage.TEARDOWN not in state.finished_stages:
         console.print(f"  over     GPU nodes at zero, the rest still bills: `bivouac down {campaign}` ends it")
     if state.archive:
-        console.print(f"  archive  {state.archive['manifest']} (step {state.archive['step']})")
+        console.print(
+            f"  archive  {state.archive['manifest']} (step {state.archive['step']})", markup=False, soft_wrap=True
+        )
     if state.certificate:
         verdict = "clean" if state.certificate["clean"] else "not clean"
         console.print(

@@ -6,7 +6,6 @@ import io
 import json as json_text
 
 from rich.console import Console
-from rich.table import Table
 
 from infra.account import Account
 from infra.errors import NotProven
@@ -15,6 +14,7 @@ from infra.lifecycle.rates import shown, together
 from infra.lifecycle.strays import Sight, Stray
 from infra.lifecycle.sweep import Swept
 from infra.progress import Progress
+from infra.tables import Listing
 from infra.terminal import agreed
 
 
@@ -31,7 +31,7 @@ def strays_command(region: str, yes: bool, json: bool, console: Console) -> int:
         with keeper.progress.stage("sweep", f"removing {len(wanted)}"):
             swept = strays.clear(keeper, wanted)
         for one, why in swept.stuck:
-            quiet.print(f"left: {one}: {why}", markup=False)
+            quiet.print(f"left: {one}: {why}", markup=False, soft_wrap=True)
     gone = {(one.kind, one.thing.id) for one in swept.removed}
     remain = [one for one in seen.strays if (one.left.kind, one.left.thing.id) not in gone]
     if json:
@@ -45,20 +45,22 @@ def _show(seen: Sight, console: Console) -> None:
     if not seen.strays:
         console.print("no dead campaign left anything")
     else:
-        table = Table("campaign", "kind", "what", "until", "USD/h", "sweep", box=None)
+        table = Listing("campaign", "kind", "what", "until", ">USD/h", "~sweep")
         for one in seen.strays:
             rate = shown(one.left.usd_per_hour)
-            table.add_row(one.owner.campaign, one.left.kind, one.left.thing.label, one.expires, rate, _fate(one))
-        console.print(table)
+            table.row(one.owner.campaign, one.left.kind, one.left.thing.label, one.expires, rate, _fate(one))
+        table.show(console)
         console.print(together(one.left.usd_per_hour for one in seen.strays), markup=False)
         for owner in {one.owner.campaign: one.owner for one in seen.strays}.values():
-            console.print(f"{owner.campaign} is over: {owner.why}", markup=False)
+            console.print(f"{owner.campaign} is over: {owner.why}", markup=False, soft_wrap=True)
             if owner.holds:
-                console.print(f"{owner.campaign} is {owner.holds}", markup=False)
+                console.print(f"{owner.campaign} is {owner.holds}", markup=False, soft_wrap=True)
     for owner in seen.cared_for:
-        console.print(f"{owner.campaign} is left alone: {owner.why}", markup=False)
+        console.print(f"{owner.campaign} is left alone: {owner.why}", markup=False, soft_wrap=True)
+    for other in seen.elsewhere:
+        console.print(str(other), markup=False, soft_wrap=True)
     for kind, why in seen.blind.items():
-        console.print(f"could not look: {kind}: {why}", markup=False)
+        console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
 
 
 def _fate(one: Stray) -> str:
@@ -85,6 +87,9 @@ def _facts(seen: Sight, swept: Swept) -> dict[str, object]:
     return {
         "strays": rows,
         "left_alone": {owner.campaign: owner.why for owner in seen.cared_for},
+        "elsewhere": [
+            {"campaign": one.campaign, "kind": one.kind, "id": one.thing.id, "why": one.why} for one in seen.elsewhere
+        ],
         "removed": [str(one) for one in swept.removed],
         "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
         "could_not_look": dict(seen.blind),

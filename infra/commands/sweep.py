@@ -7,7 +7,6 @@ import json as json_text
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from infra import target
 from infra.errors import NotProven, UserError
@@ -18,6 +17,7 @@ from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
 from infra.lifecycle.rates import shown, together
 from infra.lifecycle.stages import STEPS, run_step
 from infra.lifecycle.sweep import Left, Sight, Swept
+from infra.tables import Listing
 from infra.terminal import agreed
 
 
@@ -38,7 +38,7 @@ def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Co
             with context.progress.stage("sweep", f"removing {len(wanted)}"):
                 swept = sweep.remove(context, wanted)
             for one, why in swept.stuck:
-                quiet.print(f"left: {one}: {why}", markup=False)
+                quiet.print(f"left: {one}: {why}", markup=False, soft_wrap=True)
         certify = next(step for step in STEPS if step.stage is Stage.CERTIFY)
         refused: NotProven | None = None
         try:
@@ -70,23 +70,23 @@ def _refuse_alive(context: Context) -> None:
             cure=f"`bivouac down {context.spec.campaign}` first; sweep removes only what that leaves",
         )
     # One that began and was refused has removed nothing, and the file system may hold the only checkpoints.
-    teardown.refuse_unproven(state, context.spec.campaign, state.abandoned)
+    teardown.refuse_unproven(state, context.spec.campaign)
 
 
 def _show(seen: Sight, console: Console) -> None:
     if not seen.left and not seen.suspects:
         console.print("nothing is left")
     if seen.left:
-        table = Table("kind", "what", "evidence", "created", "USD/h", "sweep", box=None)
+        table = Listing("kind", "what", "~evidence", "created", ">USD/h", "~sweep")
         for one in seen.left:
             rate = shown(one.usd_per_hour)
-            table.add_row(one.kind, one.thing.label, str(one.evidence), _born(one), rate, _fate(one))
-        console.print(table)
+            table.row(one.kind, one.thing.label, str(one.evidence), _born(one), rate, _fate(one))
+        table.show(console)
         console.print(together(one.usd_per_hour for one in seen.left), markup=False)
     for suspect in seen.suspects:
-        console.print(f"suspect, not touched: {suspect}", markup=False)
+        console.print(f"suspect, not touched: {suspect}", markup=False, soft_wrap=True)
     for kind, why in seen.blind.items():
-        console.print(f"could not look: {kind}: {why}", markup=False)
+        console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
 
 
 def _born(one: Left) -> str:

@@ -23,7 +23,7 @@ FREEZE_AT = 100
 
 
 class Budget(pulumi.ComponentResource):
-    """`topic`, to which anyone may subscribe; the budget tells it, and the addresses that the spec names."""
+    """`topic`, to which anyone may subscribe; the budget tells it, or the spec's, and the spec's address."""
 
     def __init__(self, spec: Spec, opts: ResourceOptions | None = None) -> None:
         super().__init__("bivouac:infra:Budget", "budget", None, opts)
@@ -34,7 +34,8 @@ class Budget(pulumi.ComponentResource):
             policy=json.dumps(topic_policy(spec), sort_keys=True),
             opts=ResourceOptions(parent=self),
         )
-        topics: list[Input[str]] = [self.topic.arn, *([money.alarm_topic_arn] if money.alarm_topic_arn else [])]
+        # One per notification is all that AWS Budgets takes.
+        topic: Input[str] = money.alarm_topic_arn or self.topic.arn
         mails = [money.alarm_email] if money.alarm_email else []
         budget = aws.budgets.Budget(
             "budget",
@@ -51,7 +52,7 @@ class Budget(pulumi.ComponentResource):
                     "threshold_type": "PERCENTAGE",
                     "notification_type": "ACTUAL",
                     "subscriber_email_addresses": mails,
-                    "subscriber_sns_topic_arns": topics,
+                    "subscriber_sns_topic_arns": [topic],
                 }
                 for share in ALARM_SHARES
             ],

@@ -65,14 +65,13 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         opts,
     )
     after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, spec.kubernetes, opts)
-    inside = ResourceOptions(providers=[provider, cluster.kubernetes])
+    inside = ResourceOptions(providers=[provider, cluster.kubernetes_after(system.group)])
     Workloads(spec, cluster, storage, [system.group, *after.all], inside)
 
     where = buckets(spec.account, spec.region)
     outputs: dict[str, Any] = {
         "cluster_name": cluster.eks.name,
         "cluster_endpoint": cluster.endpoint,
-        "cluster_ca": cluster.authority,
         "kubeconfig": cluster.kubeconfig,
         "vpc_id": network.vpc.id,
         "gpu_subnet_id": network.gpu_subnet.id,
@@ -81,7 +80,6 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         "gpu_group": gpu.group.node_group_name,
         "system_group": system.group.node_group_name,
         "file_system_id": storage.lustre.id,
-        "file_system_dns": storage.lustre.dns_name,
         "mount_name": storage.lustre.mount_name,
         "node_role_arn": identity.node.arn,
         "steward_role_arn": identity.steward.arn,
@@ -89,7 +87,6 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         "archive_role_arn": identity.archive.arn,
         "repository_url": repository_url(spec.account, spec.region),
         "state_bucket": where.state,
-        "data_bucket": where.data,
         "archive_bucket": where.archive,
         "deadline": instant(deadline),
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.catalogue import InstanceType
 from infra.errors import UserError
-from infra.purchase import OPEN, purchase_problems
+from infra.purchase import OPEN, RESERVATIONS_ONLY, purchase_problems
 from infra.spec import Capacity, Nodes
 
 SPARE_NODES = 1
@@ -39,13 +39,18 @@ def purchase(nodes: Nodes, item: InstanceType) -> Purchase:
 
 
 def _reservation(named: str | None) -> dict[str, Any] | None:
-    """`open` is asked for as reservations only: EC2's own preference of that name would go on to buy on demand."""
+    """`open` and a group are asked for as reservations only: else EC2 would go on to buy on demand once they are full.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservationSpecification.html
+    """
     if not named:
         return None
+    only = {"capacity_reservation_preference": RESERVATIONS_ONLY}
     if named == OPEN:
-        return {"capacity_reservation_preference": "capacity-reservations-only"}
-    field = "capacity_reservation_resource_group_arn" if named.startswith("arn:") else "capacity_reservation_id"
-    return {"capacity_reservation_target": {field: named}}
+        return only
+    if named.startswith("arn:"):
+        return {**only, "capacity_reservation_target": {"capacity_reservation_resource_group_arn": named}}
+    return {"capacity_reservation_target": {"capacity_reservation_id": named}}
 
 
 def wants_placement_group(nodes: Nodes) -> bool:

@@ -22,7 +22,7 @@ _SESSION = re.compile(r"^arn:(?P<partition>[\w-]+):sts::(?P<account>\d{12}):assu
 
 
 class Cluster(pulumi.ComponentResource):
-    """`eks`, `roles` by service account, and `kubernetes`: a provider that exists only once the operator is let in."""
+    """`eks`, and `roles` by service account."""
 
     def __init__(
         self,
@@ -67,16 +67,7 @@ class Cluster(pulumi.ComponentResource):
         self.authority = self.eks.certificate_authority.apply(lambda ca: ca.data or "")
         self.security_group_id = self.eks.vpc_config.apply(lambda config: config.cluster_security_group_id or "")
         self.kubeconfig = kubeconfig(self._names.cluster, spec.region, self.endpoint, self.authority)
-        door = self._let_in(operator_arn)
-        self.kubernetes = kubernetes.Provider(
-            "kubernetes",
-            kubeconfig=self.kubeconfig,
-            # A cluster that is gone must not block its own teardown.
-            delete_unreachable=True,
-            # An object whose creation was cut short is taken over, not refused: the cluster is the campaign's alone.
-            upsert_existing_objects=True,
-            opts=ResourceOptions(parent=self, depends_on=[door]),
-        )
+        self._door = self._let_in(operator_arn)
         self.roles = {
             account: aws.eks.PodIdentityAssociation(
                 account,
@@ -94,6 +85,22 @@ class Cluster(pulumi.ComponentResource):
             )
         }
         self.register_outputs({"name": self.eks.name, "endpoint": self.endpoint})
+
+    def kubernetes_after(self, nodes: pulumi.Resource) -> kubernetes.Provider:
+        """The provider of what lies inside, once the operator is let in and `nodes`, a node group, is there.
+
+        An access entry counts only some time after it was made, up to a minute; the plugin asks the API server once,
+        and where that does not know it yet, every Kubernetes resource of the same run fails. A node group takes longer.
+        """
+        return kubernetes.Provider(
+            "kubernetes",
+            kubeconfig=self.kubeconfig,
+            # A cluster that is gone must not block its own teardown.
+            delete_unreachable=True,
+            # An object whose creation was cut short is taken over, not refused: the cluster is the campaign's alone.
+            upsert_existing_objects=True,
+            opts=ResourceOptions(parent=self, depends_on=[self._door, nodes]),
+        )
 
     def _let_in(self, operator_arn: str | None) -> pulumi.Resource:
         """The operator's access entry and its policy: nobody is let in for having made the cluster."""

@@ -24,10 +24,9 @@ class Identity(pulumi.ComponentResource):
     """
 
     def __init__(self, spec: Spec, key_arn: str | None = None, opts: ResourceOptions | None = None) -> None:
-        """`key_arn`: of the customer's own key, which whoever reads and writes S3 then needs too."""
+        """`key_arn`: of the customer's own key, for the cluster's secrets."""
         super().__init__("bivouac:infra:Identity", "identity", None, opts)
         names = Names(spec)
-        through_s3 = policies.key_through_s3(spec, key_arn)
         self.cluster = self._role("cluster", names.cluster_role, policies.trust("eks.amazonaws.com"))
         self.cluster_ready = self._managed("cluster", self.cluster, CLUSTER_POLICIES)
         if key_arn is not None:
@@ -39,11 +38,11 @@ class Identity(pulumi.ComponentResource):
             *self._managed("cni", self.cni, CNI_POLICIES),
         ]
         self.steward = self._role("steward", names.steward_role, policies.pod_trust())
-        self._inline("steward", self.steward, [*policies.steward(spec), *through_s3])
+        self._inline("steward", self.steward, policies.steward(spec))
         # Without policies: a pod without a role of its own would look for the node's.
         self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust())
         self.archive = self._role("archive", names.archive_role, policies.pod_trust())
-        self._inline("archive", self.archive, [*policies.archive(spec), *through_s3])
+        self._inline("archive", self.archive, policies.archive(spec))
         self.register_outputs({"node_role_arn": self.node.arn, "steward_role_arn": self.steward.arn})
 
     def _role(self, label: str, name: str, trust: str) -> aws.iam.Role:

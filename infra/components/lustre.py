@@ -6,10 +6,15 @@ https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html (b
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from infra.catalogue import InstanceType
 from infra.spec import SharedStorage
+
+VERSIONS = Path(__file__).parents[2] / "images/versions.yaml"
 
 VERSION = "2.15"
 EFA_CONNECTIONS = 1024
@@ -18,6 +23,28 @@ MOST_EFA_PER_CLIENT = 8
 """AWS's own script takes one of four on types with 32 devices: more add no throughput without GPUDirect Storage."""
 LARGE_MEMORY_GIB = 64
 MANY_CPUS = 64
+CLIENT_TRIES, CLIENT_PAUSE_S, CLIENT_TRY_S = 4, 15, 120
+"""At the package: together within ten minutes, so that a node without it still joins before its group's creation is
+given up."""
+_CLIENT = """#!/bin/bash
+# EKS's own image comes without a Lustre client (awslabs/amazon-eks-ami, pull request 2696), and pods here mount Lustre.
+# Amazon Linux locks its repository to the release of the image: the package fits the kernel that runs.
+say() {{ echo "bivouac: $*" | tee /dev/console; }}
+without() {{ say "no Lustre client, so no pod here can mount the file system, after $tries tries: $1"; exit 0; }}
+ready() {{ rpm -q {package} > /dev/null 2>&1 && modprobe lustre > /dev/null 2>&1; }}
+tries=0
+until ready; do
+  if [ "$tries" -ge {tries} ]; then without "$(tail -n 1 <<< "$seen")"; fi
+  if [ "$tries" -gt 0 ]; then sleep {pause}; fi
+  tries=$((tries + 1))
+  say "installing {package}, try $tries of {tries}"
+  if seen=$(timeout {limit} dnf install -y --setopt=timeout=20 {package} 2>&1); then
+    module=$(modprobe lustre 2>&1) || without "kernel $(uname -r): $module"
+  fi
+  echo "$seen"
+done
+say "Lustre client $(rpm -q {package}) is there after $tries tries"
+"""
 
 
 def file_system(shared: SharedStorage) -> dict[str, Any]:
@@ -46,6 +73,15 @@ def metadata(shared: SharedStorage) -> dict[str, Any] | None:
 def efa_interfaces(item: InstanceType, nodes: int) -> int:
     """How many EFA devices of each node speak to the file system: each is one of its connections."""
     return max(1, min(item.efa_interfaces, MOST_EFA_PER_CLIENT, EFA_CONNECTIONS // max(1, nodes)))
+
+
+def client_script() -> str:
+    """What brings the Lustre client to a node whose image has none, before its kubelet starts, as a shell script.
+
+    Does nothing where the client is there. A node that cannot have it says so on its console, and joins all the same.
+    """
+    package = yaml.safe_load(VERSIONS.read_text())["versions"]["lustre_client"]["package"]
+    return _CLIENT.format(package=package, tries=CLIENT_TRIES, pause=CLIENT_PAUSE_S, limit=CLIENT_TRY_S)
 
 
 def boot_script(shared: SharedStorage, item: InstanceType, nodes: int) -> str | None:

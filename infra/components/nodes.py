@@ -15,7 +15,7 @@ from infra.catalogue import instance_type
 from infra.components.capacity import SPARE_NODES, purchase
 from infra.components.cluster import Cluster
 from infra.components.efa import efa_layout
-from infra.components.lustre import boot_script
+from infra.components.lustre import boot_script, client_script
 from infra.components.tags import tags
 from infra.components.user_data import huge_pages, node_config, user_data
 from infra.names import GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
@@ -147,6 +147,7 @@ class SystemNodes(_NodeGroup):
     ) -> None:
         super().__init__("bivouac:infra:SystemNodes", "system-nodes", None, opts)
         self._prepare(spec, cluster, deadline, Names(spec).system_group, key_arn)
+        self._scripts = (client_script(),)  # the steward mounts the shared file system
         template = self._template(
             self._image(None), spec.nodes.system_instance_type, vpc_security_group_ids=list(security_group_ids)
         )

@@ -11,11 +11,9 @@ class _Outputs(BaseModel):
 
 class FoundationOutputs(_Outputs):
     state_bucket: str
-    data_bucket: str
     archive_bucket: str
     repository_url: str
     """Of the trainer's images, without tag or digest."""
-    repository_arn: str
     workshop_subnet_id: str
     """Where builders run; with a way out and none in."""
     workshop_security_group_id: str
@@ -29,8 +27,6 @@ class FoundationOutputs(_Outputs):
 class CampaignOutputs(_Outputs):
     cluster_name: str
     cluster_endpoint: str
-    cluster_ca: str
-    """Base64, as in a kubeconfig."""
     kubeconfig: str
     """JSON; it holds no secret: credentials come from `bivouac token`."""
     vpc_id: str
@@ -40,7 +36,6 @@ class CampaignOutputs(_Outputs):
     gpu_group: str
     system_group: str
     file_system_id: str
-    file_system_dns: str
     mount_name: str
     node_role_arn: str
     steward_role_arn: str
@@ -48,7 +43,6 @@ class CampaignOutputs(_Outputs):
     archive_role_arn: str
     repository_url: str
     state_bucket: str
-    data_bucket: str
     archive_bucket: str
     deadline: str
     """ISO 8601, UTC."""

@@ -86,6 +86,7 @@ def steward(spec: Spec) -> list[Statement]:
             [EVERYTHING],
         ),
         *_folder(_buckets(spec).state, names.state_prefix),
+        *keys_through_s3(where, [_buckets(spec).state]),
     ]
 
 
@@ -102,6 +103,7 @@ def archive(spec: Spec) -> list[Statement]:
         allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),
         *_folder(where.state, names.state_prefix),
         allow(["s3:GetObject"], [f"arn:aws:s3:::{where.state}/images/*"]),
+        *keys_through_s3(place(spec), [where.archive, where.state]),
     ]
 
 
@@ -161,12 +163,19 @@ def builder_guard(where: Place) -> list[Statement]:
     return [allow(["ec2:TerminateInstances"], [where.arn("ec2", "instance/*")], tagged)]
 
 
-def key_through_s3(spec: Spec, key_arn: str | None) -> list[Statement]:
-    """The customer's key, only as S3 uses it on one's behalf; nothing where there is none."""
-    if key_arn is None:
-        return []
-    by_s3 = {"StringEquals": {"kms:ViaService": f"s3.{spec.region}.amazonaws.com"}}
-    return [allow(["kms:Decrypt", "kms:GenerateDataKey"], [key_arn], by_s3)]
+def keys_through_s3(where: Place, names: Sequence[str]) -> list[Statement]:
+    """Any key of the account, only as S3 uses it on one's behalf for what lies in the buckets `names`.
+
+    Not the spec's key: buckets are every campaign's, so which key encrypts them is what the last that asked for one
+    said, and an object needs for ever the one it was written under.
+    """
+    about = [arn for name in sorted(names) for arn in (f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*")]
+    by_s3 = {
+        "StringEquals": {"kms:ViaService": f"s3.{where.region}.amazonaws.com"},
+        # The bucket where it has a key of its own per bucket, else the object.
+        "StringLike": {"kms:EncryptionContext:aws:s3:arn": about},
+    }
+    return [allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_s3)]
 
 
 def cluster_secrets(key_arn: str) -> list[Statement]:

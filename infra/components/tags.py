@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_TAG, OWNER_TAG
+from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_TAG, OWNER_TAG, REGION_TAG
 from infra.spec import Spec
 
 
 def tags(spec: Spec | None, deadline: datetime | None) -> dict[str, str]:
-    """Tags of a campaign's resources; without a campaign, those of the foundation, which never expires."""
+    """Tags of a campaign's resources; without a campaign, those of the foundation, which never expires and which no
+    teardown takes, so that no region need be told."""
     if spec is None or deadline is None:
         return {FOUNDATION_TAG: "true"}
-    return {CAMPAIGN_TAG: spec.campaign, OWNER_TAG: spec.owner, EXPIRES_TAG: instant(deadline)}
+    return {
+        CAMPAIGN_TAG: spec.campaign,
+        OWNER_TAG: spec.owner,
+        EXPIRES_TAG: instant(deadline),
+        REGION_TAG: spec.region,
+    }
 
 
 def instant(moment: datetime) -> str:

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 import pulumi
 import pulumi_kubernetes as kubernetes
 from pulumi import ResourceOptions
-from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs, RoleRefArgs, SubjectArgs
+from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs
 from pulumi_kubernetes.resource.v1 import ExactDeviceRequestArgsDict
 
 from infra import catalogue
 from infra.catalogue import Chart, InstanceType
 from infra.components.cluster import Cluster
+from infra.components.mpi_operator import MpiOperator
+from infra.components.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
 from infra.components.storage import Storage
 from infra.names import (
     ARCHIVE_ACCOUNT,
@@ -29,32 +31,25 @@ from infra.names import (
 )
 from infra.spec import Addons, Spec
 
-_CHANGE = ("create", "delete", "get", "list", "patch", "update", "watch")
-_RBAC = "rbac.authorization.k8s.io"
 EFA_CLASS = "efa.networking.k8s.aws"
-_WATCH = ("get", "list", "watch")
 
 
 def steward_rules() -> list[PolicyRuleArgs]:
     """What the steward may do in the campaign's namespace."""
     return [
-        _rule("jobset.x-k8s.io", ["jobsets"], _CHANGE),
-        _rule("batch", ["jobs"], _CHANGE),
-        _rule("", ["configmaps"], _CHANGE),
-        _rule("", ["pods"], ("delete", *_WATCH)),
-        _rule("", ["pods/log"], ("get",)),
-        _rule("", ["events", "services", "endpoints"], _WATCH),
-        _rule("events.k8s.io", ["events"], _WATCH),
+        rule("jobset.x-k8s.io", ["jobsets"], CHANGE),
+        rule("batch", ["jobs"], CHANGE),
+        rule("", ["configmaps"], CHANGE),
+        rule("", ["pods"], ("delete", *WATCH)),
+        rule("", ["pods/log"], ("get",)),
+        rule("", ["events", "services", "endpoints"], WATCH),
+        rule("events.k8s.io", ["events"], WATCH),
     ]
 
 
 def node_rules() -> list[PolicyRuleArgs]:
     """What the steward may do to nodes: look, and cordon."""
-    return [_rule("", ["nodes"], ("get", "list", "patch", "watch"))]
-
-
-def _rule(group: str, resources: list[str], verbs: Sequence[str]) -> PolicyRuleArgs:
-    return PolicyRuleArgs(api_groups=[group], resources=resources, verbs=sorted(verbs))
+    return [rule("", ["nodes"], ("get", "list", "patch", "watch"))]
 
 
 def wanted_charts(item: InstanceType, addons: Addons | None = None) -> tuple[Chart, ...]:
@@ -99,6 +94,10 @@ class Workloads(pulumi.ComponentResource):
         if spec.addons.efa == "dra" and item.efa_interfaces:
             self._efa_claim(item)
         self._charts(item, spec.addons, runs_on)
+        operator = catalogue.operators()["mpi-operator"]
+        if catalogue.asked_for(operator.option, spec.addons):
+            image = operator.reference(spec.addons.image_mirror)
+            MpiOperator(image, self._child([*runs_on, self._namespace]))
         self.register_outputs({})
 
     def _child(self, depends_on: Sequence[pulumi.Resource]) -> ResourceOptions:
@@ -116,30 +115,9 @@ class Workloads(pulumi.ComponentResource):
                 automount_service_account_token=token,
                 opts=self._inside(),
             )
-        subject = SubjectArgs(kind="ServiceAccount", name=STEWARD_ACCOUNT, namespace=NAMESPACE)
-        kubernetes.rbac.v1.Role(
-            STEWARD_ACCOUNT,
-            metadata={"name": STEWARD_ACCOUNT, "namespace": NAMESPACE},
-            rules=steward_rules(),
-            opts=self._inside(),
-        )
-        kubernetes.rbac.v1.RoleBinding(
-            STEWARD_ACCOUNT,
-            metadata={"name": STEWARD_ACCOUNT, "namespace": NAMESPACE},
-            role_ref=RoleRefArgs(api_group=_RBAC, kind="Role", name=STEWARD_ACCOUNT),
-            subjects=[subject],
-            opts=self._inside(),
-        )
-        cluster_wide = f"{self._names.prefix}-steward"
-        kubernetes.rbac.v1.ClusterRole(
-            STEWARD_ACCOUNT, metadata={"name": cluster_wide}, rules=node_rules(), opts=self._child([])
-        )
-        kubernetes.rbac.v1.ClusterRoleBinding(
-            STEWARD_ACCOUNT,
-            metadata={"name": cluster_wide},
-            role_ref=RoleRefArgs(api_group=_RBAC, kind="ClusterRole", name=cluster_wide),
-            subjects=[subject],
-            opts=self._inside(),
+        grant_here(STEWARD_ACCOUNT, steward_rules(), self._inside(), self._inside())
+        grant_everywhere(
+            STEWARD_ACCOUNT, f"{self._names.prefix}-steward", node_rules(), self._child([]), self._inside()
         )
 
     def _shared_volume(self, spec: Spec, storage: Storage) -> None:

@@ -12,7 +12,7 @@ from pulumi import ResourceOptions
 
 from infra.components import policies
 from infra.components.policies import Place
-from infra.names import WORKSHOP, WORKSHOP_GUARD
+from infra.names import WORKSHOP, workshop_guard, workshop_role
 
 CIDR = "10.254.0.0/24"
 BUILDER_POLICIES = ("AmazonSSMManagedInstanceCore",)
@@ -21,10 +21,13 @@ BUILDER_POLICIES = ("AmazonSSMManagedInstanceCore",)
 class Workshop(pulumi.ComponentResource):
     """`subnet`, `group` without any way in, the builder's `profile`, and `guard`, the role that ends builders."""
 
-    def __init__(self, place: Place, opts: ResourceOptions | None = None) -> None:
+    def __init__(self, place: Place, zone: str | None = None, opts: ResourceOptions | None = None) -> None:
+        """`zone`: one that sells the builders' type. None: whichever AWS takes, which asks for no type."""
         super().__init__("bivouac:infra:Workshop", "workshop", None, opts)
         self._child = ResourceOptions(parent=self)
-        self._network()
+        # Older foundations have names without the region: these stay, since builders may be at work under them.
+        self._named = ResourceOptions(parent=self, ignore_changes=["name"])
+        self._network(zone)
         self.group = aws.ec2.SecurityGroup(
             "builder",
             name=WORKSHOP,
@@ -41,18 +44,20 @@ class Workshop(pulumi.ComponentResource):
             ip_protocol="-1",
             opts=self._child,
         )
-        role = self._role("builder", WORKSHOP, "ec2.amazonaws.com", policies.builder(place))
+        role = self._role("builder", workshop_role(place.region), "ec2.amazonaws.com", policies.builder(place))
         for name in BUILDER_POLICIES:
             aws.iam.RolePolicyAttachment(
                 f"builder-{name}", role=role.name, policy_arn=f"arn:aws:iam::aws:policy/{name}", opts=self._child
             )
-        self.profile = aws.iam.InstanceProfile("builder", name=WORKSHOP, role=role.name, opts=self._child)
+        self.profile = aws.iam.InstanceProfile(
+            "builder", name=workshop_role(place.region), role=role.name, opts=self._named
+        )
         self.guard = self._role(
-            "builder-guard", WORKSHOP_GUARD, "scheduler.amazonaws.com", policies.builder_guard(place)
+            "builder-guard", workshop_guard(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)
         )
         self.register_outputs({"subnet_id": self.subnet.id})
 
-    def _network(self) -> None:
+    def _network(self, zone: str | None) -> None:
         self.vpc = aws.ec2.Vpc(
             "workshop",
             cidr_block=CIDR,
@@ -66,9 +71,11 @@ class Workshop(pulumi.ComponentResource):
             "workshop",
             vpc_id=self.vpc.id,
             cidr_block=CIDR,
+            availability_zone=zone,
             map_public_ip_on_launch=True,
             tags={"Name": WORKSHOP},
-            opts=self._child,
+            # Another zone is another subnet, of the same addresses.
+            opts=ResourceOptions(parent=self, delete_before_replace=True),
         )
         table = aws.ec2.RouteTable("workshop", vpc_id=self.vpc.id, tags={"Name": WORKSHOP}, opts=self._child)
         aws.ec2.Route(
@@ -81,6 +88,6 @@ class Workshop(pulumi.ComponentResource):
         aws.ec2.RouteTableAssociation("workshop", subnet_id=self.subnet.id, route_table_id=table.id, opts=self._child)
 
     def _role(self, label: str, name: str, service: str, statements: list[policies.Statement]) -> aws.iam.Role:
-        role = aws.iam.Role(label, name=name, assume_role_policy=policies.trust(service), opts=self._child)
+        role = aws.iam.Role(label, name=name, assume_role_policy=policies.trust(service), opts=self._named)
         aws.iam.RolePolicy(label, name=label, role=role.name, policy=policies.document(statements), opts=self._child)
         return role

@@ -15,7 +15,11 @@ BEFORE_TRAINING = ("bake", "provision", "preflight", "launch")
 BEFORE_STACK = ("bake",)
 """While these run, nothing of the campaign's stack is there to bill."""
 GPU_STAGES = ("preflight", "launch", "supervise", "archive")
-"""While these run, GPU nodes are up."""
+"""While these run, GPU nodes are up; in the last of them one."""
+
+GIVE_BACK_S = 60
+"""Once training is over all GPU nodes but one are given back; so long they go on billing. From general knowledge: EKS
+drains a node, on which only daemons are left, before EC2 ends it."""
 
 TYPICAL_MINUTES = {
     "provision": (20, "control plane 10, file system beside it, then system node and add-ons 10"),
@@ -48,6 +52,13 @@ def clock(spec: Spec, saving: Saving, world_size: int) -> tuple[StageTime, ...]:
 def seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
     """Sum over the named stages, or over all."""
     return sum((stage.seconds for stage in stages if not names or stage.stage in names), Decimal(0))
+
+
+def gang_seconds(stages: tuple[StageTime, ...], nodes: int) -> Decimal:
+    """Seconds of the whole gang that the GPU nodes bill: one of them runs the archive."""
+    archive = seconds(stages, "archive")
+    going = min(archive, Decimal(GIVE_BACK_S))
+    return seconds(stages, *GPU_STAGES) - archive + going + (archive - going) / nodes
 
 
 def _stage(stage: str, spec: Spec) -> StageTime:

@@ -9,10 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.catalogue import Prices
 from infra.estimates import sizing
-from infra.estimates.clock import BEFORE_STACK, GPU_STAGES, StageTime, seconds
+from infra.estimates.clock import BEFORE_STACK, StageTime, gang_seconds, seconds
 from infra.estimates.figure import cents, rounded
 from infra.facts import Facts
 from infra.ground import ENDPOINT_SERVICES
+from infra.purchase import own_reservation
 from infra.spec import Capacity, Egress, Spec
 
 HOURS_PER_MONTH = Decimal(730)
@@ -20,6 +21,8 @@ NAT_GB_PER_NODE = 2
 """Through the NAT gateway: what is not in the image or in S3 (its gateway endpoint is free)."""
 BLOCK_REST = "capacity block, unused"
 """Line of what was paid for a block beyond the hours in which its nodes are up."""
+RESERVATION_REST = "reservation, unused"
+"""Line of what a reservation bills while it waits for the campaign's nodes, and while the rest is torn down."""
 ENDPOINTS = len(ENDPOINT_SERVICES)
 """Interface endpoints of a cluster without NAT, each in the zone of its nodes."""
 
@@ -31,6 +34,7 @@ class CostLine(BaseModel):
     usd_per_hour: Decimal
     """While it is up; 0 for what bills by size and not by time."""
     hours: Decimal
+    """Of all its nodes: where one of them is up, its part of an hour."""
     usd: Decimal
     """To the cent."""
     formula: str
@@ -58,7 +62,9 @@ def rate_usd_per_hour(lines: tuple[CostLine, ...], *, gpu: bool) -> Decimal:
 def usd_at_deadline(spec: Spec, lines: tuple[CostLine, ...], teardown_hours: Decimal) -> Decimal:
     """GPU nodes up from the first hour to the deadline, the rest for a teardown longer."""
     until = Decimal(str(spec.money.deadline.total_seconds())) / 3600
-    fixed = sum((line.usd for line in lines if not line.usd_per_hour or line.name == "builder"), Decimal(0))
+    # A reservation bills by the nodes' rate until then: its line is within their hours.
+    others = [line for line in lines if line.name != RESERVATION_REST]
+    fixed = sum((line.usd for line in others if not line.usd_per_hour or line.name == "builder"), Decimal(0))
     for line in (line for line in lines if line.upfront_usd is not None):
         fixed += unused_usd(line, until * sum((x.usd_per_hour for x in lines if x.gpu), Decimal(0))) - line.usd
     with_gpu = until * rate_usd_per_hour(lines, gpu=True)
@@ -83,14 +89,18 @@ def lustre_usd_per_gb_month(spec: Spec, prices: Prices) -> Decimal | None:
 
 def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[CostLine]:
     prices, up = facts.prices, hours(stages, *(one.stage for one in stages if one.stage not in BEFORE_STACK))
-    gpu_hours, bake_hours = hours(stages, *GPU_STAGES), hours(stages, "bake")
+    count, bake_hours = spec.nodes.count, hours(stages, "bake")
+    gpu_hours = rounded(gang_seconds(stages, count) / 3600, 4)
     price = facts.offer.usd_per_hour if facts.offer else None
-    nodes = _hourly(
-        "GPU nodes", price, gpu_hours, f"{spec.nodes.count} x {spec.nodes.instance_type}", spec.nodes.count, gpu=True
-    )
+    nodes = _hourly("GPU nodes", price, gpu_hours, f"{count} x {spec.nodes.instance_type}", count, gpu=True)
+    if nodes.priced and count > 1:
+        nodes = nodes.model_copy(update={"formula": f"{nodes.formula} (one node while the archive runs)"})
     yield nodes
     if spec.nodes.capacity is Capacity.CAPACITY_BLOCK and spec.nodes.block_fee_usd is not None:
         yield _rest(spec.nodes.block_fee_usd, nodes)
+    named = own_reservation(spec.nodes)
+    if named and nodes.priced:
+        yield _waiting(named, nodes, hours(stages) - gpu_hours)
     system = prices.system_node_usd_per_hour.get(spec.nodes.system_instance_type)
     yield _hourly("system node", system, up, f"1 x {spec.nodes.system_instance_type}")
     yield _hourly("builder", system, bake_hours, f"1 x {spec.nodes.system_instance_type}")
@@ -140,6 +150,17 @@ def _rest(fee: Decimal, nodes: CostLine) -> CostLine:
         upfront_usd=fee,
     )
     return line.model_copy(update={"usd": cents(unused_usd(line, nodes.usd))})
+
+
+def _waiting(reservation: str, nodes: CostLine, waits: Decimal) -> CostLine:
+    """Without a rate of its own: once the nodes are up their line has it."""
+    return CostLine(
+        name=RESERVATION_REST,
+        usd_per_hour=Decimal(0),
+        hours=waits,
+        usd=cents(nodes.usd_per_hour * waits),
+        formula=f"{reservation} bills {nodes.usd_per_hour} USD/h without nodes too x {waits} h, and on until cancelled",
+    )
 
 
 def _sized(name: str, price: Decimal, size: Decimal, what: str) -> CostLine:

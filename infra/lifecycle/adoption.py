@@ -11,17 +11,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2
 from botocore.exceptions import ClientError
+from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Secret
 
 from infra.account import Account
-from infra.actions.cluster import from_outside
+from infra.actions.cluster import OF_WORLD, from_outside
+from infra.errors import BivouacError, PermanentError
 from infra.lifecycle import finders
+from infra.lifecycle.failures import RETRIED, Cause, cause_of
+from infra.lifecycle.finders import Find, Inputs, says_missing, tagged_as, tags_of_its_own
+from infra.lifecycle.liveness import Life, life
+from infra.lifecycle.rule_removal import RULE_REMOVERS
+from infra.lifecycle.state_copy import bare
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
-Inputs = Mapping[str, Any]
-Find = Callable[[Account, Inputs], list[str]]
-"""Ids, as the provider writes them, of what has these inputs; the newest attempt's is not told from older ones."""
+KUBERNETES = "kubernetes:"
 
 
 @dataclass(frozen=True)
@@ -32,30 +38,69 @@ class Pending:
     type: str
     inputs: Inputs
 
+    @property
+    def title(self) -> str:
+        """`Vpc network`."""
+        return f"{self.type.rpartition(':')[2]} {self.urn.rpartition('::')[2]}"
+
+
+Failed = Callable[[Pending, Exception], None]
+"""What becomes of a creation of which nobody can say whether it was carried out: told, or raised."""
+
+
+def refuse(pending: Pending, error: Exception) -> None:
+    """Raises: making a second one is worse than stopping here."""
+    if passes(error):
+        raise error
+    raise PermanentError(
+        f"nobody can say whether AWS made {pending.title} before its engine was ended",
+        seen=f"{type(error).__name__}: {error}"[:400],
+        cure="allow what is denied; else `bivouac down` tears down without it, and then removes what carries the "
+        "campaign's tag",
+    ) from error
+
+
+def passes(error: Exception) -> bool:
+    """Whether the same question may be answered another time, or with other credentials; or is not ours to judge."""
+    if isinstance(error, BivouacError):
+        return True
+    if not isinstance(error, OF_WORLD):
+        return False
+    if isinstance(error, httpx2.HTTPError):
+        return not isinstance(error, ApiError)
+    return cause_of(str(error)) in RETRIED | {Cause.CREDENTIALS}
+
 
 def pending_creates(deployment: Mapping[str, Any]) -> list[Pending]:
     found = []
     for operation in deployment.get("pending_operations") or ():
         resource = operation["resource"]
         if operation["type"] == "creating":
-            found.append(Pending(resource["urn"], resource["type"], resource.get("inputs") or {}))
+            found.append(Pending(resource["urn"], resource["type"], bare(resource.get("inputs") or {})))
     return found
 
 
-def adoptable(account: Account, cluster: str, deployment: Mapping[str, Any]) -> dict[str, str]:
+def adoptable(account: Account, cluster: str, deployment: Mapping[str, Any], failed: Failed = refuse) -> dict[str, str]:
     """Urn -> id for every pending creation that AWS did carry out; ids that the state knows already are not ours."""
     known = {(one["type"], one.get("id")) for one in deployment.get("resources", ())}
     found: dict[str, str] = {}
     for pending in pending_creates(deployment):
-        find = FINDERS.get(pending.type)
-        if pending.type == RELEASE:
-            ids = _releases(account, cluster, pending.inputs)
-        else:
-            ids = [] if find is None else find(account, pending.inputs)
+        try:
+            ids = _ids(account, cluster, pending)
+        except Exception as error:  # whatever a finder stumbles over, a teardown goes on
+            failed(pending, error)
+            continue
         fresh = [one for one in ids if (pending.type, one) not in known and one not in found.values()]
         if fresh:
             found[pending.urn] = fresh[0]
     return found
+
+
+def _ids(account: Account, cluster: str, pending: Pending) -> list[str]:
+    if pending.type == RELEASE:
+        return _releases(account, cluster, pending.inputs)
+    find = FINDERS.get(pending.type)
+    return [] if find is None else find(account, pending.inputs)
 
 
 def _releases(account: Account, cluster: str, given: Inputs) -> list[str]:
@@ -74,7 +119,7 @@ def resolved(deployment: Mapping[str, Any], adopted: Mapping[str, str]) -> tuple
     """
     operations = deployment.get("pending_operations") or ()
     made = [
-        {**one["resource"], "id": adopted[one["resource"]["urn"]], "outputs": {}}
+        {**one["resource"], "id": (id := adopted[one["resource"]["urn"]]), "outputs": _known(one["resource"], id)}
         for one in operations
         if one["type"] == "creating" and one["resource"]["urn"] in adopted
     ]
@@ -85,15 +130,37 @@ def resolved(deployment: Mapping[str, Any], adopted: Mapping[str, str]) -> tuple
     return {**deployment, "resources": resources, "pending_operations": []}, look
 
 
-def remove_rules(account: Account, deployment: Mapping[str, Any], guard: Callable[[], None]) -> list[str]:
+def _known(resource: Mapping[str, Any], id: str) -> dict[str, Any]:
+    """Outputs to begin with; the refresh fills in the rest.
+
+    Without any, pulumi-aws takes a refresh for an import (bridge, `Provider.Read`): it would forget what AWS does not
+    keep (whether to empty a bucket, to make a last backup), and ask a pod identity for another id than its own.
+    """
+    if str(resource["type"]).startswith(KUBERNETES):
+        return {}
+    own = _ID_OUTPUTS.get(str(resource["type"]))
+    return {**bare(resource.get("inputs") or {}), "id": id, **({own: id} if own else {})}
+
+
+_ID_OUTPUTS = {"aws:eks/podIdentityAssociation:PodIdentityAssociation": "associationId"}
+"""Type -> the output that its plugin reads by, beside the id."""
+
+
+def remove_rules(
+    account: Account, deployment: Mapping[str, Any], guard: Callable[[], None], failed: Failed = refuse
+) -> list[str]:
     """Remove what pending creations of rules left inside their route table or group: they are made anew."""
     removed = []
     for pending in pending_creates(deployment):
         remove = RULE_REMOVERS.get(pending.type)
-        if remove is not None:
-            guard()
+        if remove is None:
+            continue
+        guard()
+        try:
             if remove(account, pending.inputs):
                 removed.append(pending.type.rpartition(":")[2])
+        except Exception as error:
+            failed(pending, error)
     return removed
 
 
@@ -101,7 +168,7 @@ def _tagged(operation: str, result: str, id_key: str, alive: Mapping[str, str] |
     """EC2's things by their tags; `inputs` are filters taken from inputs, `alive` is a filter of states."""
 
     def find(account: Account, given: Inputs) -> list[str]:
-        filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in (given.get("tags") or {}).items()]
+        filters = tagged_as(given)
         filters += [{"Name": name.replace("_", "-"), "Values": [str(given[key])]} for name, key in inputs.items()]
         filters += [{"Name": name, "Values": values.split(",")} for name, values in (alive or {}).items()]
         pages = account.client("ec2").get_paginator(operation).paginate(Filters=filters)
@@ -111,8 +178,8 @@ def _tagged(operation: str, result: str, id_key: str, alive: Mapping[str, str] |
 
 
 def _addresses(account: Account, given: Inputs) -> list[str]:
-    filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in (given.get("tags") or {}).items()]
-    return [item["AllocationId"] for item in account.client("ec2").describe_addresses(Filters=filters)["Addresses"]]
+    seen = account.client("ec2").describe_addresses(Filters=tagged_as(given))["Addresses"]
+    return [item["AllocationId"] for item in seen]
 
 
 def _there(service: str, operation: str, made: Callable[[Inputs], str], **arguments: str) -> Find:
@@ -123,16 +190,12 @@ def _there(service: str, operation: str, made: Callable[[Inputs], str], **argume
         try:
             getattr(account.client(service), operation)(**asked)
         except ClientError as error:
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404 or _says_missing(error):
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404 or says_missing(error):
                 return []
             raise
         return [made(given)]
 
     return find
-
-
-def _says_missing(error: ClientError) -> bool:
-    return any(word in error.response["Error"]["Code"] for word in ("NotFound", "NoSuch", "404"))
 
 
 def _log_groups(account: Account, given: Inputs) -> list[str]:
@@ -147,7 +210,7 @@ def _repositories(account: Account, given: Inputs) -> list[str]:
 
 
 def _file_systems(account: Account, given: Inputs) -> list[str]:
-    wanted = set((given.get("tags") or {}).items())
+    wanted = set(tags_of_its_own(given).items())
     pages = account.client("fsx").get_paginator("describe_file_systems").paginate()
     seen = [one for page in pages for one in page["FileSystems"] if one["Lifecycle"] not in ("DELETING", "FAILED")]
     return [one["FileSystemId"] for one in seen if wanted <= {(t["Key"], t["Value"]) for t in one.get("Tags", ())}]
@@ -157,6 +220,25 @@ def _repository_links(account: Account, given: Inputs) -> list[str]:
     by_system = [{"Name": "file-system-id", "Values": [given["fileSystemId"]]}]
     seen = account.client("fsx").describe_data_repository_associations(Filters=by_system)["Associations"]
     return [one["AssociationId"] for one in seen if one["Lifecycle"] not in ("DELETING", "FAILED")]
+
+
+def _budgets(account: Account, given: Inputs) -> list[str]:
+    """Of the caller's own account, unless the program names another."""
+    named = {"accountId": account.identity()["Account"], **given}
+    find = _there(
+        "budgets", "describe_budget", lambda made: f"{made['accountId']}:{made['name']}",
+        AccountId="accountId", BudgetName="name",
+    )  # fmt: skip
+    return find(account, named)
+
+
+def _schedules(account: Account, given: Inputs) -> list[str]:
+    """In AWS's own group, unless the program names another."""
+    find = _there(
+        "scheduler", "get_schedule", lambda made: f"{made['groupName']}/{made['name']}",
+        GroupName="groupName", Name="name",
+    )  # fmt: skip
+    return find(account, {"groupName": "default", **given})
 
 
 def _pod_identities(account: Account, given: Inputs) -> list[str]:
@@ -195,20 +277,10 @@ FINDERS: dict[str, Find] = {
     ),
     "aws:ec2/eip:Eip": _addresses,
     "aws:cloudwatch/logGroup:LogGroup": _log_groups,
-    "aws:iam/role:Role": _there("iam", "get_role", _named("name"), RoleName="name"),
-    "aws:iam/instanceProfile:InstanceProfile": _there(
-        "iam", "get_instance_profile", _named("name"), InstanceProfileName="name"
-    ),
     "aws:s3/bucket:Bucket": _there("s3", "head_bucket", _named("bucket"), Bucket="bucket"),
     "aws:ecr/repository:Repository": _repositories,
-    "aws:budgets/budget:Budget": _there(
-        "budgets", "describe_budget", lambda given: f"{given['accountId']}:{given['name']}",
-        AccountId="accountId", BudgetName="name",
-    ),
-    "aws:scheduler/schedule:Schedule": _there(
-        "scheduler", "get_schedule", lambda given: f"{given.get('groupName', 'default')}/{given['name']}",
-        GroupName="groupName", Name="name",
-    ),
+    "aws:budgets/budget:Budget": _budgets,
+    "aws:scheduler/schedule:Schedule": _schedules,
     "aws:eks/cluster:Cluster": _there("eks", "describe_cluster", _named("name"), name="name"),
     "aws:eks/nodeGroup:NodeGroup": _there(
         "eks", "describe_nodegroup", _in_cluster("nodeGroupName"),
@@ -229,100 +301,17 @@ FINDERS: dict[str, Find] = {
 """Type -> how what AWS made is found again."""
 
 
-def _remove_route(account: Account, given: Inputs) -> bool:
-    return _gone(
-        account, "delete_route", RouteTableId=given["routeTableId"], DestinationCidrBlock=given["destinationCidrBlock"]
-    )
-
-
-def _remove_association(account: Account, given: Inputs) -> bool:
-    tables = account.client("ec2").describe_route_tables(RouteTableIds=[given["routeTableId"]])["RouteTables"]
-    links = [link for table in tables for link in table["Associations"] if link.get("SubnetId") == given["subnetId"]]
-    return any(
-        [_gone(account, "disassociate_route_table", AssociationId=link["RouteTableAssociationId"]) for link in links]
-    )
-
-
-def _remove_group_rule(egress: bool) -> Callable[[Account, Inputs], bool]:
-    def remove(account: Account, given: Inputs) -> bool:
-        by_group = [{"Name": "group-id", "Values": [given["securityGroupId"]]}]
-        seen = account.client("ec2").describe_security_group_rules(Filters=by_group)["SecurityGroupRules"]
-        same = [one["SecurityGroupRuleId"] for one in seen if one["IsEgress"] == egress and _same_rule(one, given)]
-        operation = f"revoke_security_group_{'egress' if egress else 'ingress'}"
-        return bool(same) and _gone(account, operation, GroupId=given["securityGroupId"], SecurityGroupRuleIds=same)
-
-    return remove
-
-
-def _same_rule(rule: Mapping[str, Any], given: Inputs) -> bool:
-    """A rule without ports is told from one with all of them by -1."""
-
-    def port(value: Any) -> int:
-        return -1 if value is None else int(value)
-
-    return (
-        str(rule["IpProtocol"]) == str(given["ipProtocol"])
-        and port(rule.get("FromPort")) == port(given.get("fromPort"))
-        and port(rule.get("ToPort")) == port(given.get("toPort"))
-        and rule.get("CidrIpv4") == given.get("cidrIpv4")
-        and (rule.get("ReferencedGroupInfo") or {}).get("GroupId") == given.get("referencedSecurityGroupId")
-    )
-
-
 def still_creating(account: Account, deployment: Mapping[str, Any], adopted: Mapping[str, str]) -> list[str]:
     """Ids of what was adopted and is not ready yet: what comes after would be refused."""
     types = {pending.urn: pending.type for pending in pending_creates(deployment)}
-    return [id for urn, id in adopted.items() if types[urn] in _CREATING and _CREATING[types[urn]](account, id)]
+    return [id for urn, id in adopted.items() if _coming(account, types[urn], id)]
 
 
-def _eks_creating(operation: str, *parameters: str) -> Callable[[Account, str], bool]:
-    def creating(account: Account, id: str) -> bool:
-        answer = getattr(account.client("eks"), operation)(**dict(zip(parameters, id.split(":"), strict=True)))
-        return any(one.get("status") == "CREATING" for one in answer.values())
-
-    return creating
-
-
-def _fsx_creating(operation: str, key: str, result: str) -> Callable[[Account, str], bool]:
-    def creating(account: Account, id: str) -> bool:
-        answer = getattr(account.client("fsx"), operation)(**{key: [id]})
-        return any(one["Lifecycle"] == "CREATING" for one in answer[result])
-
-    return creating
-
-
-def _gateway_pending(account: Account, id: str) -> bool:
-    answer = account.client("ec2").describe_nat_gateways(NatGatewayIds=[id])
-    return any(one["State"] == "pending" for one in answer["NatGateways"])
-
-
-_CREATING: dict[str, Callable[[Account, str], bool]] = {
-    "aws:eks/cluster:Cluster": _eks_creating("describe_cluster", "name"),
-    "aws:eks/nodeGroup:NodeGroup": _eks_creating("describe_nodegroup", "clusterName", "nodegroupName"),
-    "aws:eks/addon:Addon": _eks_creating("describe_addon", "clusterName", "addonName"),
-    "aws:fsx/lustreFileSystem:LustreFileSystem": _fsx_creating("describe_file_systems", "FileSystemIds", "FileSystems"),
-    "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation": _fsx_creating(
-        "describe_data_repository_associations", "AssociationIds", "Associations"
-    ),
-    "aws:ec2/natGateway:NatGateway": _gateway_pending,
-}
-
-
-def _gone(account: Account, operation: str, **arguments: Any) -> bool:
-    """Whether there was something to remove."""
+def _coming(account: Account, kind: str, id: str) -> bool:
+    """What may not be asked is not waited for."""
     try:
-        getattr(account.client("ec2"), operation)(**arguments)
-    except ClientError as error:
-        if _says_missing(error):
-            return False
-        raise
-    return True
-
-
-RULE_REMOVERS: dict[str, Callable[[Account, Inputs], bool]] = {
-    "aws:ec2/route:Route": _remove_route,
-    "aws:ec2/routeTableAssociation:RouteTableAssociation": _remove_association,
-    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": _remove_group_rule(egress=False),
-    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": _remove_group_rule(egress=True),
-}
-"""Type -> how it is removed, so that it can be made anew: AWS refuses a second one."""
+        return life(account, {"type": kind, "id": id}) is Life.COMING
+    except OF_WORLD as error:
+        if passes(error):
+            raise
+        return False

@@ -5,7 +5,6 @@ It comes before the campaign's stack, in the foundation's workshop: no control p
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -25,9 +24,20 @@ from infra.lifecycle.builder import builder
 from infra.lifecycle.context import Context
 from infra.lifecycle.foundation import OUTPUTS, foundation
 from infra.lifecycle.playbook import ROOT, play
+from infra.lifecycle.sources import digest_of, sources
 from infra.names import REPOSITORY, repository_url
 
 BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+WHEEL = ("infra", "trainer", "pyproject.toml")
+NO_CODE = ("infra/campaigns",)
+"""Specs lie there: a comment in one is no reason to bake, least of all on a held cluster that is relaunched with it."""
+PLAYED = (
+    "images/versions.yaml",
+    "playbooks/bake.yml",
+    "playbooks/library/machine.py",
+    "playbooks/plugins",
+    "playbooks/roles/trainer_image",
+)
 
 
 class ImageManifest(BaseModel):
@@ -114,29 +124,26 @@ def manifest_key(inputs: str) -> str:
 
 
 def inputs_digest(root: Path, base_digest: str) -> str:
-    """Of everything that goes into the image: sources, versions, playbook, base."""
+    """Of everything that goes into the image: the wheel's sources, versions, what is played, base.
+
+    Raises `UserError` where there is no clone.
+    """
     if not (root / "pyproject.toml").exists():
         raise UserError(
             "the bake needs the project's sources",
             seen=root,
             cure="run bivouac from a clone, installed with `pip install -e .`",
         )
-    digest = hashlib.sha256(base_digest.encode())
-    for part in ("infra", "trainer", "images", "playbooks", "pyproject.toml"):
-        top = root / part
-        for path in [top] if top.is_file() else sorted(top.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
+    return digest_of(root, sources(root, (*WHEEL, *PLAYED), NO_CODE), base_digest)
 
 
 def build_wheel(root: Path, work: Path) -> Path:
-    """The project's wheel, built from a copy, so that nothing stale in the clone gets in."""
+    """The project's wheel, built from a copy of what its digest covers, so that nothing else in the clone gets in."""
     source, out = work / "source", work / "wheel"
-    source.mkdir()
-    for part in ("infra", "trainer"):
-        shutil.copytree(root / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(root / "pyproject.toml", source)
+    for path in sources(root, WHEEL, NO_CODE):
+        copy = source / path.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
     command = [
         sys.executable,
         "-m",

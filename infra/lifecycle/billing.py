@@ -9,10 +9,13 @@ from decimal import Decimal
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.account import Account
+from infra.actions.reservations import find_reservation
 from infra.estimates.cost import ENDPOINTS, CostLine
 from infra.lifecycle.context import Context
 from infra.lifecycle.looks import tags_of
+from infra.lifecycle.reserved import bills_on, node_usd_per_hour, unused_places
 from infra.names import CAMPAIGN_TAG, Names
+from infra.purchase import own_reservation
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Bill:
     lines: tuple[tuple[str, Decimal], ...]
     """(what, USD per hour)."""
     unseen: tuple[str, ...]
+    beyond: str = ""
+    """What `bivouac down` does not end."""
 
     @property
     def usd_per_hour(self) -> Decimal:
@@ -29,13 +34,15 @@ class Bill:
 
     def sentence(self, campaign: str) -> str:
         """For people: what bills, how much, and what ends it."""
+        beyond = f"; {self.beyond}" if self.beyond else ""
         if not self.lines and not self.unseen:
-            return "nothing of this campaign bills by the hour now"
+            return f"nothing of this campaign bills by the hour now{beyond}"
         named = ", ".join(f"{what} {usd.quantize(Decimal('0.01'))}" for what, usd in self.lines)
         blind = f"; could not look for {', '.join(self.unseen)}" if self.unseen else ""
         total = self.usd_per_hour.quantize(Decimal("0.01"))
         return (
             f"bills now: {total} USD/h ({named or 'nothing that was seen'}{blind}); `bivouac down {campaign}` ends it"
+            f"{beyond}"
         )
 
 
@@ -43,6 +50,7 @@ def bill(context: Context) -> Bill:
     """One look per line of the plan that bills by the hour."""
     lines: list[tuple[str, Decimal]] = []
     unseen: list[str] = []
+    nodes = 0
     for line in context.plan.cost:
         look = _LOOKS.get(line.name)
         if look is None or not line.usd_per_hour:
@@ -52,9 +60,29 @@ def bill(context: Context) -> Bill:
         except (ClientError, BotoCoreError):
             unseen.append(line.name)
             continue
+        nodes = present if line.gpu else nodes
         if present:
             lines.append((_title(line, present), line.usd_per_hour * present / (whole or _planned(context, line))))
-    return Bill(tuple(lines), tuple(unseen))
+    lines += _unused(context, nodes, unseen)
+    return Bill(tuple(lines), tuple(unseen), _beyond(context))
+
+
+def _unused(context: Context, nodes: int, unseen: list[str]) -> list[tuple[str, Decimal]]:
+    """The places that the campaign's reservation keeps for nodes which are not there."""
+    try:
+        found = find_reservation(context.account, context.spec)
+    except (ClientError, BotoCoreError):
+        unseen.append("reservation")
+        return []
+    places = unused_places(context, found, nodes) if found else 0
+    if not places or found is None:
+        return []
+    return [(f"{places} unused of reservation {found.reservation_id}", node_usd_per_hour(context) * places)]
+
+
+def _beyond(context: Context) -> str:
+    said = bills_on(context) or ""
+    return f"but {said}" if own_reservation(context.spec.nodes) and said else said
 
 
 def _title(line: CostLine, present: int) -> str:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import httpx2
 
 from infra import catalogue
-from infra.actions.cluster import may_pass
-from infra.actions.nodes import GpuNodes, Launched, NodeFacts
+from infra.actions.cluster import OF_WORLD, may_pass
+from infra.actions.fitness import NodeFacts, Sickness, overdue
+from infra.actions.nodes import GpuNodes, Launched
+from infra.actions.sickbay import Sickbay
+from infra.bounded import BoundedLook
 from infra.errors import PermanentError
+from infra.events import Kind
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import Cause, cause_of, cure_for
+from infra.lifecycle.reserved import bills_on, node_usd_per_hour
 
 _RETREAT_S = 300.0
+_GLANCE_S = 15.0
+_WORDS_S = 30.0
+"""For looks that only people need, while what is looked at bills."""
 _JOIN_S = 240.0
 """An instance that has run for so long without joining has something wrong: boot and join take two minutes."""
+_SHOWN = 3
 _MINIMUM = timedelta(seconds=60)
 """EC2 bills an instance at least for this."""
 
@@ -26,37 +37,100 @@ def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
     spec, wanted = context.spec, context.spec.nodes.count
     why = ""
     devices = catalogue.instance_type(spec.nodes.instance_type).accelerators
-    fit, since = list[NodeFacts](), datetime.now(UTC)
+    fit, since, bay, replaced = list[NodeFacts](), datetime.now(UTC), Sickbay(), set[str]()
     for turn, _ in enumerate(context.turns(spec.recovery.capacity_timeout.total_seconds())):
         try:
-            fit = [node for node in nodes.facts() if node.fit and node.accelerators >= devices]
+            facts = nodes.facts()
+            fit = [node for node in facts if node.fit(devices)]
             if len(fit) >= wanted:
                 return fit
-            # Every few seconds what AWS says of the missing ones: an hour of silence helps nobody.
-            why = _why_missing(nodes, fit, since) if turn % 10 == 5 else why
+            if not _replace_sick(context, nodes, facts, bay.look(facts, devices), replaced):
+                usable = [node for node in facts if node.fit(devices) or node.suspected(devices)]
+                if len(usable) >= wanted:
+                    context.progress.note("EKS calls more nodes sick than are replaced: the health check judges them")
+                    return usable
         except httpx2.HTTPError as error:
             if not may_pass(error):
                 raise
             why = f"; could not look, the cluster does not answer: {error}"[:200]
+        except OF_WORLD as error:
+            why = f"; could not look this time: {error}"[:200]
+        else:
+            # Every few seconds what AWS says of the missing ones: an hour of silence helps nobody.
+            why = _why_missing(nodes, devices, since) if turn % 10 == 5 else why
         context.progress.step(f"{len(fit)} of {wanted} nodes ready{why}")
     raise _give_back(context, nodes, fit, since)
 
 
+def _replace_sick(
+    context: Context,
+    nodes: GpuNodes,
+    facts: Sequence[NodeFacts],
+    sick_for: Mapping[str, Mapping[Sickness, timedelta]],
+    replaced: set[str],
+) -> bool:
+    """Those that have been sick for too long. False where these are more than repairs allow, or all at once, and so
+    share a cause: then none is."""
+    sick = [
+        one for one in facts if overdue(sick_for[one.name]) and not one.quarantined and one.instance_state != "gone"
+    ]
+    devices = catalogue.instance_type(context.spec.nodes.instance_type).accelerators
+    all_at_once = len(sick) > 1 and not any(one.fit(devices) for one in facts)
+    if all_at_once or len(replaced | {one.instance for one in sick}) > context.spec.recovery.repairs_per_hour:
+        return False
+    for one in sick:
+        words = one.unfit(devices)
+        context.progress.note(f"{one.name} does not become fit: {words}; it is replaced")
+        probe = {"name": "node", "ok": False, "looked": True, "seen": words, "wanted": "fit for a pod of the gang"}
+        context.store.append(Kind.NODE_VERDICT, node=one.name, instance=one.instance, fit=False, probes=[probe])
+        replaced.add(one.instance)
+        replace(context, nodes, one.name, one.instance)
+    return True
+
+
+def replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None:
+    """Quarantine, then give back; an instance that its group does not hold is ended directly."""
+    nodes.quarantine(name, "unfit")
+    instance = instance or next((node.instance for node in nodes.facts() if node.name == name), "")
+    if not instance:
+        context.progress.note(f"{name} has left the cluster already; its group replaces it")
+    elif not nodes.replace(instance) and instance in {one.instance for one in nodes.launched()}:
+        context.progress.note(f"{instance} does not belong to its group any more: it is terminated directly")
+        context.guard()
+        context.account.client("ec2").terminate_instances(InstanceIds=[instance])
+
+
 def retreat(context: Context, nodes: GpuNodes) -> str:
-    """The GPU group to zero, waited for with a bound; says what that did and what was paid for it."""
-    before = nodes.launched()
+    """The GPU group to zero, waited for with a bound; says what that did and what was paid for it.
+
+    Nothing that is only asked for onlookers stands before the zero, or in its way: a look that fails or gives no answer
+    within seconds is left out. Raises what AWS answers to the zero itself.
+    """
+    before: tuple[Launched, ...] | None = None
+    with suppress(*OF_WORLD, TimeoutError):
+        before = BoundedLook(nodes.launched, "launched").within(_GLANCE_S)
     nodes.set_desired(0)
-    left = before
+    left, blind = before or (), ""
     for _ in context.turns(_RETREAT_S):
-        left = nodes.launched()
-        if not left:
+        try:
+            left, blind = nodes.launched(), ""
+        except OF_WORLD as error:
+            blind = f"; could not look which have gone: {error}"[:200]
+        if not left and not blind:
             break
-        context.progress.step(f"giving {len(left)} GPU instances back")
+        context.progress.step(f"giving {len(left)} GPU instances back{blind}")
+    on = bills_on(context)
+    rest = f"{blind}{_billing(left)}{f'; {on}' if on else ''}"
+    if before is None:
+        return f"the GPU node group was set to zero; which instances it had could not be seen{rest}"
+    if not before and not left:
+        return f"no instance ever came{rest or ', nothing was paid for GPU nodes'}"
     paid = sum((_paid(context, one) for one in before), Decimal(0))
-    said = f"{len(before)} instances given back, about {paid.quantize(Decimal('0.01'))} USD paid for them"
-    if left:
-        said += f"; still not terminated, and billing: {', '.join(one.instance for one in left)}"
-    return said if before else "no instance ever came, nothing was paid for GPU nodes"
+    return f"{len(before)} instances given back, about {paid.quantize(Decimal('0.01'))} USD paid for them{rest}"
+
+
+def _billing(left: tuple[Launched, ...]) -> str:
+    return f"; still not terminated, and billing: {', '.join(one.instance for one in left)}" if left else ""
 
 
 def see_the_cluster(context: Context) -> str:
@@ -65,20 +139,14 @@ def see_the_cluster(context: Context) -> str:
 
 
 def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: datetime) -> PermanentError:
-    spec, said, unseen = context.spec, list(nodes.refusals(since)), dict[str, None]()
+    spec = context.spec
     try:
-        lost = _not_joined(nodes, fit)
-    except httpx2.HTTPError as error:  # nodes that nobody can see bill all the same
-        lost, unseen[see_the_cluster(context)] = [], None
-        said.append(f"could not look which nodes have joined, the cluster does not answer: {error}")
-    for one in lost:
-        ran = (datetime.now(UTC) - one.at).total_seconds()
-        said.append(f"{one.instance} runs since {ran:.0f} s and has not joined; console: {nodes.console(one.instance)}")
+        # Of instances that still run, so before they are given back; but not for long, since they bill.
+        said, cures = BoundedLook(lambda: _last_words(context, nodes, since), "last words").within(_WORDS_S)
+    except TimeoutError as error:
+        said, cures = [f"could not look why, AWS or the cluster does not answer: {error}"], {}
+        cures[see_the_cluster(context)] = None
     given = retreat(context, nodes)
-    cures = dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in (Cause.QUOTA, Cause.CAPACITY))
-    cures |= unseen
-    if lost:
-        cures["compare the launch template's NodeConfig, the node role's access entry and the subnet's way out"] = None
     return PermanentError(
         "the nodes did not come",
         seen="; ".join([f"{len(fit)} of {spec.nodes.count} within {spec.recovery.capacity_timeout}", *said, given]),
@@ -87,19 +155,58 @@ def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: d
     )  # fmt: skip
 
 
-def _why_missing(nodes: GpuNodes, fit: list[NodeFacts], since: datetime) -> str:
-    lost = [one for one in _not_joined(nodes, fit) if (datetime.now(UTC) - one.at).total_seconds() > _JOIN_S]
-    said = [*(f"{one.instance} runs and has not joined" for one in lost), *nodes.refusals(since)]
+def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[list[str], dict[str, None]]:
+    """What AWS and the instances say of their staying away, and the cures. Raises nothing of the world's."""
+    said, cures, lost, unfit = list[str](), dict[str, None](), list[Launched](), list[str]()
+    devices = catalogue.instance_type(context.spec.nodes.instance_type).accelerators
+    try:
+        said += nodes.refusals(since)
+    except OF_WORLD as error:
+        said.append(f"could not ask AWS why: {error}")
+    cures |= dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in (Cause.QUOTA, Cause.CAPACITY))
+    try:
+        lost, unfit = _not_joined(nodes), _unfit(nodes, devices)
+    except httpx2.HTTPError as error:  # nodes that nobody can see bill all the same
+        cures[see_the_cluster(context)] = None
+        said.append(f"could not look which nodes have joined, the cluster does not answer: {error}")
+    except OF_WORLD as error:
+        said.append(f"could not look which nodes have joined: {error}")
+    for one in lost:
+        ran = (datetime.now(UTC) - one.at).total_seconds()
+        said.append(f"{one.instance} runs since {ran:.0f} s and has not joined; console: {nodes.console(one.instance)}")
+    if unfit:
+        said += unfit[:_SHOWN] + ([f"{len(unfit) - _SHOWN} more unfit"] if len(unfit) > _SHOWN else [])
+        cures["look at the nodes that came and are unfit: a cordon or taint of somebody else's, or what they share"] = (
+            None
+        )
+    if lost:
+        cures["compare the launch template's NodeConfig, the node role's access entry and the subnet's way out"] = None
+    return said, cures
+
+
+def _why_missing(nodes: GpuNodes, devices: int, since: datetime) -> str:
+    """For the line that moves; a look that fails is said there and ends nothing."""
+    try:
+        lost = [one for one in _not_joined(nodes) if (datetime.now(UTC) - one.at).total_seconds() > _JOIN_S]
+        late = [f"{one.instance} runs and has not joined" for one in lost]
+        said = [*late, *_unfit(nodes, devices), *nodes.refusals(since)]
+    except OF_WORLD as error:
+        return f"; could not look why this time: {error}"[:200]
     return f"; {said[0][:160]}" if said else ""
 
 
-def _not_joined(nodes: GpuNodes, fit: list[NodeFacts]) -> list[Launched]:
-    joined = {node.instance for node in fit} | {node.instance for node in nodes.facts()}
+def _unfit(nodes: GpuNodes, devices: int) -> list[str]:
+    """Of nodes that are there and that no pod of the gang can use, each with its reason."""
+    here = [node for node in nodes.facts() if node.instance_state != "gone"]
+    return [f"{node.name}: {node.unfit(devices)}" for node in here if not node.fit(devices)]
+
+
+def _not_joined(nodes: GpuNodes) -> list[Launched]:
+    joined = {node.instance for node in nodes.facts()}
     return [one for one in nodes.launched() if one.state == "running" and one.instance not in joined]
 
 
 def _paid(context: Context, one: Launched) -> Decimal:
     """From its launch until now."""
-    rate = sum((line.usd_per_hour for line in context.plan.cost if line.gpu), Decimal(0)) / context.spec.nodes.count
     ran = max(datetime.now(UTC) - one.at, _MINIMUM)
-    return rate * Decimal(repr(ran.total_seconds())) / 3600
+    return node_usd_per_hour(context) * Decimal(repr(ran.total_seconds())) / 3600

@@ -26,6 +26,8 @@ from infra.store import CampaignStore
 CERTIFICATE, BASELINE = "certificate.json", "baseline.json"
 SETTLE_S = 60.0
 """Listings lag behind deletions: what is seen is looked for again until it is gone or this has passed."""
+GHOSTS_S = 300.0
+"""The same where nothing is left but what the tagging service alone shows and nobody can be asked about."""
 _PASSING = frozenset({Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT})
 CONFIRM_S = 3.0
 """They lag behind creations and tags too: nothing seen counts only when a second look, so much later, agrees."""
@@ -44,6 +46,8 @@ class Looked(_Frozen):
     found: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     """Of each found, why it is the campaign's."""
+    doubts: tuple[str, ...] = ()
+    """Of each found, why it may not be there at all; empty where it is."""
     could_not_look: str | None = None
     unread: tuple[str, ...] = ()
     """There before the campaign made anything; their tags could not be read, and cannot be its own."""
@@ -60,10 +64,27 @@ class Certificate(_Frozen):
     """Kept on purpose, and where."""
     suspects: tuple[str, ...] = ()
     """New and untagged things that only a human can attribute; they do not make the certificate unclean."""
+    doubted_since: dict[str, datetime] = {}
+    """When a certificate of this campaign first showed what may be no more."""
 
     @property
     def found(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(f"{look.kind} {item}" for look in self.looks for item in look.found))
+
+    @property
+    def doubted(self) -> dict[str, str]:
+        """What of the found may be no more, and why: nobody but the tagging service shows it."""
+        return {
+            f"{look.kind} {item}": doubt
+            for look in self.looks
+            for item, doubt in zip(look.found, look.doubts, strict=False)
+            if doubt
+        }
+
+    @property
+    def certain(self) -> tuple[str, ...]:
+        """What of the found is there beyond doubt."""
+        return tuple(item for item in self.found if item not in self.doubted)
 
     @property
     def blind(self) -> tuple[str, ...]:
@@ -86,7 +107,7 @@ class Certificate(_Frozen):
 
 def run(context: Context) -> dict[str, Any]:
     """Look until nothing is found twice, or the listings have had time to settle; raises `NotProven` unless clean."""
-    certificate = _settled(context, knowledge(context.store, context.names))
+    certificate = _dated(context.store, _settled(context, knowledge(context.store, context.names)))
     body = certificate.model_dump_json(indent=1)
     context.store.put(f"{context.store.prefix}/{CERTIFICATE}", body.encode())
     keep(context.results / CERTIFICATE, body, context.progress.note)
@@ -112,6 +133,12 @@ def run(context: Context) -> dict[str, Any]:
     return summary
 
 
+def _dated(store: CampaignStore, certificate: Certificate) -> Certificate:
+    earlier = (store.get_json(CERTIFICATE) or {}).get("doubted_since") or {}
+    since = {item: earlier.get(item, certificate.at) for item in certificate.doubted}
+    return Certificate.model_validate(certificate.model_dump() | {"doubted_since": since})
+
+
 def _settled(context: Context, known: Knowledge) -> Certificate:
     """What is seen may be on its way out, and what is not seen on its way in: look again, bounded, in both cases; and
     wherever a look failed in a way that passes."""
@@ -122,8 +149,12 @@ def _settled(context: Context, known: Knowledge) -> Certificate:
         )
 
     def again(while_found: bool) -> Certificate:
-        certificate, until = look(), time.monotonic() + SETTLE_S
-        while ((while_found and certificate.found) or certificate.passing) and time.monotonic() < until:
+        certificate, begun = look(), time.monotonic()
+
+        def patience() -> float:
+            return SETTLE_S if certificate.certain or certificate.blind else GHOSTS_S
+
+        while ((while_found and certificate.found) or certificate.passing) and time.monotonic() < begun + patience():
             seen = f"still seen: {', '.join(certificate.found[:3])}; listings may lag"
             failed = f"could not look yet: {', '.join(certificate.passing[:3])[:200]}"
             context.progress.step(seen if certificate.found else failed)
@@ -143,8 +174,11 @@ def refuse_unclean(certificate: Certificate) -> None:
     """Raises `NotProven`, naming everything that was found or could not be looked at."""
     if certificate.clean:
         return
+    doubted, since = certificate.doubted, certificate.doubted_since
+    dates = {item: f", first seen {when:%Y-%m-%d %H:%M} UTC" for item, when in since.items()}
     seen = [
-        *(f"left: {item}" for item in certificate.found),
+        *(f"left: {item}" for item in certificate.certain),
+        *(f"perhaps left: {item} ({why}{dates.get(item, '')})" for item, why in doubted.items()),
         *(f"could not look: {item}" for item in certificate.blind),
     ]
     raise NotProven(
@@ -164,7 +198,7 @@ def look_through(
     known: Knowledge | None = None,
 ) -> Certificate:
     """All looks at once; each on its own, so that one denial blinds only one."""
-    known = known or Knowledge(names)
+    known = known or Knowledge(names, region=account.region)
     seen, blind = survey_all(account)
     found = known.judge(seen)
     blind = known.unread(seen) | blind
@@ -212,6 +246,7 @@ def _looked(
         listed=len(things),
         found=tuple(one.name if one.name.startswith(known.names.prefix) else one.id for one, _ in found),
         evidence=tuple(str(why) for _, why in found),
+        doubts=tuple(one.doubt for one, _ in found),
         could_not_look=blind,
         unread=known.unread_before(look.kind, things),
     )
@@ -238,6 +273,7 @@ def knowledge(store: CampaignStore, names: Names) -> Knowledge:
         places=frozenset(places),
         began=events[0].at if events else None,
         before={kind: frozenset(ids) for kind, ids in before.items()},
+        region=store.region,
     )
 
 

@@ -70,9 +70,10 @@ class LeashedCommand(auto.PulumiCommand):
             if not attended or watcher is None:
                 # Over in a moment, and of no use half done: what interrupts us waits for it.
                 try:
-                    _finish(process, readers)
+                    _finish(process, readers, watcher)
+                    self._check(watcher)
                 except BaseException:
-                    _finish(process, readers)
+                    _finish(process, readers, watcher)
                     raise
             else:
                 self._attend(process, readers, watcher, mark)
@@ -116,15 +117,13 @@ class LeashedCommand(auto.PulumiCommand):
 
     def _wait(self, process: subprocess.Popen[str], readers: list[_Reader], watcher: _Leash) -> None:
         while process.poll() is None:
-            for lease in self.leases:
-                lease.check()
-            watcher.beat()
-            readers[0].join(_BEAT_S)
-            if not readers[0].is_alive():
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_BEAT_S)
-        # An engine that its leash ended has not failed: we have lost the lease.
-        for lease in self.leases:
+            self._check(watcher)
+            _pause(process, readers, watcher)
+        self._check(watcher)
+
+    def _check(self, watcher: _Leash | None) -> None:
+        """What its leash ended has not failed: we have lost the lease."""
+        for lease in self.leases if watcher is not None else ():
             lease.check()
 
 
@@ -150,7 +149,19 @@ def leashed(leases: Sequence[Lease], campaign: str) -> Iterator[dict[str, str]]:
         watcher.let_go()
 
 
-def _finish(process: subprocess.Popen[str], readers: Sequence[_Reader]) -> None:
+def _pause(process: subprocess.Popen[str], readers: Sequence[_Reader], watcher: _Leash) -> None:
+    """For one beat, or until the process has ended."""
+    watcher.beat()
+    readers[0].join(_BEAT_S)
+    if not readers[0].is_alive():
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_BEAT_S)
+
+
+def _finish(process: subprocess.Popen[str], readers: Sequence[_Reader], watcher: _Leash | None = None) -> None:
+    """Wait for its end, however long; what is on a leash goes on for as long as the leases are renewed."""
+    while watcher is not None and process.poll() is None:
+        _pause(process, readers, watcher)
     process.wait()
     for reader in readers:
         reader.join(5.0)

@@ -17,7 +17,7 @@ from pulumi import automation as auto
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import EngineFailed, Watch
 from infra.lifecycle.orphans import KUBERNETES, without
-from infra.lifecycle.state_copy import state_copy
+from infra.lifecycle.state_copy import bare, state_copy
 from infra.names import PROJECT
 from infra.program import program
 from infra.program.recording import recorded
@@ -141,7 +141,7 @@ def drift_between(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, M
         if urn not in after:
             yield Row(urn, "deleted")
             continue
-        changes = tuple(_changes(old["type"], old.get("inputs") or {}, after[urn].get("inputs") or {}))
+        changes = tuple(_changes(old["type"], bare(old.get("inputs") or {}), bare(after[urn].get("inputs") or {})))
         if changes:
             yield Row(urn, "changed", changes)
 
@@ -169,7 +169,7 @@ def parsed(value: Any) -> Any:
 
 def silent(kind: str, path: str, key: str = "") -> bool:
     """Whether a difference here is nobody's doing by hand."""
-    if key == "__defaults" or path.startswith("tagsAll"):
+    if key.startswith("__") or path.startswith("tagsAll"):
         return True
     if path.startswith("tags.") and key.startswith(_QUIET_TAGS):
         return True
@@ -222,8 +222,8 @@ def _planned(metadata: Any) -> Row | None:
     operation = str(getattr(metadata.op, "value", metadata.op))
     if operation not in _PLANNED or metadata.type.startswith(_NO_RESOURCE):
         return None
-    old = dict(metadata.old.inputs or {}) if metadata.old else {}
-    new = dict(metadata.new.inputs or {}) if metadata.new else {}
+    old = bare(metadata.old.inputs or {}) if metadata.old else {}
+    new = bare(metadata.new.inputs or {}) if metadata.new else {}
     changes = []
     for path, difference in (metadata.detailed_diff or {}).items():
         kind = str(getattr(difference.diff_kind, "value", difference.diff_kind))

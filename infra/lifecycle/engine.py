@@ -13,7 +13,18 @@ from pulumi import automation as auto
 
 from infra.errors import PermanentError
 from infra.lease import Lease
-from infra.lifecycle.adoption import FINDERS, adoptable, pending_creates, remove_rules, resolved, still_creating
+from infra.lifecycle.adoption import (
+    FINDERS,
+    Failed,
+    Pending,
+    adoptable,
+    passes,
+    pending_creates,
+    refuse,
+    remove_rules,
+    resolved,
+    still_creating,
+)
 from infra.lifecycle.command import LeashedCommand
 from infra.lifecycle.context import Context
 from infra.lifecycle.failures import EngineFailed, Watch
@@ -63,28 +74,20 @@ class Engine:
 
     def up(self, stack: auto.Stack) -> dict[str, Any]:
         """Bring the stack up; what a killed run left pending is resolved first. Returns the outputs."""
-        self._begin(stack)
-        refuse_loss(self.context, stack)
-        watch = Watch()
-        try:
+        with self._operation("pulumi up", stack) as watch:
+            refuse_loss(self.context, stack)
             self._resolve(stack)
             result = stack.up(on_event=self._announce("creating", watch), on_output=_quiet)
-        except auto.CommandError as error:
-            raise _refusal("pulumi up", stack.name, error, watch) from error
         return {name: output.value for name, output in result.outputs.items()}
 
     def destroy(self, stack: auto.Stack) -> None:
         """Destroy the stack and forget it. Raises `EngineFailed`; all that does not depend on what failed is gone."""
-        self._begin(stack)
-        watch = self.watch = Watch()
-        try:
-            self._resolve(stack)
+        with self._operation("pulumi destroy", stack) as watch:
+            self._resolve(stack, self._told)
             # What can go goes, though something else stays: each hour of it bills.
             destroying = self._announce("destroying", watch)
             stack.destroy(on_event=destroying, on_output=_quiet, continue_on_error=True)
             stack.workspace.remove_stack(stack.name)
-        except auto.CommandError as error:
-            raise _refusal("pulumi destroy", stack.name, error, watch) from error
 
     def clear_broken(self, stack: auto.Stack) -> tuple[str, ...]:
         """Destroy what an earlier `up` made but could not bring to life, and what hangs on it; their types and names.
@@ -93,16 +96,12 @@ class Engine:
         node group would pass for a good one. What only lost the engine that waited for it is awaited and taken for
         good. Only for stacks that carry no training yet.
         """
-        self._begin(stack)
-        watch = self.watch = Watch()
-        try:
+        with self._operation("clearing what failed", stack) as watch:
             self._resolve(stack)
             broken = self._come_to_life(stack)
             if broken:
                 clearing = self._announce("clearing", watch)
                 stack.destroy(on_event=clearing, on_output=_quiet, target=list(broken), target_dependents=True)
-        except auto.CommandError as error:
-            raise _refusal("clearing what failed", stack.name, error, watch) from error
         return tuple(broken.values())
 
     def _come_to_life(self, stack: auto.Stack) -> dict[str, str]:
@@ -122,26 +121,40 @@ class Engine:
 
     def refresh(self, stack: auto.Stack) -> None:
         """Take AWS's word for what the stack holds. Raises `EngineFailed`."""
-        self._begin(stack)
-        watch = self.watch = Watch()
-        try:
+        with self._operation("pulumi refresh", stack) as watch:
             stack.refresh(on_event=self._announce("looking at", watch), on_output=_quiet)
-        except auto.CommandError as error:
-            raise _refusal("pulumi refresh", stack.name, error, watch) from error
+
+    def amend(self, stack: auto.Stack, change: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> None:
+        """Store what `change` makes of the deployment, nothing where it makes none. Raises `EngineFailed`.
+
+        An operation as any other: the CLI stores nothing in a stack that a dead engine has left locked.
+        """
+        with self._operation("a change of the state", stack):
+            exported = stack.export_stack()
+            changed = change(exported.deployment or {})
+            if changed is not None:
+                self.context.guard()
+                exported.deployment = changed
+                stack.import_stack(exported)
 
     def resources(self, stack: auto.Stack) -> int:
-        return len((stack.export_stack().deployment or {}).get("resources", []))
+        """How many the state holds. Raises `EngineFailed`."""
+        with _refused("a look at the state", stack):
+            return len((stack.export_stack().deployment or {}).get("resources", []))
 
-    def _resolve(self, stack: auto.Stack) -> None:
-        """What a killed engine left pending: creations that AWS carried out are adopted; all is looked at anew."""
+    def _resolve(self, stack: auto.Stack, failed: Failed = refuse) -> None:
+        """What a killed engine left pending: creations that AWS carried out are adopted; all is looked at anew.
+
+        `failed`: what becomes of one of which nobody can say whether it was.
+        """
         exported = stack.export_stack()
         deployment = exported.deployment or {}
         pending = deployment.get("pending_operations")
         if not pending:
             return
         account, say = self.context.account, self.context.progress
-        found = self._adopted(deployment)
-        removed = remove_rules(account, deployment, self.context.guard)
+        found = self._adopted(deployment, failed)
+        removed = remove_rules(account, deployment, self.context.guard, failed)
         adopted = ", ".join(f"{urn.split('::')[2].rpartition(':')[2]} {id}" for urn, id in found.items())
         say.note(
             f"{len(pending)} operations were cut short; adopted: {adopted or 'none'}"
@@ -153,16 +166,33 @@ class Engine:
         if look:
             stack.refresh(on_event=self._announce("looking at", Watch()), on_output=_quiet, target=look)
 
-    def _adopted(self, deployment: Mapping[str, Any]) -> dict[str, str]:
+    def _told(self, pending: Pending, error: Exception) -> None:
+        """A teardown counts it as not found: what carries the campaign's tag is swept after it."""
+        if passes(error):
+            raise error
+        words = f"{pending.title}, cut short in its creation, could not be looked for and counts as never made"
+        self.context.progress.note(f"{words} ({type(error).__name__}: {error})"[:400])
+
+    def _adopted(self, deployment: Mapping[str, Any], failed: Failed) -> dict[str, str]:
         """Urn -> id of creations that were carried out, once they are ready."""
         account, cluster, say = self.context.account, self.context.names.cluster, self.context.progress
         found: dict[str, str] = {}
         wanted = sum(one.type in FINDERS for one in pending_creates(deployment))
+        unseen: dict[str, tuple[Pending, Exception]] = {}
+
+        def unsure(pending: Pending, error: Exception) -> None:
+            if passes(error):
+                raise error
+            unseen[pending.urn] = (pending, error)
+
         for _ in self.context.turns(LATE_S):
             say.step(f"looking for {wanted} creations that a killed engine left pending")
-            found = adoptable(account, cluster, deployment)
-            if len(found) >= wanted:
+            unseen.clear()
+            found = adoptable(account, cluster, deployment, unsure)
+            if len(found) + len(unseen) >= wanted:
                 break
+        for pending, error in unseen.values():
+            failed(pending, error)
         for _ in self.context.turns(_READY_S):
             if not (creating := still_creating(account, deployment, found)):
                 break
@@ -178,11 +208,15 @@ class Engine:
         finally:
             self.leases.remove(lease)
 
-    def _begin(self, stack: auto.Stack) -> None:
-        """Before each operation: no lock of a dead engine, and every lease is ours."""
-        unlock(self.context, stack, self.leases)
-        for lease in self.leases:
-            lease.check()
+    @contextmanager
+    def _operation(self, what: str, stack: auto.Stack) -> Iterator[Watch]:
+        """One operation: before it, no lock of a dead engine, and every lease is ours."""
+        watch = self.watch = Watch()
+        with _refused(what, stack, watch):
+            unlock(self.context, stack, self.leases)
+            for lease in self.leases:
+                lease.check()
+            yield watch
 
     def _announce(self, verb: str, watch: Watch) -> Callable[[auto.EngineEvent], None]:
         def on_event(event: auto.EngineEvent) -> None:
@@ -194,6 +228,15 @@ class Engine:
 
 def _quiet(_: str) -> None:
     return None
+
+
+@contextmanager
+def _refused(what: str, stack: auto.Stack, watch: Watch | None = None) -> Iterator[None]:
+    """What the CLI refuses in this block, to the smallest look, is raised in our own words."""
+    try:
+        yield
+    except auto.CommandError as error:
+        raise _refusal(what, stack.name, error, watch) from error
 
 
 def _refusal(what: str, stack: str, error: auto.CommandError, watch: Watch | None = None) -> EngineFailed:

@@ -151,7 +151,7 @@ def _print_rows(console: Console, rows: Iterable[Row], *, explain: bool) -> None
     for row in rows:
         by_component.setdefault(row.component, []).append(row)
     for component, several in by_component.items():
-        console.print(f"  [bold]{component}[/]")
+        console.print(f"  [bold]{escape(component)}[/]")
         for row in several:
             means = f": {consequence(row)}" if explain and consequence(row) else ""
             word = _WORD.get(row.verb, row.verb)

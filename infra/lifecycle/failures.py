@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from pulumi import automation as auto
 
+from infra.account import SERVER, THROTTLED
 from infra.errors import PermanentError
 
 
@@ -26,6 +27,7 @@ class Cause(StrEnum):
     TAKEN = "the name is taken"
     INVALID = "AWS refuses a value"
     TIMED_OUT = "it did not come to an end in time"
+    STRANGER = "the Kubernetes API does not know the caller"
     CLUSTER = "the Kubernetes API does not answer"
     OTHER = "see AWS's words"
 
@@ -33,20 +35,22 @@ class Cause(StrEnum):
 _SIGNS: tuple[tuple[Cause, str], ...] = (
     (Cause.CREDENTIALS, r"ExpiredToken|RequestExpired|InvalidClientTokenId|UnrecognizedClientException"),
     (Cause.DENIED, r"AccessDenied|UnauthorizedOperation|not authorized to perform"),
-    (Cause.CLUSTER, r"cluster is unreachable|unreachable cluster|answers Unauthorized"),
-    (Cause.THROTTLED, r"Throttl|RequestLimitExceeded|TooManyRequests|SlowDown|Rate exceeded"),
+    (Cause.STRANGER, r"asked for the client to provide credentials"),
+    (Cause.CLUSTER, r"cluster is unreachable|unreachable cluster"),
+    (Cause.THROTTLED, rf"{THROTTLED}|Rate exceeded"),
     (Cause.CAPACITY, r"InsufficientInstanceCapacity|InsufficientCapacity|ReservationCapacityExceeded"),
     (Cause.QUOTA, r"LimitExceeded|QuotaExceeded|QuotaExceededException|MaximumReached"),
     (Cause.TAKEN, r"AlreadyExists|AlreadyOwnedByYou|BucketAlreadyOwned|Duplicate|already exists"),
-    (Cause.DEPENDENCY, r"DependencyViolation|DeleteConflict|ResourceInUse|InvalidIPAddress\.InUse|\.InUse"),
+    (Cause.DEPENDENCY, r"DependencyViolation|DeleteConflict|ResourceInUse|InvalidIPAddress\.InUse|\.InUse|"
+                       r"currently locked by"),
     (Cause.INVALID, r"InvalidParameter|InvalidAMIID|ValidationE|Malformed|BadRequest|MissingParameter"),
-    (Cause.SERVER, r"InternalFailure|InternalError|ServiceUnavailable|ServerException|Connection was closed|"
+    (Cause.SERVER, rf"{SERVER}|Connection was closed|"
                    r"connection reset|EOF|Could not connect|Read timeout|StatusCode: 5\d\d"),
     (Cause.TIMED_OUT, r"timed? ?out|timeout while waiting|DELETE_FAILED|CREATE_FAILED|FAILED"),
 )  # fmt: skip
 """In this order; the first that matches wins. AWS's codes as both plugins print them."""
 
-RETRIED = frozenset({Cause.DEPENDENCY, Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT, Cause.CLUSTER})
+RETRIED = frozenset({Cause.DEPENDENCY, Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT, Cause.STRANGER, Cause.CLUSTER})
 """What may pass by itself."""
 
 _CURES = {
@@ -57,10 +61,12 @@ _CURES = {
     Cause.SERVER: "wait some minutes: AWS or the network is disturbed",
     Cause.QUOTA: "raise the quota (Service Quotas) or free some of it",
     Cause.CAPACITY: "try another zone, purchase option or time",
-    Cause.TAKEN: "remove what has the name (if it is this campaign's, its answer was lost: `bivouac sweep` removes "
-    "it after `bivouac down`), or give the campaign another name",
+    Cause.TAKEN: "give the campaign another name, or remove what has this one, if nobody uses it, in another region "
+    "neither (if it is this campaign's, its answer was lost: `bivouac sweep` removes it after `bivouac down`)",
     Cause.INVALID: "mend the value in the spec",
     Cause.TIMED_OUT: "look at the resource in the console; AWS may still be at it",
+    Cause.STRANGER: "wait a minute, since an access entry counts only some time after it was made; if it is older, use "
+    "the credentials that `aws eks list-access-entries` names",
     Cause.CLUSTER: "check the cluster's endpoint and the credentials",
     Cause.OTHER: "mend what AWS names",
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from infra.actions.keys import try_key
 from infra.components.outputs import FoundationOutputs
 from infra.events import Stage
 from infra.folders import writable
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
-from infra.lifecycle.keeping import foundation_settings, remember
-from infra.lifecycle.opening import foundation_lease
+from infra.lifecycle.keeping import foundation_settings, placed, remember
+from infra.lifecycle.opening import FOUNDATION, foundation_lease
 from infra.names import FOUNDATION_STACK
 
 OUTPUTS = "foundation"
@@ -23,7 +24,9 @@ def foundation(context: Context, engine: Engine | None = None) -> FoundationOutp
     engine = engine or Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets, registry, workshop")
     with foundation_lease(context) as lease, engine.holding(lease):
-        settings = foundation_settings(context.store, context.spec)
+        settings = placed(context.account, foundation_settings(context.store, context.spec))
+        if (key := settings.keeping.key_arn) is not None:
+            try_key(context.account, key, context.buckets.state, f"{FOUNDATION}/key-trial")
         remember(context.store, settings)
         outputs = engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
     context.guard()

@@ -9,17 +9,18 @@ from __future__ import annotations
 from botocore.exceptions import ClientError
 
 from infra.account import Account
-from infra.actions.zones import zones_of
+from infra.actions.zones import zones_of, zones_selling
 from infra.components.settings import CampaignSettings, FoundationSettings, Keeping, StorageClass
 from infra.lifecycle import node_image
+from infra.lifecycle.builder import INSTANCE_TYPE
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import FOUNDATION, STACK_CONFIG
-from infra.names import KEY_ALIAS, PROJECT
+from infra.names import KEY_ALIAS, PROJECT, WORKSHOP
 from infra.spec import Spec
 from infra.store import CampaignStore
-from infra.zones import control_plane_zones
+from infra.zones import control_plane_zones, workshop_zone
 
-_NAME = "keeping.json"
+_NAME, _WORKSHOP = "keeping.json", "workshop.json"
 
 
 def wish(spec: Spec) -> Keeping:
@@ -41,14 +42,41 @@ def foundation_settings(store: CampaignStore, spec: Spec) -> FoundationSettings:
     """As all campaigns so far and this one want it."""
     stored = _folder(store).get_json(_NAME)
     before = Keeping() if stored is None else Keeping.model_validate(stored)
-    return FoundationSettings(account=spec.account, region=spec.region, keeping=before.joined(wish(spec)))
+    return FoundationSettings(
+        account=spec.account,
+        region=spec.region,
+        keeping=before.joined(wish(spec)),
+        workshop_zone=(_folder(store).get_json(_WORKSHOP) or {}).get("zone"),
+    )
+
+
+def placed(account: Account, settings: FoundationSettings) -> FoundationSettings:
+    """With a workshop whose zone sells builders; one that stands in such a zone already stays as it is.
+
+    Raises `UserError` where no zone of the account does.
+    """
+    sold = zones_selling(account, INSTANCE_TYPE)
+    now = settings.workshop_zone or _standing(account)
+    zone = workshop_zone(INSTANCE_TYPE, sold, zones_of(account), now)
+    return settings if zone == now else settings.model_copy(update={"workshop_zone": zone})
+
+
+def _standing(account: Account) -> str | None:
+    """Zone of the workshop's subnet; None without one."""
+    named = [{"Name": "tag:Name", "Values": [WORKSHOP]}]
+    found = account.client("ec2").describe_subnets(Filters=named)["Subnets"]
+    return str(found[0]["AvailabilityZone"]) if found else None
 
 
 def remember(store: CampaignStore, settings: FoundationSettings) -> None:
     """To be called with the foundation's lease held."""
     folder = _folder(store)
-    if (keeping := settings.keeping.model_dump(mode="json")) != folder.get_json(_NAME):
-        folder.put_json(_NAME, keeping)
+    wanted = {_NAME: settings.keeping.model_dump(mode="json")}
+    if settings.workshop_zone is not None:
+        wanted[_WORKSHOP] = {"zone": settings.workshop_zone}
+    for name, document in wanted.items():
+        if document != folder.get_json(name):
+            folder.put_json(name, document)
 
 
 def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:

@@ -5,7 +5,6 @@ It belongs to the foundation: it outlives its campaign, and every campaign of th
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from infra.errors import PermanentError, UserError
 from infra.lifecycle.builder import Builder, builder
 from infra.lifecycle.context import Context
 from infra.lifecycle.playbook import ROOT, play
+from infra.lifecycle.sources import digest_of, sources
 from infra.names import INPUTS_TAG, MANIFEST_TAG, Names
 from infra.spec import Spec
 from infra.store import CampaignStore
@@ -29,6 +29,7 @@ from infra.store import CampaignStore
 RECORD = "node-image.json"
 """In the campaign's record: the image that it began with."""
 VARIANTS = {"nvidia": "nvidia", "neuron": "neuron", None: "standard"}
+PLAYED = ("images/versions.yaml", "playbooks")
 _STOPPED_S, _IMAGED_S = 300.0, 2700.0
 _NO_PACKAGES = "no dnf"
 
@@ -109,12 +110,8 @@ def versions(root: Path) -> dict[str, Any]:
 
 def inputs_digest(root: Path, base_ami: str, spec: Spec) -> str:
     """Of everything that goes into the node image: base, versions, playbooks, and the accelerator's maker."""
-    digest = hashlib.sha256(f"{base_ami}\0{instance_type(spec.nodes.instance_type).maker}\0".encode())
-    for top in (root / "images/versions.yaml", root / "playbooks"):
-        for path in [top] if top.is_file() else sorted(top.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts and "trainer_image" not in path.parts:
-                digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
+    maker = instance_type(spec.nodes.instance_type).maker
+    return digest_of(root, sources(root, PLAYED, ("playbooks/roles/trainer_image",)), base_ami, str(maker))
 
 
 def stored(store: CampaignStore, inputs: str) -> NodeImage | None:

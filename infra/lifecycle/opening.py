@@ -15,11 +15,12 @@ from rich.console import Console
 
 from infra import names
 from infra.account import Account
+from infra.actions.namesakes import refuse_namesake
 from infra.errors import LeaseHeld, UserError
 from infra.events import Kind
 from infra.folders import results_folder
 from infra.identity import Holder
-from infra.lease import Lease
+from infra.lease import Lease, lease_ttl
 from infra.lifecycle.blocks import clock_of
 from infra.lifecycle.context import Context
 from infra.objects import is_missing
@@ -30,7 +31,7 @@ from infra.store import CampaignStore
 from infra.survey import survey
 
 DRIVER_LEASE = "driver"
-LEASE_TTL = timedelta(seconds=float(os.environ.get("BIVOUAC_LEASE_SECONDS", "30")))
+LEASE_TTL = lease_ttl(os.environ.get("BIVOUAC_LEASE_SECONDS") or "30")
 """How long a driver that cannot be reached keeps its campaign; longer where the way to S3 is bad."""
 FOUNDATION = "foundation"
 _FOUNDATION_WAIT_S = 1800.0
@@ -97,10 +98,13 @@ def _driving(spec: Spec) -> Iterator[tuple[Seat, Holder | None]]:
 def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | None) -> Iterator[Context]:
     """The campaign of this spec, new or continued, with the driver's lease held.
 
-    Raises `UserError` for foreign credentials or another spec under this name, `LeaseHeld` naming another driver.
+    Raises `UserError` for foreign credentials, another spec under this name, or a new name that a role in the account
+    has already, `LeaseHeld` naming another driver.
     """
     with _driving(spec) as (own, previous):
         store = own.store
+        if store.get_json(SPEC) is None:
+            refuse_namesake(own.account, spec.campaign)
         clock = _clock(store, spec, plan, own.account)
         store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
         store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())

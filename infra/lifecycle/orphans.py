@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pulumi import automation as auto
-
 from infra.lifecycle.context import Context
 
 PATIENCE_S = 60.0
@@ -21,24 +19,20 @@ _ANSWER_S = 5.0
 KUBERNETES = "kubernetes:"
 
 
-def forget_kubernetes(context: Context, stack: auto.Stack) -> None:
-    """Drop Kubernetes objects, half-made ones too, from the state where no API server can delete them; says so."""
-    exported = stack.export_stack()
-    deployment = exported.deployment or {}
+def forget_kubernetes(context: Context, deployment: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The deployment less its Kubernetes objects, half-made ones too, where no API server can delete them; says so.
+
+    None where there are none, or where they can be deleted.
+    """
     there = [*deployment.get("resources", ()), *(o["resource"] for o in deployment.get("pending_operations") or ())]
     orphans = {one["urn"] for one in there if one["type"].startswith(KUBERNETES)}
-    if not orphans:
-        return
-    seen = _cluster(context)
-    if seen == "answers":
-        return
+    if not orphans or (seen := _cluster(context)) == "answers":
+        return None
     what = "is gone" if seen == "gone" else f"has not answered for {PATIENCE_S:.0f} s"
     context.progress.note(
         f"the cluster {what}: {len(orphans)} Kubernetes objects leave the state without being deleted, they die with it"
     )
-    context.guard()
-    exported.deployment = without(deployment, orphans)
-    stack.import_stack(exported)
+    return without(deployment, orphans)
 
 
 def without(deployment: Mapping[str, Any], urns: set[str]) -> dict[str, Any]:

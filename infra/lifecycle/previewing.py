@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from infra.actions.namesakes import refuse_namesake
 from infra.checks.finding import Level
 from infra.errors import CHANGED, UserError
 from infra.estimates.cost import HOURS_PER_MONTH
@@ -13,6 +14,7 @@ from infra.lifecycle import explain
 from infra.lifecycle.context import Context
 from infra.lifecycle.drift import Look, Row, short
 from infra.lifecycle.looking import look_at_stacks, other_spec
+from infra.lifecycle.opening import SPEC
 from infra.lifecycle.refusal import STATEFUL, Refusal, refusals, standing
 from infra.plan import Plan
 from infra.rules import Finding, broken, findings
@@ -55,7 +57,8 @@ class Preview:
 
 
 def preview(context: Context, before: Plan | None = None, *, inside: bool = True) -> Preview:
-    """Raises `EngineFailed` where AWS does not answer, `UserError` for a campaign whose teardown has begun.
+    """Raises `EngineFailed` where AWS does not answer, `UserError` for a campaign whose teardown has begun,
+    or whose name one in another region has.
 
     `before`: the plan of the spec as it was, for the change of the bill. `inside`: also look into the cluster.
     """
@@ -66,6 +69,8 @@ def preview(context: Context, before: Plan | None = None, *, inside: bool = True
             seen=name,
             cure=f"`bivouac down {name}` continues it; a new campaign needs another name",
         )
+    if context.store.get_json(SPEC) is None:
+        refuse_namesake(context.account, name)
     looks = look_at_stacks(context, inside=inside)
     refused = tuple(one for each in looks for one in refusals(each, where, name))
     found = [finding for each in looks for finding in findings(each.asked, context.spec)]

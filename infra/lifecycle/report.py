@@ -11,6 +11,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from infra import logbook
 from infra.actions.archive_manifest import MANIFEST_NAME
 from infra.errors import UserError
 from infra.events import Stage, fold
@@ -18,6 +19,7 @@ from infra.folders import keep
 from infra.lifecycle.certify import CERTIFICATE
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import SITE, stored_plan, stored_spec
+from infra.lifecycle.reserved import bills_on
 from infra.names import buckets, data_prefix
 from infra.reporting import Record, Report, build, pods_to_read, render, unpacked
 from infra.reporting.record import PACKED
@@ -26,7 +28,6 @@ from infra.store import CampaignStore
 from trainer.contract import DATA_MANIFEST_NAME
 
 HTML, JSON = "report.html", "report.json"
-_LOGS = "logs/"
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -37,6 +38,8 @@ def run(context: Context) -> dict[str, Any]:
             f"goodput {share(goodput)} of {clock(report.paid_s)} paid; {report.money.total_usd} USD "
             f"{'on AWS' if report.money.notional else ''}".rstrip()
         )
+    if on := bills_on(context):
+        context.progress.note(on)
     return {"goodput": round(goodput, 4) if goodput is not None else None, **written}
 
 
@@ -70,10 +73,10 @@ def read(store: CampaignStore) -> Record:
     """Everything a report is computed from; what should be there and cannot be read is named in it."""
     spec = stored_spec(store)
     events = store.events()
-    keys = {key.rpartition("/")[2].removesuffix(".log"): key for key in store.keys(_LOGS)}
-    pods = pods_to_read(list(keys))
     with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
-        bodies = list(pool.map(lambda pod: store.get(keys[pod]), pods))
+        wanted = pods_to_read(logbook.pods(store))
+        pieces = {pod: [pool.submit(store.get, key) for key in logbook.pieces(store, pod)] for pod in wanted}
+    logs = {pod: b"".join(each.result() or b"" for each in parts) for pod, parts in pieces.items()}
     state, unread = fold(events), _Unread()
     image = state.finished_stages.get(Stage.BAKE, {}).get("manifest")
     bucket = buckets(spec.account, spec.region)
@@ -84,7 +87,7 @@ def read(store: CampaignStore) -> Record:
         plan=stored_plan(store, spec),
         events=events,
         at=datetime.now(UTC),
-        logs={pod: body.decode(errors="replace") for pod, body in zip(pods, bodies, strict=True) if body is not None},
+        logs={pod: body.decode(errors="replace") for pod, body in logs.items()},
         certificate=store.get_json(CERTIFICATE),
         site=store.get_json(SITE),
         image=unread.json(store, store.bucket, image) if image else None,

@@ -48,7 +48,7 @@ def run_campaign(context: Context) -> None:
     if state.started_at is None:
         blocks.await_lead(context)
     for step in STEPS:
-        if step.stage in context.outputs:
+        if step.stage in context.outputs and not (step.stage is Stage.BAKE and state.bake_again):
             continue
         run_step(context, step)
 

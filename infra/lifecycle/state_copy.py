@@ -80,3 +80,11 @@ def _of(path: str | None) -> auto.PulumiCommand:
 
 def _empty(stack: str) -> dict[str, Any]:
     return {"version": _EMPTY_VERSION, "checkpoint": {"stack": f"organization/{PROJECT}/{stack}"}}
+
+
+def bare(value: Any) -> Any:
+    """Without what plugins note for themselves among the inputs: the bridge to Terraform's providers writes
+    `__defaults` into every object and map, tags included."""
+    if isinstance(value, Mapping):
+        return {key: bare(one) for key, one in value.items() if not str(key).startswith("__")}
+    return [bare(one) for one in value] if isinstance(value, list) else value

@@ -4,6 +4,9 @@ A campaign is over when its record says so, or when its time has run out and nei
 carries the tag of such a campaign is a stray; nothing else is ever looked at twice here: not what has only a name, not
 the foundation. A campaign that trained and was never archived is only shown: its file system may hold the one copy of
 its checkpoints, and without its cluster and network nothing could read that any more.
+
+What all regions show alike, as roles, is only told of where its tag names another region, or none and the record here
+does not cover its birth: a campaign of the same name may live there.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ from infra.errors import LeaseHeld, NotProven
 from infra.events import CampaignState, Stage
 from infra.lease import Lease
 from infra.lifecycle.certify import survey_all
-from infra.lifecycle.looks import Evidence, Thing
+from infra.lifecycle.looks import Evidence, Thing, is_account_wide
 from infra.lifecycle.looks.evidence import unread_of
 from infra.lifecycle.opening import DRIVER_LEASE, driver_lease, holder_of
 from infra.lifecycle.sweep import Left, Swept, order, remove
 from infra.lifecycle.teardown import refuse_unproven
-from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, buckets
+from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, REGION_TAG, buckets
 from infra.progress import Progress
 from infra.store import CampaignStore
 
@@ -58,12 +61,26 @@ class Stray:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """What carries a campaign's tag and is, or may be, of another region."""
+
+    campaign: str
+    kind: str
+    thing: Thing
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.thing.label} of {self.campaign} is left alone: {self.why}"
+
+
+@dataclass(frozen=True)
 class Sight:
     strays: tuple[Stray, ...]
     """In the order of removal."""
     cared_for: tuple[Owner, ...]
     """Campaigns that still have somebody; what carries their tag is left alone."""
     blind: Mapping[str, str]
+    elsewhere: tuple[Elsewhere, ...] = ()
 
 
 @dataclass
@@ -109,17 +126,41 @@ def look(keeper: Keeper, now: datetime | None = None) -> Sight:
     by_campaign: dict[str, list[tuple[str, Thing]]] = {}
     for kind, one in tagged:
         by_campaign.setdefault(one.tags[CAMPAIGN_TAG], []).append((kind, one))
-    strays, cared_for = list[Stray](), list[Owner]()
+    strays, cared_for, elsewhere = list[Stray](), list[Owner](), list[Elsewhere]()
     for campaign, things in sorted(by_campaign.items()):
         keeper.progress.step(f"who looks after {campaign}")
-        owner = judge(keeper.store(campaign), [one for _, one in things], now or datetime.now(UTC))
+        store = keeper.store(campaign)
+        others = {(kind, one.id): why for kind, one in things if (why := _elsewhere(store, kind, one))}
+        elsewhere += [Elsewhere(campaign, *row, others[row[0], row[1].id]) for row in things if _key(row) in others]
+        own = [row for row in things if _key(row) not in others]
+        if not own:
+            continue
+        owner = judge(store, [one for _, one in own], now or datetime.now(UTC))
         if not owner.over:
             cared_for.append(owner)
             continue
-        for kind, one in things:
+        for kind, one in own:
             strays.append(Stray(owner, Left(kind, one, Evidence.TAG), one.tags.get(EXPIRES_TAG, "")))
     unread = {kind: words for kind, things in seen.items() if (words := unread_of(things))}
-    return Sight(tuple(sorted(strays, key=lambda one: order(one.left))), tuple(cared_for), unread | blind)
+    ordered = tuple(sorted(strays, key=lambda one: order(one.left)))
+    return Sight(ordered, tuple(cared_for), unread | blind, tuple(elsewhere))
+
+
+def _key(row: tuple[str, Thing]) -> tuple[str, str]:
+    return row[0], row[1].id
+
+
+def _elsewhere(store: CampaignStore, kind: str, one: Thing) -> str:
+    """Why this is, or may be, of another region than the record's; empty where it is of this one."""
+    place = one.tags.get(REGION_TAG)
+    if not is_account_wide(kind, one) or place == store.region:
+        return ""
+    if place is not None:
+        return f"it is of {place}: `bivouac sweep --orphans --region {place}` judges it there"
+    events = store.events()
+    if events and one.created is not None and events[0].at <= one.created <= events[-1].at:
+        return ""
+    return "no tag tells its region, nor a record here that it was made here; remove it by hand if nobody uses it"
 
 
 def judge(store: CampaignStore, things: list[Thing], now: datetime) -> Owner:
@@ -152,7 +193,7 @@ def _by_record(store: CampaignStore, things: list[Thing], now: datetime) -> Owne
 def _unproven(state: CampaignState, campaign: str) -> str:
     """By the rule that a teardown obeys too: what training left must be archived, or be abandoned aloud."""
     try:
-        refuse_unproven(state, campaign, state.abandoned)
+        refuse_unproven(state, campaign)
     except NotProven as error:
         return (
             f"not archived: {error.seen}; `bivouac down {campaign}` archives what is sound and tears down, "

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightkube.resources.apps_v1 import Deployment
 
+from infra.actions.archive_job import out_of_cluster
 from infra.actions.cluster import OF_WORLD, from_outside
 from infra.actions.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError
@@ -16,10 +17,13 @@ from infra.lifecycle.context import Context
 from infra.lifecycle.launch import STEWARD, deploy, recorded_config
 from infra.reporting.sentences import sentence
 from infra.store import LIVE
+from trainer.contract import grace_seconds
 
 _LOOK_EVERY_S = 5.0
 _SILENT_S = 60.0
 """Kubernetes restarts a failed pod within seconds, at first; longer silence is worth a look of our own."""
+_MUTE_S = 90.0
+"""Its figures are written every five seconds at least, except while it lets a gang commit."""
 _TOLD = (
     Kind.DECISION,
     Kind.ATTEMPT_LAUNCHED,
@@ -29,6 +33,7 @@ _TOLD = (
     Kind.CHECKPOINT_RESTORED,
     Kind.HELD,
     Kind.RELAUNCHED,
+    Kind.ARCHIVE_BEGUN,
 )
 
 
@@ -60,16 +65,15 @@ def archive(context: Context) -> dict[str, Any]:
                 failed = [event for event in context.store.events() if event.kind is Kind.ARCHIVE_FAILED]
                 if failed:
                     raise PermanentError(
-                        "the archive failed; the GPU nodes are at zero, the checkpoint is on the shared tier",
+                        "nothing is archived; the GPU nodes are at zero, the checkpoint is on the shared tier",
                         seen=failed[-1].data["error"],
-                        cure="mend the cause, then `kubectl rollout restart deployment/steward` tries again",
+                        cure=f"mend the cause, then {_again(context)}",
                     )
                 if state.committed_at_finish is not None and state.committed_at_finish >= 0:
                     raise PermanentError(
                         "the steward is over, and archived nothing",
                         seen=f"newest checkpoint: step {state.committed_at_finish}",
-                        cure="`kubectl rollout restart deployment/steward` tries again; or `bivouac down "
-                        f"{context.spec.campaign} --abandon` loses it",
+                        cure=f"{_again(context)}; or `bivouac down {context.spec.campaign} --abandon` loses it",
                     )
                 context.progress.note("no checkpoint was ever committed: nothing to archive, and nothing to lose")
                 return {"nothing_committed": True}
@@ -85,6 +89,15 @@ def archive(context: Context) -> dict[str, Any]:
     )
 
 
+def _again(context: Context) -> str:
+    """The ways to a checkpoint that is on the shared tier only."""
+    return (
+        f"`bivouac shell {context.spec.campaign} -- kubectl rollout restart deployment/steward`: it asks for one GPU "
+        "node and tries again, and once `bivouac status` says so `bivouac run` goes on; or "
+        f"{out_of_cluster(context.spec)}"
+    )
+
+
 def _seconds_left(context: Context) -> float:
     return max(60.0, (context.deadline - datetime.now(UTC)).total_seconds())
 
@@ -97,23 +110,42 @@ class StewardWatch:
         self._lease = context.store.lease(STEWARD_LEASE, LEASE_TTL)
         self._said: str | None = None
         self._next, self._since = 0.0, time.monotonic()
+        self._word, self._heard = "", time.monotonic()
+        # It writes nothing while it lets a gang commit: that has its own bound.
+        self._mute_s = _MUTE_S + grace_seconds(context.spec.training.collective_timeout_s)
 
     def look(self) -> str | None:
-        """What is wrong, for the line that moves; None while it renews its lease."""
+        """What is wrong, for the line that moves; None while it renews its lease and decides."""
         now = time.monotonic()
         if now < self._next:
             return self._said
         self._next = now + _LOOK_EVERY_S
         found = self._lease.current()
         if found is not None and found.age_s <= found.record.ttl_s and not found.record.released:
-            self._said, self._since = None, now
-            return None
+            self._said, self._since = self._deaf(now), now
+            return self._said
         silent = now - self._since
         self._said = f"the steward has been silent for {silent:.0f} s; Kubernetes starts it again"
         if silent > _SILENT_S:
             self._since = now
             self._said = self._repair()
         return self._said
+
+    def _deaf(self, now: float) -> str | None:
+        """Its lease is renewed by a thread of its own: only its figures tell that it still looks and decides.
+
+        By our clock, since when they have not changed: its clock may be another.
+        """
+        word = str((self.context.store.get_json(LIVE) or {}).get("at", ""))
+        if word != self._word:
+            self._word, self._heard = word, now
+        silent = now - self._heard
+        if silent <= self._mute_s:
+            return None
+        return (
+            f"the steward lives but has decided nothing for {silent:.0f} s, so nothing here ends what bills: `bivouac "
+            f"shell {self.context.spec.campaign} -- kubectl rollout restart deployment/steward`"
+        )
 
     def _repair(self) -> str:
         config = recorded_config(self.context.store, self.context.state().version)

@@ -60,7 +60,7 @@ class Left:
         return usd_per_hour(self.kind, self.thing)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.thing.label}"
+        return f"{self.kind} {self.thing.label}" + (f" ({self.thing.doubt})" if self.thing.doubt else "")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -24,9 +25,11 @@ from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.failures import RETRIED, Cause, EngineFailed, cure_for
 from infra.lifecycle.keeping import campaign_settings
+from infra.lifecycle.looks import Thing, tags_of
 from infra.lifecycle.nodegroups import end_instances
 from infra.lifecycle.orphans import forget_kubernetes
 from infra.lifecycle.remains import holding, remains
+from infra.lifecycle.reserved import bills_on
 from infra.lifecycle.sweep import remove_left
 
 PATIENCE_S = 900.0
@@ -42,8 +45,11 @@ _TERMINATION_S = 600.0
 def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     """Destroy the campaign's stack; done already when the stack is empty. The foundation stays."""
     state = context.state()
-    refuse_unproven(state, context.spec.campaign, abandon)
-    if abandon and not state.abandoned:
+    try:
+        refuse_unproven(state, context.spec.campaign)
+    except NotProven:
+        if not abandon:
+            raise
         context.store.append(Kind.ABANDONED)
     _terminate_builders(context)
     _unfreeze(context)
@@ -55,17 +61,24 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     if count == 0:
         _refuse_forgotten(context)
     context.progress.note(f"{count} resources destroyed" if count else "the stack was empty and nothing is there")
-    return {"resources": count, "abandoned": abandon, "swept": list(swept)}
+    if on := bills_on(context):
+        context.progress.note(on)
+    return {"resources": count, "swept": list(swept)}
 
 
 def _unfreeze(context: Context) -> None:
     """What AWS Budgets attached to roles outside the campaign: the stack does not know of it, and IAM deletes no policy
-    that is attached."""
+    that is attached. That of the campaign of this name in another region goes on freezing."""
     iam = context.account.client("iam")
     policy = f"arn:aws:iam::{context.spec.account}:policy/{context.names.freeze_policy}"
     try:
         roles = iam.list_entities_for_policy(PolicyArn=policy)["PolicyRoles"]
+        tags = tags_of(iam.list_policy_tags(PolicyArn=policy)["Tags"]) if roles else {}
     except iam.exceptions.NoSuchEntityException:
+        return
+    known = certify.knowledge(context.store, context.names)
+    one = Thing(policy, context.names.freeze_policy, tags)
+    if known.evidence("policy", one, known.places, known.places) is None:
         return
     for role in roles:
         context.guard()
@@ -73,9 +86,10 @@ def _unfreeze(context: Context) -> None:
         context.progress.note(f"role {role['RoleName']} may buy again: AWS Budgets had frozen it")
 
 
-def refuse_unproven(state: CampaignState, campaign: str, abandon: bool) -> None:
-    """Raises `NotProven` while there is something to lose: training has begun and no archive is verified."""
-    if abandon or state.archive is not None or not state.attempts:
+def refuse_unproven(state: CampaignState, campaign: str) -> None:
+    """Raises `NotProven` while there is something to lose: training has begun, no archive is verified, and nobody has
+    given up what was trained."""
+    if state.abandoned or state.archive is not None or not state.attempts:
         return
     if Stage.TEARDOWN in state.finished_stages or (state.closed and state.committed_at_finish == -1):
         return  # torn down before, or ended without a single checkpoint: nothing is left to lose
@@ -95,7 +109,7 @@ def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
     while True:
         try:
             stack = engine.stack(context.names.stack, config)
-            forget_kubernetes(context, stack)
+            engine.amend(stack, partial(forget_kubernetes, context))
             before = engine.resources(stack)
             most = max(most, before)
             futile = futile + 1 if before == left else 0
@@ -162,12 +176,17 @@ def _refuse_forgotten(context: Context) -> None:
     names, spec = context.names, context.spec
     context.progress.step("the stack is empty: looking whether its resources are gone too")
     known = certify.knowledge(context.store, names)
-    found = certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).found
+
+    def certain() -> tuple[str, ...]:
+        """What may be no more is for the certificate to wait for and to tell."""
+        return certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).certain
+
+    found = certain()
     for _ in context.turns(certify.SETTLE_S, 1.0):
         if not found:
             return
         context.progress.step(f"still seen: {', '.join(found[:3])}; listings may lag")
-        found = certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).found
+        found = certain()
     raise PermanentError(
         f"the state of stack {names.stack} is empty, but resources of {spec.campaign} exist",
         seen=", ".join(found),

@@ -21,12 +21,14 @@ from infra.rehearsal.toolchain.ensure import locate
 from infra.rehearsal.toolchain.table import TOOLS
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from infra.tables import Listing
 
 PYTHON_FROM = (3, 11)
 CORES_FROM = 2
 MEMORY_FROM_GIB = 6.0
 DISK_FROM_GIB, DISK_TO_BUILD_GIB = 5.0, 15.0  # Go's build cache takes about 6 GB and its modules 3
+DISK_OF_PACKAGES_GIB = 6.5  # `du` of a .venv in November 2026: 6.0, most of it torch and what it brings
+CLONE = Path(__file__).absolute().parents[2]
 UTIL_LINUX = ("unshare", "nsenter", "setpriv")
 SETUP = {"make": ("make",), "git": ("git",), "C compiler": ("cc", "gcc", "clang")}
 """What setting up needs, and what it is called: whoever runs a site that is set up does without."""
@@ -65,29 +67,32 @@ class Finding:
 
 def diagnose() -> tuple[Finding, ...]:
     """All findings, good and bad. Takes about a second; changes nothing on the host."""
-    tools = _tools()
-    building = any(not finding.ok for finding in tools)
+    tools, packages = _tools(), _packages()
+    building, installing = (any(not finding.ok for finding in found) for found in (tools, packages))
     return (
         _python(),
-        _path(),
-        *_packages(),
+        *_paths(),
+        *packages,
         *tools,
         _go(needed=building),
         *_programs(),
         *_for_setup(),
         _namespaces(),
-        *_machine(building),
+        *_machine(),
+        *_disks(DISK_TO_BUILD_GIB if building else DISK_FROM_GIB, DISK_OF_PACKAGES_GIB if installing else 0.0),
     )
 
 
-def render(findings: tuple[Finding, ...]) -> Table:
+def render(findings: tuple[Finding, ...]) -> Listing:
     """For a terminal."""
-    from rich.table import Table
+    from rich.text import Text
 
-    table = Table("", "", "seen", "cure", box=None, pad_edge=False)
+    from infra.tables import Listing
+
+    table = Listing("", "", "seen", "~cure")
     for finding in findings:
-        mark = "[green]ok[/]" if finding.ok else "[red]missing[/]"
-        table.add_row(mark, finding.subject, finding.seen, finding.cure)
+        mark = Text("ok", "green") if finding.ok else Text("missing", "red")
+        table.row(mark, finding.subject, finding.seen, finding.cure)
     return table
 
 
@@ -99,12 +104,20 @@ def _python() -> Finding:
     )
 
 
-def _path() -> Finding:
+def _paths() -> list[Finding]:
+    """Of the clone, and of its Python packages where they lie elsewhere."""
+    packages = Path(sys.prefix).absolute()
+    found = [_path("clone's path", CLONE, "clone it into")]
+    if not packages.is_relative_to(CLONE):
+        found.append(_path("packages' path", packages, "make the virtual environment in"))
+    return found
+
+
+def _path(subject: str, folder: Path, elsewhere: str) -> Finding:
     """PATH is parted at colons, and setuptools takes `$` for a variable when it builds the trainer's wheel."""
-    folder = str(Path(sys.prefix).absolute())
-    bad = [sign for sign in "$:\n" if sign in folder]
-    cure = "" if not bad else "clone it into a folder without dollar signs, colons and line ends in its path"
-    return Finding("clone's path", folder, not bad, cure)
+    bad = [sign for sign in "$:\n" if sign in str(folder)]
+    cure = f"{elsewhere} a folder without dollar signs, colons and line ends in its path"
+    return Finding(subject, str(folder), not bad, cure if bad else "")
 
 
 def _packages() -> list[Finding]:
@@ -125,7 +138,7 @@ def _packages() -> list[Finding]:
 
 def refuse_unfit() -> None:
     """What no tool build can mend, before anything is started. Raises `PermanentError` with every cure."""
-    bad = [finding for finding in (_path(), *_packages(), *_programs(), _namespaces()) if not finding.ok]
+    bad = [finding for finding in (*_paths(), *_packages(), *_programs(), _namespaces()) if not finding.ok]
     if bad:
         seen = "; ".join(f"{finding.subject}: {finding.seen}" for finding in bad)
         cure = "; ".join(finding.cure for finding in bad)
@@ -217,16 +230,28 @@ def _sysctl(name: str) -> str | None:
     return path.read_text().strip() if path.exists() else None
 
 
-def _machine(building: bool) -> list[Finding]:
-    cores = len(os.sched_getaffinity(0))
-    memory, disk = _memory_gib(), _disk_gib()
-    disk_from = DISK_TO_BUILD_GIB if building else DISK_FROM_GIB
+def _machine() -> list[Finding]:
+    cores, memory = len(os.sched_getaffinity(0)), _memory_gib()
     return [
         _at_least("cores", cores, CORES_FROM, "", "a machine with more cores: timeouts will strike here"),
         _at_least(
             "memory", memory, MEMORY_FROM_GIB, " GiB available", "end other programs, or fewer nodes in the spec"
         ),
-        _at_least("disk", disk, disk_from, f" GiB free for {cache_root()}", "make room, or set BIVOUAC_CACHE"),
+    ]
+
+
+def _disks(for_cache: float, for_packages: float) -> list[Finding]:
+    """GiB free where the cache lies and where the Python packages do: one row where that is one file system."""
+    cache, packages = _standing(cache_root()), _standing(Path(sys.prefix))
+    room = "make room, or set BIVOUAC_CACHE"
+    if cache.stat().st_dev == packages.stat().st_dev:
+        where = f" GiB free for {cache_root()} and {sys.prefix}"
+        return [_at_least("disk", _free_gib(cache), for_cache + for_packages, where, room)]
+    return [
+        _at_least("disk", _free_gib(cache), for_cache, f" GiB free for {cache_root()}", room),
+        _at_least(
+            "disk of packages", _free_gib(packages), for_packages, f" GiB free for {sys.prefix}", "make room there"
+        ),
     ]
 
 
@@ -245,8 +270,10 @@ def _memory_gib() -> float:
     return available / 2**30
 
 
-def _disk_gib() -> float:
-    folder = cache_root()
-    while not folder.exists():
-        folder = folder.parent
+def _free_gib(folder: Path) -> float:
     return shutil.disk_usage(folder).free / 2**30
+
+
+def _standing(folder: Path) -> Path:
+    """The nearest folder that exists: what is made below it lies on its file system."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())

@@ -8,12 +8,12 @@ from infra.folders import cache_root
 
 
 def tools_dir(root: Path | None = None) -> Path:
-    """Executables: pulumi, etcd, the Kubernetes binaries, jobset-controller."""
+    """Executables: pulumi, etcd, the Kubernetes binaries, controllers."""
     return (root or cache_root()) / "bin"
 
 
 def share_dir(tool: str, tools: Path | None = None) -> Path:
-    """What a tool needs beside its executable (JobSet: the manifests of its pinned module)."""
+    """What a tool needs beside its executable (a controller: manifests of its pinned module)."""
     return (tools or tools_dir()).parent / "share" / tool
 
 

@@ -79,6 +79,7 @@ def _evidence(record: Record, events: list[Event], row: AttemptTime) -> tuple[st
         if event.kind is Kind.ATTEMPT_ENDED and data.get("attempt") == row.attempt:
             dead = [short(node) for node in data.get("dead_nodes", ())]
             rows += [f"dead: {', '.join(dead)}"] if dead else []
+            rows += [f"failed first: {short(data['first_failed'])}"] if data.get("first_failed") else []
             rows.append(f"last step seen {data.get('step')}, newest committed {data.get('committed_at_end')}")
         if event.kind is Kind.NODE_QUARANTINED and _between(record, event, row.ended_s, row.next_launch_s):
             rows.append(f"{short(data['node'])}: {data.get('reason')}")

@@ -42,6 +42,17 @@ class Span(NamedTuple):
 
 
 Window = tuple[float, float]
+
+
+class Up(NamedTuple):
+    """When a line of the bill was up, and how much of it: `nodes` of its `of`."""
+
+    begun_s: float
+    ended_s: float
+    nodes: int = 1
+    of: int = 1
+
+
 Key = tuple[Cause, int | None]
 """A cause, and the attempt whose failure made it necessary."""
 
@@ -51,11 +62,12 @@ class Ledger:
     spans: tuple[Span, ...]
     """Covers the paid time without gap or overlap."""
     paid: Window | None
-    windows: dict[str, tuple[Window, ...]]
+    windows: dict[str, tuple[Up, ...]]
     """Line of the plan's cost -> when it was up."""
     lines: tuple[CostLine, ...]
-    tallies: dict[tuple[Window, ...], dict[Key, int]]
-    """Microseconds by cause within each set of windows: whole numbers, so that sums of parts equal the whole."""
+    tallies: dict[tuple[Up, ...], dict[Key, int]]
+    """Microseconds by cause within each set of windows, of a part of the nodes that part: whole numbers, so that sums
+    of parts equal the whole."""
 
     @property
     def paid_s(self) -> float:
@@ -63,7 +75,14 @@ class Ledger:
 
     @property
     def gpu_up(self) -> tuple[Window, ...]:
-        return next((self.windows[line.name] for line in self.lines if line.gpu), ())
+        """Whether with all or with one of the nodes."""
+        found: list[Window] = []
+        for up in next((self.windows[line.name] for line in self.lines if line.gpu), ()):
+            if found and found[-1][1] == up.begun_s:
+                found[-1] = (found[-1][0], up.ended_s)
+            else:
+                found.append((up.begun_s, up.ended_s))
+        return tuple(found)
 
     @property
     def gpu_s(self) -> float:
@@ -71,7 +90,7 @@ class Ledger:
 
     def micros(self, cause: Cause, interruption: int | None = None) -> int:
         """Paid time of a cause, or of its part that one attempt's failure made necessary."""
-        return _of(self.tallies.get((self.paid,), {}) if self.paid else {}, cause, interruption)
+        return _of(self.tallies.get((Up(*self.paid),), {}) if self.paid else {}, cause, interruption)
 
     def seconds(self, cause: Cause) -> float:
         return self.micros(cause) / 1e6
@@ -108,21 +127,21 @@ def _of(tally: dict[Key, int], cause: Cause, interruption: int | None) -> int:
     )
 
 
-def _tally(spans: Sequence[Span], windows: Sequence[Window]) -> dict[Key, int]:
+def _tally(spans: Sequence[Span], windows: Sequence[Up]) -> dict[Key, int]:
     """Both sorted and without overlaps in themselves."""
     found: dict[Key, int] = {}
     first = 0
-    edges = [(micro(begin), micro(end)) for begin, end in windows]
+    edges = [(micro(up.begun_s), micro(up.ended_s), up.nodes, up.of) for up in windows]
     for begun_s, ended_s, cause, interruption in spans:
         begun, ended = round(begun_s * 1_000_000), round(ended_s * 1_000_000)
         while first < len(edges) and edges[first][1] <= begun:
             first += 1
         index = first
         while index < len(edges) and edges[index][0] < ended:
-            opened, shut = edges[index]
+            opened, shut, nodes, of = edges[index]
             within = (ended if ended < shut else shut) - (begun if begun > opened else opened)
             key = (cause, interruption)
-            found[key] = found.get(key, 0) + within
+            found[key] = found.get(key, 0) + within * nodes // of
             index += 1
     return found
 
@@ -141,7 +160,7 @@ def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[Attem
     )
     kept = tuple(span for span in clipped if span.seconds > 0)
     windows = {line.name: _windows(line, record, stages, paid) for line in lines}
-    tallies = {window: _tally(kept, window) for window in {(paid,), *windows.values()}}
+    tallies = {window: _tally(kept, window) for window in {(Up(*paid),), *windows.values()}}
     return Ledger(kept, paid, windows, lines, tallies)
 
 
@@ -172,30 +191,40 @@ def overlay(top: Sequence[Span], bottom: Sequence[Span]) -> list[Span]:
     return sorted(result, key=lambda span: span.begun_s)
 
 
-def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Window, ...]:
+def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Up, ...]:
     if line.name == "builder":
         known = any(
             e.data.get("stage") == Stage.BAKE and (e.data.get("outputs") or {}).get("baked") is False
             for e in record.events
             if e.kind is Kind.STAGE_FINISHED
         )
-        return () if known else tuple((row.begun_s, row.ended_s) for row in stages if row.stage == Stage.BAKE)
+        return () if known else tuple(Up(row.begun_s, row.ended_s) for row in stages if row.stage == Stage.BAKE)
     if line.gpu:
         return _gpu_windows(record, stages, paid)
     stack = min((row.begun_s for row in stages if row.stage == Stage.PROVISION), default=paid[1])
-    return ((max(paid[0], stack), paid[1]),) if stack < paid[1] else ()
+    return (Up(max(paid[0], stack), paid[1]),) if stack < paid[1] else ()
 
 
-def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Window, ...]:
-    """Each opens with a preflight or a launch, and closes when the node group is at zero."""
-    ups = [row.begun_s for row in stages if row.stage == Stage.PREFLIGHT]
-    ups += [record.seconds(e.at) for e in record.events if e.kind is Kind.ATTEMPT_LAUNCHED]
-    downs = [record.seconds(e.at) for e in record.events if e.kind is Kind.NODES_AT_ZERO]
-    found: list[Window] = []
-    for up in sorted(ups):
-        if found and up < found[-1][1]:
+def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Up, ...]:
+    """Each opens with a preflight or a launch, or with an archive that has one node, and closes when the node group is
+    at zero, or when it goes on with one node."""
+    marks = [(row.begun_s, 1, 1) for row in stages if row.stage == Stage.PREFLIGHT]
+    for event in record.events:
+        match event.kind:
+            case Kind.ATTEMPT_LAUNCHED:
+                marks.append((record.seconds(event.at), 1, 1))
+            case Kind.ARCHIVE_BEGUN:
+                marks.append((record.seconds(event.at), int(event.data["nodes"]), int(event.data["of"])))
+            case Kind.NODES_AT_ZERO:
+                marks.append((record.seconds(event.at), 0, 1))
+    found: list[Up] = []
+    begun_s, nodes, of = paid[1], 0, 1
+    for at, count, whole in [*sorted(marks), (paid[1], 0, 1)]:
+        if nodes * whole == count * of:
             continue
-        found.append((up, min((down for down in downs if down > up), default=paid[1])))
+        if nodes and at > begun_s:
+            found.append(Up(begun_s, at, nodes, of))
+        begun_s, nodes, of = at, count, whole
     return tuple(found)
 
 

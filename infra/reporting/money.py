@@ -14,6 +14,7 @@ from infra.reporting.ledger import Ledger, price
 from infra.reporting.model import Item, Kept, Money, Share
 from infra.reporting.record import Record
 from infra.reporting.sentences import clock, size
+from infra.spec import Capacity
 
 _FINE, _CENT, _MILLISECOND = Decimal("0.0001"), Decimal("0.01"), Decimal("0.001")
 _FINE_BELOW = Decimal(10)
@@ -69,12 +70,21 @@ def money(record: Record, book: Ledger, state: CampaignState) -> Money:
         unpriced=record.plan.unpriced,
         assumptions=(
             "Every line that stays bills from the start of provision to the end of teardown, which is an upper bound.",
-            "GPU nodes bill from the start of preflight until the node group is at zero, as many as the spec asks for.",
+            "GPU nodes bill from the start of preflight until the node group is at zero, as many as the spec asks for, "
+            "and one as soon as the record says that the others are gone.",
             "What bills by size is not measured: the plan's estimate counts.",
             *(
                 "A capacity block is paid at once: what its nodes are not counted for is paid all the same."
                 for line in record.plan.cost
                 if line.upfront_usd is not None
+            ),
+            *(
+                (
+                    "A reservation bills all its places until it is cancelled: what is unused counts here as planned, "
+                    "and not at all after teardown, or where a group or any open reservation was named.",
+                )
+                if record.spec.nodes.capacity is Capacity.RESERVATION
+                else ()
             ),
         ),
     )

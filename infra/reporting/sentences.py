@@ -109,10 +109,15 @@ def sentence(event: Event) -> str:
         case Kind.ARCHIVE_VERIFIED:
             read_back = f"{data.get('objects')} objects, {size(data.get('bytes', 0))} read back"
             return f"step {data.get('step')} archived: {read_back}"
+        case Kind.ARCHIVE_BEGUN:
+            nodes, released = plural(data.get("nodes", 1), "node"), data.get("released")
+            if released is not None:
+                return f"the archive runs on {nodes} of {data.get('group')}: the others are given back"
+            return f"the archive asks {data.get('group')} for {nodes}"
         case Kind.NODES_AT_ZERO:
             return f"{data.get('group')} is at zero nodes"
         case Kind.ABANDONED:
-            return "what was trained since the last archive was given up (--abandon)"
+            return "what was trained was given up without an archive (--abandon)"
         case Kind.CERTIFIED:
             return "certified: nothing left" if data.get("clean") else f"not certified: {data.get('found')}"
     return ", ".join(f"{key} {value}" for key, value in data.items())

@@ -62,7 +62,7 @@ def marks(record: Record) -> tuple[Mark, ...]:
         data, now = event.data, record.seconds(event.at)
         match event.kind:
             case Kind.NODE_QUARANTINED:
-                found.append(Mark(at_s=now, kind="quarantine", label=f"node lost: {short(data['node'])} quarantined"))
+                found.append(Mark(at_s=now, kind="quarantine", label=f"node replaced: {short(data['node'])}"))
             case Kind.CHECKPOINT_REFUSED:
                 label = f"checkpoint of step {data.get('step')} refused on {data.get('tier')}"
                 found.append(Mark(at_s=now, kind="refused", label=label))

@@ -53,7 +53,7 @@ def verdict(record: Record, parts: Parts, state: CampaignState, clock_s: float) 
     if golden is not None:
         checked = "verified by reading it back" if golden.proven else "read back, its loss compared with nothing"
         clauses.append(f"golden checkpoint of step {golden.step:,} {checked}")
-    elif _abandoned(state):
+    elif state.abandoned:
         clauses.append("what was trained was given up on purpose")
     else:
         clauses.append("no checkpoint is archived" + ("" if certificate else " yet"))
@@ -118,10 +118,6 @@ def _left(certificate: CertificateSummary) -> str:
     return ", ".join(f"{count} {what}" for count, what in counts if count)
 
 
-def _abandoned(state: CampaignState) -> bool:
-    return bool(state.finished_stages.get(Stage.TEARDOWN, {}).get("abandoned"))
-
-
 def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[StageTime, ...]) -> tuple[Notice, ...]:
     """All that is not well, the worst first."""
     training, broken, money, golden, certificate = parts
@@ -166,11 +162,17 @@ def _of_certificate(certificate: CertificateSummary | None, state: CampaignState
 def _rate(record: Record) -> str:
     """What the hour costs as things stand, by the plan's rates."""
     up = [e.at for e in record.events if e.kind is Kind.ATTEMPT_LAUNCHED or e.data.get("stage") == Stage.PREFLIGHT]
+    one = [e for e in record.events if e.kind is Kind.ARCHIVE_BEGUN]
     down = [e.at for e in record.events if e.kind is Kind.NODES_AT_ZERO]
-    gpu = bool(up) and (not down or max(up) > max(down))
+    newest = max([*up, *(e.at for e in one)], default=None)
+    gpu = newest is not None and (not down or newest > max(down))
     totals = record.plan.totals
     rate = (totals.usd_per_hour if gpu else totals.usd_per_hour_idle).value
     nodes = "with its GPU nodes" if gpu else "without GPU nodes"
+    if gpu and one and one[-1].at == newest:
+        count, of = int(one[-1].data["nodes"]), int(one[-1].data["of"])
+        rate = totals.usd_per_hour_idle.value + (rate - totals.usd_per_hour_idle.value) * count / of
+        nodes = f"with {count} of its {of} GPU nodes"
     return f"{'AWS would bill' if record.site is not None else 'it bills'} {usd(rate)} an hour {nodes}"
 
 
@@ -179,7 +181,7 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
     if golden is None:
         if failed:
             yield Notice(level="bad", text=f"The archive failed: {failed[-1].data.get('error')}")
-        if _abandoned(state):
+        if state.abandoned:
             yield Notice(level="warning", text="Torn down with --abandon: no archive was made of what was trained.")
         elif state.attempts and state.outcome in ("done", "stopped") and not failed:
             yield Notice(level="warning", text="Training is over and nothing is archived yet.")

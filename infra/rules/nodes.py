@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.catalogue import InstanceType, instance_type
-from infra.purchase import OPEN, RESERVED
+from infra.purchase import OPEN, RESERVATIONS_ONLY, RESERVED
 from infra.rules.finding import Draft, error
 from infra.rules.graph import Graph, Resource
 from infra.rules.network import GPU_TEMPLATE
@@ -132,12 +132,15 @@ def purchase(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def _reserved(template: Resource) -> str | None:
-    """The reservation that a template starts its instances in, as a spec names it."""
+    """The reservation that a template starts its instances in, and nowhere else, as a spec names it."""
     asked = template.inputs.get("capacityReservationSpecification") or {}
     target = asked.get("capacityReservationTarget") or {}
-    if asked.get("capacityReservationPreference") == "capacity-reservations-only" and not target:
+    only = asked.get("capacityReservationPreference") == RESERVATIONS_ONLY
+    if only and not target:
         return OPEN
-    return target.get("capacityReservationId") or target.get("capacityReservationResourceGroupArn")
+    if group := target.get("capacityReservationResourceGroupArn"):
+        return str(group) if only else f"{group}, on demand once it is full"
+    return target.get("capacityReservationId")
 
 
 def one_hands_out_efa(graph: Graph, spec: Spec) -> Iterator[Draft]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_TAG, OWNER_TAG, Names
+from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_TAG, OWNER_TAG, REGION_TAG, Names
 from infra.rules.finding import Draft, error
 from infra.rules.graph import UNKNOWN, Graph, Resource
 from infra.rules.network import GPU_TEMPLATE
@@ -17,7 +17,7 @@ _LAUNCHED = {"instance", "volume", "network-interface"}
 
 
 def tags_everywhere(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """Campaign, owner and end on all that AWS lets us mark: teardown, certificate and sweep go by them."""
+    """Campaign, owner, end and region on all that AWS lets us mark: teardown, certificate and sweep go by them."""
     providers = [one for one in graph if one.type == "pulumi:providers:aws"]
     wanted = _marks(graph, spec)
     for provider in providers:
@@ -54,7 +54,7 @@ def _marks(graph: Graph, spec: Spec) -> dict[str, str | None]:
     """Tag -> its value, None where any will do."""
     if graph.of("Repository"):
         return {FOUNDATION_TAG: "true"}
-    return {CAMPAIGN_TAG: spec.campaign, OWNER_TAG: spec.owner, EXPIRES_TAG: None}
+    return {CAMPAIGN_TAG: spec.campaign, OWNER_TAG: spec.owner, EXPIRES_TAG: None, REGION_TAG: spec.region}
 
 
 def _missing(tags: Mapping[str, Any], wanted: Mapping[str, str | None]) -> str:

@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 
 from infra.account import Account
-from infra.actions.cluster import from_pod
+from infra.actions.cluster import followers_of, from_pod
+from infra.actions.pod_logs import PodLogs
 from infra.actions.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
 from infra.errors import LeaseHeld
+from infra.steward import turning
 from infra.steward.desk import Desk
 from infra.steward.steward import Steward
 from infra.store import CampaignStore
@@ -44,11 +46,13 @@ def main() -> int:
         except LeaseHeld as error:
             log.info("waiting: %s", error)
             time.sleep(LEASE_TTL.total_seconds() / 5)
-    steward = Steward(config, account, client, store, lease)
+    turning.rest(0)
+    steward = Steward(config, account, client, PodLogs(followers_of(client)), store, lease, turning.rest)
     Desk(store, lambda: steward.observer.agents, lease.check).open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
     try:
         steward.run()
+        turning.over()
         log.info("over: GPU nodes at zero; waiting for the teardown")
         # Kubernetes would start an ended steward again and again: it stays, with its lease, until the cluster falls.
         threading.Event().wait()

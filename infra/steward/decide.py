@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Literal
 
+from infra.spec import LIMITS_WINDOW
+from infra.steward import blame
 from infra.steward.views import (
-    BY_EXIT,
     CONSEQUENCE,
     WORST_FIRST,
     Attempt,
@@ -24,11 +25,11 @@ from infra.steward.views import (
     PodView,
     Policy,
 )
-from trainer.contract import ExitCode, Phase
+from trainer.contract import Phase
 
 __all__ = [
     "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "Failure", "Finish", "History", "Hold", "Launch",
-    "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "dead_nodes", "decide",
+    "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "decide",
 ]  # fmt: skip
 
 
@@ -50,6 +51,8 @@ class EndAttempt(Frozen):
     failure: Failure
     why: str
     dead_nodes: tuple[str, ...] = ()
+    first_failed: str | None = None
+    """The node of the failure that no other explains."""
 
 
 class Replace(Frozen):
@@ -57,6 +60,8 @@ class Replace(Frozen):
 
     kind: Literal["replace"] = "replace"
     nodes: tuple[str, ...]
+    reasons: tuple[str, ...]
+    """One for each node, in words."""
     why: str
 
 
@@ -96,7 +101,7 @@ def _running(seen: Observation, policy: Policy) -> Action:
         return EndAttempt(failure=Failure.INTERRUPTED, why="a stop was asked for")
     if stop := _out_of_means(seen, policy):
         return EndAttempt(failure=Failure.INTERRUPTED, why=stop)
-    dead = dead_nodes(seen, policy)
+    dead = blame.dead_nodes(seen, policy.heartbeat_timeout)
     failed = [pod for pod in seen.pods if pod.phase in ("Failed", "Missing")]
     if dead:
         why = f"node {', '.join(dead)} is dead: silent, and a second witness agrees"
@@ -105,7 +110,8 @@ def _running(seen: Observation, policy: Policy) -> Action:
         return _failed(seen, policy, failed)
     starting = all(pod.step == 0 for pod in seen.pods)
     if starting and seen.since_launch > policy.startup_timeout:
-        return EndAttempt(failure=Failure.STARTUP, why=f"no first step within {policy.startup_timeout}")
+        why = f"no first step within {policy.startup_timeout}"
+        return _stranded(seen, why) or EndAttempt(failure=Failure.STARTUP, why=why)
     saving = any(pod.trainer_phase in (Phase.SAVING, Phase.EVALUATING, Phase.FINISHING) for pod in seen.pods)
     patience = policy.hang_timeout * (2 if saving else 1)
     if not starting and seen.since_step > patience:
@@ -115,33 +121,26 @@ def _running(seen: Observation, policy: Policy) -> Action:
 
 def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
     """A pod has failed while others may be silent: whose fault it is shows within the heartbeat timeout."""
-    classes = {BY_EXIT.get(pod.exit_code or ExitCode.INTERNAL, Failure.PROCESS) for pod in failed}
+    classes = {blame.failure_of(pod) for pod in failed}
     failure = next(kind for kind in WORST_FIRST if kind in classes)
     silent = [
         pod for pod in seen.pods if pod.phase == "Running" and (pod.silent_for or timedelta()) > timedelta(seconds=2)
     ]
     if failure in (Failure.PROCESS, Failure.INTERRUPTED) and silent:
         return Wait(why=f"{silent[0].name} is silent: victim or culprit shows within {policy.heartbeat_timeout}")
-    first = failed[0]
-    return EndAttempt(failure=failure, why=f"{first.name} ended with exit code {first.exit_code}: {first.detail}"[:500])
+    first = blame.causes_first(failed)[0]
+    why = f"{first.name} ended with exit code {first.exit_code}: {first.detail}"[:500]
+    if CONSEQUENCE[failure] is Consequence.RESTART and (end := _stranded(seen, why)):
+        return end
+    return EndAttempt(failure=failure, why=why, first_failed=blame.first_failed(failed))
 
 
-def dead_nodes(seen: Observation, policy: Policy) -> tuple[str, ...]:
-    """Nodes whose pod is silent and that a second witness calls dead: EC2, the Node object, or a failed peer."""
-    views = {node.name: node for node in seen.nodes}
-    peer_failed = any(pod.phase == "Failed" for pod in seen.pods)
-    dead = []
-    for pod in seen.pods:
-        if pod.node is None or pod.phase in ("Succeeded", "Failed"):
-            continue
-        node = views.get(pod.node)
-        ec2_says = node is not None and node.instance_state in ("impaired", "gone")
-        kubernetes_says = node is None or node.ready is not True
-        quiet = pod.silent_for if pod.silent_for is not None else pod.running_for
-        silent = quiet is not None and quiet > policy.heartbeat_timeout
-        if silent and (ec2_says or kubernetes_says or peer_failed):
-            dead.append(pod.node)
-    return tuple(dict.fromkeys(dead))
+def _stranded(seen: Observation, why: str) -> EndAttempt | None:
+    """The attempt has failed for want of a pod whose node's kubelet does not answer."""
+    if not (dead := blame.stranded(seen)):
+        return None
+    why = f"a pod was never started on {', '.join(dead)}, not Ready; {why}"
+    return EndAttempt(failure=Failure.NODE, why=why[:500], dead_nodes=dead)
 
 
 def _between(seen: Observation, policy: Policy, history: History) -> Action:
@@ -156,15 +155,19 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
         return Finish(outcome="stopped", why=why)
     if last is not None and holding:
         return _hold(seen, policy, last)
-    if last is not None and (stop := _class_exhausted(last, policy, history)):
+    if last is not None and (stop := _class_exhausted(seen, last, policy, history)):
         return Finish(outcome="stopped", why=stop)
     if sick := _to_replace(seen, policy, history, last):
         return sick
     if seen.since_short is not None:
+        kept = _not_replaced(seen, policy, history)
+        short = "; ".join([blame.short_of(seen), *kept])
+        if kept and sum(node.fit or node.suspected for node in seen.nodes) >= seen.nodes_wanted:
+            return Launch(attempt=seen.attempt + 1, why=f"{short}; pods run there all the same"[:500])
         if seen.since_short > policy.capacity_timeout:
-            return Finish(outcome="stopped", why=f"no capacity for {seen.since_short}")
-        fit = sum(node.ready is True and not node.quarantined for node in seen.nodes)
-        return Wait(why=f"{fit} of {seen.nodes_wanted} nodes are fit")
+            why = "; ".join([f"no capacity for {seen.since_short}", short, *seen.troubles])
+            return Finish(outcome="stopped", why=why)
+        return Wait(why=short)
     return Launch(attempt=seen.attempt + 1, why="enough fit nodes")
 
 
@@ -203,28 +206,45 @@ def _archive_uncovered(seen: Observation, policy: Policy) -> str | None:
 
 
 def _to_replace(seen: Observation, policy: Policy, history: History, last: Attempt | None) -> Action | None:
-    known = last.dead_nodes if last is not None else ()
-    sick = tuple(
-        n.name
-        for n in seen.nodes
-        if (n.instance_state == "impaired" or (n.name in known and n.instance_state in ("running", "unknown")))
-        and not n.quarantined
-    )
-    if not sick:
-        return None
-    hour_ago = seen.now - timedelta(hours=1)
-    recent = sum(at > hour_ago for at in history.repairs)
-    if recent + len(sick) > policy.repairs_per_hour:
+    """Those that are lost, or training ends; those that ail only while repairs are left: many at once share a cause,
+    and others in their place would have it too."""
+    lost, left = blame.lost(seen.nodes, last), _repairs_left(seen, policy, history)
+    if len(lost) > left:
+        recent = _recent(seen, history)
         return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the fault")
-    return Replace(nodes=sick, why=f"after attempt {last.number if last else 0}: instance impaired")
+    sick = {**blame.ailing(seen.nodes, history), **lost}
+    chosen = lost if blame.shared(seen, sick, left) else sick
+    if not chosen:
+        return None
+    told = "; ".join(f"{name}: {why}" for name, why in chosen.items())
+    after = f"after attempt {last.number}: " if last else ""
+    return Replace(nodes=tuple(chosen), reasons=tuple(chosen.values()), why=f"{after}{told}"[:500])
 
 
-def _class_exhausted(last: Attempt, policy: Policy, history: History) -> str | None:
-    if last.failure is Failure.NODE and history.count(Failure.NODE) > policy.node_replacements:
-        return f"{history.count(Failure.NODE)} node losses, {policy.node_replacements} allowed"
-    restarts = history.count(*(kind for kind, what in CONSEQUENCE.items() if what is Consequence.RESTART))
+def _recent(seen: Observation, history: History) -> int:
+    hour_ago = seen.now - timedelta(hours=1)
+    return sum(at > hour_ago for at in history.repairs)
+
+
+def _repairs_left(seen: Observation, policy: Policy, history: History) -> int:
+    return max(0, policy.repairs_per_hour - _recent(seen, history))
+
+
+def _not_replaced(seen: Observation, policy: Policy, history: History) -> list[str]:
+    sick = blame.ailing(seen.nodes, history)
+    why = blame.shared(seen, sick, _repairs_left(seen, policy, history))
+    return [f"{len(sick)} not replaced: {why}"] if sick and why else []
+
+
+def _class_exhausted(seen: Observation, last: Attempt, policy: Policy, history: History) -> str | None:
+    since = seen.now - LIMITS_WINDOW
+    within = f"within {LIMITS_WINDOW / timedelta(hours=1):g} hours"
+    losses = history.count(since, Failure.NODE)
+    if last.failure is Failure.NODE and losses > policy.node_replacements:
+        return f"{losses} node losses {within}, {policy.node_replacements} allowed"
+    restarts = history.count(since, *(kind for kind, what in CONSEQUENCE.items() if what is Consequence.RESTART))
     if CONSEQUENCE[last.failure] is Consequence.RESTART and restarts > policy.process_restarts:
-        return f"{restarts} restarts, {policy.process_restarts} allowed"
+        return f"{restarts} restarts {within}, {policy.process_restarts} allowed"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.events import Kind
-from infra.store import CampaignStore
+from infra.store import LIVE, CampaignStore
 
 _RECORDED = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
 """Trainer events that belong into the record."""
@@ -14,8 +14,8 @@ _RECORDED = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOI
 class Hearing:
     def __init__(self, store: CampaignStore) -> None:
         self.store = store
-        self.loss: float | None = None
-        """Of the newest step that any pod told of."""
+        self.loss: float | None = (store.get_json(LIVE) or {}).get("loss")
+        """Of the newest step that any pod told of, also to a predecessor: what it took is not read again."""
 
     def take(self, pod: str, event: dict[str, Any]) -> None:
         """One event line of a pod; told again, it is recorded once. Raises what S3 says."""
@@ -25,6 +25,6 @@ class Hearing:
         if kind is None:
             return
         data = {"pod": pod, **{key: value for key, value in event.items() if key not in ("event", "time")}}
-        # Only the answer of a write may have been lost, and a successor reads each pod's log from its beginning.
+        # Only the answer of a write may have been lost, and a successor reads again what was not stored yet.
         if not any(known.kind is kind and known.data == data for known in self.store.events()):
             self.store.append(kind, **data)

@@ -32,11 +32,11 @@ class Live:
             "spent_usd": round(float(seen.spent_usd), 4),
             "usd_per_hour": float(seen.usd_per_hour),
             "action": action.kind,
-            "why": action.why,
+            "why": "; ".join(dict.fromkeys((action.why, *(t for t in seen.troubles if t not in action.why)))),
             "pods": [
                 pod.model_dump(mode="json", include={"index", "name", "node", "phase", "step"}) for pod in seen.pods
             ],
-            "nodes": [node.model_dump(mode="json") for node in seen.nodes],
+            "nodes": [node.model_dump(mode="json", exclude={"sick_for"}) for node in seen.nodes],
         }
         said = json.dumps({key: value for key, value in figures.items() if key not in ("at", "spent_usd")})
         now = time.monotonic()

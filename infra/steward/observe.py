@@ -11,11 +11,14 @@ from decimal import Decimal
 from typing import Any
 
 from lightkube import Client
+from lightkube.models.core_v1 import ContainerStateTerminated
 from lightkube.resources.core_v1 import Pod
 
 from infra.actions import attempts
+from infra.actions.fitness import NodeFacts
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
-from infra.actions.nodes import GpuNodes, NodeFacts
+from infra.actions.nodes import GpuNodes
+from infra.actions.sickbay import Sickbay
 from infra.actions.steward_config import StewardConfig
 from infra.steward.decide import NodeView, Observation, PodView
 from trainer.contract import AGENT_PORT, Status
@@ -37,6 +40,7 @@ class Observer:
         self._seen: dict[int, PodView] = {}
         self._running_since: dict[str, float] = {}
         self._launched, self._stepped, self._step = time.monotonic(), time.monotonic(), 0
+        self._sickbay = Sickbay()
         self._short_since: float | None = None
         self._metered: float | None = None
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="probe")
@@ -62,7 +66,8 @@ class Observer:
         self._meter(facts)
         pods = self._pods(attempt) if in_flight else ()
         wanted = self.config.spec.nodes.count
-        self._short(sum(node.fit and node.accelerators >= self.config.accelerators for node in facts) < wanted)
+        views = self._node_views(facts)
+        self._short(sum(view.fit for view in views) < wanted)
         now = time.monotonic()
         slowest = min((pod.step for pod in pods), default=0)
         if slowest > self._step:
@@ -75,7 +80,7 @@ class Observer:
             attempt=attempt,
             in_flight=in_flight,
             pods=pods,
-            nodes=tuple(_view(node) for node in facts),
+            nodes=views,
             nodes_wanted=wanted,
             since_launch=timedelta(seconds=now - self._launched),
             since_step=timedelta(seconds=now - self._stepped),
@@ -106,20 +111,40 @@ class Observer:
         name, now = _name(pod), time.monotonic()
         status = self.statuses.get(name)
         answered, running = self._answered.get(name), self._running_since.get(name)
-        exit_code, detail = _termination(pod)
+        ended = _ended(pod)
+        reason, detail = _last_word(ended)
         annotations = (pod.metadata.annotations if pod.metadata else None) or {}
         return PodView(
             index=int(annotations.get(COMPLETION_INDEX, "0")),
             name=name,
             node=pod.spec.nodeName if pod.spec else None,
             phase=_phase(pod),
-            exit_code=exit_code,
+            exit_code=ended.exitCode if ended else None,
+            reason=reason,
             detail=detail,
+            ended_at=ended.finishedAt if ended else None,
             silent_for=None if answered is None else timedelta(seconds=now - answered),
             running_for=None if running is None else timedelta(seconds=now - running),
             trainer_phase=status.phase if status else None,
             step=status.step if status else 0,
             committed_step=status.committed_step if status else -1,
+        )
+
+    def _node_views(self, facts: tuple[NodeFacts, ...]) -> tuple[NodeView, ...]:
+        needed = self.config.accelerators
+        sick_for = self._sickbay.look(facts, needed)
+        return tuple(
+            NodeView(
+                name=node.name,
+                instance=node.instance,
+                ready=node.ready,
+                instance_state=node.instance_state,
+                quarantined=node.quarantined,
+                unfit=node.unfit(needed),
+                suspected=node.suspected(needed),
+                sick_for=sick_for[node.name],
+            )
+            for node in facts
         )
 
     def _short(self, short: bool) -> None:
@@ -150,24 +175,24 @@ def _probe(pod: Pod) -> Status | None:
         return None
 
 
-def _termination(pod: Pod) -> tuple[int | None, str]:
+def _ended(pod: Pod) -> ContainerStateTerminated | None:
     for container in (pod.status.containerStatuses if pod.status else None) or ():
-        ended = container.state.terminated if container.state else None
-        if ended is not None:
-            return ended.exitCode, _detail(ended.message or ended.reason or "")
-    return None, ""
+        if container.state and container.state.terminated:
+            return container.state.terminated
+    return None
 
 
-def _detail(message: str) -> str:
+def _last_word(ended: ContainerStateTerminated | None) -> tuple[str, str]:
+    """(reason, detail) of the termination message; the container's own words where there is none."""
+    message = (ended.message or ended.reason or "") if ended else ""
     try:
         content: Any = json.loads(message)
     except ValueError:
-        return message[:300]
-    return (
-        f"{content.get('reason', '')}: {content.get('detail', '')}"[:300]
-        if isinstance(content, dict)
-        else message[:300]
-    )
+        return "", message[:300]
+    if not isinstance(content, dict):
+        return "", message[:300]
+    reason = str(content.get("reason", ""))
+    return reason, f"{reason}: {content.get('detail', '')}"[:300]
 
 
 def _phase(pod: Pod) -> Any:
@@ -177,13 +202,3 @@ def _phase(pod: Pod) -> Any:
 
 def _name(pod: Pod) -> str:
     return str(pod.metadata.name if pod.metadata else "")
-
-
-def _view(node: NodeFacts) -> NodeView:
-    return NodeView(
-        name=node.name,
-        instance=node.instance,
-        ready=node.ready,
-        instance_state=node.instance_state,
-        quarantined=node.quarantined,
-    )

@@ -24,9 +24,12 @@ def history(state: CampaignState) -> History:
         Attempt(
             number=a["attempt"],
             failure=Failure(a["failure"]),
+            ended_at=a["ended_at"],
             committed_at_launch=a["committed_step"],
             committed_at_end=a["committed_at_end"],
             dead_nodes=tuple(a.get("dead_nodes", ())),
+            first_failed=a.get("first_failed"),
+            instances=a.get("instances", {}),
         )
         for a in state.attempts
         if a.get("failure") and a["attempt"] > state.judged

@@ -13,16 +13,19 @@ from infra.actions import attempts
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.actions.nodes import GpuNodes
 from infra.events import Kind
+from infra.steward.returns import Returns
 from infra.store import CampaignStore
 
 log = logging.getLogger("steward")
 _GRACE_S = 1
 
 
-def reconcile(client: Client, store: CampaignStore, nodes: GpuNodes, campaign: str, committed_step: int) -> None:
+def reconcile(
+    client: Client, store: CampaignStore, nodes: GpuNodes, returns: Returns, campaign: str, committed_step: int
+) -> None:
     _record_launched(client, store, campaign, committed_step)
     _remove_ended(client, store, campaign)
-    _give_back(store, nodes)
+    _give_back(store, nodes, returns)
 
 
 def _record_launched(client: Client, store: CampaignStore, campaign: str, committed_step: int) -> None:
@@ -47,7 +50,7 @@ def _remove_ended(client: Client, store: CampaignStore, campaign: str) -> None:
                 attempts.end_now(client, {CAMPAIGN_LABEL: campaign, ATTEMPT_LABEL: str(number)}, _GRACE_S)
 
 
-def _give_back(store: CampaignStore, nodes: GpuNodes) -> None:
+def _give_back(store: CampaignStore, nodes: GpuNodes, returns: Returns) -> None:
     """A node that was quarantined, in the record or in Kubernetes, and whose instance still runs, is given back."""
     recorded = {event.data.get("instance") for event in store.events() if event.kind is Kind.NODE_QUARANTINED}
     for node in nodes.facts():
@@ -56,4 +59,4 @@ def _give_back(store: CampaignStore, nodes: GpuNodes) -> None:
         if node.quarantined or node.instance in recorded:
             log.info("%s is quarantined and its instance %s still runs: it is given back", node.name, node.instance)
             nodes.quarantine(node.name, "dead")
-            nodes.replace(node.instance)
+            returns.give_back(node.instance)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
 from lightkube import Client
 
 from infra.account import Account
-from infra.actions import archive_job, attempts
-from infra.actions.archive import ArchiveConfig
+from infra.actions import attempts
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
 from infra.actions.nodes import GpuNodes
+from infra.actions.pod_logs import PodLogs
 from infra.actions.steward_config import Relaunch, StewardConfig
-from infra.errors import PermanentError
 from infra.events import Kind
 from infra.lease import Lease
 from infra.names import Names
-from infra.steward import past
+from infra.steward import archiving, past
+from infra.steward.blame import causes_first
+from infra.steward.committed import Committed
 from infra.steward.decide import (
     Action,
     Attempt,
@@ -40,43 +39,53 @@ from infra.steward.logs import LogShipper
 from infra.steward.observe import Observer
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
+from infra.steward.returns import Returns
 from infra.steward.tiers import TierWatch
 from infra.store import STOP, CampaignStore
-from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
 
-_SHIP_REST_S = 3.0
+_SHIP_REST_S = 5.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
 
 
 class Steward:
     def __init__(
-        self, config: StewardConfig, account: Account, client: Client, store: CampaignStore, lease: Lease
+        self,
+        config: StewardConfig,
+        account: Account,
+        client: Client,
+        pod_logs: PodLogs,
+        store: CampaignStore,
+        lease: Lease,
+        rest: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`pod_logs`: through connections of their own. `rest`: between two turns, for so many seconds."""
         self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
         self.names = Names(config.spec)
         self.nodes = GpuNodes(account, client, self.names, lease.check)
+        self.returns = Returns(self.nodes.replace)
         self.observer = Observer(config, client, self.nodes, past.spent(store, config))
         self.hearing = Hearing(store)
-        self.logs = LogShipper(client, store, self.hearing.take)
+        self.logs = LogShipper(pod_logs, store, self.hearing.take)
         self.tiers, self.live = TierWatch(store), Live(store, config.train.steps)
+        self.committed = Committed(config.spec.campaign, store.state())
         self._take_over()
-        self._ending = threading.Event()
+        self._rest = rest
 
     def run(self) -> None:
         """Until training is over, archived, and the GPU nodes are at zero."""
         state = self.store.state()
-        reconcile(self.client, self.store, self.nodes, self.config.spec.campaign, self.committed_step())
+        campaign = self.config.spec.campaign
+        reconcile(self.client, self.store, self.nodes, self.returns, campaign, self.committed_step())
         self._take_over()
         if state.outcome is None:
             finish = self._train()
-            self.store.append(
-                Kind.TRAINING_FINISHED, outcome=finish.outcome, why=finish.why, committed_step=self.committed_step()
-            )
+            committed = self.committed.to_record()
+            self.store.append(Kind.TRAINING_FINISHED, outcome=finish.outcome, why=finish.why, committed_step=committed)
         # The archive carries the logs as they lie in the bucket.
         self.logs.flush()
-        if self.store.state().archive is None and self.committed_step() >= 0:
-            self._record_archive()
+        if self.store.state().archive is None and self.committed.may_be_there():
+            archiving.record(self)
         self.logs.close()
         self.nodes.set_desired(0)
         if not self.store.state().closed:
@@ -120,10 +129,8 @@ class Steward:
         self._act(EndAttempt(failure=Failure.INTERRUPTED, why=why), seen)
 
     def committed_step(self) -> int:
-        """Step of the newest checkpoint committed on the shared tier, -1 when there is none."""
-        folder = Path(SHARED_CHECKPOINTS) / self.config.spec.campaign
-        found = [path.parent.name for path in folder.glob(f"step-*/{COMMITTED_NAME}")]
-        return max((step for name in found if (step := step_of_folder(name)) is not None), default=-1)
+        """Step of the newest checkpoint committed on the shared tier as far as known, -1 when there is none."""
+        return self.committed.step()
 
     def _train(self) -> Finish:
         policy = policy_of(self.config)
@@ -131,8 +138,10 @@ class Steward:
             return finish
         while True:
             self.lease.check()
+            self.returns.again()
             stop = self.store.get_json(STOP) is not None
             seen = self.observer.observe(self.attempt, self.in_flight, self.committed_step(), stop, self.held_since)
+            seen = seen.model_copy(update={"troubles": (*self.returns.refused(), *self.committed.troubles())})
             for pod in seen.pods:
                 if pod.phase != "Pending":
                     self.logs.follow(pod.name)
@@ -144,7 +153,7 @@ class Steward:
                 self._finished(action, seen)
                 return action
             self._act(action, seen)
-            self._pause()
+            self.pause()
 
     def _act(self, action: Action, seen: Observation) -> None:
         if not isinstance(action, Wait):
@@ -155,7 +164,7 @@ class Steward:
             case EndAttempt():
                 self._end(action, seen)
             case Replace():
-                self._replace(action.nodes, action.why, seen)
+                self._replace(action, seen)
             case Hold():
                 self._hold(action, seen)
 
@@ -175,6 +184,7 @@ class Steward:
     def _launch(self, action: Launch) -> None:
         for earlier in range(1, action.attempt):
             attempts.remove(self.client, self._job(earlier))
+        self.logs.forget()
         self.lease.check()
         labels = self._labels(action.attempt)
         config = f"train-a{action.attempt}"
@@ -194,24 +204,33 @@ class Steward:
         if action.failure is Failure.INTERRUPTED:
             self._let_commit()
         self.logs.wait_for([pod.name for pod in seen.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
+        # Whoever takes over after the record says so follows these pods no more.
+        self.logs.flush()
         launched = next((a for a in self.store.state().attempts if a["attempt"] == self.attempt), {})
         committed = self.committed_step()
-        ended = Attempt(
-            number=self.attempt,
-            failure=action.failure,
-            committed_at_launch=int(launched.get("committed_step", -1)),
-            committed_at_end=committed,
-            dead_nodes=action.dead_nodes,
-        )
-        self.store.append(
+        named = {*action.dead_nodes, action.first_failed}
+        instances = {node.name: node.instance for node in seen.nodes if node.name in named and node.instance}
+        event = self.store.append(
             Kind.ATTEMPT_ENDED,
             attempt=self.attempt,
             failure=action.failure,
             detail=action.why,
             dead_nodes=list(action.dead_nodes),
+            first_failed=action.first_failed,
+            instances=instances,
             step=max((pod.step for pod in seen.pods), default=0),
             committed_at_end=committed,
             log=self._last_words(action, seen),
+        )
+        ended = Attempt(
+            number=self.attempt,
+            failure=action.failure,
+            ended_at=event.at,
+            committed_at_launch=int(launched.get("committed_step", -1)),
+            committed_at_end=committed,
+            dead_nodes=action.dead_nodes,
+            first_failed=action.first_failed,
+            instances=instances,
         )
         self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
         self.in_flight = False
@@ -221,8 +240,8 @@ class Steward:
 
     def _last_words(self, action: EndAttempt, seen: Observation) -> list[str]:
         """Of the pod that failed first with this very error: the cause, as the person who mends it reads it."""
-        failed = [pod.name for pod in seen.pods if pod.phase == "Failed"]
-        return self.logs.tail(failed[0]) if failed and action.failure is not Failure.INTERRUPTED else []
+        failed = causes_first([pod for pod in seen.pods if pod.phase == "Failed"])
+        return self.logs.tail(failed[0].name) if failed and action.failure is not Failure.INTERRUPTED else []
 
     def _let_commit(self) -> None:
         """Ask the gang to stop and wait until it has: what it commits now is what the stop is for."""
@@ -230,22 +249,23 @@ class Steward:
         until = time.monotonic() + self.config.grace_seconds + _STOP_MARGIN_S
         while attempts.pods(self.client, self._labels(self.attempt)) and time.monotonic() < until:
             self.lease.check()
-            self._pause()
+            self.pause()
 
-    def _replace(self, nodes: tuple[str, ...], why: str, seen: Observation) -> None:
+    def _replace(self, action: Replace, seen: Observation) -> None:
         instances = {node.name: node.instance for node in seen.nodes}
-        for node in nodes:
+        for node, reason in zip(action.nodes, action.reasons, strict=True):
             instance = instances.get(node)
-            event = self.store.append(Kind.NODE_QUARANTINED, node=node, instance=instance, reason=why)
+            event = self.store.append(Kind.NODE_QUARANTINED, node=node, instance=instance, reason=reason)
             self.history = self.history.model_copy(update={"repairs": (*self.history.repairs, event.at)})
-            self.nodes.quarantine(node, "dead")
+            self.nodes.quarantine(node, "replaced")
             if instance:
-                self.nodes.replace(instance)
+                self.returns.give_back(instance)
 
     def _finished(self, action: Finish, seen: Observation) -> None:
         self.store.append(Kind.DECISION, action=action.kind, why=action.why)
         if action.outcome == "done":
             self.logs.wait_for([pod.name for pod in seen.pods], _SHIP_REST_S)
+            self.logs.flush()
             self.store.append(
                 Kind.ATTEMPT_ENDED,
                 attempt=self.attempt,
@@ -266,25 +286,6 @@ class Steward:
             step=min(pod.step for pod in seen.pods),
             nodes=[pod.node for pod in seen.pods],
         )
-
-    def _record_archive(self) -> None:
-        """A failed archive is said, and costs no more GPU time: what is on the shared tier stays there."""
-        try:
-            self.store.append(Kind.ARCHIVE_VERIFIED, **self._archive())
-        except PermanentError as error:
-            self.store.append(Kind.ARCHIVE_FAILED, error=str(error))
-
-    def _archive(self) -> dict[str, Any]:
-        config = ArchiveConfig(
-            campaign=self.config.spec.campaign,
-            region=self.config.spec.region,
-            state_bucket=self.config.state_bucket,
-            archive_bucket=self.config.archive_bucket,
-            image_manifest=self.config.image_manifest,
-        )
-        job = archive_job.manifest(config, self.config.image, self.config.accelerators)
-        train = self.config.train.model_dump_json(indent=1)
-        return archive_job.run(self.client, config, job, train, self.lease.check, self._pause, self.logs.follow)
 
     def _labels(self, attempt: int) -> dict[str, str]:
         return {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
@@ -309,5 +310,5 @@ class Steward:
             grace_seconds=self.config.grace_seconds,
         )
 
-    def _pause(self) -> None:
-        self._ending.wait(self.config.poll.total_seconds())
+    def pause(self) -> None:
+        self._rest(self.config.poll.total_seconds())

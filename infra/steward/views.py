@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from infra.actions.fitness import Sickness
 from trainer.contract import ExitCode, Phase
 
 
@@ -75,6 +76,7 @@ class Policy(Frozen):
 
     attempts_without_progress: int
     process_restarts: int
+    """Within `LIMITS_WINDOW`, as `node_replacements`."""
     node_replacements: int
     repairs_per_hour: int
     heartbeat_timeout: timedelta
@@ -98,7 +100,11 @@ class PodView(Frozen):
     node: str | None
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Missing"]
     exit_code: int | None = None
+    reason: str = ""
+    """Of the termination message; empty when there was none."""
     detail: str = ""
+    ended_at: datetime | None = None
+    """When its container ended, by its node's clock."""
     silent_for: timedelta | None = None
     """Since the last good answer of `/status`; None before the first."""
     running_for: timedelta | None = None
@@ -114,6 +120,17 @@ class NodeView(Frozen):
     """The Node's Ready condition; None when it is Unknown."""
     instance_state: Literal["running", "impaired", "gone", "unknown"] = "unknown"
     quarantined: bool = False
+    unfit: str = ""
+    """Why no pod of the gang can run there, in words; empty when none is known."""
+    suspected: bool = False
+    """Whether it is unfit by the monitoring agent's word alone: pods can run there."""
+    sick_for: dict[Sickness, timedelta] = {}
+    """How long it has had what only another node helps against."""
+
+    @property
+    def fit(self) -> bool:
+        here = self.ready is True and not self.quarantined and self.instance_state in ("running", "unknown")
+        return here and not self.unfit
 
 
 class Observation(Frozen):
@@ -135,6 +152,8 @@ class Observation(Frozen):
     committed_step: int = -1
     """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
     stop_requested: bool = False
+    troubles: tuple[str, ...] = ()
+    """What could not be done or seen, in words for people: it is tried again at each turn."""
     held_since: datetime | None = None
     """When the hold in force began; None while none is."""
 
@@ -144,9 +163,23 @@ class Attempt(Frozen):
 
     number: int
     failure: Failure
+    ended_at: datetime
     committed_at_launch: int
     committed_at_end: int
     dead_nodes: tuple[str, ...] = ()
+    first_failed: str | None = None
+    """The node on which it failed first, where one pod's own failure came before all others."""
+    instances: dict[str, str] = {}
+    """Of those nodes, as far as known: a later node of the same name is another."""
+
+    def blames(self, node: NodeView) -> bool:
+        return node.name == self.first_failed and self._is(node)
+
+    def buries(self, node: NodeView) -> bool:
+        return node.name in self.dead_nodes and self._is(node)
+
+    def _is(self, node: NodeView) -> bool:
+        return self.instances.get(node.name, node.instance) == node.instance
 
     @property
     def progressed(self) -> bool:
@@ -166,5 +199,6 @@ class History(Frozen):
             count += 1
         return count
 
-    def count(self, *failures: Failure) -> int:
-        return sum(attempt.failure in failures for attempt in self.attempts)
+    def count(self, since: datetime, *failures: Failure) -> int:
+        """Attempts that one of these ended after `since`."""
+        return sum(attempt.failure in failures and attempt.ended_at > since for attempt in self.attempts)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,14 @@ import yaml
 
 from infra.folders import cache_root
 from infra.rehearsal.site import handle
+from tests import waiting
 
 ROOT = Path(__file__).parents[2]
 BIVOUAC = [sys.executable, "-m", "infra.cli"]
 
 
 def until(seen: Callable[[], Any], what: str, timeout_s: float) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if value := seen():
-            return value
-        time.sleep(0.3)
-    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+    return waiting.until(seen, timeout_s, what, every_s=0.3)
 
 
 class Rehearsal:

@@ -1,7 +1,11 @@
-"""A learning rate with a slip of the key: training turns infinite, the warm cluster is held, a mended spec goes on."""
+"""A learning rate with a slip of the key: training turns infinite, the warm cluster is held, a mended spec goes on.
+
+While it is held, an MPIJob of the team's own runs on its nodes.
+"""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 from rehearsal import Rehearsal, until
+
+from infra.actions.gang import CAMPAIGN_LABEL
 
 SLIPPED = {
     "campaign": "held",
@@ -22,10 +28,61 @@ SLIPPED = {
         "step_seconds_estimate": 0.1,
     },
     "checkpoint": {"every_steps": 20},
+    "addons": {"mpi_operator": True},
     "on_stop": "hold",
     "hold_for": "20m",
     "rehearsal": {"faults": []},
 }
+
+LAUNCHER = """
+import socket, time
+names = [line.split()[0] for line in open("/etc/mpi/hostfile")]
+key = open("/root/.ssh/id_rsa").read()
+answers = []
+for name in names:
+    for _ in range(300):
+        try:
+            answers.append(socket.create_connection((name, 7777), 5).recv(99).decode())
+            break
+        except OSError:
+            time.sleep(0.1)
+print("PRIVATE" in key, names, answers)
+"""
+WORKER = """
+import socket
+server = socket.create_server(("", 7777))
+while True:
+    taken = server.accept()[0]
+    taken.sendall(socket.gethostname().encode())
+    taken.close()
+"""
+
+
+def mpi_job(image: str) -> dict[str, Any]:
+    """Two workers, a GPU each. `mpirun` and `sshd` are the image's affair: here the launcher calls the workers itself,
+    by the names that the operator wrote for `mpirun`."""
+
+    def replicas(count: int, code: str, **more: Any) -> dict[str, Any]:
+        container = {"name": "it", "image": image, "command": ["python", "-uc", code], **more.pop("container", {})}
+        return {"replicas": count, "template": {"spec": {"containers": [container], **more}}}
+
+    on_gpus = {
+        "nodeSelector": {"bivouac.dev/pool": "gpu"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "container": {"resources": {"limits": {"nvidia.com/gpu": "1"}}},
+    }
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": "fabric", "namespace": "campaign"},
+        "spec": {
+            "runPolicy": {"cleanPodPolicy": "None"},  # the workers stay, and hold their GPUs
+            "mpiReplicaSpecs": {
+                "Launcher": replicas(1, LAUNCHER, nodeSelector={"bivouac.dev/pool": "system"}),
+                "Worker": replicas(2, WORKER, **on_gpus),
+            },
+        },
+    }
 
 
 @dataclass
@@ -35,6 +92,10 @@ class Seen:
     while_driven: Any
     foreign: Any
     relaunched: Any
+    mpi: dict[str, Any]
+    mpi_log: str
+    mpi_workers: list[str]
+    """Phases of its workers, when the campaign is about to go on."""
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +115,38 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             assert driver.poll() is None, rehearsal.log()
             status = rehearsal.status()
             while_driven = rehearsal.run("relaunch", rehearsal.name, "--spec", str(mended))
+            mpi = run_mpi_job(rehearsal)
             driver.send_signal(signal.SIGINT)
             driver.wait(timeout=30)
             foreign = rehearsal.run("relaunch", rehearsal.name, "--spec", str(other))
             relaunched = rehearsal.run("relaunch", rehearsal.name, "--spec", str(mended))
-            yield Seen(rehearsal, status, while_driven, foreign, relaunched)
+            yield Seen(rehearsal, status, while_driven, foreign, relaunched, *mpi)
         finally:
             rehearsal.strike()
+
+
+def run_mpi_job(rehearsal: Rehearsal) -> tuple[dict[str, Any], str, list[str]]:
+    """(the job when it has succeeded, what its launcher printed, phases of its workers)."""
+
+    def kubectl(*arguments: str) -> str:
+        done = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "--namespace=campaign", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def succeeded() -> dict[str, Any] | None:
+        job = dict(json.loads(kubectl("get", "mpijob", "fabric", "--output=json")))
+        conditions = {one["type"]: one["status"] for one in job.get("status", {}).get("conditions", ())}
+        return job if conditions.get("Succeeded") == "True" else None
+
+    steward = "jsonpath={.items[0].spec.template.spec.containers[0].image}"
+    manifest = rehearsal.folder / "fabric.json"
+    image = kubectl("get", "deployments", f"--selector={CAMPAIGN_LABEL}={rehearsal.name}", f"--output={steward}")
+    manifest.write_text(json.dumps(mpi_job(image)))
+    kubectl("apply", f"--filename={manifest}")
+    job = until(succeeded, "the MPIJob has succeeded", 120)
+    role = "--selector=training.kubeflow.org/job-role"
+    phases = kubectl("get", "pods", f"{role}=worker", "--output=jsonpath={.items[*].status.phase}")
+    return job, kubectl("logs", f"{role}=launcher"), phases.split()
 
 
 def test_a_held_cluster_bills_and_says_so_with_its_cause_and_end(seen: Seen) -> None:
@@ -90,3 +176,11 @@ def test_the_mended_campaign_trains_on_the_same_nodes_to_its_end(seen: Seen) -> 
     finished = next(event["data"] for event in events if event["kind"] == "training.finished")
     assert (finished["outcome"], finished["committed_step"]) == ("done", 40)
     assert [event["data"]["clean"] for event in events if event["kind"] == "certified"] == [True]
+
+
+def test_an_mpi_job_of_ones_own_runs_on_the_held_nodes_and_makes_way_for_the_gang(seen: Seen) -> None:
+    assert seen.mpi["spec"]["slotsPerWorker"] == 1, "a default of the schema"
+    assert seen.mpi["status"]["replicaStatuses"]["Launcher"]["succeeded"] == 1
+    names = [f"fabric-worker-{number}.fabric.campaign.svc" for number in range(2)]
+    assert seen.mpi_log.strip() == f"True {names} {['fabric-worker-0', 'fabric-worker-1']}"
+    assert seen.mpi_workers == ["Running"] * 2 and seen.relaunched.returncode == 0, "they held every GPU"

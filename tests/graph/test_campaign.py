@@ -40,6 +40,7 @@ def test_every_aws_resource_takes_the_campaigns_tags_from_the_provider(campaign:
         "bivouac:campaign": "example",
         "bivouac:owner": "someone@example.com",
         "bivouac:expires": "2026-12-01T12:00:00Z",
+        "bivouac:region": "us-east-1",
     }
     strays = [str(n) for n in campaign.custom if n.type.startswith("aws:") and provider.urn not in n.provider]
     assert not strays, "default tags reach only what uses our provider"
@@ -161,6 +162,7 @@ def test_the_steward_reaches_only_its_own_groups_and_folder(campaign: Graph) -> 
         "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:*:autoScalingGroupName/eks-bivouac-example-gpu-*",
         "arn:aws:s3:::bivouac-state-123456789012-us-east-1",
         "arn:aws:s3:::bivouac-state-123456789012-us-east-1/campaigns/example/*",
+        "arn:aws:kms:us-east-1:123456789012:key/*",  # through S3, for the two above
     }
 
 
@@ -186,6 +188,7 @@ def _edges(graph: Graph) -> dict[str, tuple[Node, Node]]:
         "the cluster after its logs": (cluster, graph.one("LogGroup", "logs")),
         "the cluster after its rights": (cluster, graph.one("RolePolicyAttachment", "cluster-AmazonEKSClusterPolicy")),
         "Kubernetes after the operator's rights": (kubernetes, graph.one("AccessPolicyAssociation", "operator")),
+        "Kubernetes after minutes, in which the operator's rights come to count": (kubernetes, system),
         "the volume after the data": (
             graph.one("PersistentVolume", "shared"),
             graph.one("DataRepositoryAssociation", "data"),

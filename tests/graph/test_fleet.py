@@ -104,7 +104,10 @@ def check_purchase(
     asked = {
         None: None,
         ID: {"capacityReservationTarget": {"capacityReservationId": ID}},
-        GROUP: {"capacityReservationTarget": {"capacityReservationResourceGroupArn": GROUP}},
+        GROUP: {
+            "capacityReservationPreference": "capacity-reservations-only",
+            "capacityReservationTarget": {"capacityReservationResourceGroupArn": GROUP},
+        },
         "open": {"capacityReservationPreference": "capacity-reservations-only"},
     }
     assert template.get("capacityReservationSpecification") == asked[named]

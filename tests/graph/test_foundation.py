@@ -9,7 +9,7 @@ import pytest
 from infra.components.outputs import FoundationOutputs
 from infra.components.settings import CampaignSettings, FoundationSettings, read_settings
 from infra.errors import UserError
-from infra.names import buckets
+from infra.names import Names, buckets
 from tests.example import DATA_DIGEST, DEADLINE, example_spec
 from tests.graph.engine import ACCOUNT, Graph
 
@@ -46,6 +46,23 @@ def test_old_versions_are_forgotten_only_of_state(foundation: Graph) -> None:
     rules = [node.inputs for node in foundation.of("BucketLifecycleConfiguration")]
     forgetful = [inputs["bucket"] for inputs in rules if "noncurrent" in str(inputs)]
     assert forgetful == [BUCKETS.state]
+
+
+def test_what_is_rewritten_every_few_seconds_is_forgotten_after_a_day_and_the_engines_state_is_not(
+    foundation: Graph,
+) -> None:
+    rules = next(
+        node.inputs["rules"]
+        for node in foundation.of("BucketLifecycleConfiguration")
+        if node.inputs["bucket"] == BUCKETS.state
+    )
+    days = {
+        rule["filter"]["prefix"]: rule["noncurrentVersionExpiration"]["noncurrentDays"]
+        for rule in rules
+        if "noncurrentVersionExpiration" in rule
+    }
+    assert days == {"": 90, "campaigns/": 1}
+    assert Names("weeks").state_prefix.startswith("campaigns/"), "and the engine keeps its state beside them"
 
 
 def test_images_cannot_change_under_a_tag(foundation: Graph) -> None:

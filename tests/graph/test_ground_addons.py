@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -106,3 +107,65 @@ def test_one_alone_hands_out_efa_devices_and_pods_ask_that_one(way: str) -> None
 def test_a_queue_never_holds_what_has_no_queues_name(full: Graph) -> None:
     text = releases(full)["kueue"]["values"]["managerConfig"]["controllerManagerConfigYaml"]
     assert "manageJobsWithoutQueueName: false" in text
+
+
+def test_the_mpi_operator_is_there_when_asked_for_and_reaches_no_further_than_its_namespace(campaign: Graph) -> None:
+    assert not [node for node in campaign.of("Deployment") if node.name == "mpi-operator"]
+    mirror = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror"
+    public, mirrored = (
+        campaign_graph(example_spec(addons={"mpi_operator": True, "image_mirror": one})) for one in (None, mirror)
+    )
+    pin = catalogue.operators()["mpi-operator"]
+    for graph, registry in ((public, "docker.io"), (mirrored, mirror)):
+        pod = graph.one("Deployment", "mpi-operator").inputs["spec"]["template"]["spec"]
+        assert [one["image"] for one in pod["containers"]] == [f"{registry}/mpioperator/mpi-operator:{pin.version}"]
+        assert pod["nodeSelector"] == {"bivouac.dev/pool": "system"}
+    wide = public.one("ClusterRole", "mpi-operator").inputs["rules"]
+    assert [(rule["resources"], rule["verbs"]) for rule in wide] == [(["priorityclasses"], ["get", "list", "watch"])]
+    near = public.one("Role", "mpi-operator").inputs
+    assert near["metadata"]["namespace"] == "campaign" and "*" not in json.dumps(near["rules"])
+    deployment = public.one("Deployment", "mpi-operator")
+    assert public.comes_after(deployment, public.one("CustomResourceDefinition", "mpi-operator"))
+    assert public.comes_after(deployment, public.one("NodeGroup", "system-nodes"))
+
+
+def kept(job: dict[str, Any], discovered: dict[str, str]) -> bool:
+    """Whether Prometheus scrapes what it discovered with these labels: every `keep` of the job must match."""
+    rules = [rule for rule in job["relabel_configs"] if rule.get("action") == "keep"]
+    return all(
+        re.fullmatch(rule["regex"], ";".join(discovered.get(label, "") for label in rule["source_labels"]))
+        for rule in rules
+    )
+
+
+def test_prometheus_scrapes_the_trainers_agents_and_the_gpus_exporters(full: Graph) -> None:
+    (stack,) = (one for name, one in releases(full).items() if name == "kube-prometheus-stack")
+    jobs = stack["values"]["prometheus"]["prometheusSpec"]["additionalScrapeConfigs"]
+    gang = Gang(
+        name="a1", campaign="example", attempt=1, image="i@sha256:0", code_digest="c", nodes=2, ranks_per_node=8,
+        accelerators=8, efa_interfaces=0, command=("run",), config_map="m", grace_seconds=60,
+    )  # fmt: skip
+    job = jobset(gang)
+    pod = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (port,) = pod["containers"][0]["ports"]
+    agent = {"__meta_kubernetes_pod_container_port_name": port["name"]}
+    exporter = {
+        "__meta_kubernetes_pod_label_app_kubernetes_io_name": "dcgm-exporter",
+        "__meta_kubernetes_pod_container_port_name": "metrics",
+    }
+    other = {"__meta_kubernetes_pod_container_port_name": "metrics"}
+    taken = {one["job_name"]: [kept(one, pod) for pod in (agent, exporter, other)] for one in jobs}
+    assert taken == {"gpus": [False, True, False], "trainer": [True, False, False]}
+    (spaces,) = (one["kubernetes_sd_configs"] for one in jobs if one["job_name"] == "trainer")
+    assert spaces == [{"role": "pod", "namespaces": {"names": [job["metadata"]["namespace"]]}}]
+
+
+def test_an_alarm_has_one_topic_and_the_specs_own_comes_first(campaign: Graph) -> None:
+    pager = "arn:aws:sns:us-east-1:123456789012:pager"
+    paged = campaign_graph(example_spec(money={"alarm_topic_arn": pager}))
+    own, theirs = (
+        [one["subscriberSnsTopicArns"] for one in graph.one("Budget", "budget").inputs["notifications"]]
+        for graph in (campaign, paged)
+    )
+    assert {len(topics) for topics in own} == {1} and pager not in str(own)
+    assert theirs == [[pager]] * len(own)

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from infra.ground import ENDPOINT_SERVICES
+from infra.names import buckets
 from infra.rules.rights import MANAGED, TO_EVERYTHING
 from tests.example import example_spec
-from tests.graph.engine import DRIVER, KEY, Graph, campaign_graph, foundation_with, held
+from tests.graph.engine import ACCOUNT, DRIVER, Graph, campaign_graph, foundation_with, held
 
 _S3_FOLDER = {"s3:GetObject", "s3:PutObject", "s3:ListBucket"}
 _KEY_USE = {"kms:Decrypt", "kms:GenerateDataKey"}
@@ -119,11 +120,25 @@ def test_every_role_trusts_one_service_alone(full: Graph, foundation: Graph) -> 
     }
 
 
-def test_the_key_is_used_only_through_s3(full: Graph) -> None:
-    for role, one in held(full):
-        if role in ("steward", "archive") and any(action.startswith("kms:") for action in one["Action"]):
-            assert one["Resource"] == [KEY]
-            assert one["Condition"] == {"StringEquals": {"kms:ViaService": "s3.us-east-1.amazonaws.com"}}
+KEPT_IN = {"steward": ("state",), "archive": ("archive", "state")}
+
+
+@pytest.mark.parametrize("which", ["campaign", "full"])
+def test_any_key_of_the_account_is_used_only_through_s3_for_the_roles_own_buckets(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    """With a key of one's own or without: the buckets are every campaign's, and so is what encrypts them."""
+    statements = held(request.getfixturevalue(which))
+    names = vars(buckets(ACCOUNT, "us-east-1"))
+    for role, kinds in KEPT_IN.items():
+        (one,) = [one for who, one in statements if who == role and any(a.startswith("kms:") for a in one["Action"])]
+        assert (one["Action"], one["Resource"]) == (sorted(_KEY_USE), [f"arn:aws:kms:us-east-1:{ACCOUNT}:key/*"])
+        about = [f"arn:aws:s3:::{names[kind]}{end}" for kind in kinds for end in ("", "/*")]
+        assert one["Condition"] == {
+            "StringEquals": {"kms:ViaService": "s3.us-east-1.amazonaws.com"},
+            "StringLike": {"kms:EncryptionContext:aws:s3:arn": about},
+        }
+    assert {who for who, one in statements if any(a.startswith("kms:") for a in one["Action"])} <= {*KEPT_IN, "cluster"}
 
 
 def test_a_private_endpoint_has_a_way_from_the_driver_and_no_other(full: Graph, campaign: Graph) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from infra.catalogue import InstanceType, instance_type, instance_types
 from infra.checks import Level
 from infra.components.key import key_policy
-from infra.components.lustre import EFA_CONNECTIONS, boot_script, efa_interfaces, file_system
+from infra.components.lustre import EFA_CONNECTIONS, boot_script, client_script, efa_interfaces, file_system
 from infra.components.settings import StorageClass
 from infra.names import buckets
 from infra.rehearsal.aws import fsx_rules
@@ -125,8 +125,13 @@ def test_the_boot_script_stands_beside_the_node_configuration(full: Graph) -> No
     text = base64.b64decode(full.one("LaunchTemplate", "gpu-nodes").inputs["userData"]).decode()
     kinds = [part.get_content_type() for part in email.message_from_string(text).walk()]
     assert kinds == ["multipart/mixed", "application/node.eks.aws", *["text/x-shellscript"] * 2], "huge pages, Lustre"
-    system = base64.b64decode(full.one("LaunchTemplate", "system-nodes").inputs["userData"]).decode()
-    assert "shellscript" not in system, "the system node mounts nothing fast"
+    assert boot_scripts(full, "system-nodes") == [client_script()], "its image comes without a client, and is not ours"
+
+
+def boot_scripts(graph: Graph, template: str) -> list[str]:
+    text = base64.b64decode(graph.one("LaunchTemplate", template).inputs["userData"]).decode()
+    parts = email.message_from_string(text).walk()
+    return [str(part.get_payload()) for part in parts if part.get_content_type() == "text/x-shellscript"]
 
 
 @pytest.mark.parametrize("layout", ["RAID0", "RAID10"])

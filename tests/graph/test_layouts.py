@@ -112,6 +112,18 @@ def test_the_launch_template_says_how_the_node_is_bought(capacity: Capacity) -> 
     assert sum(one["interfaceType"] == "efa-only" for one in template["networkInterfaces"]) == 16
 
 
+def test_a_group_that_would_go_on_to_buy_on_demand_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = "arn:aws:resource-groups:us-east-1:123456789012:group/training"
+    chosen = {"count": 4, "instance_type": "p5.48xlarge", "capacity": "reservation", "reservation_id": group}
+    spec = example_spec(nodes=chosen)
+    graph = campaign_graph(spec).asked
+    assert not broken(findings(graph, spec))
+    (template,) = [one for one in graph.of("LaunchTemplate") if one.name == "gpu-nodes"]
+    asked = template.inputs["capacityReservationSpecification"]
+    monkeypatch.delitem(asked, "capacityReservationPreference")
+    assert any("on demand once it is full" in one.seen for one in findings(graph, spec))
+
+
 def test_what_aws_does_not_sell_is_refused_with_a_cure() -> None:
     p5, g5 = instance_type("p5.48xlarge"), instance_type("g5.48xlarge")
     block = nodes(p5, Capacity.CAPACITY_BLOCK)

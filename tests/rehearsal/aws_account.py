@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,18 +15,10 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.moto_api._internal.models import moto_api_backend
 
+from infra.account import Account as Own
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.world import World
-
-
-def until(seen: Callable[[], Any], timeout_s: float = 8.0) -> Any:
-    """The first true value of `seen`."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if value := seen():
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"not within {timeout_s} s")
+from tests.waiting import until as until
 
 
 def code_of(call: Callable[[], Any]) -> str:
@@ -60,6 +51,21 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     world.stop()
     http.shutdown()
     http.server_close()
+
+
+def signed_in(patch: pytest.MonkeyPatch, world: World, key: tuple[str, str] | None = None) -> Own:
+    """The product's own account in this world, from the environment as a person sets it; `key`: the operator's."""
+    access, secret = key or world.operator_key
+    for name, value in (("ENDPOINT_URL", world.endpoint_url), ("ACCESS_KEY_ID", access), ("SECRET_ACCESS_KEY", secret)):
+        patch.setenv(f"AWS_{name}", value)
+    return Own(world.region)
+
+
+@pytest.fixture(scope="module")
+def here(world: World) -> Iterator[Own]:
+    """Signed in as the operator, for a whole module."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield signed_in(patch, world)
 
 
 def make_user(world: World, name: str, *statements: dict[str, Any]) -> tuple[str, str]:

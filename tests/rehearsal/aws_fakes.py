@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from infra.names import Names
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.world import ServiceAccount, World
+from tests.waiting import until
 
 numbers = itertools.count(1000)
 
@@ -130,11 +133,47 @@ def fake_site(folder: Path) -> Iterator[Site]:
         world.stop()
 
 
-def until(what: Callable[[], Any], within_s: float = 5.0) -> Any:
-    """The first true value of `what`."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if value := what():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"did not happen within {within_s} s")
+def resize(eks: Any, **request: Any) -> None:
+    """UpdateNodegroupConfig as one who waits until the change before it is done: until then EKS takes no other."""
+    group = {name: request[name] for name in ("clusterName", "nodegroupName")}
+    until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["status"] != "UPDATING")
+    eks.update_nodegroup_config(**request)
+
+
+def pitch_gang(site: Site, names: Names) -> None:
+    """A cluster and its GPU node group of two, as far as a steward needs them."""
+    ec2, eks, iam = site.client("ec2"), site.client("eks"), site.client("iam")
+    vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
+    subnets = [
+        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.42.{i}.0/24", AvailabilityZone=zone)["Subnet"]["SubnetId"]
+        for i, zone in enumerate(("us-east-1a", "us-east-1b"))
+    ]
+    roles = {}
+    for name, service, policy in (
+        ("cluster", "eks", "AmazonEKSClusterPolicy"),
+        ("node", "ec2", "AmazonEKSWorkerNodePolicy"),
+    ):
+        statement = {
+            "Effect": "Allow",
+            "Principal": {"Service": f"{service}.amazonaws.com"},
+            "Action": ["sts:AssumeRole", "sts:TagSession"],
+        }
+        trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        made = iam.create_role(RoleName=f"{names.campaign}-{name}", AssumeRolePolicyDocument=trust)["Role"]
+        iam.attach_role_policy(RoleName=made["RoleName"], PolicyArn=f"arn:aws:iam::aws:policy/{policy}")
+        roles[name] = made["Arn"]
+    eks.create_cluster(
+        name=names.cluster,
+        version="1.36",
+        roleArn=roles["cluster"],
+        resourcesVpcConfig={"subnetIds": subnets},
+        accessConfig={"authenticationMode": "API"},
+    )
+    eks.get_waiter("cluster_active").wait(name=names.cluster, WaiterConfig={"Delay": 0, "MaxAttempts": 200})
+    eks.create_nodegroup(
+        clusterName=names.cluster,
+        nodegroupName=names.gpu_group,
+        nodeRole=roles["node"],
+        subnets=subnets[:1],
+        scalingConfig={"minSize": 0, "maxSize": 4, "desiredSize": 2},
+    )

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from aws_account import aws, network, world
+from aws_account import aws, here, network, world
 
-__all__ = ["aws", "network", "world"]
+__all__ = ["aws", "here", "network", "world"]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from aws_fakes import resize
 from campaign_world import Camp
 
 from infra.names import buckets
@@ -76,8 +77,8 @@ def _policies_off(camp: Camp, role: str, part: str) -> None:
 
 
 def _smaller(camp: Camp) -> None:
-    camp.client("eks").update_nodegroup_config(
-        clusterName=camp.names.cluster, nodegroupName=camp.names.gpu_group,
+    resize(
+        camp.client("eks"), clusterName=camp.names.cluster, nodegroupName=camp.names.gpu_group,
         scalingConfig={"minSize": 0, "maxSize": 2, "desiredSize": 1},
     )  # fmt: skip
 
@@ -143,7 +144,7 @@ def desired(camp: Camp, size: int) -> None:
     """As the steward does: no drift."""
     name = {"clusterName": camp.names.cluster, "nodegroupName": camp.names.gpu_group}
     is_now = camp.client("eks").describe_nodegroup(**name)["nodegroup"]["scalingConfig"]
-    camp.client("eks").update_nodegroup_config(**name, scalingConfig={**is_now, "desiredSize": size})
+    resize(camp.client("eks"), **name, scalingConfig={**is_now, "desiredSize": size})
 
 
 def lose_file_system(camp: Camp) -> None:

@@ -114,7 +114,12 @@ class FakeKubernetes:
         self, verb: str, key: tuple[str, str, str, str], body: dict[str, Any], dry: bool
     ) -> tuple[int, dict[str, Any]]:
         if verb == "PATCH" and key[1] == "nodes":
-            self.patches[key[3]] = body
+            known = self.patches.setdefault(key[3], {})
+            for part, inner in (("metadata", "labels"), ("spec", None)):
+                change = body.get(part, {})
+                if inner:
+                    change = {inner: {**known.get(part, {}).get(inner, {}), **change.get(inner, {})}}
+                known[part] = {**known.get(part, {}), **change}
             ids = {node["metadata"]["name"]: node.get("spec", {}).get("providerID") for node in self.nodes()}
             self._patched_ids[key[3]] = ids.get(key[3])
             return 200, {"metadata": {"name": key[3]}}
@@ -146,7 +151,8 @@ class FakeKubernetes:
         if self._patched_ids.get(node["metadata"]["name"]) != node.get("spec", {}).get("providerID"):
             change = {}
         labels = {**node["metadata"]["labels"], **change.get("metadata", {}).get("labels", {})}
-        return {**node, "metadata": {**node["metadata"], "labels": labels}}
+        spec = {**node.get("spec", {}), **change.get("spec", {})}
+        return {**node, "metadata": {**node["metadata"], "labels": labels}, "spec": spec}
 
 
 def _resource(kind: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import pulumi
 import pulumi_aws as aws
 import pytest
-from aws_fakes import Site, fake_site, until
+from aws_fakes import Site, fake_site, resize, until
 from pulumi_world import World, counts
 
 from infra.catalogue import InstanceType, instance_types
@@ -194,9 +194,8 @@ class Fleet:
         return dict(until(lambda: next(iter(self.running(case)), None), within_s))
 
     def resize(self, case: Case, desired: int) -> None:
-        self.clients["eks"].update_nodegroup_config(
-            clusterName="camp", nodegroupName=Names(case.campaign).gpu_group, scalingConfig={"desiredSize": desired}
-        )
+        group = {"clusterName": "camp", "nodegroupName": Names(case.campaign).gpu_group}
+        resize(self.clients["eks"], **group, scalingConfig={"desiredSize": desired})
 
     def running(self, case: Case) -> list[dict[str, Any]]:
         mine = [{"Name": "tag:eks:nodegroup-name", "Values": [Names(case.campaign).gpu_group]}]

@@ -7,6 +7,7 @@ that what the roles write is written where they write it. Nothing of the machine
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -31,7 +32,13 @@ PACKAGES = {
     "kernel": "6.18.1",
 }
 PLUGIN = Path("/opt/amazon/ofi-nccl/lib64/libnccl-net.so")
+MODULES = {"efa": "3.1.0g", "lustre": "2.15.6", "gdrdrv": "2.5"}
+KERNEL = Path("/lib/modules") / os.uname().release
+KEPT = Path("/var/lib/dkms-archive/nvidia-open")
+"""Where the base keeps NVIDIA's module until a boot with a GPU."""
 ROLES = {path.name for path in (ROOT / "playbooks/roles").iterdir()} - {"trainer_image"}
+WHOLE = {"node_image_gdrcopy": True}
+"""Every role, so that each one's tasks are run."""
 
 
 def private(place: str) -> None:
@@ -41,11 +48,29 @@ def private(place: str) -> None:
     subprocess.run(["mount", "--bind", str(copy), place], check=True)
 
 
+def opened(place: str) -> None:
+    """From now on this folder has room for entries of our own, beside those it had."""
+    name = place.strip("/").replace("/", "-")
+    behind, front = WORK / "behind" / name, WORK / "front" / name
+    behind.mkdir(parents=True)
+    front.mkdir(parents=True)
+    subprocess.run(["mount", "--bind", place, str(behind)], check=True)
+    for entry in behind.iterdir():
+        (front / entry.name).symlink_to(entry)
+    subprocess.run(["mount", "--bind", str(front), place], check=True)
+
+
 @pytest.fixture(scope="module")
 def base() -> Iterator[Path]:
     """A machine as the base image leaves it; the folder of its package tools."""
     for place in ("/etc", "/opt", "/usr/lib64"):
         private(place)
+    for place in ("/usr/lib", "/var/lib"):
+        opened(place)
+    KERNEL.mkdir(parents=True)
+    (KERNEL / "modules.dep").write_text("".join(f"extra/{name}.ko.xz: extra/other.ko\n" for name in MODULES))
+    KEPT.mkdir(parents=True)
+    (KEPT / f"nvidia-open-{DRIVER}-kernel{KERNEL.name}-x86_64.dkms.tar.gz").touch()
     release = Path("/etc/os-release")
     release.unlink(missing_ok=True)
     release.write_text('NAME="Amazon Linux"\nID="amzn"\nVERSION_ID="2023"\n')
@@ -59,6 +84,8 @@ def base() -> Iterator[Path]:
     tools.mkdir()
     rows = "".join(f"  *' {name}') echo {version}-1.amzn2023 ;;\n" for name, version in PACKAGES.items())
     (tools / "rpm").write_text(f'#!/bin/sh\ncase "$*" in\n{rows}  *) exit 1 ;;\nesac\n')
+    rows = "".join(f"  *version\\ {KERNEL}/extra/{name}.ko.xz) echo {text} ;;\n" for name, text in MODULES.items())
+    (tools / "modinfo").write_text(f'#!/bin/sh\ncase "$*" in\n{rows}  *) exit 1 ;;\nesac\n')
     (tools / "dnf").write_text("#!/bin/sh\necho dnf was called: $* >&2\nexit 1\n")
     for tool in tools.iterdir():
         tool.chmod(0o755)
@@ -71,7 +98,13 @@ def play(name: str, tools: Path, number: str, **given: Any) -> playbook.Heard:
     return playbook.run(
         playbook.PLAYBOOKS / f"{name}.yml",
         {"all": {"hosts": {"node": host}}},
-        {"node_image_inputs": "inputs", "node_image_base": "base", "node_image_accelerator": "nvidia", **given},
+        {
+            "node_image_inputs": "inputs",
+            "node_image_base": "base",
+            "node_image_accelerator": "nvidia",
+            "node_image_gdrcopy": True,
+            **given,
+        },
         WORK / f"{name}-{number}",
         environment={"PATH": path},
     )
@@ -97,9 +130,12 @@ def test_every_role_validates_the_base_and_configures_it_without_a_download(base
     assert {f"/{name}" for name in names} <= set(files), sorted(files)
     assert "options ksocklnd credits=2560" in files["/etc/modprobe.d/bivouac-lustre.conf"][0]
     assert "vm.nr_hugepages = 5128" in files["/etc/sysctl.d/90-bivouac.conf"][0]
-    assert '"driver": "' + DRIVER in Path("/etc/bivouac/image.json").read_text()
+    image = json.loads(Path("/etc/bivouac/image.json").read_text())
+    assert image["driver"] == DRIVER and image["modules"] == ["efa", "gdrdrv"]
+    assert image["module_versions"] == {**MODULES, "nvidia": DRIVER}
     wants = Path("/etc/systemd/system/multi-user.target.wants")
-    assert {"nvidia-fabricmanager.service", "nvidia-persistenced.service"} <= {one.name for one in wants.iterdir()}
+    units = {"nvidia-fabricmanager.service", "nvidia-persistenced.service", "bivouac-gdrcopy.service"}
+    assert units <= {one.name for one in wants.iterdir()} and (wants / "bivouac-gdrcopy.service").is_file()
     assert not (wants / "nvidia-dcgm.service").is_symlink(), "the exporter brings an engine of its own"
 
 
@@ -122,3 +158,17 @@ def test_a_base_that_differs_is_refused_by_the_role_that_it_concerns(base: Path)
     finally:
         rpm.write_text(text)
     assert other.failure is not None and "role efa" in other.failure and "seen: 9.9.9-1.amzn2023" in other.failure
+
+
+def test_a_kernel_that_cannot_load_what_the_image_is_for_is_refused(base: Path) -> None:
+    listed, (kept,) = KERNEL / "modules.dep", KEPT.iterdir()
+    text, another = listed.read_text(), kept.with_name(kept.name.replace(KERNEL.name, "6.1.0-other"))
+    listed.write_text("".join(line for line in text.splitlines(True) if "lustre" not in line))
+    kept.rename(another)
+    try:
+        heard = play("boot", base, "without")
+    finally:
+        listed.write_text(text)
+        another.rename(kept)
+    assert heard.failure is not None and "cure: choose a base.release" in heard.failure
+    assert f"kernel {KERNEL.name} has no module lustre, nvidia (seen for this kernel: {{'efa'" in heard.failure

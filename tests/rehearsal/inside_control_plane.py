@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,20 @@ from typing import Any
 import pytest
 from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.models.core_v1 import NodeSpec
+from lightkube.models.core_v1 import Container, NodeSpec, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Namespace, Node, Pod, Secret
+from lightkube.resources.core_v1 import Namespace, Node, Pod, Secret, ServiceAccount
 from pyroute2 import IPRoute
 
+from infra.actions.gang import Gang
+from infra.actions.gang import jobset as gang_jobset
 from infra.errors import PermanentError
+from infra.names import STEWARD_PRIORITY_CLASS
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.rehearsal.kubernetes.releases import STATE_ANNOTATION
 from infra.rehearsal.paths import tools_dir
+from tests.waiting import until as eventually
 
 ADDRESS, WEBHOOK = "10.77.0.10", "10.77.0.2"
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
@@ -36,15 +40,6 @@ USERS = {
     "owner": ("arn:aws:iam::123456789012:user/operator", ["eks:cluster-admin"]),
     "node": ("system:node:ip-10-42-1-17.ec2.internal", ["system:bootstrappers", "system:nodes"]),
 }
-
-
-def eventually(probe: Callable[[], Any], within_s: float = 15) -> Any:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if answer := probe():
-            return answer
-        time.sleep(0.1)
-    raise AssertionError(f"not seen within {within_s} s")
 
 
 class TokenReviews(BaseHTTPRequestHandler):
@@ -170,6 +165,36 @@ def test_without_the_release_a_jobset_is_an_unknown_kind(client: Client) -> None
         client.create(jobset("too-early"))
 
 
+def test_the_steward_is_granted_the_priority_of_an_add_on_outside_of_the_systems_namespace(client: Client) -> None:
+    eventually(lambda: list(client.list(ServiceAccount, namespace="default")))
+    spec = PodSpec(containers=[Container(name="steward", image="i")], priorityClassName=STEWARD_PRIORITY_CLASS)
+    made = client.create(Pod(metadata=ObjectMeta(name="steward", namespace="default"), spec=spec))
+    assert made.spec.priority == 2_000_000_000
+    client.delete(Pod, "steward", namespace="default", grace_period=0)
+
+
+def a_failed_pod_of_a_health_check_ends_no_other(client: Client) -> None:
+    """Each node's report is wanted, also of those that answer after an unfit one, or start after it."""
+    gang = Gang(name="check", campaign="c", attempt=0, image="i@sha256:0", code_digest="d", nodes=2, ranks_per_node=1,
+                accelerators=1, efa_interfaces=0, command=("true",), config_map="preflight", grace_seconds=5,
+                each_to_its_end=True)  # fmt: skip
+    manifest = gang_jobset(gang)
+    pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    del pod["serviceAccountName"], pod["priorityClassName"]
+    client.create(JobSet.from_dict(manifest))
+    labels = {"bivouac.dev/campaign": "c"}
+
+    def pods() -> dict[str, Pod]:
+        return {p.metadata.name: p for p in client.list(Pod, namespace="campaign", labels=labels)}
+
+    first, second = eventually(lambda: sorted(pods()) if len(pods()) == 2 else None)
+    client.patch(Pod.Status, first, {"status": {"phase": "Failed"}}, namespace="campaign")
+    eventually(lambda: client.get(Job, "check-gang-0", namespace="campaign").status.failedIndexes == "0")
+    assert pods()[second].metadata.deletionTimestamp is None and pods()[second].status.phase == "Pending"
+    client.delete(JobSet, "check", namespace="campaign")
+    eventually(lambda: [job.metadata.name for job in client.list(Job, namespace="campaign")] == ["first-workers-0"])
+
+
 def test_a_jobset_release_makes_jobs_and_pods_and_its_end_stops_the_controller(
     plane: ControlPlane, client: Client
 ) -> None:
@@ -184,6 +209,7 @@ def test_a_jobset_release_makes_jobs_and_pods_and_its_end_stops_the_controller(
     wrong.spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": ["nobody"]}
     with pytest.raises(ApiError, match=r"vjobset\.kb\.io.*denied the request"):
         client.create(wrong)
+    a_failed_pod_of_a_health_check_ends_no_other(client)
     client.delete(Secret, "sh.helm.release.v1.jobset.v1", namespace="kube-system")
     eventually(lambda: "kube-system/jobset" not in release_states(plane))
     eventually(lambda: not plane._jobset.alive())

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,13 @@ def test_init_containers_come_first_and_a_failing_app_is_restarted_with_back_off
     eventually(lambda: camp.pod("ordered")["status"]["phase"] == "Succeeded")
     assert camp.pod("ordered")["status"]["containerStatuses"][0]["restartCount"] == 1
     assert camp.kubectl("logs", "ordered").split() == ["1", "2"]
+    timed = camp.kubectl("logs", "--timestamps", "-f", "ordered").splitlines()
+    assert [line.split()[1] for line in timed] == ["1", "2"] and timed == sorted(set(timed))
+    at = datetime.fromisoformat(timed[0].split()[0][:19] + "+00:00")
+    assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
+    assert camp.kubectl("logs", "ordered", f"--since-time={at.isoformat()}").split() == ["1", "2"]
+    assert camp.kubectl("logs", "ordered", f"--since-time={(at + timedelta(seconds=2)).isoformat()}") == ""
+    assert camp.kubectl("logs", "--timestamps", "--tail=1", "ordered").splitlines() == timed[-1:]
 
 
 def test_a_claim_on_a_file_system_is_the_same_folder_on_every_node(camp: Camp, image: str) -> None:
@@ -174,6 +182,11 @@ def test_a_claim_on_a_file_system_is_the_same_folder_on_every_node(camp: Camp, i
     script = "echo here > /shared-checkpoints/it; touch /data/no"
     volumes = [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}]
     camp.apply(pod("claims", image, script, kind="sh", container={"volumeMounts": mounts}, volumes=volumes))
+    eventually(lambda: "mount.lustre: No such device" in camp.kubectl("get", "events", "-o", "wide"))
+    for machine in camp.world.machines.values():  # as a baked image leaves it
+        baked = Path(machine.config.work) / "root/etc/bivouac/image.json"
+        baked.parent.mkdir(parents=True, exist_ok=True)
+        baked.write_text("{}")
     assert camp.ended("claims")["exitCode"] == 1, "the data are mounted read-only"
     assert (camp.world.fsx_root / "fs-1" / "checkpoints" / "it").read_text() == "here\n"
     assert camp.kubectl("logs", "-f", "claims").endswith("Read-only file system\n")

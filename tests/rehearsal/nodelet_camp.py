@@ -27,6 +27,7 @@ from infra.rehearsal.aws.world import World
 from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.paths import tools_dir
 from infra.rehearsal.site import network
+from tests import waiting
 
 AWS, PLANE = "10.77.0.2", "10.77.0.10"
 WORK = Path(os.environ["NODELET_WORK"])
@@ -35,12 +36,7 @@ HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
 
 
 def eventually(probe: Callable[[], Any], within_s: float = 20) -> Any:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if answer := probe():
-            return answer
-        time.sleep(0.05)
-    raise AssertionError(f"not seen within {within_s} s\n{consoles()}")
+    return waiting.until(probe, within_s, consoles)
 
 
 def consoles() -> str:

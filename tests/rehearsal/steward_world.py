@@ -13,20 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 import yaml
-from aws_fakes import FakeControlPlane, Site, until
+from aws_account import signed_in
+from aws_fakes import FakeControlPlane, Site, fake_site, pitch_gang, until
 from campaign_world import ROOT, node_of
 from fake_kubernetes import FakeKubernetes
 from lightkube import Client, KubeConfig
 from lightkube.config.models import Cluster, User
 
 from infra.account import Account
+from infra.actions.cluster import followers_of
+from infra.actions.pod_logs import PodLogs
 from infra.actions.steward_config import STEWARD_LEASE, StewardConfig
 from infra.events import CampaignState
-from infra.names import NAMESPACE, buckets
+from infra.names import NAMESPACE, Names, buckets
 from infra.plan import Plan, make_plan, train_config
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.spec import Spec
+from infra.steward import committed
 from infra.steward.steward import Steward
 from infra.store import CampaignStore
 from infra.survey import survey
@@ -135,7 +140,8 @@ class Camp:
         lease = store.lease(STEWARD_LEASE, timedelta(seconds=60))
         lease.acquire()
         try:
-            steward = Steward(self.config(**changes), account, self.client(fuse), store, lease)
+            client = self.client(fuse)
+            steward = Steward(self.config(**changes), account, client, PodLogs(followers_of(client)), store, lease)
             try:
                 steward.run()
             finally:
@@ -150,24 +156,27 @@ class Camp:
         """What the controllers make of a new object, at once."""
         metadata, labels = document["metadata"], document["metadata"].get("labels") or {}
         if document.get("kind") == "Job":
+            self.pod("archive-0", labels, 0, 0, json.dumps(ARCHIVED))
             document["status"] = {"succeeded": 1}
-            self._pod("archive-0", labels, 0, 0, json.dumps(ARCHIVED))
         if document.get("kind") == "JobSet":
             attempt = int(labels["bivouac.dev/attempt"])
             code = self.ends[min(attempt, len(self.ends)) - 1]
             folder = self.shared / self.spec.campaign / "step-00000020"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / COMMITTED_NAME).write_text("{}")
-            for index in range(GANG_OF):
-                self._pod(f"{metadata['name']}-{index}", labels, index, code, "")
+            for index, machine in enumerate(self.site.alive()[:GANG_OF]):
+                self.pod(f"{metadata['name']}-{index}", labels, index, code, "", machine.settings["hostname"])
 
-    def _pod(self, name: str, labels: dict[str, str], index: int, code: int, message: str) -> None:
+    def pod(
+        self, name: str, labels: dict[str, str], index: int, code: int, message: str, node: str | None = None
+    ) -> None:
+        """One that has ended so, on this node."""
         ended = {"name": "trainer", "image": "", "imageID": "", "ready": False, "restartCount": 0,
                  "state": {"terminated": {"exitCode": code, "message": message}}}  # fmt: skip
         note = {"batch.kubernetes.io/job-completion-index": str(index)}
         self.api.objects["v1", "pods", NAMESPACE, name] = {
             "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels, "annotations": note},
-            "spec": {"containers": []},
+            "spec": {"containers": [], **({"nodeName": node} if node else {})},
             "status": {"phase": "Succeeded" if code == 0 else "Failed", "containerStatuses": [ended]},
         }
 
@@ -194,7 +203,18 @@ def _burning(fuse: Fuse, what: str) -> Callable[..., None]:
 
 
 @contextmanager
-def steward_camp(site: Site, shared: Path, pitch: Callable[[Site, str], None], **changes: Any) -> Iterator[Camp]:
+def lone_camp(folders: pytest.TempPathFactory, **changes: Any) -> Iterator[Camp]:
+    """In an account of its own, this process signed in there."""
+    shared = folders.mktemp("shared")
+    with fake_site(folders.mktemp("site")) as site, pytest.MonkeyPatch.context() as patch:
+        signed_in(patch, site.world)
+        patch.setattr(committed, "SHARED_CHECKPOINTS", str(shared))
+        with _steward_camp(site, shared, **changes) as camp:
+            yield camp
+
+
+@contextmanager
+def _steward_camp(site: Site, shared: Path, **changes: Any) -> Iterator[Camp]:
     api = FakeKubernetes(lambda: [node_of(machine) for machine in site.alive()])
     document = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
     spec = Spec.model_validate(document | {"rehearsal": {"faults": []}} | changes)
@@ -203,7 +223,7 @@ def steward_camp(site: Site, shared: Path, pitch: Callable[[Site, str], None], *
     api.created = made.created
     pem = Authority(shared / "pki", spec.campaign).pem
     site.world.control_plane_factory = lambda settings: FakeControlPlane(settings, ca_pem=pem, endpoint=api.endpoint)
-    pitch(site, spec.campaign)
+    pitch_gang(site, Names(spec.campaign))
     try:
         yield made
     finally:

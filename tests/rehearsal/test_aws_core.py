@@ -147,6 +147,7 @@ def test_the_size_of_a_node_group_goes_to_zero_and_back_by_either_api(
     with pytest.raises(ClientError) as error:
         autoscaling.set_desired_capacity(AutoScalingGroupName=group, DesiredCapacity=3)
     assert "above max value 2" in str(error.value)
+    until(lambda: describe(site, "size")["status"] == "ACTIVE")
     with pytest.raises(ClientError) as error:
         eks.update_nodegroup_config(clusterName="camp", nodegroupName="size", scalingConfig={"desiredSize": 3})
     assert code_of(error) == "InvalidParameterException"

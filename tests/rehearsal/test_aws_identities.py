@@ -83,7 +83,9 @@ def test_a_nodes_token_names_the_node_while_its_instance_runs(
     assert not review(site, given)["authenticated"]
 
 
-def test_an_access_entry_lets_a_role_in_with_its_groups(site: Site, cluster: str) -> None:
+def test_an_access_entry_lets_a_role_in_with_its_groups(
+    site: Site, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arn = role(site, "steward", "pods.eks.amazonaws.com")
     eks = site.client("eks")
     eks.create_access_entry(clusterName="camp", principalArn=arn, kubernetesGroups=["stewards"])
@@ -93,7 +95,11 @@ def test_an_access_entry_lets_a_role_in_with_its_groups(site: Site, cluster: str
     assert (
         len(eks.list_associated_access_policies(clusterName="camp", principalArn=arn)["associatedAccessPolicies"]) == 1
     )
-    user = review(site, token(assume(site, arn, "one"), site, "camp"))["user"]
+    given = token(assume(site, arn, "one"), site, "camp")
+    monkeypatch.setattr(site.world, "entries_count_after_s", 600.0)
+    assert not review(site, given)["authenticated"], "an entry counts only some time after it was made"
+    monkeypatch.setattr(site.world, "entries_count_after_s", 0.0)
+    user = review(site, given)["user"]
     assert user["username"] == "arn:aws:sts::123456789012:assumed-role/steward/one"
     assert user["groups"] == ["stewards", "eks:cluster-admin"]
     eks.delete_access_entry(clusterName="camp", principalArn=arn)

@@ -281,3 +281,26 @@ def test_the_parameter_of_an_eks_image_names_an_image_that_exists(aws: Account, 
     assert variant in image["Name"]
     assert aws.ec2.describe_images(Owners=["self"])["Images"] == []
     assert aws.ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"] == []
+
+
+def test_a_notification_of_a_budget_takes_one_topic_and_no_second(aws: Account) -> None:
+    topics = [{"SubscriptionType": "SNS", "Address": f"arn:aws:sns:us-east-1:123456789012:{n}"} for n in ("a", "b")]
+    alarm = {"NotificationType": "ACTUAL", "ComparisonOperator": "GREATER_THAN", "Threshold": 80.0}
+    budget = {
+        "BudgetName": "alarmed",
+        "BudgetLimit": {"Amount": "1", "Unit": "USD"},
+        "TimeUnit": "ANNUALLY",
+        "BudgetType": "COST",
+    }
+
+    def make(subscribers: list[dict[str, str]]) -> Any:
+        told = [{"Notification": alarm, "Subscribers": subscribers}]
+        return aws.budgets.create_budget(AccountId="123456789012", Budget=budget, NotificationsWithSubscribers=told)
+
+    assert code_of(lambda: make(topics)) == "CreationLimitExceededException"
+    make(topics[:1])
+    try:
+        more = {"AccountId": "123456789012", "BudgetName": "alarmed", "Notification": alarm, "Subscriber": topics[1]}
+        assert code_of(lambda: aws.budgets.create_subscriber(**more)) == "CreationLimitExceededException"
+    finally:
+        aws.budgets.delete_budget(AccountId="123456789012", BudgetName="alarmed")

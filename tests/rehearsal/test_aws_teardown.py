@@ -6,10 +6,14 @@ import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 from aws_account import Account, code_of, launch, make_role, pitch_lustre, state_of, until
 
+from infra.catalogue import instance_type
+from infra.components.capacity import purchase
 from infra.rehearsal.aws.world import World
+from infra.spec import Capacity, Nodes
 
 
 def runs(world: World, name: str) -> list[dict[str, Any]]:
@@ -259,8 +263,10 @@ def test_the_tagging_api_shows_what_carries_the_campaign_s_tag(
     expected = {f"ec2:{kind}" for kind in [*kinds.split(), "instance"]}
     assert seen == expected | {"fsx:file-system", "logs:log-group", "ecr:repository", "s3:tagged"}
     ec2.delete_launch_template(LaunchTemplateName="tagged")
-    again = aws.resourcegroupstaggingapi.get_resources(TagFilters=filters, ResourceTypeFilters=["ec2:launch-template"])
-    assert again["ResourceTagMappingList"] == []
+    asked = {"TagFilters": filters, "ResourceTypeFilters": ["ec2:launch-template"]}
+    assert len(aws.resourcegroupstaggingapi.get_resources(**asked)["ResourceTagMappingList"]) == 1, "for a while yet"
+    world.routes["/_site/tagging"]("", b'{"ghosts_s": 0}')
+    assert aws.resourcegroupstaggingapi.get_resources(**asked)["ResourceTagMappingList"] == []
     described = ec2.describe_tags(Filters=[{"Name": "key", "Values": ["bivouac:campaign"]}])["Tags"]
     assert not [tag for tag in described if tag["ResourceId"].startswith("lt-")]
 
@@ -284,3 +290,50 @@ def test_a_launch_that_targets_a_reservation_needs_a_place_in_it(
     until(lambda: state_of(aws, first) == "terminated")
     again = aws.ec2.run_instances(**start)["Instances"][0]["InstanceId"]
     aws.ec2.terminate_instances(InstanceIds=[again])
+
+
+GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/training"
+
+
+def test_nodes_beyond_a_group_s_places_run_on_demand_unless_they_ask_for_reservations_only(
+    world: World, aws: Account, network: SimpleNamespace
+) -> None:
+    request = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a", "InstanceCount": 1}
+    made = aws.ec2.create_capacity_reservation(InstanceType="p5.48xlarge", InstanceMatchCriteria="targeted", **request)[
+        "CapacityReservation"
+    ]["CapacityReservationId"]
+    with urlopen(f"{world.endpoint_url}/_site/blocks", data=json.dumps({"groups": {GROUP: [made]}}).encode()):
+        pass
+    item = instance_type("p5.48xlarge")
+    nodes = Nodes(count=2, instance_type=item.name, capacity=Capacity.RESERVATION, reservation_id=GROUP)
+    asked = purchase(nodes, item).reservation
+    assert asked is not None
+    ours = {
+        "CapacityReservationPreference": asked["capacity_reservation_preference"],
+        "CapacityReservationTarget": {
+            "CapacityReservationResourceGroupArn": asked["capacity_reservation_target"][
+                "capacity_reservation_resource_group_arn"
+            ]
+        },
+    }
+    image = next(image for image in world.backend("ec2").amis if image.startswith("ami-"))
+
+    def start(name: str, specification: dict[str, Any]) -> str:
+        data = {"ImageId": image, "InstanceType": item.name, "CapacityReservationSpecification": specification}
+        aws.ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
+        template = {"LaunchTemplateName": name, "Version": "$Latest"}
+        run = {"MinCount": 1, "MaxCount": 1, "LaunchTemplate": template, "SubnetId": network.subnet}
+        return str(aws.ec2.run_instances(**run)["Instances"][0]["InstanceId"])
+
+    def places() -> int:
+        (held,) = aws.ec2.describe_capacity_reservations(CapacityReservationIds=[made])["CapacityReservations"]
+        return int(held["AvailableInstanceCount"])
+
+    first = start("program", ours)
+    assert places() == 0
+    assert code_of(lambda: start("program-again", ours)) == "ReservationCapacityExceeded"
+    target_alone = {"CapacityReservationTarget": ours["CapacityReservationTarget"]}
+    second = start("target-alone", target_alone)
+    assert places() == 0, "the second runs beside the reservation"
+    aws.ec2.terminate_instances(InstanceIds=[first, second])
+    aws.ec2.cancel_capacity_reservation(CapacityReservationId=made)

@@ -7,13 +7,11 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aws_account import *  # noqa: F403
-from aws_account import World
 
 from infra.account import Account
 from infra.actions.asked import asked
@@ -28,19 +26,6 @@ from tests.example import example_spec
 
 MIB = 1024 * 1024
 REPO = "bivouac/base-of-docker"
-
-
-@pytest.fixture(scope="module")
-def here(world: World) -> Iterator[Account]:
-    key, secret = world.operator_key
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (
-            ("AWS_ENDPOINT_URL", world.endpoint_url),
-            ("AWS_ACCESS_KEY_ID", key),
-            ("AWS_SECRET_ACCESS_KEY", secret),
-        ):
-            patch.setenv(name, value)
-        yield Account(world.region)
 
 
 @pytest.fixture(scope="module")

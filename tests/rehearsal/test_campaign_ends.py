@@ -12,11 +12,12 @@ from campaign_world import Camp, camp
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 
+from infra.actions import cluster
 from infra.actions.cluster import JobSet, from_outside
 from infra.actions.nodes import GpuNodes
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
-from infra.lifecycle import billing, capacity, certify, launch, preflight, provision, teardown
+from infra.lifecycle import billing, capacity, certify, launch, preflight, proving, provision, teardown
 from infra.lifecycle.context import Context
 
 OWN = {"name": "cpus", "ok": True, "seen": "8", "wanted": ">= 1"}
@@ -91,7 +92,7 @@ def gang(camped: Camp, report: Callable[[str], list[dict[str, Any]]]) -> list[st
         for number, node in enumerate(n for n in api.nodes() if n["metadata"]["labels"]["bivouac.dev/pool"] == "gpu"):
             host, name = node["metadata"]["name"], f"{seen[-1]}-gang-0-{number}"
             message = json.dumps({"node": host, "probes": report(host), "bus_bandwidth_gb_s": 1.0})
-            labels = {**document["metadata"]["labels"], preflight.JOBSET_LABEL: seen[-1]}
+            labels = {**document["metadata"]["labels"], proving.JOBSET_LABEL: seen[-1]}
             ended = {"name": "trainer", "image": "", "imageID": "", "ready": False, "restartCount": 0,
                      "state": {"terminated": {"exitCode": 0, "message": message}}}  # fmt: skip
             api.objects["v1", "pods", "campaign", name] = {
@@ -102,6 +103,11 @@ def gang(camped: Camp, report: Callable[[str], list[dict[str, Any]]]) -> list[st
 
     api.created = created
     return seen
+
+
+def quarantined(camped: Camp) -> list[str]:
+    """Names of nodes, as the API server was told."""
+    return [node for node, change in camped.plane().api.patches.items() if change["spec"].get("unschedulable")]
 
 
 def gpu_instances(camped: Camp) -> set[str]:
@@ -123,6 +129,7 @@ def test_only_a_node_that_fails_by_itself_is_replaced_though_its_peers_fail_with
     verdicts = preflight.run(context)["verdicts"]
     assert len(ran) == 2 and len(set(ran)) == 2, "each gang has a name of its own"
     assert bad[0] not in [v["node"] for v in verdicts] and len(verdicts) == 2
+    assert quarantined(camped) == [bad[0]]
     recorded = [e.data for e in context.store.events() if e.kind == "node.verdict"]
     first = {v["node"]: v["fit"] for v in recorded[:2]}
     assert first[bad[0]] is False and list(first.values()).count(True) == 1
@@ -160,16 +167,34 @@ def test_a_launch_that_comes_to_nothing_gives_the_nodes_back_and_the_next_run_pr
     assert Stage.PREFLIGHT not in context.state().finished_stages, "new nodes have proven nothing yet"
 
 
+def test_a_launch_in_a_silent_cluster_gives_the_nodes_back_all_the_same(
+    camped: Camp, context: Context, nodes: GpuNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = from_outside(context.account, context.names.cluster)
+    nodes.set_desired(2)
+    monkeypatch.setattr(launch, "_STEWARD_S", 1.0 - context.spec.recovery.startup_timeout.total_seconds())
+    monkeypatch.setattr(cluster, "PATIENCE_S", 0.5)
+    camped.plane().api.dropping = 1000
+    try:
+        with pytest.raises(PermanentError, match="the GPU nodes were given back") as refused:
+            launch._first_attempt(context, client)
+    finally:
+        camped.plane().api.dropping = 0
+    assert "cannot be seen" in str(refused.value) and nodes.desired() == 0
+
+
 def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_with_a_clear_error(
     camped: Camp, context: Context
 ) -> None:
-    before = gpu_instances(camped)
-    ended: list[str] = []
+    before, marked = gpu_instances(camped), quarantined(camped)
     gang(camped, lambda host: [OWN, {**FABRIC, "ok": False, "seen": "no route"}])
     with pytest.raises(PermanentError, match="fabric fails twice though every node is fit by itself") as refused:
         preflight.run(context)
-    ended += [e.data["instance"] for e in context.store.events() if e.kind == "node.quarantined"]
-    assert not ended and "no route" in str(refused.value) and "2 instances given back" in str(refused.value)
+    assert (
+        quarantined(camped) == marked
+        and "no route" in str(refused.value)
+        and "2 instances given back" in str(refused.value)
+    )
     launched = {m.settings["instance_id"] for m in camped.site.machines if m.settings["capacity"]}
     assert before <= launched and not gpu_instances(camped), "given back, none replaced"
 
@@ -181,22 +206,22 @@ def test_a_slow_file_system_replaces_nobody_though_every_node_sees_another_figur
         seen = f"write {sum(host.encode())} MB/s"
         return [OWN, FABRIC, {"name": "shared_throughput", "ok": False, "seen": seen, "wanted": ">= 2344 MB/s"}]
 
-    ran, before = gang(camped, slow), [e for e in context.store.events() if e.kind == "node.quarantined"]
+    ran, before = gang(camped, slow), quarantined(camped)
     with pytest.raises(PermanentError, match="file system is too slow twice though every node is fit") as refused:
         preflight.run(context)
     assert len(ran) == 2 and "FSx" in (refused.value.cure or "") and "2344" in str(refused.value)
-    assert [e for e in context.store.events() if e.kind == "node.quarantined"] == before and not gpu_instances(camped)
+    assert quarantined(camped) == before and not gpu_instances(camped)
 
 
 def test_what_every_node_shows_alike_replaces_nobody_and_names_the_cure(camped: Camp, context: Context) -> None:
     cure = "images/versions.yaml says 580; bake anew, or mend the file"
     old = {"name": "version driver", "ok": False, "seen": "570.1", "wanted": "580", "cure": cure}
-    ran = gang(camped, lambda host: [OWN, FABRIC, old])
+    ran, before = gang(camped, lambda host: [OWN, FABRIC, old]), quarantined(camped)
     with pytest.raises(PermanentError, match="every node shows the same fault, so none was replaced") as refused:
         preflight.run(context)
     assert len(ran) == 1, "another round would only bill"
     assert cure in (refused.value.cure or "") and "version driver: 570.1, wanted 580" in str(refused.value)
-    assert not [e for e in context.store.events() if e.kind == "node.quarantined"] and not gpu_instances(camped)
+    assert quarantined(camped) == before and not gpu_instances(camped)
 
 
 @pytest.fixture

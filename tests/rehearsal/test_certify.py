@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_account import Account, make_user
+from aws_account import Account, make_user, signed_in
 
 from infra.account import Account as Ours
 from infra.errors import NotProven
 from infra.lifecycle.certify import look_through, refuse_unclean
 from infra.lifecycle.looks import Knowledge
-from infra.names import CAMPAIGN_TAG, Names
+from infra.names import CAMPAIGN_TAG, REGION_TAG, Names
 from infra.rehearsal.aws.world import World
 
 NAMES = Names("leaky")
@@ -21,10 +22,7 @@ NAMES = Names("leaky")
 @pytest.fixture
 def account(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
     def sign_in(key: str, secret: str) -> Ours:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", world.endpoint_url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-        return Ours(world.region)
+        return signed_in(monkeypatch, world, (key, secret))
 
     return sign_in
 
@@ -57,6 +55,19 @@ def test_a_volume_left_behind_is_named_and_ends_with_an_error(
         refuse_unclean(found)
     assert refusal.value.exit_code != 0
     aws.ec2.delete_volume(VolumeId=volume)
+
+
+def test_a_role_of_our_own_region_is_found_and_that_of_another_is_not(aws: Account, world: World, account: Any) -> None:
+    trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+    for name, region in (("here", world.region), ("there", "eu-west-1")):
+        tags = [{"Key": CAMPAIGN_TAG, "Value": NAMES.campaign}, {"Key": REGION_TAG, "Value": region}]
+        aws.iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust, Tags=tags)
+    try:
+        found = certificate(account(*world.operator_key)).found
+    finally:
+        for name in ("here", "there"):
+            aws.iam.delete_role(RoleName=name)
+    assert [one for one in found if one.startswith("role ")] == ["role here"]
 
 
 def test_what_carries_only_the_name_is_found_too(
@@ -112,3 +123,21 @@ def test_a_denied_listing_is_could_not_look_and_never_clean(world: World, accoun
     assert [look.kind for look in found.looks if look.could_not_look] == ["file system"]
     with pytest.raises(NotProven, match="could not look: file system"):
         refuse_unclean(found)
+
+
+def test_what_only_the_tagging_service_shows_and_nobody_can_ask_about_is_perhaps_left(
+    world: World, aws: Account, account: Any
+) -> None:
+    arn = aws.ecr.create_repository(
+        repositoryName="perhaps", tags=[{"Key": CAMPAIGN_TAG, "Value": NAMES.campaign}]
+    )["repository"]["repositoryArn"]  # fmt: skip
+    ours = account(*world.operator_key)
+    world.routes["/_site/tagging"]("", b"")  # it looks: between two calls of a moment it would not
+    aws.ecr.delete_repository(repositoryName="perhaps")
+    ghost = certificate(ours)
+    assert ghost.found == (f"anything tagged {arn}",) and not ghost.certain and not ghost.clean
+    with pytest.raises(NotProven, match=r"perhaps left: .*also shows what was deleted.*console of ecr"):
+        refuse_unclean(ghost)
+    world.routes["/_site/tagging"]("", b'{"ghosts_s": 0}')
+    assert certificate(ours).clean
+    world.routes["/_site/tagging"]("", b'{"ghosts_s": 45}')

@@ -5,8 +5,11 @@ An emulated account with a node group, and an API server that really answers HTT
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,27 +17,30 @@ from typing import Any
 
 import httpx2
 import pytest
-from aws_fakes import fake_site, until
+from aws_fakes import until
+from botocore.exceptions import ClientError
 from campaign_world import node_of
 from lightkube.resources.core_v1 import ConfigMap
 from rich.console import Console
-from steward_world import GANG_OF, Camp, Fuse, steward_camp
-from test_steward_killed import _pitch
+from steward_world import GANG_OF, Camp, Fuse, lone_camp
 
 from infra import meter
 from infra.actions import cluster
+from infra.actions import nodes as nodes_module
 from infra.actions.attempts import create_config
 from infra.actions.nodes import GpuNodes
 from infra.errors import LeaseLost, PermanentError
 from infra.events import Kind, Stage
 from infra.lifecycle import adoption, capacity, orphans, preflight, supervise
 from infra.lifecycle.context import Context
+from infra.lifecycle.engine import Engine
 from infra.lifecycle.launch import deploy
 from infra.lifecycle.opening import opened
 from infra.lifecycle.stages import Step, run_step
 from infra.lifecycle.supervise import StewardWatch
 from infra.names import NAMESPACE, Names
 from infra.plan import make_plan
+from infra.rehearsal.aws import nodegroups
 from infra.survey import survey
 
 SPEC: dict[str, Any] = {"campaign": "deaf", "recovery": {"capacity_timeout": "3s"}}
@@ -42,16 +48,9 @@ SPEC: dict[str, Any] = {"campaign": "deaf", "recovery": {"capacity_timeout": "3s
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
-    with fake_site(tmp_path_factory.mktemp("site")) as site, pytest.MonkeyPatch.context() as patch:
-        key, secret = site.world.operator_key
-        patch.setenv("AWS_ENDPOINT_URL", site.world.endpoint_url)
-        patch.setenv("AWS_ACCESS_KEY_ID", key)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-        with steward_camp(
-            site, tmp_path_factory.mktemp("shared"), lambda s, name: _pitch(s, Names(name)), **SPEC
-        ) as camp:
-            camp.api.nodes = lambda: [_with_a_gpu(node_of(one)) for one in gpu_nodes(camp)]
-            yield camp
+    with lone_camp(tmp_path_factory, **SPEC) as camp:
+        camp.api.nodes = lambda: [_with_a_gpu(node_of(one)) for one in gpu_nodes(camp)]
+        yield camp
 
 
 def _with_a_gpu(node: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +132,68 @@ def test_a_health_check_that_cannot_be_started_gives_the_nodes_back(
     assert f"{GANG_OF} instances given back" in str(refused.value) and not gpu_nodes(made)
 
 
+@pytest.fixture
+def refusing(made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Has AWS refuse calls of the driver from now on; what botocore repeats by itself is not in question."""
+    faults = f"{made.site.world.endpoint_url}/_site/faults"
+
+    def refuse(action: str, code: str, times: int | None, status: int = 400) -> None:
+        rule = {"action": action, "code": code, "message": "not now", "status": status, "times": times}
+        urllib.request.urlopen(faults, data=json.dumps({"add": [rule]}).encode()).close()
+
+    yield refuse
+    urllib.request.urlopen(faults, data=b'{"clear": true}').close()
+
+
+@pytest.mark.parametrize("action", ["DescribeScalingActivities", "DescribeInstances"])
+def test_a_look_for_onlookers_that_aws_refuses_neither_ends_the_wait_nor_keeps_the_nodes(
+    made: Camp, context: Context, refusing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """The nodes boot and none joins: it ended the driver, and all of them went on billing."""
+    monkeypatch.setattr(capacity, "_RETREAT_S", 3.0)
+    nodes, seen = nodes_of(context), made.api.nodes
+    refusing(action, "AccessDenied", None, 403)
+    made.api.nodes = lambda: []
+    try:
+        with pytest.raises(PermanentError, match="the nodes did not come") as refused:
+            capacity.wait_for_nodes(context, nodes)
+    finally:
+        made.api.nodes = seen
+    assert "could not" in str(refused.value) and "not now" in str(refused.value)
+    assert nodes.desired() == 0
+    until(lambda: not gpu_nodes(made), 10)
+
+
+def test_a_preflight_that_aws_cuts_off_gives_the_nodes_back(
+    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(context: Context, nodes: GpuNodes) -> Any:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "DescribeNodegroup")
+
+    monkeypatch.setattr(preflight, "wait_for_nodes", cut_off)
+    with pytest.raises(PermanentError, match="AWS or the cluster does not answer, or refuses") as refused:
+        preflight.run(context)
+    assert f"{GANG_OF} instances given back" in str(refused.value) and not gpu_nodes(made)
+
+
+def test_a_size_that_is_asked_for_while_the_last_one_is_still_being_set_is_asked_for_again(
+    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EKS takes one change of a node group at a time, and botocore does not repeat what it refuses so."""
+    monkeypatch.setattr(nodegroups, "SETTLE_S", 2.0)
+    nodes, eks = nodes_of(context), made.site.client("eks")
+    nodes.set_desired(GANG_OF + 1)
+    key = {"clusterName": context.names.cluster, "nodegroupName": context.names.gpu_group}
+    assert eks.describe_nodegroup(**key)["nodegroup"]["status"] == "UPDATING"
+    with pytest.raises(ClientError, match="ResourceInUseException"):
+        eks.update_nodegroup_config(**key, scalingConfig={"desiredSize": 1})
+    nodes.set_desired(0)
+    assert nodes.desired() == 0
+    monkeypatch.setattr(nodes_module, "SETTLES_S", 0.0)
+    with pytest.raises(ClientError, match="ResourceInUseException"):
+        nodes.set_desired(1)
+
+
 def test_what_an_engine_was_making_in_a_cluster_that_no_longer_answers_is_forgotten_for_a_teardown(
     made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,11 +204,12 @@ def test_what_an_engine_was_making_in_a_cluster_that_no_longer_answers_is_forgot
     deployment = {"resources": [vpc], "pending_operations": [{"type": "creating", "resource": release}]}
     stored: list[Any] = []
     exported = SimpleNamespace(deployment=deployment)
-    stack: Any = SimpleNamespace(export_stack=lambda: exported, import_stack=stored.append)
+    name = context.names.stack
+    stack: Any = SimpleNamespace(name=name, export_stack=lambda: exported, import_stack=stored.append)
     made.api.dropping = 10_000
     with pytest.raises(httpx2.HTTPError):
         adoption.adoptable(context.account, context.names.cluster, deployment)
-    orphans.forget_kubernetes(context, stack)
+    Engine(context, context.results).amend(stack, partial(orphans.forget_kubernetes, context))
     assert stored[0].deployment["resources"] == [vpc] and not stored[0].deployment["pending_operations"]
     assert adoption.adoptable(context.account, context.names.cluster, stored[0].deployment) == {}
 

@@ -3,13 +3,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from infra.rehearsal.paths import tools_dir
+from tests.waiting import until as eventually
 
 INSIDE = Path(__file__).with_name("inside_control_plane.py")
 
@@ -46,13 +45,6 @@ time.sleep(300)
     parent.kill()
     parent.wait()
     eventually(lambda: not is_running(int(pid)))
-
-
-def eventually(probe: Callable[[], bool], within_s: float = 10) -> None:
-    deadline = time.monotonic() + within_s
-    while not probe():
-        assert time.monotonic() < deadline, f"not seen within {within_s} s"
-        time.sleep(0.05)
 
 
 def is_running(pid: int) -> bool:

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 from aws_account import *  # noqa: F403
-from aws_account import World, make_user
+from aws_account import World, make_user, signed_in
 from rich.console import Console
 
 from infra.account import Account
@@ -29,12 +29,8 @@ def tags(world: World, **asked: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def here(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    key, secret = world.operator_key
-    monkeypatch.setenv("AWS_ENDPOINT_URL", world.endpoint_url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
     tags(world, listed={CAMPAIGN_TAG: "Inactive"}, linked=False)
-    yield Account("us-east-1")
+    yield signed_in(monkeypatch, world)
     tags(world, listed={CAMPAIGN_TAG: "Inactive"}, linked=False)
 
 

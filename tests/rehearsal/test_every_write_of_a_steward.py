@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_fakes import fake_site, until
+from aws_fakes import until
 from rich.console import Console
-from steward_world import GANG_OF, Camp, Fuse, Killed, steward_camp
-from test_steward_killed import _pitch
+from steward_world import GANG_OF, Camp, Fuse, Killed, lone_camp
 
 from infra.actions.steward_config import CONFIG_NAME, StewardConfig
 from infra.errors import UserError
@@ -27,10 +26,9 @@ from infra.lifecycle.launch import deploy, recorded_config, steward_config
 from infra.lifecycle.opening import opened, spec_key
 from infra.lifecycle.relaunch import _next_version, difference, switch, taken_up
 from infra.lifecycle.supervise import StewardWatch
-from infra.names import NAMESPACE, Names
+from infra.names import NAMESPACE
 from infra.plan import make_plan
 from infra.spec import Spec
-from infra.steward import steward as steward_module
 from infra.survey import survey
 
 ONCE = ("training.finished", "archive.verified", "nodes.at-zero")
@@ -40,15 +38,8 @@ QUICK = 3
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
-    with fake_site(tmp_path_factory.mktemp("site")) as site, pytest.MonkeyPatch.context() as patch:
-        key, secret = site.world.operator_key
-        patch.setenv("AWS_ENDPOINT_URL", site.world.endpoint_url)
-        patch.setenv("AWS_ACCESS_KEY_ID", key)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-        shared = tmp_path_factory.mktemp("shared")
-        patch.setattr(steward_module, "SHARED_CHECKPOINTS", str(shared))
-        with steward_camp(site, shared, lambda s, name: _pitch(s, Names(name)), **HOLDS) as camp:
-            yield camp
+    with lone_camp(tmp_path_factory, **HOLDS) as camp:
+        yield camp
 
 
 HOLDS: dict[str, Any] = {"campaign": "fused", "on_stop": "hold", "hold_for": "1s"}

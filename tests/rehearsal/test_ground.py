@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aws_account import until
+from aws_fakes import resize
 from campaign_world import Camp, camp
 from rich.console import Console
 
@@ -18,9 +19,10 @@ from infra.commands.addons import addons_command
 from infra.components.settings import Keeping
 from infra.errors import UserError
 from infra.events import Stage
-from infra.lifecycle import certify, keeping, provision, teardown
+from infra.lifecycle import adoption, certify, keeping, provision, teardown
 from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
+from infra.lifecycle.looks import ghosts
 from infra.lifecycle.opening import ensure_bucket
 from infra.names import FOUNDATION_STACK
 from infra.spec import Spec
@@ -89,6 +91,37 @@ def test_everything_is_encrypted_with_one_key_of_the_customers(camped: Camp, con
     (group,) = camped.client("logs").describe_log_groups(logGroupNamePrefix=names.log_group)["logGroups"]
     assert group["kmsKeyId"] == key
     assert camped.client("kms").get_key_rotation_status(KeyId=key)["KeyRotationEnabled"]
+
+
+NAT_ONLY = {"aws:ec2/natGateway:NatGateway", "aws:ec2/eip:Eip"}
+"""Of campaigns with a way out: found in `test_adoption`."""
+
+
+def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(camped: Camp, context: Context) -> None:
+    """The stored inputs are as the real plugin writes them: its own notes in every map, and only what was given."""
+    found, wanted, engine = dict[str, str](), dict[str, str](), Engine(context, context.results / "pulumi")
+    for name in (FOUNDATION_STACK, context.names.stack):
+        deployment = engine.stack(name, {}).export_stack().deployment or {}
+        for one in deployment["resources"]:
+            if one["type"] not in adoption.FINDERS:
+                continue
+            assert all("__defaults" in noted for noted in (one["inputs"], one["inputs"].get("tags", one["inputs"])))
+            half = {key: value for key, value in one.items() if key not in ("id", "outputs")}
+            others = [other for other in deployment["resources"] if other is not one]
+            cut = {"resources": others, "pending_operations": [{"type": "creating", "resource": half}]}
+            wanted[one["urn"]] = one["id"]
+            found |= adoption.adoptable(context.account, camped.names.cluster, cut)
+    assert found == wanted
+    kinds = {urn.split("::")[2].split("$")[-1] for urn in found}
+    assert kinds == set(adoption.FINDERS) - NAT_ONLY, "a kind that nothing here makes needs a test of its own"
+
+
+def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: Camp, context: Context) -> None:
+    seen = list(ghosts.tagged(context.account))
+    kinds = {one.id.split(":")[2] + "/" + one.id.split(":", 5)[5].split("/")[0] for one in seen}
+    eks = ("nodegroup", "addon", "access-entry", "podidentityassociation")
+    assert {f"eks/{kind}" for kind in eks} | {"ec2/security-group-rule", "fsx/association"} <= kinds
+    assert not [one for one in seen if one.doubt and "bivouac:campaign" in one.tags]
 
 
 def test_the_archive_locks_and_moves_what_comes_into_it(camped: Camp, context: Context) -> None:
@@ -219,7 +252,7 @@ def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Camp, 
 def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(camped: Camp, context: Context) -> None:
     eks, scheduler, names = camped.client("eks"), camped.client("scheduler"), camped.names
     group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
-    eks.update_nodegroup_config(**group, scalingConfig={"minSize": 0, "maxSize": 3, "desiredSize": 2})
+    resize(eks, **group, scalingConfig={"minSize": 0, "maxSize": 3, "desiredSize": 2})
     schedule = scheduler.get_schedule(Name=names.schedule)
     soon = datetime.now(UTC) + timedelta(seconds=1)
     kept = ("FlexibleTimeWindow", "Target", "Description", "ScheduleExpressionTimezone")
@@ -229,7 +262,9 @@ def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(c
         **{key: schedule[key] for key in kept},
     )
     until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["desiredSize"] == 0, 30)
-    fired = [json.loads(line) for line in (camped.world.work / "aws" / "schedule-runs.jsonl").read_text().splitlines()]
+    told = camped.world.work / "aws" / "schedule-runs.jsonl"
+    until(told.exists, 10)  # it is written once the call has come back
+    fired = [json.loads(line) for line in told.read_text().splitlines()]
     assert [one["error"] for one in fired] == [None] and names.schedule in fired[0]["schedule"]
 
 
@@ -269,7 +304,10 @@ def test_another_campaign_that_asks_for_less_takes_nothing_away(camped: Camp, co
 def test_teardown_lifts_the_freeze_and_leaves_nothing_but_what_is_the_foundations(
     camped: Camp, context: Context
 ) -> None:
+    camped.ask("tagging", ghosts_s=3600)
     teardown.run(context, abandon=True)
+    shown = {arn.split(":")[2] for arn in camped.ask("tagging")["ghosts"]}
+    assert shown >= {"eks", "ec2", "fsx"}, "the tagging service goes on showing what is gone"
     assert not camped.client("iam").list_attached_role_policies(RoleName=CI)["AttachedPolicies"]
     certify.run(context)
     certificate = context.state().certificate

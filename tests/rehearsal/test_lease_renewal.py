@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from aws_account import until
+from aws_account import signed_in, until
 
-from infra.account import Account
 from infra.lease import Lease
 from infra.lifecycle import opening
 from infra.rehearsal.aws.world import World
@@ -23,11 +22,8 @@ TTL = timedelta(seconds=10)
 @pytest.fixture
 def lease(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
     """A driver's, taken."""
-    key, secret = world.operator_key
-    for name, value in (("ENDPOINT_URL", world.endpoint_url), ("ACCESS_KEY_ID", key), ("SECRET_ACCESS_KEY", secret)):
-        monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setattr(opening, "LEASE_TTL", TTL)
-    account = Account("us-east-1")
+    account = signed_in(monkeypatch, world)
     account.client("s3").create_bucket(Bucket="renewed")
     made = opening.driver_lease(CampaignStore(account.client("s3"), "renewed", "c", "w"), account)
     made.acquire()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
-from collections.abc import Iterator
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
+from acting import policy
 from aws_account import *  # noqa: F403
 from aws_account import Account as Account_
 from aws_account import World
@@ -23,27 +24,18 @@ from infra.account import Account
 from infra.actions import block_purchase
 from infra.actions.catalogue import compare
 from infra.actions.market import block_offerings
+from infra.actions.price_list import described
 from infra.catalogue.reading import read
 from infra.catalogue.writing import header, write
 from infra.commands.block import buy_command
 from infra.commands.offers import offers_command
 from infra.errors import TemporaryError, UserError
+from infra.lifecycle.opening import FOUNDATION, ensure_bucket
+from infra.names import buckets
+from infra.store import CampaignStore
 from tests.example import example_spec
 
 FILE = Path(catalogue.__file__).with_name("instance_types.yaml")
-
-
-@pytest.fixture(scope="module")
-def here(world: World) -> Iterator[Account]:
-    key, secret = world.operator_key
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (
-            ("AWS_ENDPOINT_URL", world.endpoint_url),
-            ("AWS_ACCESS_KEY_ID", key),
-            ("AWS_SECRET_ACCESS_KEY", secret),
-        ):
-            patch.setenv(name, value)
-        yield Account("us-east-1")
 
 
 def site(world: World, route: str, **asked: Any) -> dict[str, Any]:
@@ -77,10 +69,28 @@ def test_a_refresh_takes_a_new_price_a_lost_one_and_a_found_one(world: World, he
     )
     text = write(header(FILE.read_text()), seen.content)
     again = yaml.safe_load(text)
-    assert again["price"]["as_of"] == date(2026, 11, 21)
+    assert (again["price"]["as_of"], again["price"]["region"]) == (date(2026, 11, 21), here.region)
     origins = {name: again[name] for name in ("hardware", "price", "performance")}
     items = [catalogue.InstanceType.model_validate({"name": n, **origins, **row}) for n, row in again["types"].items()]
     assert next(item for item in items if item.name == "p5.48xlarge").price_usd_per_hour == Decimal("31.5")
+
+
+def test_a_type_that_a_region_has_not_got_keeps_its_figures(
+    world: World, here: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(account: Account, names: list[str]) -> dict[str, dict[str, Any]]:
+        return {name: row for name, row in described(account, names).items() if name != "p5.48xlarge"}
+
+    monkeypatch.setattr("infra.actions.catalogue.described", elsewhere)
+    before = site(world, "market")["on_demand"]
+    site(world, "market", on_demand={"p5.48xlarge": None})
+    try:
+        seen = compare(here, date(2026, 11, 21), lambda text: None)
+    finally:
+        site(world, "market", on_demand={"p5.48xlarge": before["p5.48xlarge"]})
+    assert seen.not_offered == ("p5.48xlarge",)
+    assert seen.content["types"]["p5.48xlarge"]["price_usd_per_hour"] == "55.04"
+    assert "p5.48xlarge" not in {one.instance_type for one in seen.differences}
 
 
 def test_the_file_is_as_a_refresh_would_write_it() -> None:
@@ -202,6 +212,69 @@ def test_nothing_is_bought_while_it_cannot_be_told_whether_it_was(command: Any, 
         patch.setattr(block_purchase, "SETTLED", timedelta(0))
         assert command(buy_command, changes, offering, True, True)[0] == 0
     assert len(purchases(world)) == before + 1
+
+
+@pytest.fixture
+def buyer(world: World, here: Account, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Counters of campaigns, with the written rights of a block's buyer and no others."""
+    key = make_user(world, f"buyer-{next(_BUYERS)}", *policy("block-buyer-role")["Statement"])  # noqa: F405
+    own = signed_in(monkeypatch, world, key)  # noqa: F405
+    bucket = buckets(world.account, world.region).state
+
+    def counter(campaign: str) -> block_purchase.Counter:
+        store = CampaignStore(own.client("s3"), bucket, FOUNDATION, "buyer", folder=FOUNDATION)
+        return block_purchase.Counter(own, store, campaign, lambda: None)
+
+    return counter
+
+
+_BUYERS = itertools.count()
+
+
+def offerings(here: Account) -> list[block_purchase.Offering]:
+    found = block_offerings(here, example_spec(**BLOCK), timedelta(hours=1))
+    return [block_purchase.offering_of(one) for one in found]
+
+
+def test_a_buyer_whom_ec2_refuses_is_told_so_and_may_buy_another_at_once(
+    world: World, here: Account, buyer: Any
+) -> None:
+    ensure_bucket(here, buckets(world.account, world.region).state, world.account)
+    gone, other, *_ = offerings(here)
+    before = len(purchases(world))
+    site(world, "blocks", sold_out=True)
+    try:
+        buyer("faster").buy(gone, "somebody", print)
+        counter = buyer("slower")
+        with pytest.raises(UserError, match="EC2 refuses the purchase") as refused:
+            counter.buy(gone, "me", print)
+        assert "InvalidCapacityBlockOfferingId.NotFound" in str(refused.value)
+        assert counter.standing(print) is None, "what was refused stands for nothing"
+        bought = counter.buy(other, "me", print)
+        assert counter.standing(print) == bought and bought.reservation_id and len(purchases(world)) == before + 2
+        again = counter.buy(offerings(here)[0], "me", print)
+        assert again.refused is None, "what is on sale again may be bought"
+    finally:
+        site(world, "blocks", sold_out=False)
+
+
+def test_what_ec2_says_is_not_hidden_by_a_record_that_cannot_be_written(
+    world: World, here: Account, buyer: Any
+) -> None:
+    ensure_bucket(here, buckets(world.account, world.region).state, world.account)
+    gone = offerings(here)[0].model_copy(update={"id": "cbr-gone"})
+    unwritten = {"service": "s3", "action": "PutObject", "path": "*/blocks/unrecorded/*", "skip": 1, "times": None,
+                 "code": "AccessDenied", "status": 403}  # fmt: skip
+    (rule,) = site(world, "faults", add=[unwritten])["added"]
+    counter = buyer("unrecorded")
+    try:
+        with pytest.raises(UserError, match="EC2 refuses the purchase") as refused:
+            counter.buy(gone, "me", print)
+    finally:
+        site(world, "faults", clear=[rule])
+    assert "InvalidCapacityBlockOfferingId.NotFound" in str(refused.value) and "AccessDenied" in str(refused.value)
+    with pytest.raises(TemporaryError, match="cannot be told yet"):
+        counter.standing(print)
 
 
 def test_a_block_that_does_not_cover_the_campaign_or_its_budget_is_not_bought(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.components.lustre import client_script
 from infra.rehearsal.nodelet.boot import NotJoining, Taint, read_node_config
 from infra.rehearsal.nodelet.environment import ConfigError, environment
 from infra.rehearsal.nodelet.hosts import hosts_lines
@@ -77,6 +78,12 @@ spec:
     assert (found.cluster, found.endpoint) == ("camp", "https://10.77.0.10:6443")
     assert found.labels == {"a": "1", "b/c": "2"} and found.max_pods == 20 and found.local_disk
     assert found.taints == (Taint("nvidia.com/gpu", "present", "NoSchedule"), Taint("x", "", "NoExecute"))
+
+
+def test_lustre_is_mounted_where_the_user_data_brings_its_client() -> None:
+    for script, brought in ((client_script(), True), ("#!/bin/sh\necho lustre-client\n", False)):
+        user = mime(node_config()).replace("--cut--", f"--cut\nContent-Type: text/x-shellscript\n\n{script}\n--cut--")
+        assert read_node_config(user).lustre_client is brought
 
 
 def test_a_refused_node_config_names_every_finding_at_once() -> None:

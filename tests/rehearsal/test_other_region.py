@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from aws_account import World
+from aws_account import World, signed_in
 from typer.testing import CliRunner
 
 from infra.cli import app
@@ -19,10 +19,7 @@ def test_the_region_that_is_given_is_the_one_looked_in_and_an_unknown_name_is_to
 ) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    key, secret = world.operator_key
-    monkeypatch.setenv("AWS_ENDPOINT_URL", world.endpoint_url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    signed_in(monkeypatch, world)
     given = [*command[:2], "--region", "eu-west-1", *command[2:]] if how == "--region" else command
     if how != "--region":
         monkeypatch.setenv(how, "eu-west-1")

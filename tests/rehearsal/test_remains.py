@@ -9,9 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_account import Account, code_of, launch, make_user, pitch_lustre, state_of, until
+from aws_account import Account, code_of, launch, make_user, pitch_lustre, signed_in, state_of, until
 
-from infra.account import Account as Ours
 from infra.lifecycle.remains import Remain, holding, remains
 from infra.names import CAMPAIGN_TAG, Names
 from infra.rehearsal.aws.world import World
@@ -40,10 +39,7 @@ def vpc(aws: Account) -> SimpleNamespace:
 @pytest.fixture
 def seen(world: World, vpc: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Any:
     def look(key: tuple[str, str] = world.operator_key) -> tuple[Remain, ...]:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", world.endpoint_url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key[0])
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key[1])
-        return remains(Ours(world.region), NAMES)
+        return remains(signed_in(monkeypatch, world, key), NAMES)
 
     return look
 

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 from aws_account import *  # noqa: F403
-from aws_account import World, until
+from aws_account import World, signed_in, until
 from rich.console import Console
 
 from infra.account import Account
@@ -107,12 +107,8 @@ class Bakery:
 
 @pytest.fixture(scope="module")
 def bakery(world: World) -> Iterator[Bakery]:
-    key, secret = world.operator_key
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (
-            ("AWS_ENDPOINT_URL", world.endpoint_url), ("AWS_ACCESS_KEY_ID", key), ("AWS_SECRET_ACCESS_KEY", secret),
-        ):  # fmt: skip
-            patch.setenv(name, value)
+        signed_in(patch, world)
         yield Bakery(world)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from aws_fakes import FakeMachine, Site, fake_site, until
+from aws_fakes import FakeMachine, Site, fake_site, pitch_gang, until
+from botocore.exceptions import ClientError
 from campaign_world import node_of
 from fake_kubernetes import FakeKubernetes
 from lightkube import Client, KubeConfig
@@ -24,7 +26,9 @@ from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.actions.nodes import GpuNodes
 from infra.events import Kind
 from infra.names import NAMESPACE, Names
+from infra.steward import returns as returns_module
 from infra.steward.reconcile import reconcile
+from infra.steward.returns import Returns
 from infra.store import CampaignStore
 
 numbers = itertools.count(1)
@@ -49,8 +53,10 @@ class Gang:
     def instances(self) -> set[str]:
         return {str(one.settings["instance_id"]) for one in self.machines()}
 
-    def take_over(self, committed: int = 20) -> None:
-        reconcile(self.client, self.store, self.nodes, self.campaign, committed)
+    def take_over(self, committed: int = 20) -> Returns:
+        returns = Returns(self.nodes.replace)
+        reconcile(self.client, self.store, self.nodes, returns, self.campaign, committed)
+        return returns
 
     def jobset(self, attempt: int) -> str:
         name, labels = f"{self.campaign}-a{attempt}", {CAMPAIGN_LABEL: self.campaign, ATTEMPT_LABEL: str(attempt)}
@@ -67,7 +73,7 @@ class Gang:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with fake_site(tmp_path_factory.mktemp("killed")) as made:
         made.client("s3").create_bucket(Bucket="state")
-        _pitch(made, NAMES)
+        pitch_gang(made, NAMES)
         yield made
 
 
@@ -85,44 +91,6 @@ def gang(site: Site) -> Iterator[Gang]:
         yield made
     finally:
         api.stop()
-
-
-def _pitch(site: Site, names: Names) -> None:
-    ec2, eks, iam = site.client("ec2"), site.client("eks"), site.client("iam")
-    vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
-    subnets = [
-        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.42.{i}.0/24", AvailabilityZone=zone)["Subnet"]["SubnetId"]
-        for i, zone in enumerate(("us-east-1a", "us-east-1b"))
-    ]
-    roles = {}
-    for name, service, policy in (
-        ("cluster", "eks", "AmazonEKSClusterPolicy"),
-        ("node", "ec2", "AmazonEKSWorkerNodePolicy"),
-    ):
-        statement = {
-            "Effect": "Allow",
-            "Principal": {"Service": f"{service}.amazonaws.com"},
-            "Action": ["sts:AssumeRole", "sts:TagSession"],
-        }
-        trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-        made = iam.create_role(RoleName=f"{names.campaign}-{name}", AssumeRolePolicyDocument=trust)["Role"]
-        iam.attach_role_policy(RoleName=made["RoleName"], PolicyArn=f"arn:aws:iam::aws:policy/{policy}")
-        roles[name] = made["Arn"]
-    eks.create_cluster(
-        name=names.cluster,
-        version="1.36",
-        roleArn=roles["cluster"],
-        resourcesVpcConfig={"subnetIds": subnets},
-        accessConfig={"authenticationMode": "API"},
-    )
-    eks.get_waiter("cluster_active").wait(name=names.cluster, WaiterConfig={"Delay": 0, "MaxAttempts": 200})
-    eks.create_nodegroup(
-        clusterName=names.cluster,
-        nodegroupName=names.gpu_group,
-        nodeRole=roles["node"],
-        subnets=subnets[:1],
-        scalingConfig={"minSize": 0, "maxSize": 4, "desiredSize": 2},
-    )
 
 
 def test_a_node_recorded_as_quarantined_is_given_back_and_replaced(gang: Gang) -> None:
@@ -181,3 +149,57 @@ def test_what_is_whole_is_left_alone(gang: Gang) -> None:
     gang.take_over()
     assert gang.instances() == before and gang.kinds() == events
     assert attempts.jobsets(gang.client, gang.campaign) == {1: name}
+
+
+@pytest.fixture
+def refusing(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Has AWS refuse the next calls of an action, each once: what botocore repeats by itself is not in question."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    faults = f"{site.world.endpoint_url}/_site/faults"
+
+    def refuse(action: str, code: str, message: str, times: int) -> None:
+        rule = {"action": action, "code": code, "message": message, "status": 400, "times": times}
+        urllib.request.urlopen(faults, data=json.dumps({"add": [rule]}).encode()).close()
+
+    yield refuse
+    urllib.request.urlopen(faults, data=b'{"clear": true}').close()
+
+
+@pytest.mark.parametrize(
+    "code", ["Throttling", "ResourceContention", "ScalingActivityInProgress", "AccessDenied", "ExpiredToken"]
+)
+def test_a_node_that_aws_does_not_take_back_is_told_and_given_back_as_soon_as_it_does(
+    gang: Gang, refusing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """The operation's own name holds "Terminate": every refusal was taken for an instance on its way out."""
+    monkeypatch.setattr(returns_module, "AGAIN_S", 0.0)
+    refusing("TerminateInstanceInAutoScalingGroup", code, "not now", 2)
+    bad = gang.nodes.facts()[0]
+    gang.store.append(Kind.NODE_QUARANTINED, node=bad.name, instance=bad.instance, reason="died")
+    returns = gang.take_over()
+    (told,) = returns.refused()
+    assert bad.instance in told and code in told and bad.instance in gang.instances()
+    returns.again()
+    assert returns.refused() and bad.instance in gang.instances(), "refused once more"
+    returns.again()
+    assert not returns.refused()
+    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2, 10)
+
+
+@pytest.mark.parametrize(
+    ("message", "gone"),
+    [
+        ("Instance Id not found - No managed instance found for instance ID: i-1", True),
+        ("Instance i-1 is already in Terminating state", True),
+        ("Currently, desiredSize equals minSize (1). Terminating instance without replacement will violate", False),
+    ],
+)
+def test_only_an_instance_that_its_group_no_longer_holds_is_as_good_as_given_back(
+    gang: Gang, refusing: Callable[..., None], message: str, gone: bool
+) -> None:
+    refusing("TerminateInstanceInAutoScalingGroup", "ValidationError", message, 1)
+    if gone:
+        assert gang.nodes.replace("i-1") is False
+    else:
+        with pytest.raises(ClientError, match="violate"):
+            gang.nodes.replace("i-1")

@@ -10,7 +10,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from infra.errors import PermanentError, UserError
+from infra.rehearsal import doctor
 from infra.rehearsal.doctor import Finding, diagnose
 from infra.rehearsal.paths import cache_root
 from infra.rehearsal.toolchain.ensure import ensure, select
@@ -32,6 +33,7 @@ from infra.rehearsal.toolchain.table import (
     TOOLS,
     Tool,
 )
+from tests.waiting import until as eventually
 
 ROOT = Path(__file__).parents[2]
 BASE_PYTHON = Path(sys.base_prefix) / "bin" / "python3"
@@ -264,13 +266,6 @@ def test_two_runs_make_a_tool_once_and_an_interrupted_one_leaves_nothing(mirror:
     assert not leftovers(tools)
 
 
-def eventually(probe: Callable[[], bool], within_s: float = 10) -> None:
-    deadline = time.monotonic() + within_s
-    while not probe():
-        assert time.monotonic() < deadline, f"not seen within {within_s} s"
-        time.sleep(0.05)
-
-
 def test_etcd_is_built_from_its_pinned_module_where_go_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ETCD_RELEASES.variable, "")
     go = shutil.which("go")
@@ -317,8 +312,38 @@ def test_the_doctor_finds_go_where_a_build_would_take_it_from(
     assert (found.ok, found.seen) == (True, "go1.26.8")
 
 
-def test_a_clone_in_a_folder_whose_name_breaks_its_tools_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for prefix, ok in (('/home/ann/bivouac é "x"', True), ("/home/ann/$5/bivouac", False), ("/a:b", False)):
-        monkeypatch.setattr(sys, "prefix", prefix)
-        found = {finding.subject: finding for finding in diagnose()}["clone's path"]
-        assert found.ok is ok and found.seen == prefix and bool(found.cure) is not ok
+@pytest.mark.parametrize(
+    ("clone", "packages", "bad"),
+    [
+        ('/home/ann/bivouac é "x"', '/home/ann/bivouac é "x"/.venv', set()),
+        ("/home/ann/$5/bivouac", "/home/ann/$5/bivouac/.venv", {"clone's path"}),
+        ("/a:b", "/opt/venv", {"clone's path"}),
+        ("/home/ann/bivouac", "/opt/$5/venv", {"packages' path"}),
+    ],
+)
+def test_a_folder_whose_name_breaks_the_tools_is_refused_and_shown_as_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, clone: str, packages: str, bad: set[str]
+) -> None:
+    monkeypatch.setattr(doctor, "CLONE", Path(clone))
+    monkeypatch.setattr(sys, "prefix", packages)
+    found = {finding.subject: finding for finding in diagnose() if finding.subject.endswith(" path")}
+    assert {subject for subject, finding in found.items() if not finding.ok} == bad
+    assert all(bool(finding.cure) is not finding.ok for finding in found.values())
+    assert found["clone's path"].seen == clone
+    apart = {finding.seen for subject, finding in found.items() if subject != "clone's path"}
+    assert apart == (set() if packages.startswith(f"{clone}/") else {packages})
+
+
+def test_the_file_system_of_the_packages_is_looked_at_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """/proc stands for a file system of its own without room."""
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path / "not-yet/there"))
+    monkeypatch.setattr(sys, "prefix", "/proc/self/none")
+    apart = {finding.subject: finding for finding in diagnose() if finding.subject.startswith("disk")}
+    assert str(tmp_path) in apart["disk"].seen and "/proc/self/none" not in apart["disk"].seen
+    assert apart["disk of packages"].seen == "0 GiB free for /proc/self/none" and apart["disk of packages"].ok
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0.1")
+    lacking = {finding.subject: finding for finding in diagnose()}["disk of packages"]
+    assert not lacking.ok and lacking.cure.startswith("6.5 are needed")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    (one,) = [finding for finding in diagnose() if finding.subject.startswith("disk")]
+    assert str(tmp_path / "venv") in one.seen and str(tmp_path / "not-yet/there") in one.seen

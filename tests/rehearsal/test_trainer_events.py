@@ -11,12 +11,12 @@ from typing import Any
 import httpx2
 import pytest
 from aws_account import Account, until
-from lightkube import Client, KubeConfig
-from lightkube.config.models import Cluster, User
+from fake_kubelet import START_NS, Kubelet, PodLog
 from test_aws_faults import ONCE, ask
 
+from infra import logbook
+from infra.actions.pod_logs import PodLogs
 from infra.events import Kind
-from infra.names import NAMESPACE
 from infra.rehearsal.aws.world import World
 from infra.steward import logs
 from infra.steward.hearing import Hearing
@@ -32,27 +32,14 @@ CUT = 2
 """So many lines come over the first connection, which then breaks."""
 
 
-class Kubelet(httpx2.BaseTransport):
-    """A pod's log behind an API server: whole from its beginning on each connection, as Kubernetes gives it."""
+def printing(cut: int | None = None) -> Kubelet:
+    """A pod that has printed all and ends; its log's first connection breaks after `cut` lines."""
+    log = PodLog([(START_NS + number, line) for number, line in enumerate(LINES)])
 
-    def __init__(self, cut: int | None = None) -> None:
-        self.cut = cut
-        self.connections = 0
-        self.phase = "Running"
+    def end(number: int, log: PodLog) -> None:
+        log.phase = "Running" if cut is not None and number == 1 else "Succeeded"
 
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        if not request.url.path.endswith("/log"):
-            document = {"metadata": {"name": POD}, "spec": {"containers": []}, "status": {"phase": self.phase}}
-            return httpx2.Response(200, json=document)
-        self.connections += 1
-        return httpx2.Response(200, content=self._written(self.connections))
-
-    def _written(self, connection: int) -> Iterator[bytes]:
-        if connection == 1 and self.cut is not None:
-            yield "".join(LINES[: self.cut]).encode()
-            raise httpx2.ReadError("the node's endpoint is gone")
-        self.phase = "Succeeded"
-        yield "".join(LINES).encode()
+    return Kubelet({POD: log}, lambda number, log: cut if number == 1 else None, end)
 
 
 @pytest.fixture
@@ -68,8 +55,8 @@ def store(aws: Account, world: World) -> Iterator[CampaignStore]:
 
 @contextmanager
 def shipping(kubelet: Kubelet, store: CampaignStore, listener: Listener) -> Iterator[LogShipper]:
-    config = KubeConfig.from_one(cluster=Cluster(server="http://kubernetes"), user=User(), context_name="c")
-    shipper = LogShipper(Client(config=config, namespace=NAMESPACE, transport=kubelet), store, listener)
+    http = httpx2.Client(base_url="http://kubernetes", transport=kubelet)
+    shipper = LogShipper(PodLogs(http), store, listener)
     shipper.follow(POD)
     try:
         yield shipper
@@ -83,7 +70,7 @@ def recorded(store: CampaignStore) -> list[dict[str, Any]]:
 
 
 def text(store: CampaignStore) -> str:
-    return (store.get(f"{store.prefix}/logs/{POD}.log") or b"").decode()
+    return b"".join(store.get(key) or b"" for key in logbook.pieces(store, POD)).decode()
 
 
 class Once:
@@ -108,7 +95,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_event_whose_listener_failed_once_arrives_once_and_its_text_is_not_doubled(
     store: CampaignStore, caplog: pytest.LogCaptureFixture, cut: int | None
 ) -> None:
-    listener, kubelet = Once(1, lambda: KeyError("a fault of ours")), Kubelet(cut)
+    listener, kubelet = Once(1, lambda: KeyError("a fault of ours")), printing(cut)
     with caplog.at_level(logging.INFO, "steward"), shipping(kubelet, store, listener) as shipper:
         shipper.wait_for([POD], 10)
         until(lambda: listener.heard)
@@ -123,7 +110,7 @@ def test_a_fault_that_stays_is_said_with_the_event_and_holds_up_neither_text_nor
     store: CampaignStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = Once(10**9, lambda: KeyError("a fault of ours"))
-    with shipping(Kubelet(), store, listener) as shipper:
+    with shipping(printing(), store, listener) as shipper:
         shipper.wait_for([POD], 10)
     assert text(store) == "".join(LINES)
     assert SHARD in caplog.records[-1].getMessage(), "what never reached the record is in the log"
@@ -139,7 +126,7 @@ def test_a_refusal_of_a_shard_reaches_the_record_once_though_s3_failed_at_it(
 ) -> None:
     what = {"service": "s3", "action": "PutObject", "path": "/state/campaigns/c/events/*"}
     ask(world, add=[{**what, "effect": effect, "code": "SlowDown", "status": 503}])
-    with shipping(Kubelet(CUT), store, Hearing(store).take) as shipper:
+    with shipping(printing(CUT), store, Hearing(store).take) as shipper:
         shipper.wait_for([POD], 10)
         until(lambda: hit(world) and recorded(store))
     assert recorded(store) == [RECORDED]
@@ -149,7 +136,7 @@ def test_a_refusal_of_a_shard_reaches_the_record_once_though_s3_failed_at_it(
 def test_a_steward_that_reads_a_log_again_records_nothing_twice(store: CampaignStore) -> None:
     for writer in ("steward", "its-successor"):
         own = CampaignStore(store.s3, "state", "c", writer)
-        with shipping(Kubelet(), own, Hearing(own).take) as shipper:
+        with shipping(printing(), own, Hearing(own).take) as shipper:
             shipper.wait_for([POD], 10)
     assert recorded(store) == [RECORDED]
 
@@ -159,6 +146,6 @@ def test_logs_that_s3_refuses_are_said_and_shipped_whole_later(
 ) -> None:
     what = {"service": "s3", "action": "PutObject", "path": "/state/campaigns/c/logs/*"}
     ask(world, add=[{**what, "code": "SlowDown", "status": 503}])
-    with shipping(Kubelet(), store, Hearing(store).take):
+    with shipping(printing(), store, Hearing(store).take):
         until(lambda: text(store) == "".join(LINES))
     assert "SlowDown" in caplog.text

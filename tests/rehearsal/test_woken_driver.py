@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from aws_account import signed_in
 
 from infra.account import Account
 from infra.errors import LeaseLost
@@ -17,11 +18,8 @@ from infra.rehearsal.aws.world import World
 @pytest.fixture
 def account(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     """The driver's own account, its bucket made while it still drove."""
-    key, secret = world.operator_key
-    for name, value in (("ENDPOINT_URL", world.endpoint_url), ("ACCESS_KEY_ID", key), ("SECRET_ACCESS_KEY", secret)):
-        monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_SDK_UA_APP_ID", "sleeper")
-    made = Account("us-east-1")
+    made = signed_in(monkeypatch, world)
     made.client("s3").create_bucket(Bucket="woken")
     yield made
     made.guard = None

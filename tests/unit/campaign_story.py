@@ -107,6 +107,7 @@ def whole(loss_again: Callable[[int], float] = curve) -> Story:
     story.event(160.2, Kind.TRAINING_FINISHED, "steward", outcome="done", why="done", committed_step=110)
     story.event(160.9, Kind.STAGE_FINISHED, stage=Stage.SUPERVISE, seconds=79.3, outputs={"outcome": "done"})
     story.event(161, Kind.STAGE_STARTED, stage=Stage.ARCHIVE)
+    story.event(163, Kind.ARCHIVE_BEGUN, "steward", group="bivouac-rehearsal-gpu", nodes=1, of=2, released=1)
     archived = {
         "manifest": "s3://bivouac-archive-123456789012-us-east-1/campaigns/rehearsal/archive-manifest.json",
         "step": 110,
@@ -147,7 +148,8 @@ def held() -> Story:
 def abandoned() -> Story:
     """Given up on purpose after the hold: no archive, torn down, certified."""
     story = held()
-    story.stage(Stage.TEARDOWN, 120, 130, resources=84, abandoned=True)
+    story.event(120, Kind.ABANDONED)
+    story.stage(Stage.TEARDOWN, 120, 130, resources=84)
     story.event(130.1, Kind.STAGE_STARTED, stage=Stage.CERTIFY)
     story.event(131, Kind.CERTIFIED, clean=True, found=[], could_not_look=[], looks=26, kept=[])
     story.event(131.1, Kind.STAGE_FINISHED, stage=Stage.CERTIFY, seconds=1, outputs={})

@@ -63,6 +63,17 @@ def no_base(facts: Facts) -> Facts:
     return facts.model_copy(update={"base": refused})
 
 
+def sold(**types: str) -> Callable[[Facts], Facts]:
+    """Type, with _ for its dot -> zones that sell it."""
+    found = {name.replace("_", "."): tuple(zones.split()) for name, zones in types.items()}
+    return lambda facts: facts.model_copy(update={"sold": found})
+
+
+def no_place(facts: Facts) -> Facts:
+    refused = Refused(what="the reservation will never be active", seen="cr-1 is cancelled", cure="make another one")
+    return facts.model_copy(update={"reservation": refused})
+
+
 def undated(facts: Facts) -> Facts:
     """EKS has not told until when it supports its newest version."""
     support = facts.kubernetes

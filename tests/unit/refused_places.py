@@ -18,7 +18,9 @@ from tests.unit.refused import (
     W,
     account,
     no_base,
+    no_place,
     quota,
+    sold,
     undated,
     zones,
 )
@@ -100,6 +102,23 @@ PLACES = (
         cure="cr-",
     ),
     Row("what-is-bought-is-sold", E, "nodes.block_end", {"nodes.block_end": "2026-09-01T11:30:00Z"}, cure="remove"),
+    Row("the-zone-sells-the-types", E, "nodes.instance_type", facts=sold(p5_4xlarge="us-east-1c"), cure="us-east-1c"),
+    Row("the-zone-sells-the-types", E, "nodes.system_instance_type", facts=sold(m7i_large=""), cure="another type"),
+    Row(
+        "the-reservation-holds-the-nodes",
+        E,
+        "nodes.reservation_id",
+        {"nodes.capacity": "reservation", "nodes.reservation_id": "cr-0123456789abcdef0"},
+        no_place,
+        cure="make another",
+    ),
+    Row(
+        "the-reservation-holds-the-nodes",
+        W,
+        "nodes.reservation_id",
+        {"nodes.capacity": "reservation", "nodes.reservation_id": "open"},
+        no_place,
+    ),
     Row(
         "block-leaves-room-for-the-plan",
         E,
@@ -171,6 +190,21 @@ PLACES = (
         "storage.shared.efa",
         {**PERSISTENT_EFA, "nodes.instance_type": "trn2.48xlarge", "storage.shared.capacity_gib": 9600},
         cure="efa: false",
+    ),
+    *(
+        Row(
+            "lustre-efa-is-possible",
+            E,
+            "storage.shared.efa",
+            {
+                **PERSISTENT_EFA,
+                "nodes.instance_type": name,
+                "storage.shared.capacity_gib": 9600,
+                "money.budget_usd": 9000,
+            },
+            cure="TCP be used",
+        )
+        for name in ("p4d.24xlarge", "p4de.24xlarge", "g5.48xlarge")
     ),
     Row(
         "lustre-efa-is-possible",

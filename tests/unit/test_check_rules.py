@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import pytest
 
-from infra.checks import RULES, rule_name
+from infra.catalogue import instance_types
+from infra.checks import RULES, failed, rule_name
+from infra.facts import Facts
 from infra.spec import MAX_NAME
 from tests.unit.refused import (
     DRIVER,
@@ -67,6 +70,45 @@ def test_a_sound_spec_has_no_finding(changes: dict[str, Any], findings: Any) -> 
 
 def test_every_rule_has_a_case_that_it_refuses() -> None:
     assert {row.rule for row in REFUSED} | {"lustre-efa-is-possible"} == {rule_name(rule) for rule in RULES}
+
+
+HOURLY: tuple[dict[str, Any], ...] = (
+    {"nodes.capacity": "on-demand"},
+    {"nodes.capacity": "spot"},
+    {"nodes.capacity": "reservation", "nodes.reservation_id": "cr-0123456789abcdef0"},
+)
+UNPRICED = [item for item in instance_types() if item.price_usd_per_hour is None]
+
+
+@pytest.mark.parametrize("how", HOURLY, ids=lambda how: how["nodes.capacity"])
+@pytest.mark.parametrize("item", UNPRICED, ids=lambda item: item.name)
+def test_a_type_without_a_price_runs_only_with_one_of_the_specs_own(item: Any, how: Any, findings: Any) -> None:
+    chosen = {**how, "nodes.instance_type": item.name, "training.global_batch": 64, "money.budget_usd": 5000}
+
+    def of_price(**more: Any) -> list[Any]:
+        return [one for one in findings(chosen | more) if one.rule == "everything-has-a-price"]
+
+    (refused,) = of_price()
+    assert failed((refused,)) and "nodes.usd_per_hour" in refused.cure and item.name in refused.seen
+    assert not of_price(**{"nodes.usd_per_hour": "40"})
+
+
+def test_old_prices_name_the_way_to_new_ones_of_just_what_is_old(findings: Any) -> None:
+    def cure(gpus: date, rest: date) -> str | None:
+        def dated(facts: Facts) -> Facts:
+            offers = tuple(offer.model_copy(update={"as_of": gpus}) for offer in facts.offers)
+            prices = facts.prices.model_copy(update={"as_of": rest})
+            return facts.model_copy(update={"offers": offers, "prices": prices})
+
+        found = [one for one in findings(facts=dated, today=date(2026, 12, 1)) if one.rule == "prices-are-fresh"]
+        return found[0].cure if found else None
+
+    old, fresh = date(2026, 7, 1), date(2026, 11, 1)
+    refresh, by_hand = "`bivouac catalogue refresh --write`", "infra/catalogue/prices.yaml"
+    assert cure(fresh, fresh) is None
+    for gpus, rest in ((old, fresh), (fresh, old), (old, old)):
+        told = cure(gpus, rest) or ""
+        assert (refresh in told, by_hand in told) == (gpus is old, rest is old)
 
 
 def test_every_rule_says_what_it_wants() -> None:

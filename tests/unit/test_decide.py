@@ -70,8 +70,8 @@ def seen(**changes: object) -> Observation:
     return Observation.model_validate(base | changes)
 
 
-def ended(number: int, failure: Failure, before: int = -1, after: int = -1) -> Attempt:
-    return Attempt(number=number, failure=failure, committed_at_launch=before, committed_at_end=after)
+def ended(number: int, failure: Failure, before: int = -1, after: int = -1, at: datetime = NOW) -> Attempt:
+    return Attempt(number=number, failure=failure, ended_at=at, committed_at_launch=before, committed_at_end=after)
 
 
 def test_a_training_gang_is_left_alone() -> None:
@@ -158,6 +158,36 @@ def test_attempts_without_a_newer_checkpoint_end_the_campaign() -> None:
     history = History(attempts=tuple(ended(n, Failure.PROCESS, 10, 10) for n in (1, 2, 3)))
     action = decide(seen(in_flight=False, pods=(), attempt=3), POLICY, history)
     assert isinstance(action, Finish) and action.outcome == "stopped" and "no newer checkpoint" in action.why
+
+
+def losses(failure: Failure, apart: timedelta, count: int) -> History:
+    """As many attempts that ended so, the last just now; each committed a newer checkpoint."""
+    return History(
+        attempts=tuple(ended(n, failure, 10 * n, 10 * n + 10, NOW - apart * (count - n)) for n in range(1, count + 1))
+    )
+
+
+@pytest.mark.parametrize("failure", [Failure.NODE, Failure.PROCESS])
+def test_twenty_losses_over_weeks_each_with_progress_end_no_campaign(failure: Failure) -> None:
+    for count in range(1, 21):
+        history = losses(failure, timedelta(hours=24), count)
+        assert isinstance(decide(seen(in_flight=False, pods=(), attempt=count), POLICY, history), Launch)
+
+
+@pytest.mark.parametrize(
+    ("failure", "allowed", "says"),
+    [
+        (Failure.NODE, POLICY.node_replacements, "4 node losses within 24 hours, 3 allowed"),
+        (Failure.HANG, POLICY.process_restarts, "6 restarts within 24 hours, 5 allowed"),
+    ],
+    ids=["node", "restart"],
+)
+def test_one_loss_more_than_the_limit_within_a_day_ends_the_campaign(failure: Failure, allowed: int, says: str) -> None:
+    day = timedelta(hours=24) / (allowed + 1)
+    enough, more = losses(failure, day, allowed), losses(failure, day, allowed + 1)
+    assert isinstance(decide(seen(in_flight=False, pods=()), POLICY, enough), Launch)
+    action = decide(seen(in_flight=False, pods=()), POLICY, more)
+    assert isinstance(action, Finish) and (action.outcome, action.why) == ("stopped", says)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,10 @@ URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:Network$aws:ec2/subnet:Subn
         ("node group x:x-gpu DELETE_FAILED: InternalFailure: stuck", Cause.SERVER),
         ("timeout while waiting for state to become 'DELETED' (last state: 'DELETING', 45m0s)", Cause.TIMED_OUT),
         ("can't delete Helm Release with unreachable cluster. Reason: dial tcp: no such host", Cause.CLUSTER),
+        ("configured Kubernetes cluster is unreachable: unable to load schema information from the API server: the "
+         "server has asked for the client to provide credentials", Cause.STRANGER),
+        ("configured Kubernetes cluster is unreachable: unable to load Kubernetes client configuration: dial tcp: i/o "
+         "timeout", Cause.CLUSTER),
         ("read tcp 10.0.0.1:3->52.0.0.1:443: read: connection reset by peer", Cause.SERVER),
         ("something that nobody has seen before", Cause.OTHER),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from infra.lifecycle.looks import Evidence, Knowledge, thing
 from infra.lifecycle.sweep import Left, beyond_doubt
-from infra.names import CAMPAIGN_TAG, Names
+from infra.names import CAMPAIGN_TAG, REGION_TAG, Names
 
 NAMES = Names("train")
 VPC, SUBNET, ELSEWHERE = "vpc-0aaaaaaaaaaaaaaa1", "subnet-0aaaaaaaaaaaaaaa1", "vpc-0bbbbbbbbbbbbbbb2"
@@ -155,3 +156,29 @@ def test_a_network_that_only_carries_a_cluster_tag_proves_no_place() -> None:
         "network interface": [thing({"VpcId": ELSEWHERE}, "eni-2")],
     }
     assert not any(Knowledge(NAMES).judge(seen).values())
+
+
+HERE = Knowledge(NAMES, region="us-west-2")
+
+
+@pytest.mark.parametrize("kind", ["role", "instance profile", "policy", "bucket", "budget"])
+@pytest.mark.parametrize(
+    ("region", "evidence"), [("us-west-2", Evidence.TAG), (None, Evidence.UNPLACED), ("us-east-1", None)]
+)
+def test_of_what_all_regions_share_the_campaigns_tag_proves_beside_our_regions_only(
+    kind: str, region: str | None, evidence: Evidence | None
+) -> None:
+    """A campaign of the same name may live in another region, and its roles stand in the same list."""
+    tags = [{"Key": CAMPAIGN_TAG, "Value": "train"}, *([{"Key": REGION_TAG, "Value": region}] if region else [])]
+    one = judged(kind, {"Tags": tags}, "bivouac-train-node", known=HERE)
+    assert (one.evidence if one else None) is evidence
+    assert (one is not None and beyond_doubt(one)) == (evidence is Evidence.TAG)
+    older = replace(HERE, before={kind: frozenset({"bivouac-train-node"})})
+    assert judged(kind, {"Tags": tags}, "bivouac-train-node", known=older) is None, "there before: another's"
+    elsewhere = judged("volume", {"Tags": tags}, "vol-1", known=HERE)
+    assert elsewhere is not None and beyond_doubt(elsewhere), "a volume of another region is not listed here"
+
+
+def test_a_cluster_has_its_name_in_its_region_only() -> None:
+    one = judged("role", {"Tags": OWNED}, "made-from-inside", known=HERE)
+    assert one is not None and one.removable and not beyond_doubt(one), "after a yes"

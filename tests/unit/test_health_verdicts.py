@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.actions.nodes import NodeFacts
-from infra.lifecycle.verdicts import judge, why
+from tests.unit.test_gang_verdicts import probe, report
 from tests.unit.test_health_parsers import sample
 from trainer.contract import GpuExpectation, HealthReport, Probe, Verdict
 from trainer.health import clocks, diagnostic, fabrics, gpus, message
@@ -194,6 +193,23 @@ def test_a_clock_is_judged_by_chronys_bound_and_by_awss_date() -> None:
     assert not late.ok and "2.000" in late.seen and not early.ok and "9.800" in early.seen
 
 
+@given(st.integers(3, 40), st.data())
+def test_clocks_that_are_off_are_the_ones_that_fail_whichever_they_are(nodes: int, data: st.DataObject) -> None:
+    bad = data.draw(
+        st.dictionaries(st.integers(0, nodes - 1), st.sampled_from([-9.0, -0.6, 0.6]), max_size=(nodes - 1) // 2)
+    )
+    jitter = st.floats(-0.01, 0.01)
+    true = [bad.get(node, 0.0) + data.draw(jitter) for node in range(nodes)]
+    seen = [
+        clocks.skew_probe(me, lambda: [*map(str, range(nodes))], [one - true[0] for one in true], 0.1)
+        for me in range(nodes)
+    ]
+    assert {me for me, one in enumerate(seen) if one.verdict is Verdict.FAIL} == set(bad), (
+        "whose clock is the reference"
+    )
+    assert not any(one.verdict is Verdict.BLIND for one in seen)
+
+
 def test_throughput_is_measured_and_held_against_its_floor(tmp_path: Path) -> None:
     seen = measure(tmp_path, 9)
     assert seen.write_mb_s > 0 and seen.read_mb_s > 0 and not list(tmp_path.iterdir())
@@ -239,44 +255,6 @@ def test_the_slow_node_alone_is_unfit_and_its_report_says_with_whom() -> None:
     bad = blame_probe(2, names, located, readings, 5.0)
     assert not bad.ok and bad.seen == "0.400 GB/s with d; 0.500 GB/s and a wrong sum with a"
     assert blame_probe(0, names, located, readings, 5.0).seen == "the slow node is c"
-
-
-def report(node: str, *probes: Probe) -> HealthReport:
-    return HealthReport(node=node, probes=probes)
-
-
-def probe(name: str, ok: bool, seen: str = "x", looked: bool = True) -> Probe:
-    return Probe(name=name, ok=ok, seen=seen, wanted="w", looked=looked)
-
-
-FACTS = [NodeFacts.model_construct(name=name, instance=f"i-{name}") for name in ("a", "b", "c")]
-
-
-def test_a_fabric_failure_that_marks_every_node_replaces_only_the_one_with_a_bad_report_of_its_own() -> None:
-    down = probe("fabric", False, "no route")
-    seen = judge({
-        "a": report("a", probe("ecc", True), down),
-        "b": report("b", probe("ecc", False, "GPU 3 (0000:9b:00.0): 2 uncorrectable"), down),
-        "c": report("c", probe("report", False, "exit code 137 without a report")),
-    }, FACTS)  # fmt: skip
-    assert [verdict["instance"] for verdict in seen.unfit] == ["i-b", "i-c"] and not seen.fabric and not seen.common
-    assert "2 uncorrectable" in why(seen.unfit[0], "p5") and "(profile p5)" in why(seen.unfit[0], "p5")
-
-
-def test_what_all_nodes_fail_alike_is_no_nodes_fault_and_dead_pods_are_not_alike() -> None:
-    same = probe("version nccl", False, "2.27.7")
-    both = judge({"a": report("a", same, probe("ecc", False, "GPU 1")), "b": report("b", same)}, FACTS)
-    assert [one.name for one in both.common] == ["version nccl"]
-    assert [verdict["node"] for verdict in both.unfit] == ["a"], "its own fault is still its own"
-    dead = probe("report", False, "nothing")
-    assert len(judge({"a": report("a", dead), "b": report("b", dead)}, FACTS).unfit) == 2
-    assert len(judge({"a": report("a", same)}, FACTS).unfit) == 1, "one node alone has nobody to be like"
-
-
-def test_what_could_not_be_seen_is_told_once_and_replaces_nobody() -> None:
-    blind = probe("xid", False, "not permitted", looked=False)
-    seen = judge({"a": report("a", blind), "b": report("b", blind)}, FACTS)
-    assert not seen.unfit and [one.name for one in seen.blind] == ["xid"]
 
 
 def test_a_report_always_fits_into_a_termination_message_and_keeps_what_failed() -> None:

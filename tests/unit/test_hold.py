@@ -50,7 +50,9 @@ BASE = Path(__file__).with_name("base.yaml")
 
 
 def after(failure: Failure) -> History:
-    return History(attempts=(Attempt(number=1, failure=failure, committed_at_launch=-1, committed_at_end=20),))
+    return History(
+        attempts=(Attempt(number=1, failure=failure, ended_at=NOW, committed_at_launch=-1, committed_at_end=20),)
+    )
 
 
 def seen(**changes: object) -> Observation:

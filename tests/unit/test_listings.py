@@ -47,6 +47,8 @@ RESULTS = {
 class Answers:
     """AWS, as far as a listing asks it: an operation answers what it is told to, or refuses with a code."""
 
+    region = "us-east-1"
+
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
 
@@ -123,3 +125,18 @@ def test_a_locked_bucket_of_the_foundations_names_does_not_hide_another_ones_upl
     assert next(rows).id == "bivouac-c/campaigns/train/x#u"
     with pytest.raises(ClientError, match="AccessDenied"):  # what it holds is unknown, whenever it was made
         next(rows)
+
+
+def test_uploads_into_another_regions_buckets_are_not_looked_at() -> None:
+    """A campaign of the same name may be archiving there; its own region's certificate looks."""
+    asked: list[str] = []
+
+    def uploads(told: dict[str, str]) -> Any:
+        asked.append(told["Bucket"])
+        return {"Uploads": [{"Key": "campaigns/train/x", "UploadId": "u"}]}
+
+    names = [f"bivouac-archive-123456789012-{region}" for region in ("us-east-1", "us-west-2")]
+    account = Answers(list_buckets={"Buckets": [{"Name": name} for name in names]}, list_multipart_uploads=uploads)
+    account.region = "us-west-2"
+    assert [one.id for one in listed("incomplete upload", account)] == [f"{names[1]}/campaigns/train/x#u"]
+    assert asked == names[1:]

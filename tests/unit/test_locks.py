@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +24,7 @@ from rich.console import Console
 from infra.errors import LeaseLost, PermanentError
 from infra.identity import Holder
 from infra.lease import Lease
+from infra.lifecycle import command as command_module
 from infra.lifecycle import leash, locks
 from infra.lifecycle.command import LeashedCommand
 from infra.names import PROJECT
@@ -31,15 +32,16 @@ from infra.progress import Progress
 from infra.rehearsal.paths import tools_dir
 from infra.store import CampaignStore
 from tests.example import example_spec
+from tests.waiting import until
 
 TTL = timedelta(seconds=30)
 BUSY = """
-import os, signal
+import os, signal, time
 asked = []
 signal.signal(signal.SIGINT, lambda *_: asked.append(os.write(1, b"asked\\n")))
 os.write(1, b"begun\\n")
 while len(asked) < 2:
-    signal.pause()
+    time.sleep(0.01)
 """
 
 
@@ -82,13 +84,6 @@ class Stack:
 
 def engines() -> list[int]:
     return [pid for pid, mark in leash.marked().items() if mark.startswith("locked/")]
-
-
-def until(seen: Callable[[], Any], within_s: float) -> None:
-    end = time.monotonic() + within_s
-    while not seen():
-        assert time.monotonic() < end, f"not within {within_s} s"
-        time.sleep(0.05)
 
 
 def unlock(store: CampaignStore, stack: Stack, lease: Lease) -> None:
@@ -155,26 +150,41 @@ def test_a_lock_where_a_driver_went_well_is_a_persons(store: CampaignStore) -> N
         unlock(store, stack, lease)
 
 
+def commanded(
+    store: CampaignStore, folder: Path, patch: pytest.MonkeyPatch, script: str
+) -> tuple[Lease, LeashedCommand]:
+    """A driver's lease, taken, and its way to an engine that is this script (from after `#!`)."""
+    patch.setenv("PATH", str(tools_dir()), prepend=os.pathsep)
+    engine = folder / "pulumi"
+    engine.write_text(f"#!{script}")
+    engine.chmod(0o755)
+    lease = store.lease("driver", TTL, holder("ci-1"))
+    lease.acquire()
+    command = LeashedCommand([lease], "locked", lambda line: None)
+    command.command = str(engine)
+    return lease, command
+
+
 @pytest.mark.parametrize("thrice", [False, True])
 def test_more_than_one_ctrl_c_leaves_no_engine_and_a_lock_that_a_driver_elsewhere_may_cancel(
     store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thrice: bool
 ) -> None:
     """An engine that takes its time loses its life and leaves its lock; the third press comes while it is being ended,
     and the leash ends it. The driver gives its lease back in both cases."""
-    monkeypatch.setenv("PATH", str(tools_dir()), prepend=os.pathsep)
-    engine = tmp_path / "pulumi"
-    engine.write_text(f"#!{sys.executable} -IS\n{BUSY}")
-    engine.chmod(0o755)
-    stack, lease = Stack(store), store.lease("driver", TTL, holder("ci-1"))
-    lease.acquire()
-    command = LeashedCommand([lease], "locked", lambda line: None)
-    command.command = str(engine)
-
+    stack = Stack(store)
+    lease, command = commanded(store, tmp_path, monkeypatch, f"{sys.executable} -IS\n{BUSY}")
     pressed: list[str] = []
+    attended, pause = Event(), command_module._pause
+
+    def watched(*of: Any) -> None:
+        attended.set()
+        pause(*of)
 
     def ctrl_c(line: str) -> None:
         if line == "begun":
             stack.lock("ci-1", datetime.now(UTC))
+        # Before the driver attends to its engine, one press leaves it to the leash, and the next would be pytest's.
+        assert attended.wait(20)
         if len(pressed) < 2:
             pressed.append(line)
             os.kill(os.getpid(), signal.SIGINT)
@@ -182,6 +192,7 @@ def test_more_than_one_ctrl_c_leaves_no_engine_and_a_lock_that_a_driver_elsewher
     def pressed_again(mark: str, bound_s: float) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(command_module, "_pause", watched)
     if thrice:
         monkeypatch.setattr(leash, "end", pressed_again)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -206,14 +217,7 @@ def test_more_than_one_ctrl_c_leaves_no_engine_and_a_lock_that_a_driver_elsewher
 def test_a_driver_that_wakes_without_its_lease_begins_nothing(
     store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str]
 ) -> None:
-    monkeypatch.setenv("PATH", str(tools_dir()), prepend=os.pathsep)
-    engine = tmp_path / "pulumi"
-    engine.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\n")
-    engine.chmod(0o755)
-    lease = store.lease("driver", TTL, holder("ci-1"))
-    lease.acquire()
-    command = LeashedCommand([lease], "locked", lambda line: None)
-    command.command = str(engine)
+    lease, command = commanded(store, tmp_path, monkeypatch, f"/bin/sh\ntouch {tmp_path}/begun\n")
     command.run(args, str(tmp_path), {})
     (tmp_path / "begun").unlink()
     lease._renewed -= 2 * TTL.total_seconds()  # so long was it stopped
@@ -226,16 +230,27 @@ def test_what_writes_the_state_in_a_moment_ends_with_its_drivers_lease_too(
     store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver was stopped between its look at the lease and the command: the leash has seen the time."""
-    monkeypatch.setenv("PATH", str(tools_dir()), prepend=os.pathsep)
-    engine = tmp_path / "pulumi"
-    engine.write_text(f"#!/bin/sh\nsleep 3\ntouch {tmp_path}/written\n")
-    engine.chmod(0o755)
-    lease = store.lease("driver", TTL, holder("ci-1"))
-    lease.acquire()
-    command = LeashedCommand([lease], "locked", lambda line: None)
-    command.command = str(engine)
+    lease, command = commanded(store, tmp_path, monkeypatch, f"/bin/sh\nsleep 30\ntouch {tmp_path}/written\n")
     monkeypatch.setattr(lease, "check", lambda: None)
     lease._renewed -= 2 * TTL.total_seconds()
     with suppress(CommandError):
         command.run(["stack", "import", "--file", "x"], str(tmp_path), {})
     assert not (tmp_path / "written").exists()
+
+
+def test_what_writes_the_state_slowly_goes_on_while_its_lease_is_renewed(
+    store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow, as where S3 is: it takes longer than the lease covered at its start."""
+    _, command = commanded(store, tmp_path, monkeypatch, f"/bin/sh\nsleep 5\ntouch {tmp_path}/written\n")
+    monkeypatch.setattr(Lease, "covers_until", property(lambda _: leash.now() + 3.0))
+    command.run(["stack", "import", "--file", "x"], str(tmp_path), {})
+    assert (tmp_path / "written").exists()
+
+
+def test_a_write_of_the_state_that_its_leash_ended_is_told_as_the_lost_lease_that_it_was(
+    store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, command = commanded(store, tmp_path, monkeypatch, "/bin/sh\necho begun\nexec sleep 60\n")
+    with pytest.raises(LeaseLost, match="taken over"):
+        command.run(["stack", "rm"], str(tmp_path), {}, lambda _: setattr(lease, "_lost", "taken over"))

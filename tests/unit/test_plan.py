@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from infra.errors import UserError
+from infra.estimates.clock import GIVE_BACK_S, seconds
 from infra.estimates.figure import cents, figure, rounded
 from infra.estimates.sizing import checkpoint_bytes, parameters
 from infra.layout import layout
@@ -59,8 +60,9 @@ def test_the_gpu_nodes_cost_what_the_catalogue_says(campaigns: Path) -> None:
     plan = _plan(campaigns, "p5-32-nodes")
     (gpu,) = [line for line in plan.cost if line.gpu]
     assert gpu.usd_per_hour == 32 * Decimal("55.04")
-    seconds = sum(s.seconds for s in plan.clock if s.stage in ("preflight", "launch", "supervise", "archive"))
-    assert gpu.hours == rounded(seconds / 3600, 4)
+    archive = seconds(plan.clock, "archive")
+    gang = seconds(plan.clock, "preflight", "launch", "supervise") + GIVE_BACK_S + (archive - GIVE_BACK_S) / 32
+    assert gpu.hours == rounded(gang / 3600, 4)
 
 
 def test_the_clock_adds_up(campaigns: Path) -> None:
@@ -187,3 +189,22 @@ def test_a_blocks_whole_fee_is_in_the_plan_whatever_of_it_is_used(spec_file: Any
     assert abs(at_deadline - left) <= Decimal("0.01")
     spent = make_plan(spec := spec_file(block | {"nodes.block_fee_usd": "1"}).spec, survey(spec))
     assert next(line.usd for line in spent.cost if line.upfront_usd is not None) == 0
+
+
+def test_while_the_archive_runs_one_node_is_planned(spec_file: Any) -> None:
+    for count, batch in ((1, 8), (2, 8), (64, 256)):
+        plan = make_plan(spec := spec_file({"nodes.count": count, "training.global_batch": batch}).spec, survey(spec))
+        gpu = next(line for line in plan.cost if line.name == "GPU nodes")
+        whole = seconds(plan.clock, "preflight", "launch", "supervise")
+        alone = seconds(plan.clock, "archive") - GIVE_BACK_S
+        by_hand = gpu.usd_per_hour * (whole + GIVE_BACK_S + alone / count) / 3600
+        assert alone > 0 and abs(gpu.usd - by_hand) < Decimal("0.01") + gpu.usd_per_hour * Decimal("0.0001")
+        assert ("one node while the archive runs" in gpu.formula) == (count > 1)
+
+
+def test_a_reservation_bills_the_same_whether_its_nodes_are_used_or_given_back(spec_file: Any) -> None:
+    held = {"nodes.capacity": "reservation", "nodes.reservation_id": "cr-0123456789abcdef0"}
+    plan = make_plan(spec := spec_file(held).spec, survey(spec))
+    lines = {line.name: line for line in plan.cost}
+    both = lines["GPU nodes"].usd + lines["reservation, unused"].usd
+    assert abs(both - lines["GPU nodes"].usd_per_hour * seconds(plan.clock) / 3600) < Decimal("0.02")

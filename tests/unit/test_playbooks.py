@@ -28,7 +28,9 @@ LOCAL = {
     }
 }
 FETCHING = ("get_url", "dnf", "yum", "rpm_key", "yum_repository", "unarchive", "uri", "git", "pip")
-READING = ("assert", "stat", "debug", "machine", "package_facts")
+READING = ("assert", "stat", "debug", "machine")
+WORDY = ("package_facts", "service_facts", "setup")
+"""Answer with all that a machine has, where a role asks for one thing."""
 
 
 def apply(tasks: list[dict[str, Any]], work: Path, given: dict[str, Any]) -> playbook.Heard:
@@ -69,6 +71,13 @@ def test_every_role_validates_installs_and_configures(name: str) -> None:
         )
     for task in tasks_of(name, "configure"):
         assert not modules_of(task) & set(FETCHING), f"{name} downloads while it configures: {task['name']}"
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_no_role_asks_for_more_than_it_needs(name: str) -> None:
+    for part in ("validate", "install", "configure"):
+        for task in tasks_of(name, part):
+            assert not modules_of(task) & set(WORDY), f"{name}: {task['name']}"
 
 
 def test_what_is_fetched_is_held_against_its_sum_and_tried_again_a_bounded_number_of_times() -> None:
@@ -161,6 +170,27 @@ def test_a_role_that_refuses_says_what_was_seen_and_what_cures_it(tmp_path: Path
     assert "role system_tuning" in heard.failure and "40000" in heard.failure and "cure: set" in heard.failure
 
 
+@pytest.mark.parametrize(
+    ("modules", "refused"),
+    [
+        ({"nvidia": "580.1", "efa": "3.1.0g", "lustre": "2.15.6"}, None),
+        ({"nvidia": "", "efa": "", "lustre": ""}, None),
+        ({"nvidia": "580.1", "efa": "3.1.0g"}, "kernel 6.18.1 has no module lustre (seen for this kernel: {'nvidia'"),
+        ({"nvidia": "570.9", "efa": "", "lustre": ""}, "two NVIDIA drivers (seen: 570.9 for kernel 6.18.1, libraries"),
+    ],
+)
+def test_a_kernel_must_load_what_the_image_is_for_and_gdrcopy_only_where_it_is_asked_for(
+    modules: dict[str, str], refused: str | None, tmp_path: Path
+) -> None:
+    machine = {"dnf": True, "system": "amzn2023", "kernel": "6.18.1", "driver": "580.1", "modules": modules}
+    given = {**yaml.safe_load((PLAYBOOKS / "vars/node_image.yml").read_text()), "machine": machine}
+    given |= {"node_image_accelerator": "nvidia"}
+    left_out = {"name": "Left out", "ansible.builtin.assert": {"that": "node_image_not_applied | list == ['gdrcopy']"}}
+    fit = {"name": "Fit", "ansible.builtin.include_tasks": str(PLAYBOOKS / "tasks/modules.yml")}
+    heard = apply([left_out, fit], tmp_path / "work", given)
+    assert (heard.failure is None) if refused is None else (refused in str(heard.failure)), heard.failure
+
+
 def test_the_driver_of_the_base_is_held_against_versions_yaml(tmp_path: Path) -> None:
     machine = {"driver": "999.1", "dnf": True, "packages": {}}
     heard = apply([role("nvidia_driver", "validate")], tmp_path / "work", {"machine": machine})
@@ -179,55 +209,6 @@ def test_a_package_source_that_is_down_ends_the_bake_within_bounds_and_leaves_no
     assert heard.failure is not None and "role efa, task 'Fetch the installer'" in heard.failure
     assert "127.0.0.1:9" in heard.failure and "refused" in heard.failure.lower()
     assert not (tmp_path / "efa").exists()
-
-
-def check(root: Path) -> tuple[int, dict[str, Any]]:
-    program = PLAYBOOKS / "roles/health_checks/files/node-check"
-    done = subprocess.run([sys.executable, program, "--root", str(root)], capture_output=True, text=True)
-    return done.returncode, json.loads(done.stdout)
-
-
-def booted(root: Path, **image: Any) -> Path:
-    """A machine's /proc and /sys as far as the check reads them."""
-    files = {
-        "etc/bivouac/image.json": json.dumps({"inputs": "x", **image}),
-        "proc/sys/kernel/osrelease": "6.18.1\n",
-        "proc/sys/vm/nr_hugepages": "5128\n",
-        "proc/modules": "efa 1 0 - Live 0x0\n",
-        "proc/driver/nvidia/gpus/0000:00:1e.0/information": "",
-        "sys/module/nvidia/version": "580.1\n",
-    }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-def test_a_node_that_is_what_its_image_says_is_fit(tmp_path: Path) -> None:
-    image = {"kernel": "6.18.1", "huge_pages": "5128", "driver": "580.1", "modules": ["efa"]}
-    code, said = check(booted(tmp_path, **image))
-    assert code == 0 and said["ok"] and len(said["findings"]) == 4
-
-
-@pytest.mark.parametrize(
-    ("image", "what"),
-    [
-        ({"kernel": "6.12.0"}, "kernel"),
-        ({"huge_pages": "9000"}, "huge pages of 2 MiB"),
-        ({"driver": "570.2"}, "NVIDIA driver in the kernel"),
-        ({"modules": ["lustre"]}, "kernel module lustre"),
-    ],
-)
-def test_a_node_that_differs_from_its_image_is_named_with_what_differs(
-    tmp_path: Path, image: dict[str, Any], what: str
-) -> None:
-    code, said = check(booted(tmp_path, **image))
-    assert code == 1 and [row["what"] for row in said["findings"] if not row["ok"]] == [what]
-
-
-def test_a_machine_without_a_baked_image_is_not_fit(tmp_path: Path) -> None:
-    code, said = check(tmp_path)
-    assert code == 1 and "no /etc/bivouac/image.json" in said["findings"][0]["seen"]
 
 
 def test_a_machine_is_known_by_its_files(tmp_path: Path) -> None:
@@ -255,6 +236,43 @@ def test_a_machine_is_known_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "opt/amazon/efa/lib64").mkdir(parents=True)
     (tmp_path / "opt/amazon/efa/lib64/libfabric.so.1").touch()
     assert machine.installer(tmp_path) == "1.49"
+
+
+def test_nvidias_module_is_found_where_the_base_keeps_it_until_a_boot(tmp_path: Path) -> None:
+    """Names as DKMS gives them: kernel and architecture of one build, or without them when there are several."""
+    sys.path.insert(0, str(PLAYBOOKS / "library"))
+    try:
+        import machine
+    finally:
+        sys.path.pop(0)
+    kept = tmp_path / "var/lib/dkms-archive/nvidia-open"
+    kept.mkdir(parents=True)
+    kernel = "6.18.20-22.226.amzn2023.x86_64"
+    assert machine.archived(tmp_path, kernel) == ""
+    for other in ("6.12.64-87.122.amzn2023.x86_64", "6.18.20-22.226.amzn2023.x86_64.other"):
+        (kept / f"nvidia-open-580.1.2-kernel{other}-x86_64.dkms.tar.gz").touch()
+    assert machine.archived(tmp_path, kernel) == ""
+    (kept / f"nvidia-open-580.1.2-kernel{kernel}-x86_64.dkms.tar.gz").touch()
+    assert machine.archived(tmp_path, kernel) == "580.1.2"
+    assert machine.archived(tmp_path, "6.1.0") == ""
+    (kept / "nvidia-open-580.1.2-manykernels.tgz.tar.gz").touch()
+    assert machine.archived(tmp_path, "6.1.0") == "580.1.2"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "package"),
+    [
+        ("6.1.176-224.332.amzn2023.x86_64", "kernel-devel-6.1.176-224.332.amzn2023.x86_64"),
+        ("6.12.64-87.122.amzn2023.x86_64", "kernel6.12-devel-6.12.64-87.122.amzn2023.x86_64"),
+        ("6.18.20-22.226.amzn2023.x86_64", "kernel6.18-devel-6.18.20-22.226.amzn2023.x86_64"),
+    ],
+)
+def test_a_module_is_built_with_the_headers_of_its_kernels_series(kernel: str, package: str, tmp_path: Path) -> None:
+    """Names of Amazon Linux: amazon-eks-ami pulls 2345 and 2689."""
+    defaults = yaml.safe_load((PLAYBOOKS / "roles/gdrcopy/defaults/main.yml").read_text())
+    shown = {"name": "Headers", "ansible.builtin.assert": {"that": f"gdrcopy_headers == '{package}'"}}
+    heard = apply([shown], tmp_path / "work", {**defaults, "machine": {"kernel": kernel}})
+    assert heard.failure is None, heard.failure
 
 
 def test_the_container_is_given_every_version_as_an_argument() -> None:

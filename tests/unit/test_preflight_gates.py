@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from infra.lifecycle.verdicts import judge
+from tests.unit.test_gang_verdicts import FACTS, probe, report
 from tests.unit.test_health_parsers import sample
-from tests.unit.test_health_verdicts import FACTS, probe, report
 from trainer.contract import Expectation, HealthReport, Probe, Verdict
 from trainer.health import carried, fabrics, throughput
 from trainer.health.diagnostic import diagnose

@@ -45,6 +45,15 @@ def gpu_seconds(record: Record) -> float:
     return ((zero[0] if zero else paid(record)[1]) - begun[0]) if begun else 0.0
 
 
+def gang_seconds(record: Record) -> float:
+    """GPU seconds, in which one node of two counts half."""
+    zero = times(record, Kind.NODES_AT_ZERO)
+    alone = times(record, Kind.ARCHIVE_BEGUN)
+    return (
+        gpu_seconds(record) - ((zero[0] if zero else paid(record)[1]) - alone[0]) / 2 if alone else gpu_seconds(record)
+    )
+
+
 def logged(record: Record) -> list[dict[str, float]]:
     pods = sorted(pod for pod in record.logs if "gang-0-0" in pod)
     return [json.loads(line) for pod in pods for line in record.logs[pod].splitlines()]
@@ -64,7 +73,7 @@ def test_figures_agree_with_sums_made_by_hand(story: Callable[[], Story]) -> Non
     useful = sum(row.seconds for row in report.shares if row.cause is Cause.USEFUL)
     assert useful == pytest.approx(sum(steps.values()), abs=0.1)
     assert report.training.steps_done == max(steps, default=0)
-    hours = {"GPU nodes": report.gpu_s / 3600, "builder": 0.0}
+    hours = {"GPU nodes": gang_seconds(record) / 3600, "builder": 0.0}
     baked = times(record, Kind.STAGE_STARTED, stage=Stage.BAKE), times(record, Kind.STAGE_FINISHED, stage=Stage.BAKE)
     hours["builder"] = (baked[1][0] - baked[0][0]) / 3600 if baked[0] else 0.0
     for item, line in zip(report.money.items, PLAN.cost, strict=True):
@@ -100,6 +109,8 @@ def random_story(draw: st.DrawFn) -> tuple[Story, float]:
         committed = draw(st.integers(committed, max(committed, last)))
     if draw(st.booleans()):
         story.event(passes(5), Kind.TRAINING_FINISHED, "steward", outcome="done")
+        if draw(st.booleans()):
+            story.event(passes(5), Kind.ARCHIVE_BEGUN, "steward", group="g", nodes=1, of=3)
         story.event(passes(5), Kind.NODES_AT_ZERO, "steward", group="g")
         story.stage(Stage.TEARDOWN, passes(), passes())
     kept = draw(st.integers(1, len(story.events)))

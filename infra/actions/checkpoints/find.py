@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infra import names
@@ -45,13 +45,16 @@ def is_campaign(typed: str) -> bool:
     return not typed.startswith("s3://") and "/" not in typed and not Path(typed).exists()
 
 
-def find(typed: str, region: str) -> Found:
-    """Raises `UserError` for what is neither a folder, nor a prefix, nor a campaign that is known here."""
+def find(typed: str, region: str, archive: bool = True) -> Found:
+    """`archive`: whether a campaign's archive is to be read; its live tiers are reached also where that one refuses.
+
+    Raises `UserError` for what is neither a folder, nor a prefix, nor a campaign that is known here.
+    """
     if typed.startswith("s3://"):
         return _in_bucket(typed, region)
     if not is_campaign(typed):
         return _in_folder(Path(typed))
-    return _of_campaign(typed, region)
+    return _of_campaign(typed, region, archive)
 
 
 def _in_folder(path: Path) -> Found:
@@ -83,12 +86,13 @@ def _in_bucket(typed: str, region: str) -> Found:
     return Found(BucketPlace(s3, bucket, prefix, transfer), unread=unread)
 
 
-def _of_campaign(campaign: str, region: str) -> Found:
+def _of_campaign(campaign: str, region: str, archive: bool) -> Found:
     account = Account(region)
+    s3 = account.client("s3")
     try:
         identity = account.identity()
         where = names.buckets(identity["Account"], region)
-        store = CampaignStore(account.client("s3"), where.state, campaign, "checkpoints")
+        store = CampaignStore(s3, where.state, campaign, "checkpoints")
         known = store.get_json("spec.json") is not None
     except UserError:
         if not _exported(campaign).is_dir():
@@ -99,8 +103,11 @@ def _of_campaign(campaign: str, region: str) -> Found:
             return _in_folder(_exported(campaign))
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
-    found = _in_bucket(f"s3://{where.archive}/{store.prefix}", region)
-    return Found(found.place, tiers=_tiers(store), archive=found.archive, unread=found.unread, store=store)
+    if archive:
+        found = _in_bucket(f"s3://{where.archive}/{store.prefix}", region)
+    else:
+        found = Found(BucketPlace(s3, where.archive, f"{store.prefix}/{GOLDEN}", Transfer(s3, where.archive)))
+    return replace(found, tiers=_tiers(store), store=store)
 
 
 def carried(store: CampaignStore) -> BucketPlace:

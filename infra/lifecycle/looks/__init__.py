@@ -2,6 +2,17 @@
 
 from infra.lifecycle.looks.evidence import Evidence, Knowledge, Suspicion
 from infra.lifecycle.looks.listings import LOOKS, Look
-from infra.lifecycle.looks.thing import Thing, is_ours, tags_of, thing
+from infra.lifecycle.looks.thing import Thing, is_account_wide, is_ours, tags_of, thing
 
-__all__ = ["LOOKS", "Evidence", "Knowledge", "Look", "Suspicion", "Thing", "is_ours", "tags_of", "thing"]
+__all__ = [
+    "LOOKS",
+    "Evidence",
+    "Knowledge",
+    "Look",
+    "Suspicion",
+    "Thing",
+    "is_account_wide",
+    "is_ours",
+    "tags_of",
+    "thing",
+]

@@ -4,6 +4,9 @@ A tag, or a place in the campaign's own network, proves it, and so does the one 
 group. Kinship (made from, attached to, using or speaking of something of the campaign's) and a name that only we would
 give speak for it. What is new, lies elsewhere and has no tag that names an
 owner may be anybody's: a human is told, and nothing is removed.
+
+Roles, policies and whatever else is the account's and no region's may be those of a campaign of the same name in
+another region, which lives: there the campaign's tag proves only beside the tag of our region.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from infra.lifecycle.looks.thing import Thing, is_ours
-from infra.names import CAMPAIGN_TAG, FOUNDATION_TAG, Names
+from infra.lifecycle.looks.thing import Thing, is_account_wide, is_ours
+from infra.names import CAMPAIGN_TAG, FOUNDATION_TAG, REGION_TAG, Names
 
 
 class Evidence(StrEnum):
@@ -24,15 +27,19 @@ class Evidence(StrEnum):
     CLUSTER = "cluster tag"
     PLACE = "in its network"
     LOGS = "its cluster's log group"
+    UNPLACED = "its tag, of no known region"
+    """On what all regions share: a campaign tag by a version that did not tag the region, or a cluster's."""
     KIN = "made from or tied to what is its own"
     NAME = "name"
 
 
-PROVES = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS})
+PROVES = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED})
 """Enough to remove a thing after a yes; kinship or a name alone is not."""
 CLUSTER_TAG, OWNED = "kubernetes.io/cluster/", "owned"
 """Of the value `shared`, a cluster only uses a thing: whose it is, that does not say."""
 _OWNERS = frozenset({CAMPAIGN_TAG, FOUNDATION_TAG, "eks:cluster-name", "aws:cloudformation:stack-id"})
+_WEAK = frozenset({Evidence.UNPLACED, Evidence.NAME})
+"""What carries no more than these makes nothing else the campaign's."""
 _SKEW = timedelta(minutes=1)
 _SHOWN = 5
 
@@ -59,6 +66,8 @@ class Knowledge:
     began: datetime | None = None
     before: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Kind -> ids that were there before the campaign began; a kind without entry was not looked at then."""
+    region: str = ""
+    """Where the record lies."""
 
     def evidence(self, kind: str, thing: Thing, places: frozenset[str], network: frozenset[str]) -> Evidence | None:
         """The weightiest evidence that it is the campaign's.
@@ -67,7 +76,7 @@ class Knowledge:
         """
         names, tags = self.names, thing.tags
         if CAMPAIGN_TAG in tags:
-            return Evidence.TAG if tags[CAMPAIGN_TAG] == names.campaign else None
+            return self._by_tag(kind, thing)
         if FOUNDATION_TAG in tags:
             return None
         if kind == "log group" and thing.id == names.log_group and not self._older(kind, thing):
@@ -76,7 +85,8 @@ class Knowledge:
         if self._known(kind, thing):
             return None
         if tags.get(f"{CLUSTER_TAG}{names.cluster}") == OWNED or tags.get("eks:cluster-name") == names.cluster:
-            return Evidence.CLUSTER
+            # A cluster has its name in its region only.
+            return Evidence.UNPLACED if is_account_wide(kind, thing) else Evidence.CLUSTER
         if thing.id in self.places or thing.inside & network:
             return Evidence.PLACE
         if thing.mentions & places:
@@ -84,6 +94,17 @@ class Knowledge:
         if any(is_ours(text, names) for text in (thing.name, tags.get("Name", ""))):
             return Evidence.NAME
         return None
+
+    def _by_tag(self, kind: str, thing: Thing) -> Evidence | None:
+        if thing.tags[CAMPAIGN_TAG] != self.names.campaign:
+            return None
+        if not is_account_wide(kind, thing):
+            return Evidence.TAG
+        if self._known(kind, thing):
+            return None
+        if REGION_TAG not in thing.tags:
+            return Evidence.UNPLACED
+        return Evidence.TAG if thing.tags[REGION_TAG] == self.region else None
 
     def _older(self, kind: str, thing: Thing) -> bool:
         """Whether the very same was there before: what is known by its name alone may have been made again since."""
@@ -107,7 +128,7 @@ class Knowledge:
                 kind: [(one, why) for one in things if (why := self.evidence(kind, one, places, network)) is not None]
                 for kind, things in seen.items()
             }
-            strong = {one.id for rows in found.values() for one, why in rows if why is not Evidence.NAME}
+            strong = {one.id for rows in found.values() for one, why in rows if why not in _WEAK}
             if strong <= places:
                 return found
             places = places | strong

@@ -14,9 +14,12 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra.account import Account
+from infra.lifecycle.looks.ghosts import tagged
 from infra.lifecycle.looks.thing import Thing, tags_of, thing
 from infra.names import CAMPAIGN_TAG, FOUNDATION_PREFIX, FOUNDATION_TAG
 
+ANYTHING = "anything tagged"
+"""The tagging service's own view: of what has no look of its own."""
 _ENDED: Mapping[str, frozenset[str]] = {
     "instance": frozenset({"terminated"}),
     "volume": frozenset({"deleted"}),
@@ -98,7 +101,7 @@ def _with_tags(
     """A listing that tells no tags: they are asked for, one by one. What went away meanwhile is left out; what may not
     be read is judged by all else."""
 
-    def tagged(account: Account) -> Iterator[Thing]:
+    def with_them(account: Account) -> Iterator[Thing]:
         for one in listing(account):
             try:
                 yield replace(one, tags=tags(account, one))
@@ -108,7 +111,7 @@ def _with_tags(
                 elif not _is_gone(error):
                     yield replace(one, unread=_code(error))
 
-    return tagged
+    return with_them
 
 
 def _iam_tags(operation: str, parameter: str) -> Callable[[Account, Thing], Mapping[str, str]]:
@@ -183,7 +186,8 @@ def _schedules(account: Account) -> Iterator[Thing]:
 
 
 def _uploads(account: Account) -> Iterator[Thing]:
-    """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into.
+    """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into, and not
+    those of its foundations in other regions, into which a campaign of the same name may be archiving.
 
     A bucket that was there before the campaign holds what it uploaded since: one that is locked blinds this look, once
     the others have been looked into.
@@ -191,7 +195,7 @@ def _uploads(account: Account) -> Iterator[Thing]:
     s3, locked = account.client("s3"), list[ClientError]()
     for bucket in s3.list_buckets()["Buckets"]:
         name = bucket["Name"]
-        if not name.startswith(FOUNDATION_PREFIX):
+        if not name.startswith(FOUNDATION_PREFIX) or _in_another_region(account, name):
             continue
         try:
             for item in _items(s3, "list_multipart_uploads", "Uploads", Bucket=name):
@@ -205,21 +209,12 @@ def _uploads(account: Account) -> Iterator[Thing]:
         raise locked[0]
 
 
-_OWN_LOOK = re.compile(
-    r":ec2:[^:]*:\d*:(?:instance|volume|snapshot|image|network-interface|elastic-ip|natgateway|vpc-endpoint|subnet|vpc"
-    r"|vpc-peering-connection|internet-gateway|route-table|security-group|launch-template|placement-group|key-pair"
-    r"|spot-instances-request|vpc-flow-log|capacity-reservation)/"
-    r"|:autoscaling:|:elasticloadbalancing:|:eks:[^:]*:\d*:cluster/|:fsx:[^:]*:\d*:file-system/|:logs:|:s3:::"
-    r"|:iam::\d*:(?:role|policy|instance-profile)/|:sns:|:scheduler:|:events:[^:]*:\d*:rule/|:ssm:[^:]*:\d*:parameter/"
-)
-"""Kinds with a look of their own, which tells their state: the tagging service goes on showing what is no more."""
+def _in_another_region(account: Account, bucket: str) -> bool:
+    found = _FOUNDATION_BUCKET.fullmatch(bucket)
+    return found is not None and found["region"] != account.region
 
 
-def _tagged(account: Account) -> Iterator[Thing]:
-    """Whatever else the tagging service knows, of any kind."""
-    for item in _items(account.client("resourcegroupstaggingapi"), "get_resources", "ResourceTagMappingList"):
-        if not _OWN_LOOK.search(item["ResourceARN"]):
-            yield Thing(item["ResourceARN"], tags=tags_of(item["Tags"]))
+_FOUNDATION_BUCKET = re.compile(r"bivouac-(?:state|data|archive)-\d{12}-(?P<region>[a-z0-9-]+)")
 
 
 def _ec2(kind: str, operation: str, result: str, id_key: str, name: str | None = None, **arguments: Any) -> Look:
@@ -323,5 +318,5 @@ LOOKS: tuple[Look, ...] = (
     Look("cloudwatch", "alarm", _listed("cloudwatch", "describe_alarms", "MetricAlarms", *["AlarmName"] * 2)),
     Look("s3", "bucket", _with_tags(_listed("s3", "list_buckets", "Buckets", *["Name"] * 2), _bucket_tags)),
     Look("s3", "incomplete upload", _uploads),
-    Look("tagging", "anything tagged", _tagged, attributable=False),
+    Look("tagging", ANYTHING, tagged, attributable=False),
 )

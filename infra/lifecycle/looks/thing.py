@@ -53,6 +53,7 @@ _PLACED_PARTS = {
 }
 """Keys of an item whose parts say so."""
 _NETWORK = ("vpc-", "subnet-")
+_ACCOUNT_WIDE = frozenset({"role", "instance profile", "policy", "budget", "bucket"})
 _OTHERS_RULES = frozenset({"IpPermissions", "IpPermissionsEgress"})
 """A group elsewhere that lets ours in is not ours for that."""
 
@@ -73,6 +74,8 @@ class Thing:
     """On its way out already."""
     unread: str = ""
     """Why its tags or its description could not be read; empty: they were."""
+    doubt: str = ""
+    """Why it may not be there at all, and how to see for oneself; empty: it is."""
     traits: Mapping[str, Any] = field(default_factory=dict)
     """What its price depends on, as AWS describes it: type, capacity, state."""
 
@@ -136,6 +139,11 @@ def tags_of(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
         )
         for pair in pairs or ()
     }
+
+
+def is_account_wide(kind: str, one: Thing) -> bool:
+    """Whether every region lists it alike: then its region's tag has to tell whose it is."""
+    return kind in _ACCOUNT_WIDE or (one.id.startswith("arn:") and one.id.split(":")[3] == "")
 
 
 def is_ours(text: str, names: Names) -> bool:

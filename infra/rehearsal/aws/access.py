@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from moto.iam.exceptions import NotFoundException
 
 from infra.rehearsal.aws import policies
+from infra.rehearsal.aws.keys import key_lets
 from infra.rehearsal.aws.operations import AwsError
 from infra.rehearsal.aws.policies import Context, Document, Question
 from infra.rehearsal.aws.signing import Message, Signature, check_signature
@@ -109,7 +110,10 @@ def authorise(world: World, principal: Principal, action: str, resources: list[s
         raise AwsError("InvalidClientTokenId", f"{principal.identity_arn} is no more") from error
     for resource in [None] if resources is None else resources:
         question = Question(action, resource, context)
-        if not policies.allowed(granted, question) or not all(policies.allowed([one], question) for one in limits):
+        by_identity = policies.allowed(granted, question)
+        if action.startswith("kms:") and ":key/" in str(resource):
+            by_identity = key_lets(world, [principal.arn, principal.identity_arn], question, by_identity)
+        if not by_identity or not all(policies.allowed([one], question) for one in limits):
             on = f" on resource: {resource}" if resource else ""
             raise AwsError("AccessDenied", f"User: {principal.arn} is not authorized to perform: {action}{on}")
 

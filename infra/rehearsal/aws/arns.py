@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infra.rehearsal.aws import ec2_resources
+from infra.rehearsal.aws import ec2_resources, keys
 from infra.rehearsal.aws.iam_actions import ACTIONS, PREFIXES
 from infra.rehearsal.aws.world import World
 
@@ -58,7 +58,8 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
         if role:
             yield Need("iam:PassRole", [role], {"iam:passedtoservice": [principal]})
     if service == "s3":
-        yield from _through_s3(world, operation, params)
+        for asked, key, context in keys.through_s3(world, operation, params):
+            yield Need(asked, [key], dict(context))
     if service == "s3" and operation == "CopyObject":
         source = str(params["CopySource"]).lstrip("/").partition("?")[0]
         yield Need("s3:GetObject", [f"arn:aws:s3:::{source}"], {})
@@ -66,14 +67,18 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
 
 def _of_ec2(world: World, operation: str, params: Parameters) -> Iterator[Need]:
     """One for each resource: the new one with the request's tags, each other with its own."""
+    if operation == "RunInstances":
+        params = ec2_resources.whole_launch(world, params)
     asked = _context(world, "ec2", operation, params, None)
     needs = [Need(f"ec2:{operation}", [one], context) for one, context in ec2_resources.named(world, operation, params)]
     if operation in ("CreateTags", "DeleteTags"):
         needs = [Need(one.action, one.resources, one.context | asked) for one in needs]
-    if made := ec2_resources.made(world, operation, params):
-        needs.append(Need(f"ec2:{operation}", [made], asked))
-        if params.get("TagSpecifications"):
-            needs.append(Need("ec2:CreateTags", [made], asked | {"ec2:createaction": [operation]}))
+    made = ec2_resources.made(world, operation, params)
+    for one in made:
+        marks = _context(world, "ec2", operation, _of_kind(params, one), None) if len(made) > 1 else asked
+        needs.append(Need(f"ec2:{operation}", [one], marks))
+        if params.get("TagSpecifications") and marks:
+            needs.append(Need("ec2:CreateTags", [one], marks | {"ec2:createaction": [operation]}))
     yield from needs or [Need(f"ec2:{operation}", None, asked)]
     if profile := (params.get("IamInstanceProfile") or {}).get("Name"):
         known = world.backend("iam").instance_profiles.values()
@@ -81,23 +86,16 @@ def _of_ec2(world: World, operation: str, params: Parameters) -> Iterator[Need]:
         yield Need("iam:PassRole", roles, {"iam:passedtoservice": ["ec2.amazonaws.com"]})
 
 
-_WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
+def _of_kind(params: Parameters, resource: str) -> Parameters:
+    """The request with the tags alone that it gives what is made of this kind."""
+    kind = resource.rpartition(":")[2].partition("/")[0]
+    given = params.get("TagSpecifications") or []
+    return params | {"TagSpecifications": [one for one in given if one.get("ResourceType") == kind]}
 
 
-def _through_s3(world: World, operation: str, params: Parameters) -> Iterator[Need]:
-    """Objects of a bucket that a customer's key encrypts ask for that key too."""
-    bucket = world.backend("s3").buckets.get(params.get("Bucket"))
-    if bucket is None or not bucket.encryption or operation not in (*_WRITES, "GetObject"):
-        return
-    rule = bucket.encryption["Rule"]
-    default = (rule[0] if isinstance(rule, list) else rule).get("ApplyServerSideEncryptionByDefault") or {}
-    if key := default.get("KMSMasterKeyID"):
-        action = "kms:GenerateDataKey" if operation in _WRITES else "kms:Decrypt"
-        # With a key per bucket the context of the encryption is the bucket, else the object.
-        by_bucket = str((rule[0] if isinstance(rule, list) else rule).get("BucketKeyEnabled")).lower() == "true"
-        about = f"arn:aws:s3:::{params['Bucket']}" + ("" if by_bucket else f"/{params['Key']}")
-        via = {"kms:viaservice": [f"s3.{world.region}.amazonaws.com"], "kms:encryptioncontext:aws:s3:arn": [about]}
-        yield Need(action, [key], via)
+def launch(world: World, template: Parameters, more: Parameters) -> Iterator[Need]:
+    """What a launch from a template asks for; `more`: what it says besides, as RunInstances has it."""
+    yield from _of_ec2(world, "RunInstances", {"LaunchTemplate": template, **more})
 
 
 def _resources(world: World, service: str, operation: str, params: Parameters) -> list[str] | None:

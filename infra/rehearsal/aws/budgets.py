@@ -41,6 +41,8 @@ class Budgets:
 
     def create_budget(self, params: Parameters) -> None:
         budget, notifications = params["Budget"], params.get("NotificationsWithSubscribers") or []
+        for one in notifications:
+            _refuse_many(one.get("Subscribers") or [])
         self.backend.create_budget(params["AccountId"], budget, notifications)
         self.tags[self.arn(budget["BudgetName"])] = {t["Key"]: t["Value"] for t in params.get("ResourceTags") or []}
 
@@ -72,7 +74,9 @@ class Budgets:
         return {"Subscribers": self.notification(params).subscribers}
 
     def create_subscriber(self, params: Parameters) -> None:
-        self.notification(params).subscribers.append(params["Subscriber"])  # type: ignore[attr-defined]
+        subscribers: Any = self.notification(params).subscribers
+        _refuse_many([*subscribers, params["Subscriber"]])
+        subscribers.append(params["Subscriber"])
 
     def delete_subscriber(self, params: Parameters) -> None:
         subscribers: Any = self.notification(params).subscribers
@@ -90,6 +94,15 @@ class Budgets:
     def untag_resource(self, params: Parameters) -> None:
         for key in params["ResourceTagKeys"]:
             self.tags.get(params["ResourceARN"], {}).pop(key, None)
+
+
+def _refuse_many(subscribers: list[dict[str, str]]) -> None:
+    """AWS: "a notification can have one SNS subscriber and up to 10 email subscribers"."""
+    for kind, most in (("SNS", 1), ("EMAIL", 10)):
+        count = sum(one["SubscriptionType"] == kind for one in subscribers)
+        if count > most:
+            words = f"a notification takes at most {most} subscribers of type {kind}, not {count}"
+            raise AwsError("CreationLimitExceededException", words)
 
 
 def _same(known: dict[str, Any], wanted: dict[str, Any]) -> bool:

@@ -103,6 +103,7 @@ class Machines:
             capacity=capacity(instance),
             tags=tags,
             fsx_root=str(world.fsx_root),
+            tools=str(world.tools),
             work=str(world.work / "machines" / instance.id),
         )
 

@@ -12,6 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from moto.ec2.exceptions import EC2ClientError
+
+from infra.rehearsal.aws.instances import template_version
 from infra.rehearsal.aws.world import World
 
 Context = dict[str, list[str]]
@@ -53,16 +56,27 @@ MADE = {
     "PurchaseCapacityBlock": "capacity-reservation",
     "RunInstances": "instance",
 }
+LAUNCHED = ("instance", "volume", "network-interface")
+"""What RunInstances makes, each asked for with the tags that the request gives that kind."""
 _LATER = {"CreateLaunchTemplate", "CreateLaunchTemplateVersion"}
 """What a template names is asked for when something is launched from it."""
 _ID = re.compile(r"^([a-z]+)-[0-9a-f]{8,32}$")
 
 
-def made(world: World, operation: str, params: dict[str, Any]) -> str | None:
-    """ARN of what the call makes; its id is not known yet."""
-    kind = MADE.get(operation)
-    name = params.get("GroupName", "*") if kind == "placement-group" else "*"
-    return None if kind is None else arn(world, kind, name)
+def made(world: World, operation: str, params: dict[str, Any]) -> list[str]:
+    """ARNs of what the call makes; the ids are not known yet."""
+    if operation not in MADE:
+        return []
+    kinds = LAUNCHED if operation == "RunInstances" else (MADE[operation],)
+    return [arn(world, kind, params.get("GroupName", "*") if kind == "placement-group" else "*") for kind in kinds]
+
+
+def whole_launch(world: World, params: dict[str, Any]) -> dict[str, Any]:
+    """A RunInstances with what its launch template says; the request's own goes first."""
+    try:
+        return template_version(world, params.get("LaunchTemplate")) | params
+    except EC2ClientError:
+        return params  # for the operation itself to refuse
 
 
 def arn(world: World, kind: str, identifier: str) -> str:
@@ -82,15 +96,23 @@ def named(world: World, operation: str, params: dict[str, Any]) -> Iterator[tupl
         params = {key: value for key, value in params.items() if key != "LaunchTemplateData"}
     if set(params) & {"GroupName"} and not set(params) & {"VpcId", "GroupId", "Description"}:
         yield arn(world, "placement-group", params["GroupName"]), {}
+    if placed := (params.get("Placement") or {}).get("GroupName"):
+        yield arn(world, "placement-group", placed), _tagged(world.placement_tags(placed))
+    if pool := (_target(params) or {}).get("CapacityReservationResourceGroupArn"):
+        yield pool, {}
     for identifier in dict.fromkeys(_ids(world, params)):
         kind = KINDS.get(identifier.partition("-")[0])
         if kind is not None:
-            tags = ec2.tags.get(identifier) or {}
-            context = {f"aws:resourcetag/{key.lower()}": [str(value)] for key, value in tags.items()}
-            yield (
-                arn(world, kind, identifier),
-                context | {key.replace("aws:", "ec2:", 1): value for key, value in context.items()},
-            )
+            yield arn(world, kind, identifier), _tagged(ec2.tags.get(identifier) or {})
+
+
+def _target(params: dict[str, Any]) -> dict[str, Any] | None:
+    return (params.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget")
+
+
+def _tagged(tags: dict[str, str]) -> Context:
+    context = {f"aws:resourcetag/{key.lower()}": [str(value)] for key, value in tags.items()}
+    return context | {key.replace("aws:", "ec2:", 1): value for key, value in context.items()}
 
 
 def _ids(world: World, value: Any, key: str = "") -> Iterator[str]:

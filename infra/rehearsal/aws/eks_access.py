@@ -61,6 +61,7 @@ class AccessEntries:
             message = f"The kubernetes group name {groups} is invalid: reserved prefix"
             raise AwsError("InvalidParameterException", message)
         entry = access_entry(self.world, cluster.name, principal, kind)
+        entry["askedFor"] = entry["createdAt"]
         if kind == "STANDARD":
             entry |= {"kubernetesGroups": groups, "username": params.get("username") or entry["username"]}
         entry["tags"].update(params.get("tags") or {})

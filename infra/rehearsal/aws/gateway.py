@@ -239,12 +239,13 @@ def identify(environ: Environ, model: ServiceModel) -> tuple[str, dict[str, Any]
         where = f"{request.method} {request.path}"
         raise AwsError("UnknownOperationException", f"{model.service_name} has no operation at {where}") from error
     if model.service_name == "s3" and operation.name not in WITH_BODY:
-        # Label and query members only: reading the body here would hold a whole checkpoint in memory twice.
+        # All members but those of the body: reading that here would hold a whole checkpoint in memory twice.
         members = operation.input_shape.members if operation.input_shape else {}
         places = {shape.serialization.get("name", name): name for name, shape in members.items()}
-        copied = {"CopySource": request.headers["x-amz-copy-source"]} if "x-amz-copy-source" in request.headers else {}
+        headed = {key: name for key, name in places.items() if key.startswith("x-amz-")}
+        headers = {name: request.headers[key] for key, name in headed.items() if key in request.headers}
         query = {places[key]: value for key, value in request.args.items() if key in places}
-        return operation.name, {**query, **{places.get(key, key): value for key, value in labels.items()}, **copied}
+        return operation.name, {**headers, **query, **{places.get(key, key): value for key, value in labels.items()}}
     if "bivouac.body" not in environ:
         read_body(environ)
         request = BackendRequest(environ)

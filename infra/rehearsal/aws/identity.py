@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import json
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -57,8 +57,8 @@ class Reviewer:
         cluster = find(self.world, name)
         principal, access_key = self._principal(name, token)
         entry = next((one for arn, one in cluster.entries.items() if _same(arn, principal)), None)
-        if entry is None:
-            raise Unknown(f"no access entry for {principal.identity_arn}")
+        if entry is None or self._too_young(entry):
+            raise Unknown(f"no access entry for {principal.identity_arn}" + (" that counts yet" if entry else ""))
         username = (
             entry["username"]
             .replace("{{SessionName}}", principal.session or "")
@@ -73,6 +73,11 @@ class Reviewer:
             "sessionName": [principal.session or ""],
         }
         return {"username": username, "uid": uid, "groups": groups, "extra": extra}
+
+    def _too_young(self, entry: dict[str, Any]) -> bool:
+        """EKS takes its time with what a caller made, and has its own entries ready with the cluster and the nodes."""
+        made = entry.get("askedFor")
+        return made is not None and datetime.now(UTC) - made < timedelta(seconds=self.world.entries_count_after_s)
 
     def _host(self, entry: dict[str, Any], principal: Principal) -> str:
         """A node's session is named by its instance, which must be running: its private DNS name is the Node's name."""

@@ -35,6 +35,17 @@ def check_sizes(scaling: dict[str, int]) -> None:
         raise invalid(f"Desired capacity {desired} can't be greater than max size {largest}")
 
 
+def mark(document: dict[str, Any], labels: dict[str, Any], taints: dict[str, Any]) -> None:
+    """What UpdateNodegroupConfig makes of a node group's labels and taints."""
+    document["labels"].update(labels.get("addOrUpdateLabels") or {})
+    for key in labels.get("removeLabels") or []:
+        document["labels"].pop(key, None)
+    changed = [*(taints.get("addOrUpdateTaints") or []), *(taints.get("removeTaints") or [])]
+    places = {(one["key"], one["effect"]) for one in changed}
+    kept = [one for one in document["taints"] if (one["key"], one["effect"]) not in places]
+    document["taints"] = [*kept, *(taints.get("addOrUpdateTaints") or [])]
+
+
 def check(world: World, cluster: Cluster, params: Parameters, template: dict[str, Any] | None) -> None:
     """Raise what EKS would; `template` is the LaunchTemplateData."""
     if params["nodegroupName"] in cluster.nodegroups:

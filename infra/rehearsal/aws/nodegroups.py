@@ -13,6 +13,7 @@ from infra.rehearsal.aws.autoscaling import CAPACITY, Recipe
 from infra.rehearsal.aws.eks import Cluster, EksResponse, find, find_active
 from infra.rehearsal.aws.eks_entries import access_entry, eks_arn
 from infra.rehearsal.aws.instances import CLUSTER_TAG, NODE_GROUP_TAG
+from infra.rehearsal.aws.nodegroup_rights import check_launch
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
 from infra.rehearsal.aws.ssm_parameters import recommended
 from infra.rehearsal.aws.world import World
@@ -34,6 +35,8 @@ class NodeGroup:
     own_template: str | None = None
     """The launch template that EKS made where none was given."""
     since: float = field(default_factory=time.monotonic)
+    was: str | None = None
+    """Status before a change of configuration that is under way."""
 
     @property
     def name(self) -> str:
@@ -63,6 +66,7 @@ class NodeGroups:
             f"eks-{params['nodegroupName']}-{number}",
             f"eks-{number}",
         )
+        check_launch(world, cluster, group.document, version)
         if version is None:
             version = self._make_template(cluster, group, number, params)
         self._make_profile(group, params["nodeRole"])
@@ -221,25 +225,18 @@ class NodeGroups:
             rules.check_sizes(sizes)
             found.min_size, found.max_size = sizes["minSize"], sizes["maxSize"]
             found.set_desired_capacity(sizes["desiredSize"])
-        labels = params.get("labels") or {}
-        document["labels"].update(labels.get("addOrUpdateLabels") or {})
-        for key in labels.get("removeLabels") or []:
-            document["labels"].pop(key, None)
-        taints = params.get("taints") or {}
-        changed = [*(taints.get("addOrUpdateTaints") or []), *(taints.get("removeTaints") or [])]
-        places = {(one["key"], one["effect"]) for one in changed}
-        kept = [one for one in document["taints"] if (one["key"], one["effect"]) not in places]
-        document["taints"] = [*kept, *(taints.get("addOrUpdateTaints") or [])]
+        rules.mark(document, params.get("labels") or {}, params.get("taints") or {})
         for key in ("updateConfig", "nodeRepairConfig"):
             if params.get(key):
                 document[key] = params[key]
         document["modifiedAt"] = datetime.now(UTC)
+        group.was, group.since, document["status"] = document["status"], time.monotonic(), "UPDATING"
         changes = [{"type": kind, "value": str(params[key])} for key, kind in CHANGES.items() if key in params]
         return {"update": cluster.record("ConfigUpdate", changes, nodegroupName=group.name)}
 
     @staticmethod
     def _refuse_unless_settled(group: NodeGroup) -> None:
-        if group.document["status"] in ("DELETING", "CREATING"):
+        if group.document["status"] in ("DELETING", "CREATING", "UPDATING"):
             message = f"Nodegroup cannot be updated as it is currently not in Active State: {group.document['status']}"
             raise AwsError("ResourceInUseException", message)
 
@@ -250,6 +247,7 @@ class NodeGroups:
         given = params.get("launchTemplate")
         if given and "launchTemplate" in group.document:
             version = self._template({**group.document["launchTemplate"], **given})
+            check_launch(self.world, cluster, group.document, version)
             group.document["launchTemplate"]["version"] = str(version.number)
             found = self._scaling_group(group)
             found.launch_template_version = found.provided_launch_template_version = str(version.number)
@@ -285,6 +283,9 @@ class NodeGroups:
             return
         group.document["health"] = {"issues": self._issues(group, found)}
         if status not in ("CREATING", "UPDATING") or time.monotonic() - group.since < SETTLE_S:
+            return
+        if status == "UPDATING" and group.was is not None:
+            group.document["status"], group.was = group.was, None
             return
         if status == "CREATING" and (trouble := self.world.troubles.of("node-group", group.name, "create")):
             if trouble.outcome == "fail":

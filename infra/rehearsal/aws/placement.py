@@ -106,6 +106,7 @@ def install(world: World) -> None:
     names = ("create_placement_group", "describe_placement_groups", "delete_placement_group")
     add_operations(world, EC2Response, {name: getattr(placement, name) for name in names})
     world.launch_hooks.append(placement.check)
+    world.placement_tags = lambda name: placement.tags_of(placement.groups[name]) if name in placement.groups else {}
     _remember_groups(placement)
 
 

@@ -77,14 +77,15 @@ class Reservations:
         return 200, self.blocks.model_dump(mode="json")
 
     def users(self, reservation: Reservation) -> int:
-        """Live instances in the reservation; what came by a group or as open fills the oldest reservation first."""
+        """Live instances in the reservation; what came by a group or as open fills the oldest reservation first, and
+        what finds no place in its group runs on demand."""
         ec2 = self.world.backend("ec2")
         live = [one for one in ec2.all_instances() if one.state not in ("terminated", "shutting-down")]
-        wanted = [self._wanted(template_data(ec2, one), one.instance_type, one.placement.zone) for one in live]
-        used = Counter(ids[0] for ids in wanted if len(ids) == 1)
-        for ids in wanted:
-            if len(ids) > 1:
-                used[next((one for one in ids if used[one] < self.reservations[one].count), ids[0])] += 1
+        asked = [(template_data(ec2, one), one.instance_type, one.placement.zone) for one in live]
+        used = Counter(target for data, _, _ in asked if (target := _target(data)))
+        for pool in (self._pool(*one) for one in asked):
+            if place := next((one for one in pool if used[one] < self.reservations[one].count), None):
+                used[place] += 1
         return used[reservation.reservation_id]
 
     def in_block(self, reservation: Reservation) -> list[str]:
@@ -93,11 +94,11 @@ class Reservations:
         live = [one for one in ec2.all_instances() if one.state in ("pending", "running")]
         return [one.id for one in live if _target(template_data(ec2, one)) == reservation.reservation_id]
 
-    def _wanted(self, data: dict[str, Any], instance_type: str, zone: str) -> tuple[str, ...]:
-        """Reservations that a launch with this template may use."""
+    def _pool(self, data: dict[str, Any], instance_type: str, zone: str) -> tuple[str, ...]:
+        """Reservations among which a launch with this template finds its own; none where it names one."""
         asked = data.get("CapacityReservationSpecification") or {}
-        if target := _target(data):
-            return (target,)
+        if _target(data):
+            return ()
         group = (asked.get("CapacityReservationTarget") or {}).get("CapacityReservationResourceGroupArn")
         if group:
             return self._fitting(instance_type, zone, self.blocks.groups.get(group, ()))
@@ -238,8 +239,12 @@ class Reservations:
         return {"CapacityReservation": self._keep(reservation, params)}
 
     def check(self, launch: Launch) -> None:
-        """A launch that targets a reservation needs one that is active, fits, and has a place left."""
-        if launch.capacity_reservation_group or launch.reservations_only:
+        """A launch that targets a reservation needs one that is active, fits, and has a place left. One that targets a
+        group needs a place only where it asks for reservations only: else it runs on demand.
+
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-cr-group.html
+        """
+        if launch.reservations_only and not launch.capacity_reservation_id:
             self._check_pool(launch)
         if not launch.capacity_reservation_id:
             return

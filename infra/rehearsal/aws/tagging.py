@@ -1,11 +1,17 @@
-"""The tagging API's view of resources that moto does not show it, and no view of tags whose resource is gone.
+"""The tagging API's view of resources that moto does not show it, and for a while of those that are gone.
 
-As on AWS it shows neither IAM roles nor Auto Scaling groups nor single schedules: those must be listed.
+As on AWS it shows neither IAM roles nor Auto Scaling groups nor single schedules: those must be listed. As on AWS
+GetResources goes on showing what was deleted ("tagged or previously tagged"; boto3 issue 3341: for hours), here for
+`GHOSTS_S` or what `/_site/tagging` is told with `{"ghosts_s": 60}`; all but what moto's own EC2 shows.
 """
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from moto.core.resource_tagging import TaggableResourcesMixin, TaggedResource, iter_taggable_backends
@@ -14,8 +20,9 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import get_prefix
 from moto.resourcegroupstaggingapi import models as tagging
 
+from infra.rehearsal.aws.eks_tags import Tags
 from infra.rehearsal.aws.operations import wrap
-from infra.rehearsal.aws.world import World
+from infra.rehearsal.aws.world import Call, World
 
 EC2_TYPES = {
     "lt": "launch-template",
@@ -28,6 +35,51 @@ EC2_TYPES = {
     "key": "key-pair",
 }
 """Prefix of an id -> type in an ARN, for what moto's EC2 leaves out."""
+
+
+GHOSTS_S = 45.0
+"""How long a deleted resource is still shown."""
+_LOOK_EVERY_S = 0.2
+_ENDS = ("Delete", "Revoke", "Disassociate", "Terminate")
+
+
+class Ghosts(TaggableResourcesMixin):
+    """Shows what was there before a call that ends something, and is no more."""
+
+    SERVICE_NAMESPACE = "bivouac-ghosts"
+
+    def __init__(self, world: World, living: Callable[[], Iterator[TaggedResource]]) -> None:
+        self.world, self.living, self.partition, self.seconds = world, living, "aws", GHOSTS_S
+        self._lock = threading.Lock()
+        self._last: dict[str, tuple[float, TaggedResource]] = {}
+        self._looked = 0.0
+
+    def owns_arn(self, arn: str) -> bool:
+        return False
+
+    def hook(self, call: Call) -> None:
+        """Before each request."""
+        if call.action.startswith(_ENDS) and time.monotonic() - self._looked > _LOOK_EVERY_S:
+            with suppress(RuntimeError):  # something comes or goes at this very moment: the next look sees it
+                self._look()
+
+    def _look(self) -> set[str]:
+        """ARNs that are; what is not there any more is remembered with when it was last seen."""
+        with self.world.lock, self._lock:
+            now = self._looked = time.monotonic()
+            there = {one.arn: TaggedResource(one.arn, dict(one.tags), one.resource_type) for one in self.living()}
+            self._last |= {arn: (now, one) for arn, one in there.items() if one.tags}
+            self._last = {arn: row for arn, row in self._last.items() if now - row[0] < self.seconds}
+            return set(there)
+
+    def iter_tagged_resources(self) -> Iterator[TaggedResource]:
+        there = self._look()
+        yield from [one for arn, (_, one) in list(self._last.items()) if arn not in there]
+
+    def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        asked = json.loads(body) if body else {}
+        self.seconds = float(asked.get("ghosts_s", self.seconds))
+        return 200, {"ghosts_s": self.seconds, "ghosts": sorted(one.arn for one in self.iter_tagged_resources())}
 
 
 class Others(TaggableResourcesMixin):
@@ -95,10 +147,23 @@ def living(ec2: Any) -> set[str]:
 def install(world: World) -> None:
     others = Others(world)
 
+    def brief() -> Iterator[TaggedResource]:
+        """All that may become a ghost; moto's EC2 shows thousands of public images and takes its time."""
+        for backend in (*iter_taggable_backends(world.account, world.region), others):
+            if backend.SERVICE_NAMESPACE != "ec2":
+                yield from backend.iter_tagged_resources()
+        for arn, tags in Tags(world).everything().items():
+            yield TaggedResource(arn, dict(tags), f"eks:{arn.split(':')[5].split('/')[0]}")
+
+    ghosts = Ghosts(world, brief)
+    world.faults.append(ghosts.hook)
+    world.routes["/_site/tagging"] = ghosts.route
+
     def everything(account: str, region: str) -> Iterator[TaggableResourcesMixin]:
         yield from iter_taggable_backends(account, region)
         if (account, region) == (world.account, world.region):
             yield others
+            yield ghosts
 
     tagging.iter_taggable_backends = everything  # type: ignore[assignment]
 

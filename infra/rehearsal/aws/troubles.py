@@ -16,9 +16,11 @@ from fnmatch import fnmatchcase
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qs
 
+from moto.ec2.models.instance_types import InstanceTypeOfferingBackend
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from infra.rehearsal.aws.instances import LIVE
+from infra.rehearsal.aws.operations import wrap
 from infra.rehearsal.aws.world import ControlPlane, Launch, LaunchRefused, World
 
 Kind = Literal["cluster", "node-group", "add-on", "file-system", "image", "instance", "node"]
@@ -52,6 +54,7 @@ class Shortage(BaseModel):
     instance_type: str = "*"
     node_group: str = "*"
     """Pattern; launches that belong to none match `*` only."""
+    zone: str = "*"
     places: int = 0
     """So many instances of the type may live at a time."""
     seconds: float | None = None
@@ -123,12 +126,27 @@ class Capacity:
         for rule, since in list(self.rules.standing.values()):
             over = rule.seconds is not None and time.monotonic() - since > rule.seconds
             hit = fnmatchcase(launch.instance_type, rule.instance_type)
-            if over or not hit or not fnmatchcase(launch.node_group or "", rule.node_group):
+            if over or not hit or not fnmatchcase(launch.zone, rule.zone):
+                continue
+            if not fnmatchcase(launch.node_group or "", rule.node_group):
                 continue
             instances = self.world.backend("ec2").all_instances()
             living = sum(fnmatchcase(i.instance_type, rule.instance_type) and i.state in LIVE for i in instances)
             if living >= rule.places:
                 raise LaunchRefused(rule.code, rule.message)
+
+    def offerings(self, original: Callable[..., Any], ec2: Any, location_type: str | None = None, *rest: Any) -> Any:
+        """Without what a shortage of code `Unsupported` says is not sold in a zone, as AWS answers such a launch."""
+        unsold = [rule for rule, _ in self.rules.standing.values() if rule.code == "Unsupported"]
+        return [
+            one
+            for one in original(ec2, location_type, *rest)
+            if location_type != "availability-zone"
+            or not any(
+                fnmatchcase(one["InstanceType"], rule.instance_type) and fnmatchcase(one["Location"], rule.zone)
+                for rule in unsold
+            )
+        ]
 
 
 _HANDS: dict[str, Callable[[ControlPlane], None]] = {
@@ -151,6 +169,7 @@ def install(world: World) -> None:
     world.troubles = Troubles()
     capacity = Capacity(world)
     world.launch_hooks.append(capacity.hook)
+    wrap(InstanceTypeOfferingBackend, "describe_instance_type_offerings", capacity.offerings)
     world.routes["/_site/troubles"] = world.troubles.rules.route
     world.routes["/_site/capacity"] = capacity.rules.route
     world.routes["/_site/control-plane"] = lambda query, body: _lay_hands(world, query)

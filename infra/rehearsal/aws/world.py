@@ -95,7 +95,7 @@ class Launch:
     capacity_reservation_group: str | None = None
     """ARN of a resource group of reservations."""
     reservations_only: bool = False
-    """In a reservation that is open to all, or not at all."""
+    """In a reservation (of the group, or open to all), or not at all."""
     placement_group: str | None = None
     node_group: str | None = None
 
@@ -183,6 +183,8 @@ class World:
     token_owner: Callable[[ControlPlane, str, str], ServiceAccount | None] = token_owner
     join_within_s: float = 120.0
     """A node group whose instances have not all joined by then is CREATE_FAILED (on AWS about 15 minutes)."""
+    entries_count_after_s: float = 3.0
+    """The API server knows nobody by an access entry that is younger than this (on AWS up to a minute)."""
     replace_impaired_after_s: float = 300.0
     """An Auto Scaling group replaces an instance that has failed its status check for so long."""
     machines: dict[str, Machine] = field(default_factory=dict)
@@ -197,6 +199,8 @@ class World:
     """`autoscaling.AutoScaling`, once installed."""
     launch_hooks: list[LaunchHook] = field(default_factory=list)
     """Asked in order before each instance of a node group or of RunInstances starts; one may raise LaunchRefused."""
+    placement_tags: Callable[[str], dict[str, str]] = lambda name: {}
+    """Tags of a placement group, by its name."""
     block_ends: Callable[[str], datetime | None] = lambda name: None
     """End of a reservation, once `reservations` is installed."""
     faults: list[FaultHook] = field(default_factory=list)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import re
 import ssl
 from dataclasses import dataclass, field
+from email.message import Message
 from email.parser import Parser
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +21,10 @@ import yaml
 from infra.errors import PermanentError
 
 MEDIA_TYPE = "application/node.eks.aws"
+SCRIPT_TYPE = "text/x-shellscript"
 API_GROUP = "node.eks.aws/"
+INSTALLS_LUSTRE = re.compile(r"\bdnf install .*\blustre-client\b")
+"""No machine here runs its scripts: there is neither dnf nor a kernel of its own."""
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 CURE = "correct the NodeConfig in the launch template's user data"
 
@@ -49,6 +54,8 @@ class NodeConfig:
     max_pods: int | None = None
     local_disk: bool = False
     """The instance's NVMe disks are set up at /mnt/k8s-disks."""
+    lustre_client: bool = False
+    """A script of the user data installs it: EKS's own images come without."""
 
 
 def read_node_config(user_data: str) -> NodeConfig:
@@ -73,18 +80,23 @@ def read_node_config(user_data: str) -> NodeConfig:
     storage = ((spec.get("instance") or {}).get("localStorage") or {}).get("strategy")
     max_pods = (kubelet.get("config") or {}).get("maxPods")
     return NodeConfig(
-        str(cluster["name"]), endpoint, pem, str(cluster["cidr"]), labels, taints, max_pods, storage is not None
+        str(cluster["name"]),
+        endpoint,
+        pem,
+        str(cluster["cidr"]),
+        labels,
+        taints,
+        max_pods,
+        storage is not None,
+        any(INSTALLS_LUSTRE.search(text) for text in _parts(Parser().parsestr(user_data), SCRIPT_TYPE)),
     )
 
 
 def _documents(user_data: str) -> list[dict[str, Any]]:
     """Every NodeConfig of the user data: parts of a MIME message, or the whole."""
     message = Parser().parsestr(user_data)
-    if message.is_multipart():
-        parts = [part for part in message.walk() if part.get_content_type() == MEDIA_TYPE]
-        texts = [part.get_payload(decode=True).decode(errors="replace") for part in parts]  # type: ignore[union-attr]
-    else:
-        texts = [user_data] if API_GROUP in user_data else []
+    plain = [user_data] if API_GROUP in user_data else []
+    texts = _parts(message, MEDIA_TYPE) if message.is_multipart() else plain
     try:
         found = [document for text in texts for document in yaml.safe_load_all(text)]
     except yaml.YAMLError as error:
@@ -94,6 +106,11 @@ def _documents(user_data: str) -> list[dict[str, Any]]:
         seen = f"{len(user_data)} characters of user data, starting {user_data[:60]!r}"
         raise NotJoining("no NodeConfig in the user data", seen=seen, cure=f"add a part of type {MEDIA_TYPE}")
     return found
+
+
+def _parts(message: Message, kind: str) -> list[str]:
+    parts = [part for part in message.walk() if part.get_content_type() == kind]
+    return [part.get_payload(decode=True).decode(errors="replace") for part in parts]  # type: ignore[union-attr]
 
 
 def _merged(documents: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.errors import PermanentError, TemporaryError
 from infra.rehearsal.nodelet.credentials import RoleCredentials
 from infra.rehearsal.nodelet.sandbox import Bind, host_parts, remove_tree
+from infra.rehearsal.toolchain.table import MPI_OPERATOR
 
 HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
 """A layer that the node image already holds: the host's own programs and libraries."""
@@ -30,6 +31,8 @@ REFERENCE = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com/(?P<repository>[^@:]+)"
     r"(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+PUBLIC = {f"docker.io/mpioperator/mpi-operator:{MPI_OPERATOR}": ("mpi-operator", "/opt/mpi-operator")}
+"""Image -> the tool that stands for it, and the path of the image's entry point."""
 RETRY = timedelta(seconds=5)
 FETCH_WITHIN_S = 60.0
 MADE_BY_US = ("/dev", "/proc", "/sys", "/run", "/tmp", "/etc", "/var/run")
@@ -60,17 +63,20 @@ class Image:
 class ImageStore:
     """The images of one machine, below `folder`."""
 
-    def __init__(self, folder: Path, region: str, credentials: RoleCredentials) -> None:
-        self._folder, self._region, self._credentials = folder, region, credentials
+    def __init__(self, folder: Path, region: str, credentials: RoleCredentials, tools: Path) -> None:
+        """`tools`: where the programs of public images lie."""
+        self._folder, self._region, self._credentials, self._tools = folder, region, credentials, tools
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._known: dict[str, Image] = {}
 
     def pull(self, reference: str) -> Image:
         """Raises PullError, TemporaryError."""
+        if reference in PUBLIC:
+            return self._built(reference)
         match = REFERENCE.fullmatch(reference)
         if match is None or not (match["digest"] or match["tag"]):
-            cure = "name an image of the account's ECR, by digest"
-            raise PullError("a node pulls from ECR only", seen=reference, cure=cure)
+            cure = f"name an image of the account's ECR, by digest, or one of {', '.join(PUBLIC)}"
+            raise PullError("a rehearsal's node cannot pull from there", seen=reference, cure=cure)
         with self._locks[reference]:
             if match["digest"] and reference in self._known:
                 return self._known[reference]
@@ -83,6 +89,20 @@ class ImageStore:
             except (BotoCoreError, OSError) as error:
                 raise TemporaryError("the registry does not answer", seen=error, delay=RETRY) from error
             return self._known[reference]
+
+    def _built(self, reference: str) -> Image:
+        """A public image: what it holds is the program that the toolchain built from the same version's source."""
+        tool, path = PUBLIC[reference]
+        program, files = self._tools / tool, self._folder / tool
+        if not program.exists():
+            cure = f"python -m infra.rehearsal.toolchain ensure {tool}"
+            raise PullError("the program of a public image was not built", seen=program, cure=cure)
+        with self._locks[reference]:
+            target = files / path.lstrip("/")
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(program, target)
+        return Image(f"tool:{tool}", {}, [path], [], "/", files)
 
     def _fetch(self, reference: str, match: re.Match[str]) -> Image:
         if match["region"] != self._region:

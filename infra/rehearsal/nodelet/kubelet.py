@@ -29,7 +29,7 @@ class Kubelet:
             node,
             api,
             credentials,
-            ImageStore(work / "images", config.region, credentials),
+            ImageStore(work / "images", config.region, credentials, Path(config.tools)),
             Hosts(api),
             Addresses(config.pod_addresses),
             Events(api, config.hostname),

@@ -22,6 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from infra.rehearsal.nodelet.metadata import LocalServer
 from infra.rehearsal.nodelet.node import KUBELET_PORT
+from infra.rehearsal.nodelet.stamps import Stamped, nanoseconds
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ Find = Callable[[str, str, str, bool], Path | None]
 Running = Callable[[str, str, str], bool]
 CHUNK = 65536
 FOLLOW_S = 0.2
-UNSUPPORTED = ("timestamps", "sinceTime", "sinceSeconds")
+BY_TIME = ("timestamps", "sinceTime", "sinceSeconds")
 
 
 def self_signed(address: str, hostname: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -94,6 +95,8 @@ def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, fi
     tls.load_verify_locations(cadata=authority_pem)
     tls.verify_mode = ssl.CERT_REQUIRED
 
+    stamped: dict[Path, Stamped] = {}
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
@@ -102,8 +105,6 @@ def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, fi
                 return self._text(HTTPStatus.OK, "ok")
             if len(parts) != 4 or parts[0] != "containerLogs":
                 return self._text(HTTPStatus.NOT_FOUND, "a nodelet serves /containerLogs and /healthz")
-            if asked := [name for name in UNSUPPORTED if query.get(name) not in (None, "", "false")]:
-                return self._text(HTTPStatus.NOT_IMPLEMENTED, f"a nodelet keeps no times of lines: {asked[0]}")
             previous = query.get("previous") == "true"
             path = find(parts[1], parts[2], parts[3], previous)
             if path is None or not path.exists():
@@ -112,10 +113,13 @@ def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, fi
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", "text/plain")
             self.end_headers()
+            limit = int(query["limitBytes"]) if "limitBytes" in query else None
+            more = (lambda: running(parts[1], parts[2], parts[3])) if follow else lambda: False
+            if any(query.get(name) not in (None, "", "false") for name in BY_TIME):
+                return self._send_by_time(stamped.setdefault(path, Stamped(path)), query, limit, more)
             with path.open("rb") as file:
                 _seek_tail(file, query.get("tailLines"))
-                limit = int(query["limitBytes"]) if "limitBytes" in query else None
-                self._send(file, limit, (lambda: running(parts[1], parts[2], parts[3])) if follow else lambda: False)
+                self._send(file, limit, more)
 
         def _send(self, file: BinaryIO, left: int | None, more: Callable[[], bool]) -> None:
             while True:
@@ -128,6 +132,23 @@ def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, fi
                     return
                 time.sleep(FOLLOW_S)
 
+        def _send_by_time(
+            self, log: Stamped, query: dict[str, str], left: int | None, more: Callable[[], bool]
+        ) -> None:
+            going_on = more()
+            end = log.look(all_of_it=not going_on)
+            first = max(log.since(_since(query)), end - int(query.get("tailLines", end)))
+            while True:
+                for line in log.lines(first, end, query.get("timestamps") == "true"):
+                    self.wfile.write(line[:left])
+                    left = None if left is None else left - len(line[:left])
+                self.wfile.flush()
+                if not going_on:
+                    return
+                time.sleep(FOLLOW_S)
+                going_on = more()
+                first, end = end, log.look(all_of_it=not going_on)
+
         def _text(self, status: HTTPStatus, text: str) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(text.encode())))
@@ -139,6 +160,13 @@ def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, fi
 
     server = Server(address, Handler, tls)
     threading.Thread(target=server.serve_forever, name="kubelet port", daemon=True).start()
+
+
+def _since(query: dict[str, str]) -> int:
+    """ns since the epoch."""
+    if query.get("sinceTime"):
+        return nanoseconds(query["sinceTime"])
+    return time.time_ns() - int(query["sinceSeconds"]) * 10**9 if query.get("sinceSeconds") else 0
 
 
 def _seek_tail(file: BinaryIO, lines: str | None) -> None:

@@ -57,6 +57,8 @@ class MachineConfig:
     tags: dict[str, str]
     fsx_root: str
     """Host folder with one folder per file system id."""
+    tools: str
+    """Host folder of the programs that stand for public images."""
     work: str
     """Host folder of this machine: its disks, pods and logs; deleted with the machine."""
 

@@ -21,6 +21,8 @@ from infra.rehearsal.nodelet.surroundings import RETRY, Surroundings
 from infra.rehearsal.nodelet.volumes import IDENTITY_FOLDER, IDENTITY_VOLUME, Volumes, object_data
 from infra.rehearsal.site import network
 
+BAKED = "root/etc/bivouac/image.json"
+"""In a machine's folder, where its image is one of ours, which hold a Lustre client."""
 BRIDGE = "br0"
 LINK = "eth0"
 OWN = "/run/pod"
@@ -46,6 +48,7 @@ class PodBox:
             around.work,
             Path(around.config.fsx_root),
             around.node.local_disk,
+            lambda: around.node.lustre_client or (around.work / BAKED).is_file(),
         )
 
     def plug_in(self, pod: Object) -> None:

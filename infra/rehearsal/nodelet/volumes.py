@@ -39,8 +39,18 @@ class NotMounted(TemporaryError):
 class Volumes:
     """The volumes of one pod, below `folder`."""
 
-    def __init__(self, api: Api, pod: Object, folder: Path, work: Path, fsx_root: Path, local_disk: bool) -> None:
-        self._api, self._pod, self._folder = api, pod, folder
+    def __init__(
+        self,
+        api: Api,
+        pod: Object,
+        folder: Path,
+        work: Path,
+        fsx_root: Path,
+        local_disk: bool,
+        lustre: Callable[[], bool],
+    ) -> None:
+        """`lustre`: whether the machine has a client by now."""
+        self._api, self._pod, self._folder, self._lustre = api, pod, folder, lustre
         self._work, self._fsx_root, self._local_disk = work, fsx_root, local_disk
         self._namespace = pod["metadata"]["namespace"]
         self._paths: dict[str, Path] = {}
@@ -145,6 +155,9 @@ class Volumes:
         if csi.get("driver") != FSX_DRIVER:
             cure = f"use {FSX_DRIVER}"
             raise NotMounted("this node has no such storage driver", seen=csi.get("driver"), cure=cure)
+        if not self._lustre():
+            cure = "install lustre-client in the image, or at boot: EKS's own images come without"
+            raise NotMounted("mount.lustre: No such device; are the lustre modules loaded?", seen=claim, cure=cure)
         folder = self._fsx_root / csi["volumeHandle"]
         if not folder.is_dir():
             raise NotMounted(

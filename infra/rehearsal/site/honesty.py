@@ -15,7 +15,7 @@ EMULATED = (
     "cluster DNS: hosts files kept current from EndpointSlices",
 )
 NOT_REHEARSED = (
-    "Helm charts other than jobset: their releases are recorded, their pods do not run",
+    "Helm charts other than jobset: their releases are recorded, their pods do not run (the MPI operator's pod does)",
     "EKS add-ons: recorded with their state; vpc-cni, kube-proxy, coredns and the CSI drivers do not run",
     "what the node image takes from packages: drivers, EFA, NCCL, GDRCopy, Lustre client, DCGM",
     "GPU health, NVLink, fabric bandwidth",

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 MODULES = Path(__file__).with_name("modules")
-KUBERNETES, ETCD, PULUMI, JOBSET = "1.36.3", "3.6.7", "3.250.0", "0.10.1"
+KUBERNETES, ETCD, PULUMI, JOBSET, MPI_OPERATOR = "1.36.3", "3.6.7", "3.250.0", "0.10.1", "0.8.2"
 LANGUAGE = "3.60.0"
 
 
@@ -166,6 +166,18 @@ TOOLS: tuple[Tool, ...] = (
             "webhook/patches/mutating-patch.yaml",
             "webhook/patches/validating-patch.yaml",
         ),
+    ),
+    # As JobSet's: images and manifests are all that is published.
+    Tool(
+        name="mpi-operator",
+        version=MPI_OPERATOR,
+        accepts=MPI_OPERATOR,
+        module="mpi-operator",
+        package="github.com/kubeflow/mpi-operator/cmd/mpi-operator",
+        usual_build=timedelta(minutes=4),
+        go_module="github.com/kubeflow/mpi-operator",
+        share_root="manifests/base",
+        share=("kubeflow.org_mpijobs.yaml",),
     ),
 )
 

@@ -12,17 +12,13 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.rehearsal.providers.aws import config, functions, mapping
+from infra.rehearsal.providers.aws import config, functions, mapping, notes
 from infra.rehearsal.providers.aws.call import Call, NotReady, error_code
 from infra.rehearsal.providers.aws.catalogue import RESOURCES
 from infra.rehearsal.providers.aws.client import Clients
 from infra.rehearsal.providers.aws.table import Naming, Resource
 from infra.rehearsal.providers.package import Change, Failure, InitFailed, Refused, Request, ResourceGone
 from infra.rehearsal.providers.wire import UNKNOWN, Props
-
-_DEFAULTED = "__defaults"
-"""Where the real plugin records which inputs it filled in itself."""
-
 
 PATIENCE = "BIVOUAC_REHEARSAL_PATIENCE"
 """Factor on how long the plugin waits for anything: with 0.01 the 20 minutes of a deletion are 12 seconds."""
@@ -53,30 +49,30 @@ class AwsPackage:
     def check(self, request: Request) -> tuple[Props, Sequence[Failure]]:
         resource = _entry(request.type)
         table = resource.table()
-        given = request.inputs
-        inputs = mapping.normalised(table, {key: value for key, value in given.items() if not key.startswith("__")})
-        if resource.regional and "region" not in inputs:
-            inputs["region"] = self._clients.region
-        if resource.tagger and self._default_tags and inputs.get("tags") != UNKNOWN:
-            inputs["tags"] = self._default_tags | (inputs.get("tags") or {})
+        given: Props = notes.bare(request.inputs)
+        if resource.regional and given.get("region") is None:
+            given["region"] = self._clients.region
+        if resource.tagger and self._default_tags and given.get("tags") != UNKNOWN:
+            given["tags"] = self._default_tags | (given.get("tags") or {})
+        inputs = mapping.normalised(table, given)
         if resource.naming and inputs.get(resource.naming.property) is None:
             inputs[resource.naming.property] = _made_name(resource.naming, request, inputs)
-            inputs[_DEFAULTED] = [resource.naming.property]
-        return inputs, list(mapping.failures(table, inputs, request.type))
+        return notes.of_check(given, inputs), list(mapping.failures(table, inputs, request.type))
 
     def diff(self, request: Request) -> tuple[Sequence[Change], bool]:
-        resource = _entry(request.type)
+        resource, made_up = _entry(request.type), notes.defaulted(request.inputs)
+        request = notes.without(request)
         old = request.old_inputs or request.state
         found = list(mapping.changes(resource.table(), old, request.inputs))
         updatable = resource.update is not None
         found = [c if updatable or _is_tag(c.path) else Change(c.path, c.kind, True) for c in found]
-        made_up = request.inputs.get(_DEFAULTED) or []
         changed = {change.path for change in found}
         clash = bool(resource.identity) and not changed & set(resource.identity)
-        return found, clash and not set(resource.identity) & set(made_up)
+        return found, clash and not set(resource.identity) & made_up
 
     def create(self, request: Request) -> tuple[str, Props]:
-        resource = _entry(request.type)
+        resource, noted = _entry(request.type), request.inputs
+        request = notes.without(request)
         if request.preview:
             unknown = dict.fromkeys(resource.computed(), UNKNOWN)
             known = {"tagsAll": request.inputs.get("tags") or {}} if resource.tagger else {}
@@ -88,13 +84,12 @@ class AwsPackage:
             except NotReady as error:
                 if not call.id:
                     raise Refused(str(error)) from error
-                raise InitFailed(
-                    call.id, self._state(call), request.inputs, f"creating {_title(call)}: {error}"
-                ) from error
+                raise InitFailed(call.id, self._state(call), noted, f"creating {_title(call)}: {error}") from error
             return call.id, self._state(call)
 
     def read(self, request: Request) -> tuple[str, Props, Props]:
-        resource = _entry(request.type)
+        resource, noted = _entry(request.type), request.inputs
+        request = notes.without(request)
         call = self._call(resource, request)
         with _named(call, "reading"):
             observed = self._observe(call)
@@ -110,10 +105,12 @@ class AwsPackage:
                 inputs["tags"] = observed["tags"]
         else:
             inputs = mapping.normalised(table, {name: observed.get(name) for name in table})
-        return call.id, inputs, {**request.state, **inputs, **observed, **_agreed(table, inputs, observed)}
+        state = {**request.state, **inputs, **observed, **_agreed(table, inputs, observed)}
+        return call.id, notes.as_before(noted, inputs), state
 
     def update(self, request: Request) -> Props:
-        resource = _entry(request.type)
+        resource, noted = _entry(request.type), request.inputs
+        request = notes.without(request)
         if request.preview:
             planned = _over(request.state, request.inputs, request.old_inputs)
             return {**planned, **dict.fromkeys(resource.volatile, UNKNOWN)}
@@ -128,11 +125,11 @@ class AwsPackage:
                     resource.update(call)
             except NotReady as error:
                 state = {**request.state, **request.inputs}
-                raise InitFailed(call.id, state, request.inputs, f"updating {_title(call)}: {error}") from error
+                raise InitFailed(call.id, state, noted, f"updating {_title(call)}: {error}") from error
             return self._state(call)
 
     def delete(self, request: Request) -> None:
-        call = self._call(_entry(request.type), request)
+        call = self._call(_entry(request.type), notes.without(request))
         with _named(call, "deleting"):
             try:
                 call.resource.delete(call)
@@ -175,8 +172,7 @@ class AwsPackage:
     def _state(self, call: Call) -> Props:
         observed = self._observe(call) or {}
         table = call.resource.table()
-        wanted = {name: value for name, value in call.new.items() if not name.startswith("__")}
-        return {**wanted, **observed, **_agreed(table, wanted, observed)}
+        return {**call.new, **observed, **_agreed(table, call.new, observed)}
 
     def _retag(self, call: Call) -> None:
         old, new = call.old.get("tags") or {}, call.tags

@@ -15,7 +15,7 @@ def _request(call: Call) -> dict[str, Any]:
 
 def create(call: Call) -> str:
     call.client().create_schedule(**_request(call))
-    return f"{call.new['groupName']}/{call.new['name']}"
+    return f"{call.new.get('groupName', 'default')}/{call.new['name']}"
 
 
 def update(call: Call) -> None:
@@ -49,7 +49,7 @@ RESOURCES = (
         token="aws:scheduler/schedule:Schedule",
         service="scheduler",
         inputs={
-            "groupName": Input(default="default", replaces=True),
+            "groupName": Input(replaces=True, computed=True),
             "scheduleExpression": Input(required=True),
             "scheduleExpressionTimezone": Input(default="UTC"),
             "flexibleTimeWindow": Input(

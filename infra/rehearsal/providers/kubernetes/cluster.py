@@ -18,6 +18,7 @@ from lightkube.core.exceptions import ConfigError
 from infra.rehearsal.providers.kubernetes.credentials import ExecCredentials
 from infra.rehearsal.providers.package import Refused
 
+_NO_SCHEMA = "unable to load schema information from the API server"
 FIELD_MANAGER = "pulumi-kubernetes"
 Object = dict[str, Any]
 
@@ -68,6 +69,10 @@ class Cluster:
         )
         self._kinds: dict[str, dict[str, tuple[str, bool]]] = {}
         self._lock = threading.Lock()
+
+    def greet(self) -> None:
+        """See whether it answers, and us."""
+        self._ask("GET", "/version")
 
     def get(self, address: Address) -> Object | None:
         try:
@@ -140,7 +145,8 @@ class Cluster:
         except httpx2.TransportError as error:
             raise Unreachable(f"configured Kubernetes cluster is unreachable: {self.server}: {error!r}") from error
         if answer.status_code == 401:
-            raise Unreachable(f"configured Kubernetes cluster is unreachable: {self.server} answers Unauthorized")
+            said = "the server has asked for the client to provide credentials"
+            raise Unreachable(f"configured Kubernetes cluster is unreachable: {_NO_SCHEMA}: {said}")
         if answer.is_success:
             return dict(answer.json())
         try:

@@ -29,6 +29,7 @@ IMMUTABLE: dict[str, tuple[str, ...]] = {
     "StorageClass": ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"),
 }
 """Fields that need a new object, as in the real plugin (pulumi-kubernetes: provider/pkg/provider/diff.go)."""
+_DEFINITION = "CustomResourceDefinition"
 _IDENTITY = ("apiVersion", "kind", "metadata.name", "metadata.namespace")
 
 
@@ -55,6 +56,28 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _differences(one, other, f"{path}[{number}]")
     else:
         yield path, "add" if old is None else "delete" if new is None else "update"
+
+
+def as_served(inputs: Props) -> Props:
+    """A definition's schema as the API server spells it: `x-kubernetes-…` cannot be a property's name in Pulumi.
+
+    As in the real plugin, of definitions only: elsewhere such a key is somebody's own.
+    """
+    return dict(_renamed(inputs, "x_kubernetes_", "_", "-")) if inputs.get("kind") == _DEFINITION else inputs
+
+
+def as_declared(live: Props) -> Props:
+    """The other way round."""
+    return dict(_renamed(live, "x-kubernetes-", "-", "_")) if live.get("kind") == _DEFINITION else live
+
+
+def _renamed(value: Any, begin: str, old: str, new: str) -> Any:
+    if isinstance(value, dict):
+        return {
+            (key.replace(old, new) if key.startswith(begin) else key): _renamed(inner, begin, old, new)
+            for key, inner in value.items()
+        }
+    return [_renamed(inner, begin, old, new) for inner in value] if isinstance(value, list) else value
 
 
 def overlay(wanted: Any, live: Any) -> Any:

@@ -31,6 +31,7 @@ class KubernetesPackage:
     def __init__(self) -> None:
         self._settings: Props = {}
         self._made: Cluster | None = None
+        self._unreachable: Unreachable | None = None
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
 
@@ -44,7 +45,16 @@ class KubernetesPackage:
         return settings.changes(old, new)
 
     def configure(self, inputs: Props) -> None:
-        self._settings, self._made = inputs, None
+        """Once per run: a cluster that does not answer now is unreachable for all of it, as to the real plugin."""
+        self._settings, self._made, self._unreachable = inputs, None, None
+        if has_unknown(inputs):
+            return
+        try:
+            self._cluster().greet()
+        except Unreachable as error:
+            self._unreachable = error
+        except Refused:
+            return  # a kubeconfig of no use: said where something is asked of it
 
     def check(self, request: Request) -> tuple[Props, Sequence[Failure]]:
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
@@ -105,6 +115,7 @@ class KubernetesPackage:
             raise ResourceGone(request.urn) from error
         if live is None:
             raise ResourceGone(request.urn)
+        live = objects.as_declared(live)
         inputs = objects.overlay(request.inputs, live) if request.inputs else objects.imported(live)
         return request.id, inputs, _state(live)
 
@@ -147,6 +158,8 @@ class KubernetesPackage:
         self._cancelled.set()
 
     def _cluster(self) -> Cluster:
+        if self._unreachable is not None:
+            raise self._unreachable
         with self._lock:
             if self._made is None:
                 chosen = kubeconfig(str(self._settings.get("kubeconfig") or ""), self._settings.get("context"))
@@ -165,7 +178,7 @@ class KubernetesPackage:
     def _apply(self, request: Request, address: Address, dry_run: bool = False) -> Object:
         body = {key: value for key, value in request.inputs.items() if not key.startswith("__") and key != "status"}
         force = settings.switch(self._settings, "enablePatchForce")
-        return self._cluster().apply(address, body, dry_run, force)
+        return self._cluster().apply(address, objects.as_served(body), dry_run, force)
 
     def _previewed(self, request: Request) -> Props:
         """As the API server would make it, where it can be asked already."""
@@ -233,7 +246,7 @@ class KubernetesPackage:
 def _state(live: Object) -> Props:
     """What the API server holds, without its bookkeeping of who set which field."""
     metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key != "managedFields"}
-    return {**live, "metadata": metadata}
+    return {**objects.as_declared(live), "metadata": metadata}
 
 
 def _made_name(request: Request, was: Any) -> str:

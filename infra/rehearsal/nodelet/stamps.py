@@ -1,0 +1,62 @@
+"""Times of a log's lines: a container writes its file by itself, so a line is as old as the file when it was read.
+
+A line keeps the time that it was first given, and no two lines of a file have the same: readers may go on by it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+_S = 10**9
+
+
+class Stamped:
+    """One log file; safe for several readers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._times, self._ends = array("q"), array("q")
+        """Of each whole line: ns since the epoch, and the offset behind it."""
+        self._lock = threading.Lock()
+
+    def look(self, all_of_it: bool) -> int:
+        """How many lines there are now; `all_of_it`: the last one counts although its end is missing."""
+        with self._lock, self.path.open("rb") as file:
+            offset = file.seek(self._ends[-1] if self._ends else 0)
+            for line in file:
+                if not line.endswith(b"\n") and not all_of_it:
+                    break
+                offset += len(line)
+                written = os.fstat(file.fileno()).st_mtime_ns
+                self._times.append(max(written, self._times[-1] + 1 if self._times else 0))
+                self._ends.append(offset)
+            return len(self._ends)
+
+    def since(self, at: int) -> int:
+        """Number of the first line that is not older than this, ns since the epoch."""
+        with self._lock:
+            return bisect_left(self._times, at)
+
+    def lines(self, first: int, end: int, with_times: bool) -> Iterator[bytes]:
+        """As a kubelet gives them, of those that were looked at."""
+        with self.path.open("rb") as file:
+            file.seek(self._ends[first - 1] if first else 0)
+            for number in range(first, end):
+                line = file.readline()
+                yield _rfc3339(self._times[number]) + b" " + line if with_times else line
+
+
+def nanoseconds(rfc3339: str) -> int:
+    """Of a time as the API server passes it on. Raises `ValueError`."""
+    moment = datetime.fromisoformat(rfc3339.replace("Z", "+00:00"))
+    return int(moment.timestamp()) * _S
+
+
+def _rfc3339(at: int) -> bytes:
+    return f"{datetime.fromtimestamp(at // _S, UTC):%Y-%m-%dT%H:%M:%S}.{at % _S:09d}Z".encode()

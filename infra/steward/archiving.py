@@ -1,0 +1,92 @@
+"""The archive, from the steward's side: a GPU node for its Job, its bounds, and the verdict in the record."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.account import explained
+from infra.actions import archive_job
+from infra.actions.archive import ArchiveConfig
+from infra.actions.archive_job import Bounds
+from infra.errors import PermanentError
+from infra.events import Kind
+from infra.steward.release import Release
+
+if TYPE_CHECKING:
+    from infra.steward.steward import Steward
+
+LEAST = timedelta(minutes=30)
+TIMES = 4
+"""The Job has three tries; each may take as long as the plan says of one."""
+_AFTER_DEADLINE = timedelta(minutes=1)
+"""At the deadline AWS itself takes the nodes away: what has not ended then never will."""
+
+
+def record(steward: Steward) -> None:
+    """A failed archive is said, and costs no more GPU time: what is on the shared tier stays there."""
+    try:
+        _have_a_node(steward)
+        release = Release(steward)
+        release.begin()
+        steward.store.append(Kind.ARCHIVE_VERIFIED, **_run(steward, release))
+    except PermanentError as error:
+        steward.store.append(Kind.ARCHIVE_FAILED, error=str(error))
+
+
+def _have_a_node(steward: Steward) -> None:
+    """The Job evaluates the restored model on a GPU node. Where none is fit, one is asked for: after an archive that
+    failed they are at zero, and after training that ended for want of capacity none may be there.
+
+    Raises `PermanentError` where deadline or budget do not cover it.
+    """
+    config = steward.config
+    fit = any(node.fit(config.accelerators) for node in steward.nodes.facts())
+    if fit and steward.nodes.desired() > 0:  # else what is still seen is on its way out
+        return
+    spent = steward.observer.spent_usd
+    rate = config.base_usd_per_hour + config.node_usd_per_hour
+    needed = rate * Decimal(config.archive.total_seconds()) / 3600
+    if datetime.now(UTC) + config.archive >= config.deadline:
+        why = f"the deadline {config.deadline.isoformat(timespec='seconds')} leaves no time for it"
+    elif spent + needed > config.spec.money.budget_usd:
+        why = f"{spent:.2f} of {config.spec.money.budget_usd} USD are spent, it needs about {needed:.2f} USD"
+    else:
+        group = steward.names.gpu_group
+        # Said first: whoever looks must not take the record's word that no GPU node bills.
+        steward.store.append(Kind.ARCHIVE_BEGUN, group=group, nodes=1, of=config.spec.nodes.count)
+        try:
+            steward.nodes.set_desired(1)
+        except (ClientError, BotoCoreError) as error:
+            why = str(explained(error))
+        else:
+            return
+    raise PermanentError("no GPU node is asked for to archive", seen=why, cure=archive_job.out_of_cluster(config.spec))
+
+
+def _run(steward: Steward, release: Release) -> dict[str, Any]:
+    def pause() -> None:
+        release.look()
+        steward.pause()
+
+    given = steward.config
+    config = ArchiveConfig(
+        campaign=given.spec.campaign,
+        region=given.spec.region,
+        state_bucket=given.state_bucket,
+        archive_bucket=given.archive_bucket,
+        image_manifest=given.image_manifest,
+    )
+    job = archive_job.manifest(config, given.image, given.accelerators)
+    train = given.train.model_dump_json(indent=1)
+    longest = max(LEAST, TIMES * given.archive)
+    bounds = Bounds(
+        start_within=given.spec.recovery.capacity_timeout,
+        end_within=longest,
+        end_by=given.deadline + _AFTER_DEADLINE,
+        cure=archive_job.out_of_cluster(given.spec),
+    )
+    return archive_job.run(steward.client, config, job, train, bounds, steward.lease.check, pause, steward.logs.follow)

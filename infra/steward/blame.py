@@ -1,0 +1,141 @@
+"""Which node is at fault: for a failed attempt, and for its own sake. Pure, as `decide`, which acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Sized
+from datetime import UTC, datetime, timedelta
+
+from infra.actions.fitness import Sickness, overdue
+from infra.steward.views import (
+    BY_EXIT,
+    CONSEQUENCE,
+    WORST_FIRST,
+    Attempt,
+    Consequence,
+    Failure,
+    History,
+    NodeView,
+    Observation,
+    PodView,
+)
+from trainer.contract import ExitCode
+
+_OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced"})
+"""Reasons of termination messages that another pod's end, or the job's, brings about."""
+_SIGTERM = 128 + 15
+_APART = timedelta(seconds=2)
+"""Kubernetes dates ends to the second, each node by its own clock."""
+_NEVER = datetime.max.replace(tzinfo=UTC)
+_TWICE = 2
+
+
+def failure_of(pod: PodView) -> Failure:
+    return BY_EXIT.get(pod.exit_code or ExitCode.INTERNAL, Failure.PROCESS)
+
+
+def causes_first(failed: Sequence[PodView]) -> list[PodView]:
+    """Own failures before what only follows from others', the worst class first, then the earliest."""
+    return sorted(
+        failed,
+        key=lambda pod: (not _own(pod), WORST_FIRST.index(failure_of(pod)), pod.ended_at or _NEVER, pod.index),
+    )
+
+
+def first_failed(failed: Sequence[PodView]) -> str | None:
+    """The node of the one failure that no other explains; None where that is not to be told.
+
+    Several that fail of their own at once share the cause: data, code, file system, or the same lost collective.
+    """
+    own = [pod for pod in failed if _own(pod)]
+    if len(own) > 1:
+        ends = sorted(pod.ended_at or _NEVER for pod in own)
+        if _NEVER in ends or ends[1] - ends[0] < _APART:
+            return None
+        own = [pod for pod in own if pod.ended_at == ends[0]]
+    return own[0].node if own else None
+
+
+def _own(pod: PodView) -> bool:
+    vanished = pod.exit_code is None
+    return not vanished and pod.exit_code != _SIGTERM and pod.reason not in _OF_OTHERS
+
+
+def dead_nodes(seen: Observation, heartbeat_timeout: timedelta) -> tuple[str, ...]:
+    """Nodes whose pod is silent and that a second witness calls dead: EC2, the Node object, or a failed peer.
+
+    A pod that waits on a node for its kubelet has not spoken yet: there the Node must have been silent as long.
+    """
+    views = {node.name: node for node in seen.nodes}
+    peer_failed = any(pod.phase == "Failed" for pod in seen.pods)
+    dead = []
+    for pod in seen.pods:
+        if pod.node is None or pod.phase in ("Succeeded", "Failed"):
+            continue
+        node = views.get(pod.node)
+        ec2_says = node is not None and node.instance_state in ("impaired", "gone")
+        kubernetes_says = node is None or node.ready is not True
+        quiet = pod.silent_for if pod.silent_for is not None else pod.running_for
+        silent = quiet is not None and quiet > heartbeat_timeout
+        if silent and (ec2_says or kubernetes_says or peer_failed):
+            dead.append(pod.node)
+        elif pod.phase == "Pending" and node is not None and node.ready is not True:
+            not_ready_for = min(node.sick_for.get(Sickness.LATE, timedelta()), seen.since_launch)
+            if not_ready_for > heartbeat_timeout:
+                dead.append(pod.node)
+    return tuple(dict.fromkeys(dead))
+
+
+def stranded(seen: Observation) -> tuple[str, ...]:
+    """Nodes that are not Ready and on which a pod waits to be started: others that gave up joining waited for it."""
+    not_ready = {node.name for node in seen.nodes if node.ready is not True}
+    return tuple(dict.fromkeys(pod.node for pod in seen.pods if pod.phase == "Pending" and pod.node in not_ready))
+
+
+def lost(nodes: Iterable[NodeView], last: Attempt | None) -> dict[str, str]:
+    """Node -> why: its instance is impaired, or the last attempt found it dead, and it has not been replaced yet."""
+    found = {}
+    for node in nodes:
+        if node.quarantined:
+            continue
+        if node.instance_state == "impaired":
+            found[node.name] = "EC2 calls its instance impaired"
+        elif last and last.buries(node) and node.instance_state in ("running", "unknown"):
+            found[node.name] = f"dead in attempt {last.number}"
+    return found
+
+
+def ailing(nodes: Iterable[NodeView], history: History) -> dict[str, str]:
+    """Node -> why: it has been sick for too long, or failed first twice in a row while nothing new was committed."""
+    found = {}
+    for node in nodes:
+        if node.quarantined or node.instance_state == "gone":
+            continue
+        if overdue(node.sick_for):
+            found[node.name] = node.unfit
+        elif _again_and_again(node, history):
+            numbers = " and ".join(str(attempt.number) for attempt in history.attempts[-_TWICE:])
+            found[node.name] = f"attempts {numbers} failed first on it, without a newer checkpoint"
+    return found
+
+
+def _again_and_again(node: NodeView, history: History) -> bool:
+    last = history.attempts[-_TWICE:]
+    restarts = all(CONSEQUENCE[one.failure] is Consequence.RESTART and not one.progressed for one in last)
+    return len(last) == _TWICE and restarts and all(one.blames(node) for one in last)
+
+
+def shared(seen: Observation, sick: Sized, repairs_left: int) -> str:
+    """Why so many at once are no node's own fault, in words; empty where they may be."""
+    if len(sick) > repairs_left:
+        return f"{repairs_left} repairs within the hour are left"
+    alone = len(sick) < _TWICE or any(node.fit for node in seen.nodes)
+    return "" if alone else "no node is fit, so the cause is what they share"
+
+
+def short_of(seen: Observation, most: int = 3) -> str:
+    """How many nodes are fit, and what ails those that are not."""
+    unfit = [node for node in seen.nodes if not node.fit]
+    words = [f"{node.name}: {node.unfit or 'not Ready'}" for node in unfit[:most]]
+    more = [f"{len(unfit) - most} more unfit"] if len(unfit) > most else []
+    fit = sum(node.fit for node in seen.nodes)
+    return "; ".join([f"{fit} of {seen.nodes_wanted} nodes are fit", *words, *more])

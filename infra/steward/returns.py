@@ -1,0 +1,48 @@
+"""Instances on their way back to AWS: one that AWS does not take is offered again, until it does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.account import explained
+
+log = logging.getLogger("steward")
+AGAIN_S = 5.0
+
+
+class Returns:
+    """What is refused stays here: while it is not given back nobody comes in its place, and all that wait bill.
+
+    No refusal ends the steward, not even one that looks final: only a steward that decides keeps deadline and budget,
+    and its `capacity_timeout` bounds what is waited for. A refusal is shown for as long as it lasts.
+    """
+
+    def __init__(self, replace: Callable[[str], bool]) -> None:
+        self._replace = replace
+        self._refused: dict[str, str] = {}
+        self._next = 0.0
+
+    def give_back(self, instance: str) -> None:
+        try:
+            self._replace(instance)
+        except (ClientError, BotoCoreError) as error:
+            why = explained(error)
+            self._refused[instance] = f"{instance} is not given back yet: {why.what}: {why.seen}"[:300]
+            log.warning("%s", self._refused[instance])
+        else:
+            self._refused.pop(instance, None)
+
+    def again(self) -> None:
+        """Every few seconds: botocore has tried throttled calls several times by itself, and others not at all."""
+        if self._refused and time.monotonic() >= self._next:
+            for instance in tuple(self._refused):
+                self.give_back(instance)
+            self._next = time.monotonic() + AGAIN_S
+
+    def refused(self) -> tuple[str, ...]:
+        """In words."""
+        return tuple(self._refused.values())

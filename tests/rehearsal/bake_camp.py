@@ -1,0 +1,128 @@
+"""An emulated AWS with the foundation's workshop, in private namespaces, and drivers that bake there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from infra.account import Account
+from infra.components import policies
+from infra.components.outputs import FoundationOutputs
+from infra.lifecycle import builder
+from infra.lifecycle.context import Context
+from infra.names import REPOSITORY, WORKSHOP, buckets, workshop_guard
+from infra.progress import Progress
+from infra.rehearsal.aws import server
+from infra.rehearsal.aws.world import World
+from infra.rehearsal.site import network
+from infra.spec import Spec
+from infra.store import CampaignStore
+from tests.waiting import until as eventually
+
+ROOT = Path(__file__).parents[2]
+WORK = Path(os.environ["BAKE_WORK"])
+AWS = "10.77.0.2"
+SPEC = Spec.model_validate(yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text()))
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    network.add_addresses("lo", ())
+    network.make_bridge("camp0", ["10.77.0.1/16", f"{AWS}/16"])
+    made = World(work=WORK, tools=WORK, endpoint_url=f"http://{AWS}:5000")
+    http = server.make(made, AWS, 5000)
+    made.start()
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    key, secret = made.operator_key
+    os.environ |= {
+        "AWS_ENDPOINT_URL": made.endpoint_url,
+        "AWS_ACCESS_KEY_ID": key,
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "AWS_DEFAULT_REGION": made.region,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    yield made
+    made.stop()
+    http.shutdown()
+
+
+@pytest.fixture(scope="module")
+def account(world: World) -> Account:
+    return Account(world.region)
+
+
+@pytest.fixture(scope="module")
+def workshop(world: World, account: Account) -> FoundationOutputs:
+    """The foundation's workshop, with the roles' own policies: the emulated AWS enforces them."""
+    ec2, iam = account.client("ec2"), account.client("iam")
+    place = policies.Place(world.account, world.region)
+    vpc = ec2.create_vpc(CidrBlock="10.77.64.0/24")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.77.64.0/24")["Subnet"]["SubnetId"]
+    group = ec2.create_security_group(GroupName=WORKSHOP, Description="builder", VpcId=vpc)["GroupId"]
+    arns = {}
+    for name, service, statements in (
+        (WORKSHOP, "ec2.amazonaws.com", policies.builder(place)),
+        (workshop_guard(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)),
+    ):
+        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=policies.trust(service))
+        iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=policies.document(statements))
+        arns[name] = made["Role"]["Arn"]
+    iam.attach_role_policy(RoleName=WORKSHOP, PolicyArn="arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore")
+    iam.create_instance_profile(InstanceProfileName=WORKSHOP)
+    iam.add_role_to_instance_profile(InstanceProfileName=WORKSHOP, RoleName=WORKSHOP)
+    account.client("s3").create_bucket(Bucket=buckets(world.account, world.region).state)
+    account.client("ecr").create_repository(repositoryName=REPOSITORY)
+    return FoundationOutputs(
+        state_bucket=buckets(world.account, world.region).state,
+        archive_bucket="-",
+        repository_url="-",
+        workshop_subnet_id=subnet,
+        workshop_security_group_id=group,
+        workshop_instance_profile=WORKSHOP,
+        workshop_guard_arn=arns[workshop_guard(place.region)],
+    )
+
+
+@contextmanager
+def campaign(account: Account, name: str) -> Iterator[Context]:
+    """A driver of a campaign of this name; what it says is in `progress.console.file`."""
+    where = buckets(SPEC.account, SPEC.region)
+    store = CampaignStore(account.client("s3"), where.state, name, "driver-test")
+    lease = store.lease("driver", timedelta(seconds=30))
+    lease.acquire()
+    try:
+        yield Context(
+            spec=SPEC.model_copy(update={"campaign": name}),
+            plan=None,  # type: ignore[arg-type]
+            account=account,
+            operator_arn="-",
+            buckets=where,
+            store=store,
+            lease=lease,
+            progress=Progress(Console(file=StringIO(), width=240)),
+            results=WORK / "results",
+            deadline=datetime.now(UTC) + timedelta(hours=4),
+        )
+    finally:
+        lease.release()
+
+
+def said(context: Context) -> str:
+    return str(context.progress.console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def nothing_is_left(context: Context) -> bool:
+    """No builder, no schedule, no file on its way to one."""
+    account, names = context.account, context.names
+    eventually(lambda: not builder.living_builders(account, names))
+    schedules = [one["Name"] for one in account.client("scheduler").list_schedules()["Schedules"]]
+    return names.builder not in schedules and not context.store.keys("bake/")

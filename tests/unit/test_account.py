@@ -1,0 +1,135 @@
+"""The account's clients: where presigned addresses point, and what missing credentials are told as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
+
+from infra.account import Account
+from infra.commands.addons import offered
+from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
+from infra.refusals import refusal
+
+REGIONS = ("us-east-1", "us-west-2", "eu-south-2")
+
+
+@pytest.fixture(autouse=True)
+def signed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("operation", ["get_object", "put_object", "upload_part"])
+def test_a_presigned_address_names_the_endpoint_of_the_buckets_region(region: str, operation: str) -> None:
+    bucket = f"bivouac-state-123456789012-{region}"
+    where = {"Bucket": bucket, "Key": "k"}
+    where |= {"UploadId": "u", "PartNumber": 1} if operation == "upload_part" else {}
+    for client in (Account(region).client("s3"), Account(region).lease_client(timedelta(seconds=30))):
+        url = urlsplit(client.generate_presigned_url(operation, Params=where))
+        assert (url.netloc, url.path) == (f"{bucket}.s3.{region}.amazonaws.com", "/k")
+        assert f"%2F{region}%2Fs3%2Faws4_request" in url.query
+
+
+@pytest.mark.parametrize("endpoint", ["http://10.77.0.2:5000", "http://localhost:5000"])
+@pytest.mark.parametrize("bucket", ["bivouac-state-123456789012-us-west-2", "with.dots"])
+def test_an_endpoint_of_ones_own_gets_its_buckets_in_the_path(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, bucket: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    client = Account("us-west-2").client("s3")
+    assert client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "k"}).startswith(
+        f"{endpoint}/{bucket}/k?"
+    )
+
+
+def _told(call: Callable[[], object]) -> tuple[int, str, str]:
+    """Exit code, words and cure, as the command line tells what this raises."""
+    with pytest.raises((BivouacError, BotoCoreError, ClientError)) as caught:
+        call()
+    told = refusal(caught.value)
+    return told.exit_code, told.what, str(told.cure)
+
+
+def _without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    for name in names:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def _profile(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
+    _without(monkeypatch, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    (folder / "config").write_text(text)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    monkeypatch.setenv("HOME", str(folder))  # where a login's token would lie
+
+
+SSO = """[profile mine]
+sso_session = corp
+sso_account_id = 123456789012
+sso_role_name = training
+[sso-session corp]
+sso_start_url = https://corp.example/start
+sso_region = us-east-1
+"""
+PROCESS = "[profile mine]\ncredential_process = false\n"
+
+
+@pytest.mark.parametrize(
+    ("absent", "config", "cure"),
+    [
+        (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), None, "set AWS_PROFILE or AWS_ACCESS_KEY_ID and"),
+        (("AWS_SECRET_ACCESS_KEY",), None, "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ((), "[profile another]\n", "set AWS_PROFILE or"),
+        ((), SSO, "aws sso login"),
+        ((), PROCESS, "aws sso login"),
+    ],
+    ids=["none", "half", "no such profile", "login expired", "a program that fails"],
+)
+def test_missing_credentials_get_one_answer_from_every_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: tuple[str, ...], config: str | None, cure: str
+) -> None:
+    """An address that nobody serves: with credentials all of these would speak of the network."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    if config is None:
+        _without(monkeypatch, *absent)
+    else:
+        _profile(monkeypatch, tmp_path, config)
+    told = _told(lambda: Account("us-east-1").identity())
+    assert told[0] == 64 and cure in told[2]
+    assert told == _told(lambda: offered(Account("us-east-1"), "1.36"))
+    assert told == _told(lambda: Account("us-east-1").client("s3").list_buckets())
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("UnrecognizedClientException", "The security token included in the request is invalid."),
+        ("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
+        ("AuthFailure", "AWS was not able to validate the provided access credentials"),
+    ],
+)
+def test_credentials_that_a_service_does_not_take_are_the_users_to_renew(code: str, words: str) -> None:
+    told = refusal(ClientError({"Error": {"Code": code, "Message": words}}, "Describe"))
+    assert isinstance(told, UserError) and words in str(told.seen) and "aws sso login" in str(told.cure)
+
+
+def test_a_network_that_fails_is_no_lack_of_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    unserved = EndpointConnectionError(endpoint_url="https://eks.us-east-1.amazonaws.com/")
+    assert isinstance(refusal(unserved), TemporaryError)
+    refused = refusal(ClientError({"Error": {"Code": "AuthFailure", "Message": "Not authorized for images"}}, "Run"))
+    assert isinstance(refused, PermanentError)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("infra.account._RETRIES", Config(retries={"total_max_attempts": 1}, connect_timeout=1))
+    assert "network" in _told(lambda: Account("us-east-1").identity())[2]

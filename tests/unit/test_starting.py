@@ -1,0 +1,57 @@
+"""Why a pod has not started: in the words of its container, its scheduler, and its last warning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lightkube.resources.core_v1 import Pod
+
+from infra.actions.starting import cure_of, ending, has_started, is_over, why_not
+
+
+def pod(state: dict[str, Any] | None, node: str = "node-0", **status: Any) -> Pod:
+    containers = [{"name": "trainer", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}]
+    return Pod.from_dict({
+        "metadata": {"name": "p"},
+        "spec": {"nodeName": node, "containers": [{"name": "trainer"}]},
+        "status": {"phase": "Pending", **({"containerStatuses": containers} if state else {}), **status},
+    })  # fmt: skip
+
+
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/4: Insufficient efa",
+}
+
+
+@pytest.mark.parametrize(
+    ("seen", "warning", "words", "cure"),
+    [
+        (pod({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling"}}),
+         "Failed: 403 Forbidden", "ImagePullBackOff: Back-off pulling; last warning: Failed: 403", "repository"),
+        (pod({"waiting": {"reason": "ContainerCreating"}}),
+         "FailedMount: MountVolume.SetUp failed", "ContainerCreating; last warning: FailedMount", "988"),
+        (pod(None, "", conditions=[UNSCHEDULABLE]), "", "Unschedulable: 0/4: Insufficient efa", "huge pages"),
+        (pod(None, phase="Failed", reason="UnexpectedAdmissionError", message="requested 8, available 7"),
+         "", "UnexpectedAdmissionError: requested 8", "device plugins"),
+        (pod({"terminated": {"exitCode": 128, "reason": "StartError", "message": "exec: python: not found"}},
+             phase="Failed"), "", "StartError: exec: python: not found", "container toolkit"),
+        (pod(None), "", "the kubelet of its node has said nothing", ""),
+    ],
+)  # fmt: skip
+def test_a_pod_that_has_not_started_tells_why_and_what_to_look_at(
+    seen: Pod, warning: str, words: str, cure: str
+) -> None:
+    said = why_not(seen, warning)
+    assert not has_started(seen) and ending(seen) is None
+    assert said.startswith(words) and cure in cure_of(said) and bool(cure) == bool(cure_of(said)), said
+
+
+def test_a_process_that_runs_or_ended_has_started_whatever_it_came_to() -> None:
+    runs = pod({"running": {"startedAt": "2026-11-21T20:00:00Z"}}, phase="Running")
+    died = pod({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, phase="Failed")
+    assert has_started(runs) and ending(runs) is None and not is_over(runs)
+    assert has_started(died) and is_over(died) and ending(died).exitCode == 137  # type: ignore[union-attr]
