@@ -27,6 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import boto3
 from botocore.config import Config
 
+from tests.results import results_of
+
+RESULTS = results_of("bench", "archive")
+
 MIB, SLACK_MIB = 2**20, 32
 KINDS = ("ours", "boto3", "boto3 + SHA-256")
 BUCKET = "bench"
@@ -144,10 +148,9 @@ def main() -> int:
         versus = "" if kind == "ours" else f"{ratio(rows, kind, 'up_s'):15.2f}{ratio(rows, kind, 'back_s'):7.2f}"
         print(f"{kind:18}{up:10.0f}{back:12.0f}{peak:10.0f}{cpu:8.2f}{versus}")
     ratios = {f"{kind} {field}": ratio(rows, kind, field) for kind in KINDS[1:] for field in ("up_s", "back_s")}
-    target = Path(os.environ.get("BIVOUAC_RESULTS", "results")) / "bench" / "archive.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     told = {"size_mib": options.size_mib, "bound_mib": bound, "ratios": ratios, "rows": rows}
-    target.write_text(json.dumps(told, indent=1))
+    RESULTS.write_text(json.dumps(told, indent=1))
     bounded = max(row["peak_mib"] for row in rows if row["kind"] == "ours") < bound
     return 0 if ratios["boto3 up_s"] >= 1 and ratios["boto3 back_s"] >= 1 and bounded else 1
 

@@ -22,11 +22,14 @@ from typing import Any
 
 from saves import Bench
 
+from tests.results import results_of
 from trainer.checkpoint.commit import Begun, Committer, Identity, Progress
 from trainer.checkpoint.pace import Pace
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.contract import CheckpointConfig
 from trainer.contract.cadence import MAX_OVERHEAD, TOO_DEAR
+
+RESULTS = results_of("bench", "cadence")
 
 _SETTLING = 3
 """Saves before the interval counts as found."""
@@ -78,10 +81,9 @@ def main() -> int:
     parser.add_argument("--mtbf", type=float, default=60, help="mean seconds between failures")
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
-    options.results.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="bench-cadence-", dir=options.results))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="bench-cadence-", dir=RESULTS.parent))
     try:
         bench = Bench(options, folder)
         blocking = [bench.deepspeed()[0] for _ in range(3)]
@@ -98,9 +100,7 @@ def main() -> int:
     print(f"{'bivouac':36}{row['stall_s']:9.4f}{row['dip_s']:8.3f}{row['overhead']:10.2%}")
     print(f"{'DeepSpeed save_checkpoint, as often':36}{peer:9.4f}{'':8}{row['peer_overhead']:10.2%}")
     print(f"bound {MAX_OVERHEAD:.1%}, never above {TOO_DEAR:.1%}")
-    target = options.results / "bench" / "cadence.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(row | {"load": os.getloadavg()}, indent=1))
+    RESULTS.write_text(json.dumps(row | {"load": os.getloadavg()}, indent=1))
     return 0 if row["overhead"] <= MAX_OVERHEAD else 1
 
 

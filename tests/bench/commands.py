@@ -5,6 +5,7 @@ The machine's own speed is in the same table: a bare start of the interpreter. `
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -21,6 +22,10 @@ from rehearsal import BIVOUAC, Rehearsal, until  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from tests.results import results_of  # noqa: E402
+
+RESULTS = results_of("bench", "commands")
+
 TIMES = 9
 LIMITS_S = {"--help": 0.4, "status": 2.0, "down --all": 20.0}
 LONG = {"campaign": "timed", "training": {"steps": 5000}, "rehearsal": {"faults": []}}
@@ -35,6 +40,7 @@ def seconds(run: Callable[[], subprocess.CompletedProcess[str]]) -> float:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     bare = [sys.executable, "-c", ""]
     rows: dict[str, list[float]] = {"python -c ''": [], "--help": [], "status": [], "down --all": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -60,9 +66,8 @@ def main() -> int:
             name, str(len(took)), f"{statistics.median(took):.2f}", f"{max(took):.2f}", f"{limit}" if limit else ""
         )
     Console(highlight=False).print(table)
-    out = ROOT / "results" / "bench"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "commands.json").write_text(json.dumps(rows, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1))
     return int(any(statistics.median(rows[name]) > limit for name, limit in LIMITS_S.items()))
 
 

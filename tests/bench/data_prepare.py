@@ -22,11 +22,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from tokenizers import Tokenizer  # noqa: E402
 
+from tests.results import results_of  # noqa: E402
 from trainer.contract import Parameters  # noqa: E402
 from trainer.contract.recipe import Recipe, Source  # noqa: E402
 from trainer.data.encode import BATCH_CHARACTERS  # noqa: E402
 from trainer.data.prepare import make  # noqa: E402
 from trainer.data.vocabulary import load_tokenizer, train_tokenizer  # noqa: E402
+
+RESULTS = results_of("bench", "data_prepare")
 
 PAIRS, TEXT_BYTES, VOCABULARY, FLOOR = 7, 2 * 2**20, 8192, 0.8
 
@@ -93,9 +96,8 @@ def main() -> int:
     print(f"{'data prepare':<22}{wall[1]:>12,.0f}{cpu[1]:>18,.0f}")
     ratio = cpu[1] / cpu[0]
     print(f"{'ratio of medians':<22}{wall[1] / wall[0]:>12.2f}{ratio:>18.2f}   floor {FLOOR}")
-    out = Path(os.environ.get("BIVOUAC_RESULTS", "results")) / "bench" / "data_prepare.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"pairs": rows, "wall": wall, "cpu": cpu, "ratio": ratio, "floor": FLOOR}, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"pairs": rows, "wall": wall, "cpu": cpu, "ratio": ratio, "floor": FLOOR}, indent=1))
     return 0 if ratio >= FLOOR else 1
 
 

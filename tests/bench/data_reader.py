@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import random
 import statistics
 import sys
@@ -25,10 +24,13 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.results import results_of  # noqa: E402
 from tests.trainer.data_sets import open_data  # noqa: E402
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ModelConfig, Parameters, SourceCounts, TokenShard  # noqa: E402  # noqa: E402
 from trainer.data.indexed import index_bytes  # noqa: E402
 from trainer.data.reader import Reader  # noqa: E402
+
+RESULTS = results_of("bench", "data_reader")
 
 TOKENS, VOCABULARY, PAIRS, FAR = 32 * 2**20, 32_000, 9, 10**12
 FIRST_BATCH_MS, TIMES_TRAINED = 50.0, 20.0
@@ -186,10 +188,9 @@ def main() -> int:
     )
     print(f"first batch at position 10^12, manifest and maps included: {first:.1f} ms")
     passed = passed and times >= TIMES_TRAINED and first <= FIRST_BATCH_MS
-    out = Path(os.environ.get("BIVOUAC_RESULTS", "results")) / "bench" / "data_reader.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     answer = {"rows": rows, "trained": trained, "read": read, "times": times, "first_batch_ms": first, "passed": passed}
-    out.write_text(json.dumps(answer, indent=1))
+    RESULTS.write_text(json.dumps(answer, indent=1))
     return 0 if passed else 1
 
 

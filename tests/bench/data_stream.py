@@ -28,6 +28,7 @@ import boto3  # noqa: E402
 import numpy as np  # noqa: E402
 from s3_endpoint import __file__ as ENDPOINT  # noqa: E402
 
+from tests.results import results_of  # noqa: E402
 from tests.trainer.data_sets import used_bytes  # noqa: E402
 from trainer.contract import DataManifest, Parameters, SourceCounts, TokenShard  # noqa: E402
 from trainer.data.cache import Cache  # noqa: E402
@@ -36,6 +37,8 @@ from trainer.data.indexed import index_bytes  # noqa: E402
 from trainer.data.reader import Reader  # noqa: E402
 from trainer.data.sources import BucketSource  # noqa: E402
 from trainer.data.staging import Stager  # noqa: E402
+
+RESULTS = results_of("bench", "data_stream")
 
 BUCKET, CONTEXT, BATCH, SHARD_TOKENS, SHARDS = "bench", 512, 8, 2**17, 48
 TRAINED = 3000
@@ -157,9 +160,8 @@ def main() -> int:
         f"cache at most {seen['cache_mib']:.1f} MiB"
     )
     passed = seen["share"] <= CEILING and seen["cache_mib"] <= limit / 2**20
-    out = Path(os.environ.get("BIVOUAC_RESULTS", "results")) / "bench" / "data_stream.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(seen | {"limit_mib": limit / 2**20, "passed": passed}, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(seen | {"limit_mib": limit / 2**20, "passed": passed}, indent=1))
     return 0 if passed else 1
 
 

@@ -30,6 +30,7 @@ os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR":
 
 import torch
 
+from tests.results import results_of
 from trainer.checkpoint.commit import Begun, Committer, Identity, Progress
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.restore import restore
@@ -37,6 +38,8 @@ from trainer.checkpoint.tiers import campaign_tiers
 from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig
 from trainer.engine import build_engine, initialize_distributed
 from trainer.gang import Gang
+
+RESULTS = results_of("bench", "load")
 
 STEP, MIB = 7, 2**20
 
@@ -105,7 +108,6 @@ def main() -> int:
     parser.add_argument("--stage", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to read from")
-    parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="bivouac-bench-load-", dir=options.folder))
@@ -132,9 +134,8 @@ def main() -> int:
         ratios[name] = statistics.median(row["theirs"] / row["ours"] for row in mine)
         seconds = [statistics.median(row[side] for row in mine) for side in ("ours", "theirs")]
         print(f"{name:16}{seconds[0]:>14.2f} s{seconds[1]:>10.2f} s{ratios[name]:>16.2f}")
-    out = options.results / "bench" / "load.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"bytes": size, "stage": options.stage, "ratios": ratios, "rows": rows}, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"bytes": size, "stage": options.stage, "ratios": ratios, "rows": rows}, indent=1))
     return 0 if all(ratio >= 1 for ratio in ratios.values()) else 1
 
 

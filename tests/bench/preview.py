@@ -37,8 +37,9 @@ from infra.lifecycle.looking import looking, stacks  # noqa: E402
 from infra.lifecycle.stages import Step, run_step  # noqa: E402
 from infra.names import PROJECT  # noqa: E402
 from infra.program import program  # noqa: E402
+from tests.results import results_of  # noqa: E402
 
-RESULTS = Path(os.environ.get("BIVOUAC_BENCH", ROOT / "results/bench")) / "preview.json"
+RESULTS = results_of("bench", "preview")
 LIMIT_S = 15.0
 LARGE = 512
 CPU = list[float]()

@@ -26,8 +26,9 @@ from infra.lifecycle.looking import looking, stacks  # noqa: E402
 from infra.plan import make_plan  # noqa: E402
 from infra.spec import Spec  # noqa: E402
 from infra.survey import survey  # noqa: E402
+from tests.results import results_of  # noqa: E402
 
-RESULTS = ROOT / "results/bench/preview_scale.json"
+RESULTS = results_of("bench", "preview_scale")
 SMALL, LARGE = 2, 512
 MOST = 1.2
 """Of the large preview's time over the small one's."""

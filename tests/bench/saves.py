@@ -33,6 +33,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from tests.results import results_of
 from trainer.checkpoint import worker
 from trainer.checkpoint.commit import Begun, Committer, Identity, Progress
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
@@ -42,6 +43,8 @@ from trainer.checkpoint.writing import Writing
 from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig
 from trainer.engine import build_engine, initialize_distributed
 from trainer.gang import Gang
+
+RESULTS = results_of("bench", "saves")
 
 _DIRECT = DirectFile._direct
 
@@ -222,11 +225,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="of pairs, for the stall")
     parser.add_argument("--dips", type=int, default=3, help="rounds of saves beside steps, for the dip")
     parser.add_argument("--variants", action="store_true", help="also how else the background could write")
-    parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    options.results.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="bench-saves-", dir=options.results))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="bench-saves-", dir=RESULTS.parent))
     try:
         bench = Bench(options, folder)
         peers = {
@@ -246,9 +248,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     held = report(pairs, dips)
     report_variants(variants)
-    target = options.results / "bench" / "saves.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(
+    RESULTS.write_text(
         json.dumps(
             {"bytes": size, "pairs": pairs, "dips": dips, "variants": variants, "load": os.getloadavg()}, indent=1
         )

@@ -25,6 +25,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.results import results_of
+
+RESULTS = results_of("bench", "tier")
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -111,7 +115,6 @@ def main() -> int:
     parser.add_argument("--mib", type=int, default=512, help="of each writer")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
-    parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     fio = shutil.which("fio")
     if fio is None:
@@ -127,10 +130,9 @@ def main() -> int:
     print(f"{'ours, digests and fsync':28}{medians['ours']:>8.0f}")
     print(f"{'fio, fsync':28}{medians['fio']:>8.0f}")
     print(f"{'ratio, median of rounds':28}{ratio:>8.2f}   floor {FLOOR}")
-    out = options.results / "bench" / "tier.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     told: dict[str, Any] = {"writers": options.writers, "mib": options.mib, "fio": version, "rows": rows}
-    out.write_text(json.dumps(told | {"medians": medians, "ratio": ratio, "floor": FLOOR}, indent=1))
+    RESULTS.write_text(json.dumps(told | {"medians": medians, "ratio": ratio, "floor": FLOOR}, indent=1))
     return 0 if ratio >= FLOOR else 1
 
 

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+
+from infra.tables import Listing
 
 FOLDER = Path(__file__).parent
 CASES = {
@@ -46,17 +47,18 @@ def main() -> int:
     if unknown := set(asked.drills) - set(CASES):
         parser.error(f"no drill called {', '.join(sorted(unknown))}: there are {', '.join(CASES)}")
     console = Console(highlight=False)
-    table = Table("drill", "cases", "failed", "seconds", "seed", box=None)
+    table = Listing("drill", "cases", "failed", "seconds", "seed")
     failed = False
     for drill in asked.drills or CASES:
         # Whoever names a drill wants all of it.
         count = CASES[drill][asked.whole or bool(asked.drills)]
         if count == 0:
+            table.row(drill, "left out", "", "", f"its {CASES[drill][1]} cases: DRILLS=--whole, or DRILLS={drill}")
             continue
         cases, bad, seconds = _run(drill, asked.seed, count)
         failed = failed or bad != "0"
-        table.add_row(drill, cases, bad, seconds, str(asked.seed))
-    console.print(table)
+        table.row(drill, cases, bad, seconds, str(asked.seed))
+    table.show(console)
     return 1 if failed else 0
 
 

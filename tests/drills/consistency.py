@@ -29,8 +29,9 @@ from infra.events import Kind, Stage  # noqa: E402
 from infra.lifecycle import certify, orphans, teardown  # noqa: E402
 from infra.lifecycle.context import Context  # noqa: E402
 from infra.lifecycle.foundation import OUTPUTS, foundation  # noqa: E402
+from tests.results import results_of  # noqa: E402
 
-RESULTS = ROOT / "results/drills/consistency.json"
+RESULTS = results_of("drills", "consistency")
 LAG_S = 2.0
 SERVICES = ("ec2", "eks", "fsx", "iam", "autoscaling", "elasticloadbalancing", "logs", "scheduler", "tagging")
 READS = ("Describe*", "List*", "Get*")

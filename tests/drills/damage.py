@@ -32,6 +32,10 @@ import torch  # noqa: E402
 from storage_damage import cut, flip, swap  # noqa: E402
 from storage_gang import Camp, Orders, run_attempt  # noqa: E402
 
+from tests.results import results_of  # noqa: E402
+
+RESULTS = results_of("drills", "damage")
+
 LAYOUTS = ((1, 1), (2, 1), (2, 2), (3, 1))
 """(ranks, ranks per node)"""
 OLD, NEW = 20, 30
@@ -114,7 +118,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     torch.set_num_threads(1)
     # In memory where that can be: no case needs a disk, and fsync would be most of its time.
@@ -129,9 +132,8 @@ def main() -> int:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     seconds, failed = time.monotonic() - started, sum(bool(row["error"]) for row in rows)
-    target = options.results / "drills" / "damage.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps({"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, indent=1))
     for (kind, what), count in sorted(collections.Counter((row["kind"], _what(row["file"])) for row in rows).items()):
         print(f"{kind:6} {what:20} {count}")
     print(f"drill damage: {len(rows)} cases, {failed} failed, {seconds:.0f} s")

@@ -11,7 +11,6 @@ import bz2
 import gzip
 import json
 import lzma
-import os
 import random
 import signal
 import subprocess
@@ -27,8 +26,11 @@ from pyarrow import parquet
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.results import results_of  # noqa: E402
 from trainer.contract import DATA_MANIFEST_NAME, Parameters  # noqa: E402
 from trainer.contract.recipe import Recipe, Source  # noqa: E402
+
+RESULTS = results_of("drills", "data")
 
 PACK = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
 LIMIT_S = 300
@@ -109,9 +111,8 @@ def main() -> int:
         rows.append({"case": number, "kills": kills, "wrong": wrong})
         print(f"case {number}: {kills} kills: {wrong or 'the same bytes'}", flush=True)
     failed, seconds = sum(row["wrong"] is not None for row in rows), round(time.monotonic() - begun)
-    out = Path(os.environ.get("BIVOUAC_RESULTS", "results")) / "drills" / "data.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
     print(f"drill data: {len(rows)} cases, {failed} failed, {seconds} s")
     return 1 if failed else 0
 

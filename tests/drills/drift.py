@@ -41,8 +41,9 @@ from infra.lifecycle.looking import looking, stacks  # noqa: E402
 from infra.lifecycle.previewing import preview  # noqa: E402
 from infra.lifecycle.refusal import refusals, standing  # noqa: E402
 from infra.lifecycle.stages import Step, run_step  # noqa: E402
+from tests.results import results_of  # noqa: E402
 
-RESULTS = ROOT / "results/drills/drift.json"
+RESULTS = results_of("drills", "drift")
 EXCLUDE = {"schedule deleted": "schedule disabled", "schedule disabled": "schedule deleted"}
 
 

@@ -22,7 +22,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
 
 from fleet_cases import Case, all_cases, fleet_in, life  # noqa: E402
 
-RESULTS = ROOT / "results/drills/fleet.json"
+from tests.results import results_of  # noqa: E402
+
+RESULTS = results_of("drills", "fleet")
 SHORT_S = (0.0, 0.0, 1.0, 2.5)
 """Seconds without capacity, one drawn for each case."""
 

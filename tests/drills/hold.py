@@ -21,7 +21,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
 
-from rehearsal import Rehearsal, until  # noqa: E402
+from rehearsal import Rehearsal  # noqa: E402
+from struck import environ_restored, until  # noqa: E402
+
+from tests.results import results_of  # noqa: E402
 
 SPEC = {
     "data": {"max_files": 60},
@@ -39,7 +42,7 @@ SPEC = {
 SOUND = "    span = config.learning_rate - config.minimum_learning_rate\n"
 SLIPPED = "    span = (config.learning_rate - config.minimum_learning_rate) * (1.0 if step < 24 else math.inf)\n"
 WITHIN_S = 600.0
-OUT = ROOT / "results" / "drills"
+RESULTS = results_of("drills", "hold")
 
 
 def cloned(folder: Path) -> tuple[Path, Path]:
@@ -63,7 +66,7 @@ def cloned(folder: Path) -> tuple[Path, Path]:
 
 def mended_code(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     driver = held.start()
-    until(lambda: driver.poll() is not None or held.status().get("hold"), "the cluster is held", WITHIN_S)
+    until(lambda: driver.poll() is not None or held.status().get("hold"), WITHIN_S, "the cluster is held")
     assert driver.poll() is None, f"the driver ended with {driver.returncode}: {held.log()[-1200:]}"
     driver.send_signal(signal.SIGINT)
     driver.wait(60)
@@ -85,7 +88,7 @@ def mended_code(held: Rehearsal, slipped: Path) -> dict[str, Any]:
 
 def own_end(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     driver = held.start()
-    until(lambda: driver.poll() is not None, "the hold has ended and the camp is struck", WITHIN_S)
+    until(lambda: driver.poll() is not None, WITHIN_S, "the hold has ended and the camp is struck")
     events = held.events()
     kinds = [one["kind"] for one in events]
     assert "held" in kinds and "relaunched" not in kinds, kinds
@@ -113,13 +116,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=len(CASES))
     parser.add_argument("--only", default="", help="cases with this in their name")
     asked = parser.parse_args()
-    rows, begun, before = list[dict[str, Any]](), time.monotonic(), dict(os.environ)
+    rows, begun = list[dict[str, Any]](), time.monotonic()
     cases = [one for one in CASES if asked.only in one[0]]
     for number in range(min(asked.count, len(cases)) if asked.only else asked.count):
         name, hold_for, case = cases[number % len(cases)]
         row: dict[str, Any] = {"case": name, "failure": None}
         started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="hold-") as folder:
+        with tempfile.TemporaryDirectory(prefix="hold-") as folder, environ_restored():
             root, slipped = cloned(Path(folder) / "clone")
             held = Rehearsal(Path(folder), SPEC | {"campaign": f"held{number}", "hold_for": hold_for}, root)
             os.environ["BIVOUAC_CACHE"] = str(held.cache)  # this process looks into the site too, and strikes it
@@ -127,18 +130,16 @@ def main() -> int:
                 row |= case(held, slipped)
             except Exception as error:
                 row["failure"] = f"{type(error).__name__}: {error}"[:1500]
-                OUT.mkdir(parents=True, exist_ok=True)
-                (OUT / f"hold-{number}.log").write_text(held.log())
+                RESULTS.parent.mkdir(parents=True, exist_ok=True)
+                RESULTS.with_name(f"hold-{number}.log").write_text(held.log())
             finally:
                 held.strike()
-                os.environ.clear()
-                os.environ.update(before)
         row["seconds"] = round(time.monotonic() - started, 1)
         rows.append(row)
         print(f"{name:20} {row['seconds']:6.1f} s  {row['failure'] or 'ok'}", flush=True)
     failed = sum(row["failure"] is not None for row in rows)
-    OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / "hold.json").write_text(json.dumps(rows, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1))
     print(f"drill hold: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0
 

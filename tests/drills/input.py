@@ -30,8 +30,11 @@ from infra.rehearsal.site import handle, processes  # noqa: E402
 from infra.rehearsal.toolchain.origin import in_cache  # noqa: E402
 from infra.rehearsal.toolchain.table import TOOLS  # noqa: E402
 from tests.mutations import broken_spec  # noqa: E402
+from tests.results import results_of  # noqa: E402
 from tests.trainer.data_sets import open_data  # noqa: E402
 from trainer.contract import DATA_MANIFEST_NAME  # noqa: E402
+
+RESULTS = results_of("drills", "input")
 
 ANSWER_WITHIN_S = 30.0
 PREPARE = [sys.executable, "-m", "infra.cli", "data", "prepare"]
@@ -154,9 +157,8 @@ def main() -> int:
         rows.append({"case": number, "kind": kind.__name__, "failed": wrong})
         print(f"{number:5} {kind.__name__:6} {wrong or 'ok'}", flush=True)
     failed = sum(row["failed"] is not None for row in rows)
-    results = ROOT / "results" / "drills"
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "input.json").write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
     print(f"drill input: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rehearsal")]
 
 from campaign_world import Camp, camp  # noqa: E402
+from struck import environ_restored, until  # noqa: E402
 
 from infra.errors import LeaseLost  # noqa: E402
 from infra.events import Kind, Stage  # noqa: E402
@@ -36,8 +37,11 @@ from infra.lifecycle import certify, leash, provision, teardown  # noqa: E402
 from infra.lifecycle.engine import Engine  # noqa: E402
 from infra.names import PROJECT  # noqa: E402
 from infra.rehearsal.aws.world import Call  # noqa: E402
+from tests.results import results_of  # noqa: E402
 
-LEASE_S, ENDS_S = 6.0, 180.0
+RESULTS = results_of("drills", "kills")
+
+LEASE_S, ENDS_S = 8.0, 180.0
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGSTOP)
 READS = ("Get", "List", "Describe", "Head", "AssumeRole")
 CALLS = {"provision": 120, "teardown": 80}
@@ -69,14 +73,6 @@ class Changes:
     def hook(self, call: Call) -> None:
         if not call.action.startswith(READS) and call.service != "sts" and "/leases/" not in call.path:
             self.seen.append(f"{call.service}:{call.action} {call.path}")
-
-
-def until(seen: Callable[[], Any], within_s: float, what: str) -> None:
-    deadline = time.monotonic() + within_s
-    while not seen():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:.0f} s: {what}")
-        time.sleep(0.02)
 
 
 def drive(held: Camp, *arguments: str) -> subprocess.Popen[str]:
@@ -229,19 +225,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=52)
     asked = parser.parse_args()
-    begun, rows, before = time.monotonic(), list[dict[str, Any]](), dict(os.environ)
+    begun, rows = time.monotonic(), list[dict[str, Any]]()
     for number, kills in enumerate(drawn(asked.seed)):
         # One that came after its driver's end proves nothing, and does not count.
         if (missing := asked.count - sum(not row["late"] for row in rows)) <= 0:
             break
         kills, whole, at = kills[:missing], None, time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, environ_restored():
             try:
                 one_campaign(Path(folder), kills)
             except Exception as error:
                 whole = f"{type(error).__name__}: {error} {traceback.format_exc()[-600:]}"[:1500]
-        os.environ.clear()
-        os.environ.update(before)
         for kill in kills:
             row = vars(kill) | {"campaign": number, "signal": kill.signal.name, "failure": kill.failure or whole}
             rows.append(row)
@@ -252,9 +246,8 @@ def main() -> int:
             )
         print(f"{number:3} the whole: {whole or 'ok'}, {time.monotonic() - at:.0f} s", flush=True)
     failed = sum(row["failure"] is not None for row in rows)
-    out = ROOT / "results" / "drills"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "kills.json").write_text(json.dumps(rows, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1))
     struck = sum(not row["late"] for row in rows)
     print(f"drill kills: {struck} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0

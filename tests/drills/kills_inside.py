@@ -28,13 +28,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/campaign"), str(Path(__file__).pare
 
 import psutil  # noqa: E402
 import yaml  # noqa: E402
-from kills_live import SHORT, environ_restored, left_over, pitched, until  # noqa: E402
+from kills_live import SHORT, pitched  # noqa: E402
 from kills_watch import Seen, Watcher  # noqa: E402
 from rehearsal import BIVOUAC, Rehearsal  # noqa: E402
+from struck import environ_restored, left_over, until  # noqa: E402
 
 from infra.events import Stage  # noqa: E402
+from tests.results import results_of  # noqa: E402
 
-RESULTS = ROOT / "results/drills/kills_inside.json"
+RESULTS = results_of("drills", "kills_inside")
 POINT_S, END_S = 600.0, 1200.0
 """Bounds for a busy machine: each point is seen as soon as it is reached."""
 SLIP = {"learning_rate": 3.0e8, "minimum_learning_rate": 1.0e8, "warmup_steps": 20}

@@ -18,8 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
 
 from kills_watch import Seen, Watcher  # noqa: E402
 from rehearsal import BIVOUAC, Rehearsal  # noqa: E402
+from struck import environ_restored, left_over, until  # noqa: E402
 
 from infra.errors import LeaseLost  # noqa: E402
 from infra.events import Stage  # noqa: E402
 from infra.lifecycle import leash  # noqa: E402
 from infra.lifecycle.stages import STEPS  # noqa: E402
 from infra.rehearsal.aws.faults import Rule  # noqa: E402
-from infra.rehearsal.site import processes  # noqa: E402
+from tests.results import results_of  # noqa: E402
+
+RESULTS = results_of("drills", "kills_live")
 
 LEASE_S = 8.0
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGSTOP)
@@ -186,7 +188,7 @@ class Campaign:
             f"{point.name} is reached: {driver.words()[-300:]}",
         )
         assert not driver.ended(), f"the driver ended by itself, {driver.process.returncode}: {driver.words()[-600:]}"
-        running, engine = self._seen().running, set(leash.marked())
+        running, engine = self._seen().running, self._engines()
         driver.process.send_signal(number)
         if number is signal.SIGSTOP:
             return self._take_over(driver, engine) or self._late(point, running)
@@ -199,6 +201,10 @@ class Campaign:
         self._drive()
         return self._late(point, running)
 
+    def _engines(self) -> set[int]:
+        """Processes of this campaign's engines: others may be at work on this machine."""
+        return {pid for pid, mark in leash.marked().items() if mark.startswith(f"{self.rehearsal.name}/")}
+
     def _reached(self, point: Point, driver: Driver) -> bool:
         seen = self._seen()
         # Its own predecessor may have been beyond the point: it must first have taken over itself.
@@ -208,11 +214,13 @@ class Campaign:
     def _late(self, point: Point, running: str | None) -> str | None:
         return None if running in (None, point.stage) else f"already in {running}"
 
-    def _take_over(self, stopped: Driver, engine: set[int]) -> None:
+    def _take_over(self, stopped: Driver, engine: set[int]) -> str | None:
         """Once the lease has run out another driver goes on; then the stopped one wakes up, and must do nothing.
 
-        Its `engine` was not stopped: the leash ends it, gently, so that it saves its state first.
+        Its `engine` was not stopped: the leash ends it, gently, so that it saves its state first. Returns where it was
+        when nothing was left for it to lose.
         """
+        over = ("finished", Stage.REPORT) in self._seen().stages
         driver = self._drive()
         while driver.app not in self._seen().apps:
             time.sleep(0.2)
@@ -220,16 +228,17 @@ class Campaign:
                 refused = driver.words()
                 assert "already has a driver" in refused, refused[-600:]
                 driver = self._drive()
-        until(
-            lambda: not engine & set(leash.marked()), LEASE_S + leash.BOUND_S + 15, "the stopped driver's engine ends"
-        )
+        until(lambda: not engine & self._engines(), LEASE_S + leash.BOUND_S + 15, "the stopped driver's engine ends")
         before = self._seen()
         stopped.process.send_signal(signal.SIGCONT)
         code = stopped.process.wait(WAKES_WITHIN_S)
         after = self._seen()
         done = [row for row in after.changes[len(before.changes) :] if row["app"] == stopped.app]
         assert not done, f"the woken driver asked for {done}"
+        if over and code == 0:
+            return "already at its end"
         assert code == LeaseLost.exit_code and "LeaseLost" in stopped.words(), f"{code}: {stopped.words()[-600:]}"
+        return None
 
     def _wrong(self, last: Driver) -> list[str]:
         """What the whole campaign must not show."""
@@ -273,38 +282,6 @@ class Campaign:
 
 def pitched(rehearsal: Rehearsal) -> bool:
     return (rehearsal.cache / "sites" / rehearsal.site / "site.json").exists()
-
-
-def left_over(cache: Path) -> dict[int, str]:
-    """Processes whose environment or command line names this cache."""
-    found, mark, ours = {}, os.fsencode(str(cache)), processes._ancestry()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) in ours:
-            continue
-        try:
-            if mark in (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes():
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120]
-        except OSError:
-            continue
-    return found
-
-
-def until(seen: Callable[[], Any], within_s: float, what: str) -> None:
-    deadline = time.monotonic() + within_s
-    while not seen():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:.0f} s: {what}")
-        time.sleep(0.03)
-
-
-@contextmanager
-def environ_restored() -> Iterator[None]:
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def one_campaign(number: int, chosen: list[tuple[Point, signal.Signals]], keep: Path | None) -> list[dict[str, Any]]:
@@ -354,9 +331,8 @@ def main() -> int:
     for point, number in not_struck(rows):
         rows.append({"point": point.name, "signal": number.name, "failure": "never struck"})
     failed = sum(row["failure"] is not None for row in rows)
-    out = ROOT / "results" / "drills"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "kills_live.json").write_text(json.dumps(rows, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1))
     print(f"drill kills_live: {asked.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0
 

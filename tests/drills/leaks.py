@@ -34,6 +34,9 @@ from infra.lifecycle.context import Context  # noqa: E402
 from infra.lifecycle.looks import Thing  # noqa: E402
 from infra.lifecycle.looks.removal import REMOVERS  # noqa: E402
 from infra.names import CAMPAIGN_TAG, Names  # noqa: E402
+from tests.results import results_of  # noqa: E402
+
+RESULTS = results_of("drills", "leaks")
 
 PER_ROUND = 10
 OURS, THEIRS = {CAMPAIGN_TAG: "drilled"}, {CAMPAIGN_TAG: "drilled-2"}
@@ -277,9 +280,8 @@ def main() -> int:
                 rows.append({"kind": leak.plant.kind, "how": leak.how, "id": leak.id, "failure": why})
                 if not beside or why:
                     print(f"{done:4} {leak.plant.kind:22} {leak.how:14} {why or 'ok'}", flush=True)
-    out = ROOT / "results" / "drills"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "leaks.json").write_text(json.dumps(rows, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1))
     print(f"drill leaks: {asked.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0
 

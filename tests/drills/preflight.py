@@ -25,10 +25,11 @@ import psutil
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)]
 
+from tests.results import results_of  # noqa: E402
 from trainer.contract import Env, Expectation, HealthReport  # noqa: E402
 from trainer.place import TERMINATION_LOG_VARIABLE  # noqa: E402
 
-RESULTS = Path(os.environ.get("BIVOUAC_DRILLS", ROOT / "results/drills")) / "preflight.json"
+RESULTS = results_of("drills", "preflight")
 PORT = 29531
 STOPPED_S, RUNNING_S = 0.4, 0.01
 FLOOR = 0.33

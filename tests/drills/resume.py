@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import random
 import shutil
 import sys
@@ -31,7 +30,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/trainer")]
 from agents import Attempt, World, run, wait_until  # noqa: E402
 from data_sets import prepare  # noqa: E402
 
+from tests.results import results_of  # noqa: E402
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig, parse_manifest  # noqa: E402
+
+RESULTS = results_of("drills", "resume")
 
 AFTER = 100
 """Steps that must be equal after a kill."""
@@ -171,7 +173,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--keep", action="store_true", help="leave the folder of a training that failed")
-    parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     kills = [draw(random.Random(f"{options.seed}/{number}"), number) for number in range(options.count)]
     work, started = Path(tempfile.mkdtemp(prefix="bivouac-drill-resume-")), time.monotonic()
@@ -201,10 +202,9 @@ def main() -> int:
         if not kept:
             shutil.rmtree(work, ignore_errors=True)
     seconds, failed = time.monotonic() - started, sum(bool(kill.wrong) for kill in kills)
-    target = options.results / "drills" / "resume.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     rows = [vars(kill) for kill in kills]
-    target.write_text(json.dumps({"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, indent=1))
+    RESULTS.write_text(json.dumps({"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, indent=1))
     print(f"drill resume: {len(kills)} cases, {failed} failed, {seconds:.0f} s")
     return 1 if failed else 0
 

@@ -36,7 +36,10 @@ from storage_gang import NOBODY, Camp, Orders, run_attempt  # noqa: E402
 from storage_operations import Count, KillAt, install  # noqa: E402
 from storage_power import Announcing, Disk, Recorder, read_record  # noqa: E402
 
+from tests.results import results_of  # noqa: E402
 from trainer.contract import COMMITTED_NAME, step_of_folder  # noqa: E402
+
+RESULTS = results_of("drills", "storage")
 
 FIRST = (10, 20, 30)
 NEXT = (40, 50, 60)
@@ -265,7 +268,6 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--only", type=int, help="the number of one case, whose folder is kept")
     parser.add_argument("--kind", choices=("kill", "damage", "power", "archive"))
-    parser.add_argument("--results", type=Path, default=Path(os.environ.get("BIVOUAC_RESULTS", "results")))
     options = parser.parse_args()
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -293,9 +295,8 @@ def main() -> int:
         else:
             print(f"kept: {work}")
     seconds, failed = time.monotonic() - started, sum(not row["ok"] for row in rows)
-    target = options.results / "drills" / "storage.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps({"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, indent=1))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, indent=1))
     for (kind, phase), count in sorted(collections.Counter((row["kind"], row["phase"]) for row in rows).items()):
         print(f"{kind:8} {phase:48} {count}")
     print(f"drill storage: {sum(map(struck, rows))} cases, {failed} failed, {seconds:.0f} s")

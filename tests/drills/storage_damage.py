@@ -11,8 +11,6 @@ from pathlib import Path
 from storage_gang import Camp
 
 SHARD = "zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
-Pick = tuple[Path, Path]
-"""A file to damage, and another checkpoint file that may take its place."""
 
 
 def flip(chance: random.Random, path: Path, other: Path) -> None:
