@@ -15,7 +15,7 @@ venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "python packages: installing into $(VENV) (torch is large: two to five minutes the first time)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -e $@ && $(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[rehearsal,dev]'
 	@touch $@
@@ -53,5 +53,7 @@ doctor: venv  ## What is here, what is missing, and its cure
 down:  ## Strike every rehearsal site of this machine
 	@$(BIN)/bivouac down --all
 
-clean: down  ## Remove the environment; the tools' cache stays
+clean:  ## Strike the sites, remove the environment; the tools' cache stays
+	@if test -e $(VENV)/.installed; then $(MAKE) --no-print-directory down; \
+	else echo "no whole environment is here to strike sites with: they stay, see 'make down'"; fi
 	@rm -rf $(VENV) build *.egg-info
