@@ -157,6 +157,25 @@ def test_the_cache_keeps_below_its_limit_and_drops_the_longest_unused_first(
     assert [cache.holds(shard) for shard in shards[:4]] == [True, False, True, True]
 
 
+def test_a_copy_that_gets_its_name_while_room_is_counted_is_counted(
+    data: Path, shards: tuple[TokenShard, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing and the look at its size: not counted, the cache grew by it over its limit."""
+    brought, look = tmp_path / "brought.partial", Path.stat
+    brought.write_bytes(bytes(100))
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path == brought and os.path.exists(path):
+            path.rename(path.with_suffix(".bin"))
+        return look(path, follow_symlinks=follow_symlinks)
+
+    cache, _ = cached(tmp_path, FolderSource(data), 2 * shards[0].tokens + 50)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", stat)
+        cache.locate(shards[0])
+    assert used_bytes(cache) <= cache.limit_bytes
+
+
 def test_a_shard_that_someone_reads_is_not_dropped(
     data: Path, shards: tuple[TokenShard, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -158,14 +158,15 @@ class Cache:
 
     def _copies(self) -> Iterator[tuple[int, int, Path]]:
         """(last use, bytes, path), what is on its way included."""
-        # In this order: what gets its name in between must not be missed.
-        on_their_way = {path.stem: path for path in self.folder.glob("*.partial")}
-        for path in (on_their_way | {path.stem: path for path in self.folder.glob("*.bin")}).values():
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                continue
-            yield status.st_mtime_ns, status.st_size, path
+        # In this order, in the listing and in each look: what gets its name in between must not be missed.
+        names = ("*.partial", "*.bin")
+        for path in dict.fromkeys(path.with_suffix("") for name in names for path in self.folder.glob(name)):
+            for suffix in (".partial", ".bin"):
+                copy = path.with_suffix(suffix)
+                with suppress(FileNotFoundError):
+                    status = copy.stat()
+                    yield status.st_mtime_ns, status.st_size, copy
+                    break
 
 
 def _drop_unused(path: Path) -> bool:
