@@ -21,6 +21,22 @@ ROOT = Path(__file__).parents[2]
 BIVOUAC = [sys.executable, "-m", "infra.cli"]
 
 
+def quick(steps: int, **changes: Any) -> dict[str, Any]:
+    """Changes to the rehearsal's spec that make it one of a tiny model, without faults; with further changes."""
+    tiny = {
+        "data": {"max_files": 60},
+        "training": {
+            "model": {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024},
+            "steps": steps,
+            "evaluate_every": steps,
+            "step_seconds_estimate": 0.1,
+        },
+        "checkpoint": {"every_steps": 20},
+        "rehearsal": {"faults": []},
+    }
+    return _merged(tiny, changes)
+
+
 def until(seen: Callable[[], Any], what: str, timeout_s: float) -> Any:
     return waiting.until(seen, timeout_s, what, every_s=0.3)
 

@@ -11,20 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsal import Rehearsal, until
+from rehearsal import Rehearsal, quick, until
 
-SPEC = {
-    "campaign": "refused",
-    "data": {"max_files": 60},
-    "training": {
-        "model": {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024},
-        "steps": 60,
-        "evaluate_every": 60,
-        "step_seconds_estimate": 0.1,
-    },
-    "checkpoint": {"every_steps": 20},
-    "rehearsal": {"faults": []},
-}
+SPEC = quick(60, campaign="refused")
 REFUSALS = [
     {
         "service": "s3", "action": action, "path": "/bivouac-archive-*", "status": 403, "code": "AccessDenied",
@@ -99,8 +88,12 @@ def told(rehearsal: Rehearsal) -> list[str]:
 
 def _destroys(rehearsal: Rehearsal) -> bool:
     """Whether the engine is at work on the stack's end."""
-    locks = "aws s3 ls --recursive s3://$(aws s3 ls | grep -o 'bivouac-state-.*')/.pulumi/locks/"
-    return "teardown" in rehearsal.log().rpartition("archive")[2] and bool(shell(rehearsal, "sh", "-c", locks))
+    if "teardown" not in rehearsal.log().rpartition("archive")[2]:
+        return False
+    buckets = shell(rehearsal, "aws", "s3api", "list-buckets", "--query", "Buckets[].Name", "--output", "text").split()
+    (state,) = (name for name in buckets if name.startswith("bivouac-state-"))
+    listing = ("list-objects-v2", "--bucket", state, "--prefix", ".pulumi/locks/", "--query", "KeyCount")
+    return int(shell(rehearsal, "aws", "s3api", *listing, "--output", "text")) > 0
 
 
 def test_a_refused_archive_is_said_with_its_cure_and_bills_no_gpu_node(seen: Seen) -> None:

@@ -11,20 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from rehearsal import ROOT, Rehearsal, until
+from rehearsal import ROOT, Rehearsal, quick, until
 
-LONG = {
-    "campaign": "stopped",
-    "data": {"max_files": 60},
-    "training": {
-        "model": {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024},
-        "steps": 5000,
-        "evaluate_every": 5000,
-        "step_seconds_estimate": 0.1,
-    },
-    "checkpoint": {"every_steps": 20},
-    "rehearsal": {"faults": []},
-}
+LONG = quick(5000, campaign="stopped")
 
 
 @dataclass

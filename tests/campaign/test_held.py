@@ -13,26 +13,18 @@ from typing import Any
 
 import pytest
 import yaml
-from rehearsal import Rehearsal, until
+from rehearsal import Rehearsal, quick, until
 
 from infra.actions.gang import CAMPAIGN_LABEL
 
-SLIPPED = {
-    "campaign": "held",
-    "data": {"max_files": 60},
-    "training": {
-        "model": {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024},
-        "optimizer": {"learning_rate": 3.0e8, "minimum_learning_rate": 1.0e8, "warmup_steps": 20},
-        "steps": 40,
-        "evaluate_every": 40,
-        "step_seconds_estimate": 0.1,
-    },
-    "checkpoint": {"every_steps": 20},
-    "addons": {"mpi_operator": True},
-    "on_stop": "hold",
-    "hold_for": "20m",
-    "rehearsal": {"faults": []},
-}
+SLIPPED = quick(
+    40,
+    campaign="held",
+    training={"optimizer": {"learning_rate": 3.0e8, "minimum_learning_rate": 1.0e8, "warmup_steps": 20}},
+    addons={"mpi_operator": True},
+    on_stop="hold",
+    hold_for="20m",
+)
 
 LAUNCHER = """
 import socket, time

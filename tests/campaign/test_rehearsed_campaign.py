@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsal import Rehearsal, until
+from rehearsal import Rehearsal, quick, until
 
 from infra.actions import dataset
 from infra.rehearsal.paths import sites_dir
@@ -27,18 +27,13 @@ from tests.trainer.agents import World, run
 from trainer.contract import TrainConfig
 
 STEPS, EVERY, KILL_AFTER = 60, 10, 25
-SHORT = {
-    "campaign": "faulty",
-    "data": {"max_files": 60},
-    "training": {
-        "model": {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024},
-        "steps": STEPS,
-        "evaluate_every": 30,
-        "step_seconds_estimate": 0.3,
-    },
-    "checkpoint": {"every_steps": EVERY},
-    "rehearsal": {"faults": [{"kill_node": 1, "after_step": KILL_AFTER}]},
-}
+SHORT = quick(
+    STEPS,
+    campaign="faulty",
+    training={"evaluate_every": 30, "step_seconds_estimate": 0.3},
+    checkpoint={"every_steps": EVERY},
+    rehearsal={"faults": [{"kill_node": 1, "after_step": KILL_AFTER}]},
+)
 
 
 @dataclass

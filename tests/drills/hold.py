@@ -21,24 +21,19 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
 
-from rehearsal import Rehearsal  # noqa: E402
+from rehearsal import Rehearsal, quick  # noqa: E402
 from struck import environ_restored, until  # noqa: E402
 
 from tests.results import results_of  # noqa: E402
 
-SPEC = {
-    "data": {"max_files": 60},
-    "training": {
-        "model": {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024},
+SPEC = quick(
+    40,
+    training={
         "optimizer": {"learning_rate": 3.0e-3, "minimum_learning_rate": 3.0e-4, "warmup_steps": 20},
-        "steps": 40,
         "evaluate_every": 20,
-        "step_seconds_estimate": 0.1,
     },
-    "checkpoint": {"every_steps": 20},
-    "on_stop": "hold",
-    "rehearsal": {"faults": []},
-}
+    on_stop="hold",
+)
 SOUND = "    span = config.learning_rate - config.minimum_learning_rate\n"
 SLIPPED = "    span = (config.learning_rate - config.minimum_learning_rate) * (1.0 if step < 24 else math.inf)\n"
 WITHIN_S = 600.0

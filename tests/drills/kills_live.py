@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
 
 from kills_watch import Seen, Watcher  # noqa: E402
-from rehearsal import BIVOUAC, Rehearsal  # noqa: E402
+from rehearsal import BIVOUAC, Rehearsal, quick  # noqa: E402
 from struck import environ_restored, left_over, until  # noqa: E402
 
 from infra.errors import LeaseLost  # noqa: E402
@@ -49,17 +49,7 @@ MORE = 4
 """Campaigns for the points that a driver had left behind before its signal came; what is still missing has failed."""
 ONCE = {"ec2:CreateVpc": 2, "eks:CreateCluster": 1}
 """Asked for in the whole campaign: the foundation's network of the workshop, and its own."""
-SHORT = {
-    "data": {"max_files": 40},
-    "training": {
-        "model": {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024},
-        "steps": 240,
-        "evaluate_every": 240,
-        "step_seconds_estimate": 0.1,
-    },
-    "checkpoint": {"every_steps": 20},
-    "rehearsal": {"faults": []},
-}
+SHORT = quick(240, data={"max_files": 40})
 
 
 @dataclass(frozen=True)
