@@ -53,6 +53,7 @@ _BUSY = re.compile(rf"{THROTTLED}|{SERVER}|Unavailable$|RequestTimeout|ResourceC
 """The last two are Auto Scaling's, documented for TerminateInstanceInAutoScalingGroup."""
 _RENEW = "renew them (for instance `aws sso login`) and run the same command again: it continues"
 RETRY_AFTER = timedelta(seconds=30)
+_MISSING = ("NotFound", "NoSuch", "DoesNotExist", "404")
 _RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
 
 
@@ -186,6 +187,11 @@ class Account:
             operation_name="",
         )
         return TOKEN_PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+
+def says_missing(error: ClientError) -> bool:
+    """Whether AWS says that there is no such thing: each service in words of its own."""
+    return any(word in error.response.get("Error", {}).get("Code", "") for word in _MISSING)
 
 
 def explained(error: Exception) -> BivouacError:

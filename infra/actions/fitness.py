@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
@@ -42,6 +42,7 @@ EXCUSED = frozenset({"NvidiaXID13Error", "NvidiaXID31Error", "NvidiaXID63Error",
 remapping that succeeded (NVIDIA's Xid catalogue, as in trainer/health/parsers/kernel_log.py); `DCGMError` is DCGM not
 answering, for which EKS repairs nothing; `PodStuckTerminating` stays after the pod has gone, and a shared file system
 that hangs says it of every node at once. A node that is bad all the same fails its attempts again and again."""
+_TWICE = 2
 _XID = re.compile(r"XID-(\d+)")
 
 
@@ -101,6 +102,13 @@ class NodeFacts(BaseModel):
         """Whether it is unfit by the monitoring agent's word alone: such a pod can run there."""
         ailments = self.ails(accelerators)
         return bool(ailments) and not any(one.bars for one in ailments)
+
+
+def shared_cause(sick: Sized, fit: int, repairs_left: int) -> str:
+    """Why so many sick nodes at once are no node's own fault, in words; empty where they may be."""
+    if len(sick) > repairs_left:
+        return f"{repairs_left} repairs within the hour are left"
+    return "" if fit or len(sick) < _TWICE else "no node is fit, so the cause is what they share"
 
 
 def overdue(sick_for: Mapping[Sickness, timedelta]) -> bool:

@@ -46,11 +46,9 @@ def refused_reservation(account: Account, spec: Spec) -> Refused | None:
     """Why all nodes will not find a place; None where they will, or no reservation is asked for."""
     if spec.nodes.capacity is not Capacity.RESERVATION or not spec.nodes.reservation_id:
         return None
-    return (
-        _unfit(find_reservation(account, spec), account, spec)
-        if own_reservation(spec.nodes)
-        else _too_few(account, spec)
-    )
+    if own_reservation(spec.nodes):
+        return _unfit(find_reservation(account, spec), account, spec)
+    return _too_few(account, spec)
 
 
 def _unfit(found: Reservation | None, account: Account, spec: Spec) -> Refused | None:

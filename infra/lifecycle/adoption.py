@@ -16,12 +16,12 @@ from botocore.exceptions import ClientError
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Secret
 
-from infra.account import Account
+from infra.account import Account, says_missing
 from infra.actions.cluster import OF_WORLD, from_outside
 from infra.errors import BivouacError, PermanentError
 from infra.lifecycle import finders
 from infra.lifecycle.failures import RETRIED, Cause, cause_of
-from infra.lifecycle.finders import Find, Inputs, says_missing, tagged_as, tags_of_its_own
+from infra.lifecycle.finders import Find, Inputs, tagged_as, tags_of_its_own
 from infra.lifecycle.liveness import Life, life
 from infra.lifecycle.rule_removal import RULE_REMOVERS
 from infra.lifecycle.state_copy import bare

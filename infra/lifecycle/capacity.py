@@ -11,7 +11,7 @@ import httpx2
 
 from infra import catalogue
 from infra.actions.cluster import OF_WORLD, may_pass
-from infra.actions.fitness import NodeFacts, Sickness, overdue
+from infra.actions.fitness import NodeFacts, Sickness, overdue, shared_cause
 from infra.actions.nodes import GpuNodes, Launched
 from infra.actions.sickbay import Sickbay
 from infra.bounded import BoundedLook
@@ -57,7 +57,7 @@ def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
             why = f"; could not look this time: {error}"[:200]
         else:
             # Every few seconds what AWS says of the missing ones: an hour of silence helps nobody.
-            why = _why_missing(nodes, devices, since) if turn % 10 == 5 else why
+            why = _why_missing(nodes, facts, devices, since) if turn % 10 == 5 else why
         context.progress.step(f"{len(fit)} of {wanted} nodes ready{why}")
     raise _give_back(context, nodes, fit, since)
 
@@ -75,8 +75,8 @@ def _replace_sick(
         one for one in facts if overdue(sick_for[one.name]) and not one.quarantined and one.instance_state != "gone"
     ]
     devices = catalogue.instance_type(context.spec.nodes.instance_type).accelerators
-    all_at_once = len(sick) > 1 and not any(one.fit(devices) for one in facts)
-    if all_at_once or len(replaced | {one.instance for one in sick}) > context.spec.recovery.repairs_per_hour:
+    repairs_left = context.spec.recovery.repairs_per_hour - len(replaced)
+    if shared_cause(sick, sum(one.fit(devices) for one in facts), repairs_left):
         return False
     for one in sick:
         words = one.unfit(devices)
@@ -165,7 +165,8 @@ def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[lis
         said.append(f"could not ask AWS why: {error}")
     cures |= dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in (Cause.QUOTA, Cause.CAPACITY))
     try:
-        lost, unfit = _not_joined(nodes), _unfit(nodes, devices)
+        facts = nodes.facts()
+        lost, unfit = _not_joined(nodes, facts), _unfit(facts, devices)
     except httpx2.HTTPError as error:  # nodes that nobody can see bill all the same
         cures[see_the_cluster(context)] = None
         said.append(f"could not look which nodes have joined, the cluster does not answer: {error}")
@@ -184,25 +185,25 @@ def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[lis
     return said, cures
 
 
-def _why_missing(nodes: GpuNodes, devices: int, since: datetime) -> str:
+def _why_missing(nodes: GpuNodes, facts: Sequence[NodeFacts], devices: int, since: datetime) -> str:
     """For the line that moves; a look that fails is said there and ends nothing."""
     try:
-        lost = [one for one in _not_joined(nodes) if (datetime.now(UTC) - one.at).total_seconds() > _JOIN_S]
+        lost = [one for one in _not_joined(nodes, facts) if (datetime.now(UTC) - one.at).total_seconds() > _JOIN_S]
         late = [f"{one.instance} runs and has not joined" for one in lost]
-        said = [*late, *_unfit(nodes, devices), *nodes.refusals(since)]
+        said = [*late, *_unfit(facts, devices), *nodes.refusals(since)]
     except OF_WORLD as error:
         return f"; could not look why this time: {error}"[:200]
     return f"; {said[0][:160]}" if said else ""
 
 
-def _unfit(nodes: GpuNodes, devices: int) -> list[str]:
+def _unfit(facts: Sequence[NodeFacts], devices: int) -> list[str]:
     """Of nodes that are there and that no pod of the gang can use, each with its reason."""
-    here = [node for node in nodes.facts() if node.instance_state != "gone"]
+    here = [node for node in facts if node.instance_state != "gone"]
     return [f"{node.name}: {node.unfit(devices)}" for node in here if not node.fit(devices)]
 
 
-def _not_joined(nodes: GpuNodes) -> list[Launched]:
-    joined = {node.instance for node in nodes.facts()}
+def _not_joined(nodes: GpuNodes, facts: Sequence[NodeFacts]) -> list[Launched]:
+    joined = {node.instance for node in facts}
     return [one for one in nodes.launched() if one.state == "running" and one.instance not in joined]
 
 

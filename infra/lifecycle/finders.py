@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from infra.account import Account
 from infra.names import REGION_TAG
 
@@ -27,11 +25,6 @@ def tags_of_its_own(given: Inputs) -> dict[str, str]:
 def tagged_as(given: Inputs) -> list[dict[str, Any]]:
     """EC2's filters by all tags."""
     return [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags_of_its_own(given).items()]
-
-
-def says_missing(error: ClientError) -> bool:
-    """Whether AWS says that there is no such thing."""
-    return any(word in error.response["Error"]["Code"] for word in ("NotFound", "NoSuch", "404"))
 
 
 def _peerings(account: Account, given: Inputs) -> list[str]:

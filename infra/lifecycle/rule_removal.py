@@ -7,8 +7,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.account import Account
-from infra.lifecycle.finders import Inputs, says_missing
+from infra.account import Account, says_missing
+from infra.lifecycle.finders import Inputs
 
 
 def _remove_route(account: Account, given: Inputs) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Sized
 from datetime import UTC, datetime, timedelta
 
-from infra.actions.fitness import Sickness, overdue
+from infra.actions.fitness import Sickness, overdue, shared_cause
 from infra.steward.views import (
     BY_EXIT,
     CONSEQUENCE,
@@ -125,11 +125,7 @@ def _again_and_again(node: NodeView, history: History) -> bool:
 
 
 def shared(seen: Observation, sick: Sized, repairs_left: int) -> str:
-    """Why so many at once are no node's own fault, in words; empty where they may be."""
-    if len(sick) > repairs_left:
-        return f"{repairs_left} repairs within the hour are left"
-    alone = len(sick) < _TWICE or any(node.fit for node in seen.nodes)
-    return "" if alone else "no node is fit, so the cause is what they share"
+    return shared_cause(sick, sum(node.fit for node in seen.nodes), repairs_left)
 
 
 def short_of(seen: Observation, most: int = 3) -> str:

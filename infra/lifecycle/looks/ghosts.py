@@ -13,7 +13,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.account import Account
+from infra.account import Account, says_missing
 from infra.lifecycle.looks.thing import Thing, tags_of
 from infra.names import CAMPAIGN_TAG
 
@@ -76,10 +76,6 @@ def _by_hand(arn: str) -> str:
     return f"look for {place} in the console of {service}, or wait"
 
 
-def _is_missing(error: ClientError) -> bool:
-    return any(word in error.response["Error"]["Code"] for word in ("NotFound", "NoSuch", "DoesNotExist"))
-
-
 def _each(there: Callable[[Account, str], bool]) -> Ask:
     """One question for each."""
 
@@ -90,7 +86,7 @@ def _each(there: Callable[[Account, str], bool]) -> Ask:
                 if there(account, arn):
                     found.add(arn)
             except ClientError as error:
-                if not _is_missing(error):
+                if not says_missing(error):
                     raise
         return found
 
@@ -116,7 +112,7 @@ def _unless_gone(there: Callable[[Account, str], bool]) -> Callable[[Account, st
         try:
             return there(account, arn)
         except ClientError as error:
-            if _is_missing(error):
+            if says_missing(error):
                 return False
             account.client("eks").describe_cluster(name=arn.split(":", 5)[-1].split("/")[1])
             raise
@@ -132,7 +128,7 @@ def _entry(account: Account, arn: str) -> bool:
         try:
             entry = eks.describe_access_entry(clusterName=cluster, principalArn=principal)["accessEntry"]
         except ClientError as error:
-            if not _is_missing(error):
+            if not says_missing(error):
                 raise
             continue
         if entry["accessEntryArn"] == arn:
@@ -166,7 +162,7 @@ def _link(account: Account, arn: str) -> bool:
     try:
         return bool(fsx.describe_data_repository_associations(AssociationIds=[id])["Associations"])
     except ClientError as error:
-        if _is_missing(error):
+        if says_missing(error):
             return False
         fsx.describe_file_systems(FileSystemIds=[system])
         raise

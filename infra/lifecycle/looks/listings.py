@@ -13,7 +13,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.account import Account
+from infra.account import Account, says_missing
 from infra.lifecycle.looks.ghosts import tagged
 from infra.lifecycle.looks.thing import Thing, tags_of, thing
 from infra.names import CAMPAIGN_TAG, FOUNDATION_PREFIX, FOUNDATION_TAG
@@ -60,11 +60,6 @@ def _ended(kind: str, item: Mapping[str, Any]) -> bool:
     return str(state).lower() in _ENDED[kind]
 
 
-def _is_gone(error: ClientError) -> bool:
-    """Between the listing and the look at the one thing it went away."""
-    return any(word in error.response["Error"]["Code"] for word in ("NoSuch", "NotFound"))
-
-
 def _code(error: ClientError) -> str:
     return str(error.response["Error"]["Code"])
 
@@ -108,7 +103,7 @@ def _with_tags(
             except ClientError as error:
                 if _code(error) == "NoSuchTagSet":
                     yield one
-                elif not _is_gone(error):
+                elif not says_missing(error):
                     yield replace(one, unread=_code(error))
 
     return with_them
@@ -169,7 +164,7 @@ def _clusters(account: Account) -> Iterator[Thing]:
         try:
             yield thing(eks.describe_cluster(name=name)["cluster"], name, name)
         except ClientError as error:
-            if not _is_gone(error):
+            if not says_missing(error):
                 yield Thing(name, name, unread=_code(error))
 
 
@@ -181,7 +176,7 @@ def _schedules(account: Account) -> Iterator[Thing]:
             whole = client.get_schedule(Name=item["Name"], GroupName=item.get("GroupName", "default"))
             yield thing({**item, **whole}, item["Name"], item["Name"], {})
         except ClientError as error:
-            if not _is_gone(error):
+            if not says_missing(error):
                 yield replace(thing(item, item["Name"], item["Name"], {}), unread=_code(error))
 
 
@@ -203,7 +198,7 @@ def _uploads(account: Account) -> Iterator[Thing]:
                 tags = {CAMPAIGN_TAG: part} if part else {FOUNDATION_TAG: "true"}
                 yield thing(item, f"{name}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
         except ClientError as error:
-            if not _is_gone(error):
+            if not says_missing(error):
                 locked.append(error)
     if locked:
         raise locked[0]

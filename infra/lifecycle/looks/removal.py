@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.account import Account
+from infra.account import Account, says_missing
 from infra.lifecycle.looks.thing import Thing
 
 Remove = Callable[[Account, Thing], None]
@@ -186,6 +186,4 @@ REMOVERS: dict[str, Remove] = {
 
 def is_gone(error: ClientError) -> bool:
     code = error.response.get("Error", {}).get("Code", "")
-    return any(word in code for word in ("NotFound", "NoSuch", "Unknown", "DoesNotExist")) or (
-        code == "ValidationError" and "not found" in str(error).lower()
-    )
+    return says_missing(error) or "Unknown" in code or (code == "ValidationError" and "not found" in str(error).lower())
