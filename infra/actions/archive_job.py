@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 from lightkube import Client
@@ -27,6 +28,8 @@ from infra.spec import Spec
 NAME = "archive"
 CONFIG = "archive"
 TRIES = 3
+_LAST = datetime.max.replace(tzinfo=UTC)
+"""Of an end without a time."""
 
 
 @dataclass(frozen=True)
@@ -171,13 +174,13 @@ def _seen(pods: list[Pod]) -> str:
 
 
 def _messages(pods: list[Pod]) -> list[tuple[str, str]]:
-    """(phase, termination message) of each ended pod."""
+    """(phase, termination message) of each ended pod, in the order of their ends."""
     found = []
     for pod in pods:
         for container in (pod.status.containerStatuses if pod.status else None) or ():
-            if container.state and container.state.terminated:
-                found.append((str(pod.status.phase if pod.status else ""), container.state.terminated.message or ""))
-    return found
+            if container.state and (end := container.state.terminated):
+                found.append((end.finishedAt or _LAST, str(pod.status.phase if pod.status else ""), end.message or ""))
+    return [(phase, message) for _, phase, message in sorted(found, key=itemgetter(0))]
 
 
 def _verdict(pods: list[Pod]) -> dict[str, Any]:

@@ -91,6 +91,16 @@ def stranded(seen: Observation) -> tuple[str, ...]:
     return tuple(dict.fromkeys(pod.node for pod in seen.pods if pod.phase == "Pending" and pod.node in not_ready))
 
 
+def unstarted(seen: Observation) -> str:
+    """How many pods of the gang have not been started, and the first one's reason; empty when all were."""
+    waiting = [pod for pod in seen.pods if pod.waits]
+    missing = max(0, seen.nodes_wanted - len(seen.pods))
+    if not waiting:
+        return f"{missing} of {seen.nodes_wanted} pods have not been made" if missing else ""
+    first = waiting[0]
+    return f"{len(waiting) + missing} of {seen.nodes_wanted} pods wait; {first.node or first.name}: {first.waits}"
+
+
 def lost(nodes: Iterable[NodeView], last: Attempt | None) -> dict[str, str]:
     """Node -> why: its instance is impaired, or the last attempt found it dead, and it has not been replaced yet."""
     found = {}

@@ -110,13 +110,13 @@ def _running(seen: Observation, policy: Policy) -> Action:
         return _failed(seen, policy, failed)
     starting = all(pod.step == 0 for pod in seen.pods)
     if starting and seen.since_launch > policy.startup_timeout:
-        why = f"no first step within {policy.startup_timeout}"
-        return _stranded(seen, why) or EndAttempt(failure=Failure.STARTUP, why=why)
+        why = "; ".join(filter(None, [f"no first step within {policy.startup_timeout}", blame.unstarted(seen)]))
+        return _stranded(seen, why) or EndAttempt(failure=Failure.STARTUP, why=why[:500])
     saving = any(pod.trainer_phase in (Phase.SAVING, Phase.EVALUATING, Phase.FINISHING) for pod in seen.pods)
     patience = policy.hang_timeout * (2 if saving else 1)
     if not starting and seen.since_step > patience:
         return EndAttempt(failure=Failure.HANG, why=f"no finished step for {seen.since_step}")
-    return Wait(why="training")
+    return Wait(why=blame.unstarted(seen) or "training")
 
 
 def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:

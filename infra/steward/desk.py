@@ -68,7 +68,8 @@ class Desk:
         count = 0
         for key in waiting:
             name = key.removeprefix(f"{self._store.prefix}/").removesuffix(".json")
-            stored, answered = self._store.get_json(f"{name}.json"), self._store.get_json(f"{name}{SUFFIX}")
+            # In this order: whoever asked takes the errand away first, and its answer then.
+            answered, stored = self._store.get_json(f"{name}{SUFFIX}"), self._store.get_json(f"{name}.json")
             if stored is None or (answered is not None and Answer.model_validate(answered).done):
                 continue
             try:

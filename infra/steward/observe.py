@@ -19,6 +19,7 @@ from infra.actions.fitness import NodeFacts
 from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.actions.nodes import GpuNodes
 from infra.actions.sickbay import Sickbay
+from infra.actions.starting import has_started, is_over, why_not
 from infra.actions.steward_config import StewardConfig
 from infra.steward.decide import NodeView, Observation, PodView
 from trainer.contract import AGENT_PORT, Status
@@ -125,6 +126,7 @@ class Observer:
             ended_at=ended.finishedAt if ended else None,
             silent_for=None if answered is None else timedelta(seconds=now - answered),
             running_for=None if running is None else timedelta(seconds=now - running),
+            waits="" if is_over(pod) or has_started(pod) else why_not(pod, ""),
             trainer_phase=status.phase if status else None,
             step=status.step if status else 0,
             committed_step=status.committed_step if status else -1,

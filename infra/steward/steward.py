@@ -43,7 +43,7 @@ from infra.steward.returns import Returns
 from infra.steward.tiers import TierWatch
 from infra.store import STOP, CampaignStore
 
-_SHIP_REST_S = 5.0
+_SHIP_REST_S = 15.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
 
@@ -277,7 +277,9 @@ class Steward:
         self.in_flight = False
 
     def _note_running(self, seen: Observation) -> None:
-        if self._running_recorded or not seen.pods or any(pod.step == 0 for pod in seen.pods):
+        # A short attempt may have ended well before each of its pods was asked.
+        ran = seen.pods and all(pod.step > 0 or pod.phase == "Succeeded" for pod in seen.pods)
+        if self._running_recorded or not ran:
             return
         self._running_recorded = True
         self.store.append(

@@ -108,6 +108,8 @@ class PodView(Frozen):
     silent_for: timedelta | None = None
     """Since the last good answer of `/status`; None before the first."""
     running_for: timedelta | None = None
+    waits: str = ""
+    """Why it has not been started, in words; empty once it was."""
     trainer_phase: Phase | None = None
     step: int = 0
     committed_step: int = -1

@@ -78,6 +78,19 @@ def test_a_training_gang_is_left_alone() -> None:
     assert isinstance(decide(seen(), POLICY, History()), Wait)
 
 
+def test_a_gang_that_does_not_start_is_told_with_what_its_pods_wait_for() -> None:
+    """Its nodes bill meanwhile: whoever looks reads the kubelet's words at once, and so does the attempt's end."""
+    waits = "ImagePullBackOff: Back-off pulling image"
+    pods = (pod(0, step=0), pod(1, phase="Pending", step=0, silent_for=None, waits=waits))
+    early = decide(seen(pods=pods, since_launch=timedelta(seconds=10)), POLICY, History())
+    assert isinstance(early, Wait) and early.why == f"1 of 2 pods wait; node-1: {waits}"
+    late = decide(seen(pods=pods, since_launch=POLICY.startup_timeout * 2), POLICY, History())
+    assert isinstance(late, EndAttempt) and late.failure is Failure.STARTUP
+    assert late.why == f"no first step within 0:02:00; {early.why}"
+    none = decide(seen(pods=(), since_launch=POLICY.startup_timeout * 2), POLICY, History())
+    assert isinstance(none, EndAttempt) and "2 of 2 pods have not been made" in none.why
+
+
 def test_when_every_pod_succeeds_training_is_done() -> None:
     pods = (pod(0, phase="Succeeded"), pod(1, phase="Succeeded"))
     action = decide(seen(pods=pods), POLICY, History())
