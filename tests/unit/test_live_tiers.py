@@ -17,8 +17,9 @@ from test_tiers_seen import CAMPAIGN, commit
 
 from infra import names
 from infra.account import Account
-from infra.actions.checkpoints import errand
+from infra.actions.checkpoints import errand, work
 from infra.actions.checkpoints.find import TIERS, find
+from infra.actions.checkpoints.place import FolderPlace
 from infra.actions.steward_config import STEWARD_LEASE
 from infra.commands import checkpoints as commands
 from infra.errors import LeaseLost, UserError
@@ -110,6 +111,19 @@ def test_verify_reads_the_shared_tier_and_every_node_and_names_what_is_wrong(cam
     assert set(found["local", "node-7", 30]) == {"attempt-0001/a.pt"} and not found["shared", "", 30]
     assert verify("local", 30)[1].keys() == {("local", "node-7", 30)}
     assert not camp.store.keys("errands/"), "an answered errand was left in the record"
+
+
+@pytest.mark.parametrize("while_reading", [20, 10])
+def test_a_step_that_retention_takes_meanwhile_is_left_out_and_is_no_damage(tmp_path: Path, while_reading: int) -> None:
+    for step in (10, 20):
+        commit(tmp_path, step, BOTH)
+    place = FolderPlace(tmp_path / CAMPAIGN)
+
+    def tell(words: str) -> None:
+        if words.startswith(f"step {while_reading}:"):
+            place.remove(10)
+
+    assert [(one.step, one.sound) for one in work.verify(place, [20, 10], tell)] == [(20, True)]
 
 
 def test_prune_of_the_shared_tier_removes_what_was_shown_and_never_the_newest_proven_step(camp: Camp) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,8 @@ class FolderPlace(Place):
     def remove(self, step: int) -> None:
         folder = self.root / step_folder(step)
         (folder / COMMITTED_NAME).unlink(missing_ok=True)
-        shutil.rmtree(folder)
+        with suppress(FileNotFoundError):  # the trainer's retention removes steps, too
+            shutil.rmtree(folder)
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,20 @@ _AT_ONCE = 8
 
 
 def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[Verdict]:
-    """Read every shard of these steps; raises `UserError` for one without a sound manifest."""
+    """Read every shard of these steps, which were listed there; raises `UserError` for one whose manifest is damaged.
+
+    One that goes away meanwhile is left out: training's retention removes the oldest, which is the one read last.
+    """
     for step in steps:
+        if place.manifest_bytes(step) is None:
+            continue
         manifest = place.manifest(step)
         reading = partial(_read, place, step, manifest, tell)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = list(pool.map(reading, manifest.shards))
         faults = [(shard.file, why) for shard, why in zip(manifest.shards, found, strict=True) if why is not None]
+        if faults and place.manifest_bytes(step) is None:
+            continue
         yield Verdict(step=step, bytes=_bytes(manifest), faults=tuple(faults))
 
 
