@@ -20,11 +20,16 @@ from infra.store import CampaignStore
 
 
 def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
-    """Turns of a bounded wait; ends silently when the time is up. Each turn should announce where it is."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    """Turns of a bounded wait; ends silently when the time is up. Each turn should announce where it is.
+
+    The last turn begins after the time: whoever was kept from looking for so long looks once more.
+    """
+    until, over = time.monotonic() + seconds, False
+    while not over:
+        over = time.monotonic() >= until
         yield
-        time.sleep(interval)
+        if not over:
+            time.sleep(interval)
 
 
 @dataclass

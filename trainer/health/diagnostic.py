@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket as sockets
 import subprocess
 import tempfile
 import time
@@ -61,13 +62,23 @@ def engine() -> Iterator[str]:
 
 def _await(running: subprocess.Popen[bytes], socket: Path, said: Path) -> None:
     until = time.monotonic() + _STARTING_S
-    while not socket.is_socket():
+    while not _listens(socket):
         words = " ".join(said.read_text(errors="replace").split())[-160:] or "without a word"
         if running.poll() is not None:
             raise CannotLook(f"nv-hostengine ended with {running.returncode}: {words}")
         if time.monotonic() > until:
             raise CannotLook(f"nv-hostengine does not listen after {_STARTING_S:.0f} s: {words}")
         time.sleep(_POLL_S)
+
+
+def _listens(socket: Path) -> bool:
+    """Its file is there a moment before."""
+    with sockets.socket(sockets.AF_UNIX) as probe:
+        try:
+            probe.connect(str(socket))
+        except OSError:
+            return False
+    return True
 
 
 def _end(running: subprocess.Popen[bytes]) -> None:

@@ -24,7 +24,7 @@ UPLINK = "uplink"
 """The machine's end of its cable; boot puts it under the machine's own bridge."""
 ENTERED = ("net", "uts", "ipc", "mount")
 LOCAL_DISK = "/mnt/k8s-disks/0"
-START_WITHIN_S, END_WITHIN_S = 10.0, 5.0
+START_WITHIN_S, END_WITHIN_S = 60.0, 60.0
 BOOTED = "booted"
 """Appears in the machine's folder when its network and its metadata service are up."""
 FOLDERS = ("nvme", "host", "images", "pods", "logs", "root", "metadata")

@@ -102,13 +102,12 @@ def strike(name: str, say: Progress = lambda _: None) -> bool:
     Whether something of it was running. Raises `PermanentError` for processes or files that stay.
     """
     folder, site = site_dir(name), find(name)
-    pitched = processes.supervisors(folder)
-    inner = site.inner_pid if site is not None else max(pitched, default=None)
-    guests = processes.joined(folder, inner)
-    ours = tuple(dict.fromkeys([*([site.outer_pid] if site is not None else []), *pitched, *guests]))
-    processes.end(ours)
-    said, begun = time.monotonic(), time.monotonic()
-    while left := [pid for pid in (*ours, *([inner] if inner else [])) if _start_ticks(pid) is not None]:
+    inner = site.inner_pid if site is not None else None
+    said, begun, ran = time.monotonic(), time.monotonic(), False
+    # Looked for anew each time: who was about to become, or to start, another one was not yet known as ours.
+    while left := _living(folder, site, inner):
+        ran = True
+        processes.end(left)
         if time.monotonic() - said > _SAY_EVERY_S:
             said = time.monotonic()
             say(f"site {name}: {len(left)} processes still end")
@@ -122,7 +121,16 @@ def strike(name: str, say: Progress = lambda _: None) -> bool:
     if folder.exists():
         cure = "give it back to yourself (chown -R) or remove it by hand"
         raise PermanentError(f"the folder of site {name} cannot be removed", seen=folder, cure=cure)
-    return bool(ours)
+    return ran
+
+
+def _living(folder: Path, site: Site | None, inner: int | None) -> tuple[int, ...]:
+    """What runs of a site, or of one that a killed command had begun to pitch."""
+    own = (site.outer_pid, site.inner_pid) if site is not None and site.alive() else ()
+    pitched = processes.supervisors(folder)
+    inner = inner or max(pitched, key=lambda pid: (_start_ticks(pid) or 0, pid), default=None)
+    found = dict.fromkeys([*own, *pitched, *processes.joined(folder, inner)])
+    return tuple(pid for pid in found if _start_ticks(pid) is not None)
 
 
 def _pitch(name: str, folder: Path) -> Site:
