@@ -31,7 +31,8 @@ BROKEN = {
     "power: a shard that is not fsynced": "import os; from trainer.checkpoint import files; "
     "real = os.fsync; files.os = type('o', (), {**vars(os), 'fsync': staticmethod(lambda fd: None)})",
     "damage: a digest that is not compared": "import trainer.checkpoint.restore as r, trainer.checkpoint.search as s; "
-    "r.look = s.look = lambda path, shard: ('' if path.is_file() else 'missing', ()); r._insist = lambda *rest: None",
+    "r.look = s.look = "
+    "lambda path, shard, pauses_s=(): ('' if path.is_file() else 'missing', ()); r._insist = lambda *rest: None",
 }
 
 
@@ -40,3 +41,4 @@ def test_the_drill_fails_on(broken: str, tmp_path: Path) -> None:
     done = drill(tmp_path, "--seed", "2", "--count", "6", "--kind", broken.split(":")[0], code=BROKEN[broken])
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-2000:]
     assert "FAILED" in done.stdout
+    assert "TypeError" not in done.stdout + done.stderr, "it failed for the way in which it was broken"
