@@ -38,12 +38,13 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
             until(lambda: driver.poll() is not None or rehearsal.step() >= 30, "training is under way", 300)
             assert driver.poll() is None, rehearsal.log()
             driver.send_signal(signal.SIGINT)
-            seen = Ended(rehearsal, driver.wait(timeout=30))
+            seen = Ended(rehearsal, driver.wait(timeout=120))
             seen.walk = {line: rehearsal.run(*shlex.split(line)[1:]) for line in walk(rehearsal.name)}
             down = rehearsal.start("down", rehearsal.name)
-            until(lambda: down.poll() is not None or rehearsal.status().get("archive"), "the archive is verified", 120)
+            verified = "read back; evaluation"
+            until(lambda: down.poll() is not None or verified in rehearsal.log(), "the archive is verified", 200)
             down.send_signal(signal.SIGINT)
-            down.wait(timeout=30)
+            down.wait(timeout=120)
             shell = ("shell", rehearsal.name, "--", "pulumi")
             seen.destroy = rehearsal.run(*shell, "destroy", "--yes")
             seen.down = rehearsal.run("down", rehearsal.name)

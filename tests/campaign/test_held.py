@@ -109,7 +109,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             while_driven = rehearsal.run("relaunch", rehearsal.name, "--spec", str(mended))
             mpi = run_mpi_job(rehearsal)
             driver.send_signal(signal.SIGINT)
-            driver.wait(timeout=30)
+            driver.wait(timeout=120)
             foreign = rehearsal.run("relaunch", rehearsal.name, "--spec", str(other))
             relaunched = rehearsal.run("relaunch", rehearsal.name, "--spec", str(mended))
             yield Seen(rehearsal, status, while_driven, foreign, relaunched, *mpi)

@@ -69,20 +69,27 @@ def _told(rehearsal: Rehearsal) -> Story:
     first = rehearsal.start()
     until(lambda: first.poll() is not None or rehearsal.step() >= 5, "training has begun", 300)
     assert first.poll() is None, rehearsal.log()
-    nodes = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "get", "nodes,pods", "-o", "wide").stdout
-    second = rehearsal.run("run", str(rehearsal.path))
-    logs = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "logs", "deployment/steward").stdout
-    stack = rehearsal.run("shell", rehearsal.name, "--", "pulumi", "stack", "--show-urns").stdout
+    # First what needs the campaign's own things, which end with it; a command takes seconds beside a training.
     denied = rehearsal.python(AS_STEWARD.format(tests=Path(__file__).parent, role=f"bivouac-{rehearsal.name}-steward"))
     strayed = rehearsal.python(LEAVE_A_VOLUME.format(key="bivouac:campaign", value=rehearsal.name))
     left = rehearsal.python(LEAVE_A_VOLUME.format(key="Name", value=f"bivouac-{rehearsal.name}-builder"))
     listens = listening(rehearsal)
+    nodes = until(lambda: _whole(rehearsal), "three nodes are Ready and the gang's first pod is there", 120)
+    second = rehearsal.run("run", str(rehearsal.path))
+    logs = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "logs", "deployment/steward").stdout
+    stack = rehearsal.run("shell", rehearsal.name, "--", "pulumi", "stack", "--show-urns").stdout
     rehearsal.kill(first)
     leaky = rehearsal.run("run", str(rehearsal.path), timeout=400)
     rehearsal.python(f"import boto3; boto3.client('ec2').delete_volume(VolumeId='{left}')")
     last = rehearsal.run("run", str(rehearsal.path))
     events = rehearsal.events()
     return Story(rehearsal, listens, second, nodes, logs, stack, denied, _text(leaky), strayed, left, last, events)
+
+
+def _whole(rehearsal: Rehearsal) -> str:
+    """What kubectl lists; empty while a node is being replaced, or one attempt has ended and the next not begun."""
+    said = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "get", "nodes,pods", "-o", "wide").stdout
+    return said if said.count(" Ready ") == 3 and re.search(f"{rehearsal.name}-a[12]-gang-0-0", said) else ""
 
 
 AS_STEWARD = """
@@ -163,8 +170,7 @@ def test_a_killed_driver_is_continued_with_no_second_cluster(story: Story) -> No
 
 
 def test_kubectl_and_pulumi_work_in_the_shell(story: Story) -> None:
-    assert story.nodes.count(" Ready ") == 3, story.nodes
-    assert re.search("faulty-a[12]-gang-0-0", story.nodes), story.nodes
+    assert story.nodes
     assert "stewarding faulty" in story.logs
     assert "aws:eks/cluster:Cluster" in story.stack
 
@@ -178,8 +184,9 @@ def test_the_node_loss_is_seen_and_the_node_replaced(story: Story) -> None:
 
 
 def test_training_goes_on_from_the_newest_checkpoint(story: Story) -> None:
-    second = of_kind(story, "attempt.launched")[1]
-    assert second["committed_step"] >= KILL_AFTER - KILL_AFTER % EVERY
+    """Saves are committed beside the training: the kill may come before the last one's end, not before the first's."""
+    ended, second = of_kind(story, "attempt.ended")[0], of_kind(story, "attempt.launched")[1]
+    assert second["committed_step"] >= ended["committed_at_end"] >= EVERY
 
 
 def test_the_loss_after_the_node_loss_equals_an_undisturbed_twins_bit_for_bit(

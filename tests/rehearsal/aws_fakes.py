@@ -118,7 +118,7 @@ def fake_site(folder: Path) -> Iterator[Site]:
         control_plane_factory=plane,
         ready_nodes=lambda _: {one.provider_id for one in machines if one.alive() and one.joined},
         token_owner=owner,
-        join_within_s=1.0,
+        join_within_s=60.0,
         replace_impaired_after_s=0.5,
     )
     http = server.make(world, "127.0.0.1", 0)

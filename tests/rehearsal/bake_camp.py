@@ -123,6 +123,10 @@ def said(context: Context) -> str:
 def nothing_is_left(context: Context) -> bool:
     """No builder, no schedule, no file on its way to one."""
     account, names = context.account, context.names
-    eventually(lambda: not builder.living_builders(account, names))
-    schedules = [one["Name"] for one in account.client("scheduler").list_schedules()["Schedules"]]
-    return names.builder not in schedules and not context.store.keys("bake/")
+
+    def gone() -> bool:
+        schedules = [one["Name"] for one in account.client("scheduler").list_schedules()["Schedules"]]
+        return not builder.living_builders(account, names) and names.builder not in schedules
+
+    eventually(gone, 60)
+    return not context.store.keys("bake/")

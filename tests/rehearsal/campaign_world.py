@@ -113,7 +113,6 @@ def camp(folder: Path, **changes: Any) -> Iterator[Camp]:
             return site.planes[-1]  # type: ignore[return-value]
 
         world.control_plane_factory = plane
-        world.join_within_s = 60.0
         os.environ.update(_environment(folder, site))
         try:
             yield Camp(site, folder, changes)

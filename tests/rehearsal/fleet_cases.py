@@ -266,7 +266,6 @@ def fleet_in(folder: Path) -> Iterator[Fleet]:
     before = dict(os.environ)
     try:
         with fake_site(folder / "site") as site, pytest.MonkeyPatch.context() as patch:
-            site.world.join_within_s = 60.0
             yield Fleet(site, folder, patch)
     finally:
         os.environ.clear()

@@ -200,7 +200,7 @@ def test_aws_ends_a_builder_whose_driver_is_gone(world: World, account: Account,
     """The driver enters the block and never leaves it, as one that was killed."""
     with campaign(account, "dead-driver") as context:
         base, _ = node_image.find_base(context)
-        abandoned = builder.builder(context, workshop, base, life=timedelta(seconds=6))
+        abandoned = builder.builder(context, workshop, base, life=timedelta(seconds=15))
         built = abandoned.__enter__()
         other = account.client("ec2").run_instances(
             ImageId=base, InstanceType="m7i.large", MinCount=1, MaxCount=1, SubnetId=workshop.workshop_subnet_id

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
 
+import pytest
 from aws_account import Account, code_of, launch, make_role, pitch_lustre, state_of, until
 
 from infra.catalogue import instance_type
 from infra.components.capacity import purchase
+from infra.rehearsal.aws import residual
 from infra.rehearsal.aws.world import World
 from infra.spec import Capacity, Nodes
 
@@ -154,7 +156,7 @@ def test_a_budget_shows_its_subscribers_and_tags(world: World, aws: Account) -> 
     aws.budgets.delete_budget(**key)
 
 
-def test_a_vpc_goes_only_in_the_order_that_aws_demands(aws: Account) -> None:
+def test_a_vpc_goes_only_in_the_order_that_aws_demands(aws: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     ec2 = aws.ec2
     vpc = ec2.create_vpc(CidrBlock="10.50.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.50.1.0/24", AvailabilityZone="us-east-1a")["Subnet"]["SubnetId"]
@@ -192,6 +194,8 @@ def test_a_vpc_goes_only_in_the_order_that_aws_demands(aws: Account) -> None:
     ):
         assert code_of(refused) == "DependencyViolation"
     assert code_of(lambda: ec2.release_address(AllocationId=address)) == "InvalidIPAddress.InUse"
+    for what in ("NAT_DELETION_S", "ENDPOINT_DELETION_S"):
+        monkeypatch.setattr(residual, what, 5.0)
     ec2.delete_nat_gateway(NatGatewayId=nat_id)
     assert nat_state() == "deleting"
     ec2.delete_vpc_endpoints(VpcEndpointIds=[endpoint, store_id])

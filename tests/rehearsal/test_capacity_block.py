@@ -161,7 +161,7 @@ def test_ahead_of_its_block_a_campaign_waits_with_nothing_made_and_no_longer_tha
     camped: Camp,
 ) -> None:
     was = camped.spec, camped.plan, camped.names
-    camped.ask("blocks", start_in_s=blocks.LEAD.total_seconds() + 6, late_s=0, payment="succeeds", end_in_s=None)
+    camped.ask("blocks", start_in_s=blocks.LEAD.total_seconds() + 20, late_s=0, payment="succeeds", end_in_s=None)
     bought = buy(camped)
     use(camped, "early", bought["CapacityReservationId"])
     try:

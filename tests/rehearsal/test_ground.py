@@ -263,7 +263,8 @@ def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(c
     )
     until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["desiredSize"] == 0, 30)
     told = camped.world.work / "aws" / "schedule-runs.jsonl"
-    until(told.exists, 10)  # it is written once the call has come back
+    # It is written once the call has come back.
+    until(lambda: told.exists() and told.read_text().endswith("\n"), 10)
     fired = [json.loads(line) for line in told.read_text().splitlines()]
     assert [one["error"] for one in fired] == [None] and names.schedule in fired[0]["schedule"]
 

@@ -88,9 +88,10 @@ def quarantined(pods: Pods) -> list[str]:
 
 
 def test_a_gang_whose_image_cannot_be_pulled_replaces_nobody_and_says_what_it_waits_for(
-    made: Camp, context: Context, pods: Pods, said: StringIO  # noqa: F811
+    made: Camp, context: Context, pods: Pods, said: StringIO, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:  # fmt: skip
     pods.state, pods.warning = lambda _: DENIED, ("Failed", "failed to pull image: 403 Forbidden")
+    monkeypatch.setattr(proving, "_WARNINGS_EVERY", 2)
     with pytest.raises(PermanentError, match=f"no report on {GANG_OF} of {GANG_OF} nodes") as refused:
         preflight.run(context)
     text = str(refused.value)

@@ -141,7 +141,7 @@ def test_a_look_that_is_denied_says_so_and_the_others_still_look(
 
 
 def test_a_launch_beyond_the_places_there_are_is_refused_as_ec2_does(world: World, aws: Account) -> None:
-    ask(world, "capacity", add=[{"instance_type": "m5.*", "places": 0, "seconds": 0.5}])
+    ask(world, "capacity", add=[{"instance_type": "m5.*", "places": 0}])
     assert code_of(lambda: launch_once(aws, world)) == "InsufficientInstanceCapacity"
     ask(world, "capacity", clear=True)
     ask(world, "capacity", add=[{"instance_type": "m5.*", "code": "VcpuLimitExceeded"}])

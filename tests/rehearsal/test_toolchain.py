@@ -243,7 +243,7 @@ def test_two_runs_make_a_tool_once_and_an_interrupted_one_leaves_nothing(mirror:
         def do_GET(self) -> None:
             if not self.path.endswith(".sha256"):
                 mirror.asked.append(self.path)
-                stalled.wait(20)
+                stalled.wait(120)
             super().do_GET()
 
         def log_message(self, *_: object) -> None:
@@ -252,16 +252,24 @@ def test_two_runs_make_a_tool_once_and_an_interrupted_one_leaves_nothing(mirror:
     mirror.server.RequestHandlerClass = partial(Stalling, directory=str(mirror.folder))  # type: ignore[assignment]
     command = [BASE_PYTHON, "-S", "-m", "infra.rehearsal.toolchain", "ensure", "kubectl"]
     environment = {**os.environ, "BIVOUAC_CACHE": str(tools.parent)}
-    first = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    first = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        # Also where whoever runs the tests ignores it, which is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     eventually(lambda: bool(mirror.asked))
     second = subprocess.Popen(
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert second.stderr and "another process is making it" in second.stderr.readline()
     first.send_signal(signal.SIGINT)
-    assert first.wait(timeout=10) == 130
+    assert first.wait(timeout=60) == 130
     stalled.set()
-    output, _ = second.communicate(timeout=20)
+    output, _ = second.communicate(timeout=60)
     assert "downloaded" in output
     assert not leftovers(tools)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import waiting
-from trainer.contract import Env, TrainConfig
+from trainer.contract import COMMITTED_NAME, Env, TrainConfig, step_folder
 from trainer.place import TERMINATION_LOG_VARIABLE
 
 DEADLINE_S = 240.0
@@ -59,6 +59,31 @@ class World:
         shutil.rmtree(self.local(node))
 
 
+HELD = """
+import sys, time
+from pathlib import Path
+from trainer import agent
+from trainer.loop import Loop
+step, committed = int(sys.argv.pop(1)), Path(sys.argv.pop(1))
+go_on = Loop._step
+def held(loop):
+    while loop.step >= step and committed.exists():
+        time.sleep(0.05)
+    return go_on(loop)
+Loop._step = held
+agent._exit(agent.main())
+"""
+"""An agent whose ranks stand still from a step on, once one is committed: they are killed there, however late."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    node: int
+    step: int
+    committed: int
+    """This step lies on the shared tier by then."""
+
+
 @dataclass
 class Attempt:
     """One launch of all nodes' agents."""
@@ -67,6 +92,7 @@ class Attempt:
     number: int
     nodes: int = 2
     ranks_per_node: int = 1
+    hold: Hold | None = None
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Attempt:
@@ -145,7 +171,13 @@ class Attempt:
             TERMINATION_LOG_VARIABLE: str(world.root / f"termination-{self.number}-{node}.json"),
             "PYTHONPATH": str(ROOT),
         }
-        command = [sys.executable, "-m", "trainer.agent", "--config", str(config), "--data", str(world.data)]
+        command = [sys.executable, "-m", "trainer.agent"]
+        if self.hold is not None and self.hold.node == node:
+            manifest = world.shared / world.config.campaign / step_folder(self.hold.committed) / COMMITTED_NAME
+            command = [sys.executable, "-c", HELD, str(self.hold.step), str(manifest)]
+            # What the agent sets before its first import of torch, which is too late here.
+            environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+        command += ["--config", str(config), "--data", str(world.data)]
         command += ["--local", str(world.local(node)), "--shared", str(world.shared), "--join-timeout-s", "60"]
         with self.log(node).open("wb") as log:
             return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)

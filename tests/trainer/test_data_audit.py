@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from agents import ROOT, Attempt, World, run
+from agents import ROOT, Attempt, Hold, World, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,7 +128,7 @@ def audited(world: World, *arguments: str) -> tuple[int, dict[str, object]]:
 
 
 def test_a_real_training_that_was_killed_is_audited_against_its_data(twin: Attempt, world: World) -> None:
-    with Attempt(world, 1) as first:
+    with Attempt(world, 1, hold=Hold(node=1, step=34, committed=30)) as first:
         first.wait_for_step(34)
         first.wait_for_shared(30)
         first.kill(1)

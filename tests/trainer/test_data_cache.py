@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from data_sets import used_bytes
 
+from tests import waiting
 from trainer.contract import Parameters, TokenShard
 from trainer.contract.recipe import Recipe, Source
 from trainer.data import cache as caching
@@ -218,8 +218,7 @@ def test_ranks_of_a_node_bring_a_shard_once_and_a_killed_one_holds_up_nobody(
         return subprocess.Popen([sys.executable, "-c", script, *place], stdout=subprocess.PIPE, cwd=ROOT, text=True)
 
     stuck = rank(600)
-    while not asked.exists():
-        time.sleep(0.02)
+    waiting.until(lambda: asked.exists() and asked.read_text().endswith("\n"), 60, "the first has asked")
     ranks = [rank(0) for _ in range(4)]
     stuck.kill()
     answers = [process.communicate(timeout=60)[0].strip() for process in ranks]

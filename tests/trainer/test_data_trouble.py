@@ -95,18 +95,27 @@ def test_a_loop_of_links_is_not_followed(source: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / DATA_MANIFEST_NAME).exists()
 
 
+KILLED_IN_ENCODING = """
+import os, signal
+from trainer.data import __main__ as command
+tell = command._Teller.__call__
+def told(self, stage, part):
+    tell(self, stage, part)
+    if stage == "encode":
+        os.kill(os.getpid(), signal.SIGKILL)
+command._Teller.__call__ = told
+raise SystemExit(command.main())
+"""
+
+
 def test_a_killed_preparation_leaves_no_manifest_and_the_next_one_continues(source: Path, tmp_path: Path) -> None:
     for index in range(80):
         (source / f"many{index}.txt").write_text(f"more words {index}\n" * 2000)
     out = tmp_path / "out"
-    command = [*COMMAND, recipe(source, 400), str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if '"encode"' in line:
-            break
-    process.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=20) == -signal.SIGKILL
+    arguments = [recipe(source, 400), str(out)]
+    command = [*COMMAND, *arguments]
+    killed = subprocess.run([sys.executable, "-c", KILLED_IN_ENCODING, *arguments], cwd=ROOT, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
     assert not (out / DATA_MANIFEST_NAME).exists()
     kept = {path: path.stat().st_mtime_ns for path in (out / ".work").glob("scan-*.records")}
     assert kept

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from tests.manifests import manifest_of, shard_at
-from trainer.checkpoint import restore
+from trainer.checkpoint import restore, search
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.search import Search
 from trainer.checkpoint.tiers import campaign_tiers
@@ -167,7 +167,8 @@ def test_a_step_is_given_up_for_an_older_one_only_when_the_shared_tier_stays_unr
         return real(path, *rest, **named)
 
     monkeypatch.setattr(os, "open", failing)
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    for module in (search, restore):
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
     gang: Any = PipeGang(0, 0, 1, None, None)  # type: ignore[arg-type]
     found = restore._choose(restore._candidates(gang, tiers), Search(gang, tiers, Neighbours(0), 2), (1, 1))
     assert found is not None and found[0].step == taken

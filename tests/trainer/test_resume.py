@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from agents import ROOT, Attempt, World, run
+from agents import ROOT, Attempt, Hold, World, run
 
 from trainer.checkpoint.search import verified
 from trainer.checkpoint.tiers import Tier
@@ -29,7 +29,7 @@ def flip_byte(path: Path) -> None:
 
 
 def test_after_a_killed_node_training_repeats_steps_and_ends_bit_equal_to_the_twin(twin: Attempt, world: World) -> None:
-    with Attempt(world, 1) as first:
+    with Attempt(world, 1, hold=Hold(node=1, step=34, committed=30)) as first:
         first.wait_for_step(34)
         first.wait_for_shared(30)
         first.kill(1)
@@ -41,9 +41,7 @@ def test_after_a_killed_node_training_repeats_steps_and_ends_bit_equal_to_the_tw
     second = run(world, 2)
 
     assert [agent.returncode for agent in second.agents] == [0, 0], second.log(0).read_text()
-    restored = second.events("restored")[0]["step"]
-    assert restored in (30, 60)
-    assert restored == 30, "the machine was so busy that the kill came after the next commit"
+    assert second.events("restored")[0]["step"] == 30
     repeated = set(first.losses()) & set(second.losses())
     assert repeated, "no step was repeated"
     assert first.losses() | second.losses() == twin.losses()
@@ -120,7 +118,7 @@ def test_resume_is_bit_equal_with_every_zero_stage_and_two_ranks_per_node(
 ) -> None:
     world.config = config.model_copy(update={"zero_stage": stage})
     whole = run(World(tmp_path / "whole", world.data, world.config), 1, nodes=1, ranks_per_node=2)
-    with Attempt(world, 1, nodes=1, ranks_per_node=2) as first:
+    with Attempt(world, 1, nodes=1, ranks_per_node=2, hold=Hold(node=0, step=34, committed=30)) as first:
         first.wait_for_step(34)
         first.wait_for_shared(30)
         first.kill(0)

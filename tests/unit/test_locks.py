@@ -242,8 +242,8 @@ def test_what_writes_the_state_slowly_goes_on_while_its_lease_is_renewed(
     store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slow, as where S3 is: it takes longer than the lease covered at its start."""
-    _, command = commanded(store, tmp_path, monkeypatch, f"/bin/sh\nsleep 5\ntouch {tmp_path}/written\n")
-    monkeypatch.setattr(Lease, "covers_until", property(lambda _: leash.now() + 3.0))
+    _, command = commanded(store, tmp_path, monkeypatch, f"/bin/sh\nsleep 10\ntouch {tmp_path}/written\n")
+    monkeypatch.setattr(Lease, "covers_until", property(lambda _: leash.now() + 8.0))
     command.run(["stack", "import", "--file", "x"], str(tmp_path), {})
     assert (tmp_path / "written").exists()
 

@@ -93,12 +93,13 @@ def test_a_gang_whose_channels_all_go_through_host_memory_fails_where_the_type_c
 
 ENGINE = """#!{python}
 import signal, socket, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (open({marks!r} + "/ended", "a").write("x"), sys.exit(0)))
 listening = socket.socket(socket.AF_UNIX)
 time.sleep(0.2)
 listening.bind(sys.argv[sys.argv.index("--domain-socket") + 1])
-listening.listen()
 open({marks!r} + "/started", "a").write("x")
-signal.signal(signal.SIGTERM, lambda *_: (open({marks!r} + "/ended", "a").write("x"), sys.exit(0)))
+time.sleep(0.2)
+listening.listen()
 while True:
     signal.pause()
 """

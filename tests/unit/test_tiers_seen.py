@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import socket
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +73,16 @@ def test_looks_do_not_queue_up_behind_one_that_hangs(tmp_path: Path, monkeypatch
     monkeypatch.setattr(tiers, "TIERS_EVERY_S", 0.0)
     silent = socket.create_server(("127.0.0.1", 0))
     monkeypatch.setattr(tiers, "AGENT_PORT", silent.getsockname()[1])
-    monkeypatch.setattr(tiers, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(tiers, "_TIMEOUT_S", 60.0)
     watch = TierWatch(Record(), tmp_path / "shared")  # type: ignore[arg-type]
+    watch.tell({"pod": "127.0.0.1"})
+    first = watch._looking
     for _ in range(20):
         watch.tell({"pod": "127.0.0.1"})
-    looking = [thread for thread in threading.enumerate() if thread.name == "tiers"]
-    assert len(looking) == 1 and looking[0].daemon, "else the steward could not end while a file system hangs"
-    looking[0].join(10)
+    assert first is not None and watch._looking is first
+    assert first.daemon, "else the steward could not end while a file system hangs"
+    silent.accept()[0].close()
+    first.join(30)
     watch.tell({})
-    assert looking[0] not in threading.enumerate()
+    assert not first.is_alive() and watch._looking is not first
     silent.close()

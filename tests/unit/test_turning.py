@@ -10,19 +10,20 @@ import pytest
 TURNS = """
 import sys, time
 from infra.steward import turning
-turning.STUCK_S = 0.5
+turning.STUCK_S = 4.0
 def hangs():
-    time.sleep(1.5)
+    time.sleep({hang})
 for _ in range(4):
-    turning.rest(0.3)
+    turning.rest(1.2)
 {then}
 print("came through")
 """
 
 
-@pytest.mark.parametrize(("then", "ends"), [("hangs()", True), ("turning.over(); hangs()", False)])
-def test_one_that_hangs_ends_and_says_where(then: str, ends: bool) -> None:
-    code = TURNS.format(then=then)
+@pytest.mark.parametrize(("then", "hang", "ends"), [("hangs()", 50, True), ("turning.over(); hangs()", 5, False)])
+def test_one_that_hangs_ends_and_says_where(then: str, hang: int, ends: bool) -> None:
+    """Its rests together are longer than what is stuck; each alone is much shorter."""
+    code = TURNS.format(then=then, hang=hang)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, "came through" in done.stdout) == ((1, False) if ends else (0, True))
     assert ("in hangs" in done.stderr) is ends
