@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.account import Account
+from infra.account import Account, says_missing
 from infra.errors import UserError
 from infra.purchase import SCALE_DOWN
 from infra.spec import Capacity, Spec
@@ -65,7 +65,7 @@ def described(account: Account, reservation_id: str) -> dict[str, Any] | None:
     try:
         found = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])["CapacityReservations"]
     except ec2.exceptions.ClientError as error:
-        if "NotFound" not in error.response["Error"]["Code"]:
+        if not says_missing(error):
             raise
         return None
     return found[0] if found else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.account import Account
+from infra.account import Account, says_missing
 
 
 class Life(StrEnum):
@@ -33,7 +33,7 @@ def life(account: Account, resource: Mapping[str, Any]) -> Life:
     try:
         status = ask(account, str(resource["id"]))
     except ClientError as error:
-        if "NotFound" in error.response["Error"]["Code"]:
+        if says_missing(error):
             return Life.FAILED
         raise
     if status in _COMING:

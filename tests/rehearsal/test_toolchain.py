@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,20 +252,12 @@ def test_two_runs_make_a_tool_once_and_an_interrupted_one_leaves_nothing(mirror:
 
     mirror.server.RequestHandlerClass = partial(Stalling, directory=str(mirror.folder))  # type: ignore[assignment]
     command = [BASE_PYTHON, "-S", "-m", "infra.rehearsal.toolchain", "ensure", "kubectl"]
-    environment = {**os.environ, "BIVOUAC_CACHE": str(tools.parent)}
-    first = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        # Also where whoever runs the tests ignores it, which is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    options: Any = {"cwd": ROOT, "env": {**os.environ, "BIVOUAC_CACHE": str(tools.parent)}, "text": True}
+    # Whoever runs the tests may ignore it, which is inherited.
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+    first = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **options)
     eventually(lambda: bool(mirror.asked))
-    second = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    second = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **options)
     assert second.stderr and "another process is making it" in second.stderr.readline()
     first.send_signal(signal.SIGINT)
     assert first.wait(timeout=60) == 130

@@ -12,7 +12,7 @@ from pathlib import Path
 from infra.actions.archive_files import sha256_of
 from infra.actions.checkpoints.place import Place
 from infra.actions.parts import Altered
-from infra.errors import PermanentError
+from infra.errors import PermanentError, UserError
 from infra.reporting.sentences import size
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, step_folder
 from trainer.contract.listing import Listed, Verdict
@@ -27,9 +27,12 @@ def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[Verdict]:
     One that goes away meanwhile is left out: training's retention removes the oldest, which is the one read last.
     """
     for step in steps:
-        if place.manifest_bytes(step) is None:
-            continue
-        manifest = place.manifest(step)
+        try:
+            manifest = place.manifest(step)
+        except UserError:
+            if place.manifest_bytes(step) is None:
+                continue
+            raise
         reading = partial(_read, place, step, manifest, tell)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = list(pool.map(reading, manifest.shards))
