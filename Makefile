@@ -2,6 +2,8 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 SPEC   ?= infra/campaigns/rehearsal.yaml
+# A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
+WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup venv tools rehearsal test test-unit drills lint doctor down clean
 
@@ -29,7 +31,7 @@ rehearsal: setup  ## A whole campaign on this machine: spec to certificate
 	@$(BIN)/bivouac down --all
 
 test: setup lint  ## All tests that need neither AWS nor a GPU
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(WORKERS)
 
 test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph
