@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from infra.ground import ENDPOINT_SERVICES
 
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
@@ -123,6 +126,39 @@ def campaign_stack(campaign: str) -> str:
     return f"campaign-{campaign}"
 
 
+_POOLS = (GPU_POOL, SYSTEM_POOL)
+_MACHINES = (*_POOLS, BUILDER)
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "cluster": ("",),
+    "node group": _POOLS,
+    "launch template": _POOLS,
+    "placement group": (GPU_POOL,),
+    "instance": _MACHINES,
+    "volume": _MACHINES,
+    "network interface": _MACHINES,
+    "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "guard", "budget"),
+    "policy": ("freeze",),
+    "schedule": ("deadline", BUILDER),
+    "topic": ("alarms",),
+    "budget": ("",),
+    "file system": ("shared",),
+    "VPC": ("",),
+    "VPC peering": ("driver",),
+    "VPC endpoint": ("s3", *ENDPOINT_SERVICES),
+    "subnet": ("public", "control-plane-a", "control-plane-b", GPU_POOL),
+    "route table": ("public", "private"),
+    "internet gateway": ("",),
+    "elastic address": ("",),
+    "NAT gateway": ("",),
+    "security group": ("nodes", "lustre", "endpoints"),
+}
+"""Kind of resource -> what follows the campaign's prefix and a dash in the names that it gives to that kind.
+
+No part of a kind ends with a dash and another part of that kind: so two campaigns never give one name to one kind, and
+a name tells its campaign, whatever the campaigns are called.
+"""
+
+
 @dataclass(frozen=True, init=False)
 class Names:
     """Names of one campaign, from its spec or only from its name (`bivouac down NAME` has nothing else)."""
@@ -134,80 +170,81 @@ class Names:
 
     @property
     def prefix(self) -> str:
-        """Every AWS name of this campaign starts with it."""
+        """Every AWS name of this campaign starts with it, and so may another's: only a whole name tells whose it is."""
         return f"bivouac-{self.campaign}"
+
+    def of(self, kind: str, part: str = "") -> str:
+        """The name of one resource; raises `ValueError` for one that the table lacks, so that each can be told."""
+        if part not in _PARTS.get(kind, ()):
+            raise ValueError(f"no {kind} of a campaign is called {part!r}")
+        return f"{self.prefix}-{part}" if part else self.prefix
+
+    def given(self, kind: str) -> frozenset[str]:
+        """All names that the campaign gives to a kind of resource; none to kinds that it does not name."""
+        return frozenset(self.of(kind, part) for part in _PARTS.get(kind, ()))
 
     @property
     def cluster(self) -> str:
-        return self.prefix
+        return self.of("cluster")
 
     @property
     def gpu_group(self) -> str:
-        return f"{self.prefix}-gpu"
+        return self.of("node group", GPU_POOL)
 
     @property
     def system_group(self) -> str:
-        return f"{self.prefix}-system"
+        return self.of("node group", SYSTEM_POOL)
 
     @property
     def cluster_role(self) -> str:
-        return f"{self.prefix}-cluster"
+        return self.of("role", "cluster")
 
     @property
     def node_role(self) -> str:
-        return f"{self.prefix}-node"
+        return self.of("role", "node")
 
     @property
     def cni_role(self) -> str:
-        return f"{self.prefix}-cni"
+        return self.of("role", "cni")
 
     @property
     def steward_role(self) -> str:
-        return f"{self.prefix}-steward"
+        return self.of("role", "steward")
 
     @property
     def trainer_role(self) -> str:
-        return f"{self.prefix}-trainer"
+        return self.of("role", "trainer")
 
     @property
     def archive_role(self) -> str:
-        return f"{self.prefix}-archive"
+        return self.of("role", "archive")
 
     @property
     def builder(self) -> str:
         """Name tag of the builder that bakes for this campaign, and name of the schedule that ends it."""
-        return f"{self.prefix}-builder"
+        return self.of("schedule", BUILDER)
 
     @property
     def guard_role(self) -> str:
-        return f"{self.prefix}-guard"
+        return self.of("role", "guard")
 
     @property
     def budget_role(self) -> str:
         """With which AWS Budgets freezes the roles that the spec names."""
-        return f"{self.prefix}-budget"
+        return self.of("role", "budget")
 
     @property
     def freeze_policy(self) -> str:
-        return f"{self.prefix}-freeze"
+        return self.of("policy", "freeze")
 
     @property
     def alarms(self) -> str:
         """SNS topic of the campaign's alarms."""
-        return f"{self.prefix}-alarms"
+        return self.of("topic", "alarms")
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return (
-            self.cluster_role,
-            self.node_role,
-            self.cni_role,
-            self.steward_role,
-            self.trainer_role,
-            self.archive_role,
-            self.guard_role,
-            self.budget_role,
-        )
+        return tuple(self.of("role", part) for part in _PARTS["role"])
 
     @property
     def log_group(self) -> str:
@@ -216,16 +253,16 @@ class Names:
 
     @property
     def schedule(self) -> str:
-        return f"{self.prefix}-deadline"
+        return self.of("schedule", "deadline")
 
     @property
     def placement_group(self) -> str:
-        return f"{self.prefix}-gpu"
+        return self.of("placement group", GPU_POOL)
 
     @property
     def file_system(self) -> str:
         """Name tag of the FSx file system."""
-        return f"{self.prefix}-shared"
+        return self.of("file system", "shared")
 
     @property
     def stack(self) -> str:

@@ -39,7 +39,7 @@ class Budget(pulumi.ComponentResource):
         mails = [money.alarm_email] if money.alarm_email else []
         budget = aws.budgets.Budget(
             "budget",
-            name=self._names.prefix,
+            name=self._names.of("budget"),
             budget_type="COST",
             limit_amount=str(spec.tagged_budget_usd),
             limit_unit="USD",

@@ -97,7 +97,8 @@ class _Watch:
 
     def _unmade(self) -> str:
         """With the last warning about the JobSet or its Job, which make the pods."""
-        about = [words for name, words in self.warnings.items() if name.startswith(self.gang) and name not in self.pods]
+        ours = (name for name in self.warnings if name == self.gang or name.startswith(f"{self.gang}-"))
+        about = [self.warnings[name] for name in ours if name not in self.pods]
         return f"no pod was made for {self.unmade}" + (f"; last warning: {about[-1]}" if about else "")
 
 

@@ -6,7 +6,6 @@ What of a thing may not be read is said of that thing, and the listing goes on: 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,7 @@ from botocore.exceptions import ClientError
 from infra.account import Account, says_missing
 from infra.lifecycle.looks.ghosts import tagged
 from infra.lifecycle.looks.thing import Thing, tags_of, thing
-from infra.names import CAMPAIGN_TAG, FOUNDATION_PREFIX, FOUNDATION_TAG
+from infra.names import CAMPAIGN_TAG, FOUNDATION_TAG, buckets
 
 ANYTHING = "anything tagged"
 """The tagging service's own view: of what has no look of its own."""
@@ -181,35 +180,24 @@ def _schedules(account: Account) -> Iterator[Thing]:
 
 
 def _uploads(account: Account) -> Iterator[Thing]:
-    """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into, and not
-    those of its foundations in other regions, into which a campaign of the same name may be archiving.
+    """Incomplete multipart uploads bill and are shown nowhere else. Only the buckets of the region's own foundation are
+    looked into: into those of another region a campaign of the same name may be archiving.
 
     A bucket that was there before the campaign holds what it uploaded since: one that is locked blinds this look, once
     the others have been looked into.
     """
     s3, locked = account.client("s3"), list[ClientError]()
-    for bucket in s3.list_buckets()["Buckets"]:
-        name = bucket["Name"]
-        if not name.startswith(FOUNDATION_PREFIX) or _in_another_region(account, name):
-            continue
+    for bucket in vars(buckets(account.identity()["Account"], account.region)).values():
         try:
-            for item in _items(s3, "list_multipart_uploads", "Uploads", Bucket=name):
+            for item in _items(s3, "list_multipart_uploads", "Uploads", Bucket=bucket):
                 part = item["Key"].split("/")[1] if item["Key"].startswith("campaigns/") else ""
                 tags = {CAMPAIGN_TAG: part} if part else {FOUNDATION_TAG: "true"}
-                yield thing(item, f"{name}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
+                yield thing(item, f"{bucket}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
         except ClientError as error:
             if not says_missing(error):
                 locked.append(error)
     if locked:
         raise locked[0]
-
-
-def _in_another_region(account: Account, bucket: str) -> bool:
-    found = _FOUNDATION_BUCKET.fullmatch(bucket)
-    return found is not None and found["region"] != account.region
-
-
-_FOUNDATION_BUCKET = re.compile(r"bivouac-(?:state|data|archive)-\d{12}-(?P<region>[a-z0-9-]+)")
 
 
 def _ec2(kind: str, operation: str, result: str, id_key: str, name: str | None = None, **arguments: Any) -> Look:
