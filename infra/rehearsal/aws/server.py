@@ -44,6 +44,7 @@ MODULES = (
     "budgets",
     "cost_tags",
     "bucket_policies",
+    "bucket_settings",
     "quotas",
     "residual",
     "tagging",
