@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SPEC   ?= infra/campaigns/rehearsal.yaml
 
-.PHONY: help setup venv tools rehearsal test test-unit drills lint doctor down clean
+.PHONY: help setup venv tools rehearsal test test-unit drills mutants lint doctor down clean
 
 help:  ## What there is to make
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,9 @@ test-unit: venv  ## The quick tests: pure logic and the resource graph
 
 drills: setup  ## Seeded drills of kills, leaks, storage and more, an hour; DRILLS="leaks --seed 2" for some, DRILLS=--whole
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/drills/all.py $(DRILLS)
+
+mutants: setup  ## Small changes of the code that tests must notice, 20 minutes; MUTANTS=--whole, MUTANTS="--module FILE"
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/bench/$*.py $(BENCH)
