@@ -61,7 +61,7 @@ class Seat:
             store=self.store,
             lease=self.lease,
             progress=Progress(console),
-            results=results_folder(self.spec.campaign),
+            results=results_folder(self.spec.campaign, self.spec.account, self.spec.region),
             deadline=deadline.replace(microsecond=0),
         )
 

@@ -53,7 +53,7 @@ class Rehearsal:
         self.name = self.spec["campaign"]
         self.path = folder / "campaign.yaml"
         self.path.write_text(yaml.safe_dump(self.spec))
-        self.results = folder / "results" / self.name
+        self.results = folder / "results" / "123456789012-us-east-1" / self.name
         self.environment = os.environ | {
             "BIVOUAC_CACHE": str(self.cache),
             "BIVOUAC_SITE_NAME": self.site,

@@ -13,7 +13,7 @@ from infra.actions.checkpoints.place import BucketPlace, FolderPlace, Place
 from infra.actions.transfer import Transfer
 from infra.errors import UserError
 from infra.events import Stage
-from infra.folders import results_folder
+from infra.folders import kept_results
 from infra.store import CampaignStore
 from trainer.contract import step_of_folder
 from trainer.contract.listing import Listed, Listing
@@ -95,12 +95,12 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> Found:
         store = CampaignStore(s3, where.state, campaign, "checkpoints")
         known = store.get_json("spec.json") is not None
     except UserError:
-        if not _exported(campaign).is_dir():
+        if not exported(campaign, region).is_dir():
             raise
         known = False
     if not known:
-        if _exported(campaign).is_dir():
-            return _in_folder(_exported(campaign))
+        if exported(campaign, region).is_dir():
+            return _in_folder(exported(campaign, region))
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
     if archive:
@@ -115,9 +115,9 @@ def carried(store: CampaignStore) -> BucketPlace:
     return BucketPlace(store.s3, store.bucket, f"{store.prefix}/{CARRIED}", Transfer(store.s3, store.bucket))
 
 
-def _exported(campaign: str) -> Path:
+def exported(campaign: str, region: str) -> Path:
     """What the end of a rehearsal's site left of a campaign's archive."""
-    return results_folder(campaign) / "archive"
+    return kept_results(campaign, region) / "archive"
 
 
 def _tiers(store: CampaignStore) -> tuple[Listed, ...]:
