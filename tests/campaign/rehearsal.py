@@ -109,7 +109,9 @@ class Rehearsal:
         return dict(json.loads((self.results / "report.json").read_text()))
 
     def archived(self, name: str) -> Path:
-        return self.results / "archive" / name
+        """In the one archive, whose folder has the campaign's identity."""
+        (golden,) = (self.results / "archive").glob("*/golden")
+        return golden.parent / name
 
     def events(self) -> list[dict[str, Any]]:
         """All events of the campaign's record, read from the site's state bucket."""
