@@ -49,6 +49,8 @@ LOCAL_DISK = "/mnt/k8s-disks/0"
 LOCAL_CHECKPOINTS_HOST_PATH = f"{LOCAL_DISK}/bivouac"
 
 CAMPAIGN_TAG = "bivouac:campaign"
+CAMPAIGN_ID_TAG = "bivouac:campaign-id"
+"""The campaign's identity, which outlives its name: a name can be used again."""
 OWNER_TAG = "bivouac:owner"
 EXPIRES_TAG = "bivouac:expires"
 REGION_TAG = "bivouac:region"

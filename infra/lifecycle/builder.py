@@ -93,7 +93,11 @@ def _forget_files(context: Context) -> None:
 
 
 def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: datetime) -> str:
-    wanted = {**tags(context.spec, context.deadline), ROLE_TAG: BUILDER, "Name": context.names.builder}
+    wanted = {
+        **tags(context.spec, context.deadline, context.identity),
+        ROLE_TAG: BUILDER,
+        "Name": context.names.builder,
+    }
     minutes = max(1, round((ends_at - datetime.now(UTC)).total_seconds() / 60))
     marks = [{"Key": key, "Value": value} for key, value in wanted.items()]
     request: dict[str, Any] = dict(

@@ -85,12 +85,20 @@ def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
     return CampaignSettings(
         spec=context.spec,
         deadline=context.deadline,
+        identity=_identity(context),
         data_digest=data_digest,
         operator_arn=operator,
         key_arn=key_of(context.account, context.spec),
         control_plane_zones=_zones(context),
         node_image=None if image is None else image.ami,
     )
+
+
+def _identity(context: Context) -> str | None:
+    """As the stack has it, which never moves: a stack made before campaigns had one is not made anew for a tag."""
+    stored = context.store.get_json(STACK_CONFIG)
+    chosen = context.identity if stored is None else stored.get(f"{PROJECT}:identity")
+    return str(chosen) if chosen else None
 
 
 def _zones(context: Context) -> tuple[str, str] | None:

@@ -88,8 +88,9 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
     return StewardConfig(
         version=version,
         relaunch=relaunch,
+        identity=context.identity,
         spec=spec,
-        train=train_config(spec, plan, provision["data_digest"], spec.training.model.vocabulary),
+        train=train_config(spec, plan, provision["data_digest"], spec.training.model.vocabulary, context.identity),
         image=bake["image"],
         code_digest=bake["code"],
         image_manifest=bake["manifest"],

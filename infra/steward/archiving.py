@@ -75,6 +75,8 @@ def _run(steward: Steward, release: Release) -> dict[str, Any]:
     given = steward.config
     config = ArchiveConfig(
         campaign=given.spec.campaign,
+        identity=given.identity,
+        committed_step=max(steward.store.state().newest_committed, steward.committed_step()),
         region=given.spec.region,
         state_bucket=given.state_bucket,
         archive_bucket=given.archive_bucket,

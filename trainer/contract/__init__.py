@@ -5,6 +5,7 @@
 
 from trainer.contract.checkpoint import (
     COMMITTED_NAME,
+    Foreign,
     Manifest,
     Shard,
     attempt_folder,
@@ -61,6 +62,7 @@ __all__ = [
     "Env",
     "ExitCode",
     "Expectation",
+    "Foreign",
     "GpuExpectation",
     "HealthReport",
     "Manifest",
