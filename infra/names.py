@@ -85,6 +85,17 @@ def workshop_guard(region: str) -> str:
     return f"{WORKSHOP}_guard_{region}"
 
 
+def boundary(region: str) -> str:
+    """The permissions boundary of every role of ours in this region."""
+    return f"{PROJECT}_boundary_{region}"
+
+
+def freeze_policy(region: str) -> str:
+    """What a spent budget attaches to the roles that its campaign names. Underscores, as in all that is for every
+    campaign: no campaign's name can have them."""
+    return f"{PROJECT}_freeze_{region}"
+
+
 def registry_host(account: str, region: str) -> str:
     return f"{account}.dkr.ecr.{region}.amazonaws.com"
 
@@ -186,10 +197,6 @@ class Names:
     def budget_role(self) -> str:
         """With which AWS Budgets freezes the roles that the spec names."""
         return f"{self.prefix}-budget"
-
-    @property
-    def freeze_policy(self) -> str:
-        return f"{self.prefix}-freeze"
 
     @property
     def alarms(self) -> str:
