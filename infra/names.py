@@ -90,6 +90,17 @@ def workshop_guard(region: str) -> str:
     return f"{WORKSHOP}_guard_{region}"
 
 
+def boundary(region: str) -> str:
+    """The permissions boundary of every role of ours in this region."""
+    return f"{PROJECT}_boundary_{region}"
+
+
+def freeze_policy(region: str) -> str:
+    """What a spent budget attaches to the roles that its campaign names. Underscores, as in all that is for every
+    campaign: no campaign's name can have them."""
+    return f"{PROJECT}_freeze_{region}"
+
+
 def registry_host(account: str, region: str) -> str:
     return f"{account}.dkr.ecr.{region}.amazonaws.com"
 
@@ -139,7 +150,6 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "volume": _MACHINES,
     "network interface": _MACHINES,
     "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "guard", "budget"),
-    "policy": ("freeze",),
     "schedule": ("deadline", BUILDER),
     "topic": ("alarms",),
     "budget": ("",),
@@ -234,10 +244,6 @@ class Names:
     def budget_role(self) -> str:
         """With which AWS Budgets freezes the roles that the spec names."""
         return self.of("role", "budget")
-
-    @property
-    def freeze_policy(self) -> str:
-        return self.of("policy", "freeze")
 
     @property
     def alarms(self) -> str:

@@ -25,12 +25,12 @@ from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.failures import RETRIED, Cause, EngineFailed, cure_for
 from infra.lifecycle.keeping import campaign_settings
-from infra.lifecycle.looks import Thing, tags_of
 from infra.lifecycle.nodegroups import end_instances
 from infra.lifecycle.orphans import forget_kubernetes
 from infra.lifecycle.remains import holding, remains
 from infra.lifecycle.reserved import bills_on
 from infra.lifecycle.sweep import remove_left
+from infra.names import freeze_policy
 
 PATIENCE_S = 900.0
 """How long failures that may pass by themselves are met by another try."""
@@ -67,23 +67,17 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
 
 
 def _unfreeze(context: Context) -> None:
-    """What AWS Budgets attached to roles outside the campaign: the stack does not know of it, and IAM deletes no policy
-    that is attached. That of the campaign of this name in another region goes on freezing."""
-    iam = context.account.client("iam")
-    policy = f"arn:aws:iam::{context.spec.account}:policy/{context.names.freeze_policy}"
-    try:
-        roles = iam.list_entities_for_policy(PolicyArn=policy)["PolicyRoles"]
-        tags = tags_of(iam.list_policy_tags(PolicyArn=policy)["Tags"]) if roles else {}
-    except iam.exceptions.NoSuchEntityException:
-        return
-    known = certify.knowledge(context.store, context.names)
-    one = Thing(policy, context.names.freeze_policy, tags)
-    if known.evidence("policy", one, known.places, known.places) is None:
-        return
-    for role in roles:
+    """What AWS Budgets attached to the roles that this spec names: the stack does not know of it. One that another
+    region's campaign froze stays so: each region's policy is its own."""
+    iam, spec = context.account.client("iam"), context.spec
+    policy = f"arn:aws:iam::{spec.account}:policy/{freeze_policy(spec.region)}"
+    for role in spec.money.freeze_roles:
         context.guard()
-        iam.detach_role_policy(RoleName=role["RoleName"], PolicyArn=policy)
-        context.progress.note(f"role {role['RoleName']} may buy again: AWS Budgets had frozen it")
+        try:
+            iam.detach_role_policy(RoleName=role, PolicyArn=policy)
+        except iam.exceptions.NoSuchEntityException:
+            continue
+        context.progress.note(f"role {role} may buy again: AWS Budgets had frozen it")
 
 
 def refuse_unproven(state: CampaignState, campaign: str) -> None:

@@ -73,7 +73,7 @@ def workshop(world: World, account: Account) -> FoundationOutputs:
         (WORKSHOP, "ec2.amazonaws.com", policies.builder(place)),
         (workshop_guard(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)),
     ):
-        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=policies.trust(service))
+        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=policies.trust(service, place))
         iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=policies.document(statements))
         arns[name] = made["Role"]["Arn"]
     iam.attach_role_policy(RoleName=WORKSHOP, PolicyArn="arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore")
