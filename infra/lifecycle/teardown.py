@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
 
+from infra.account import every
 from infra.actions.cluster import OF_WORLD
 from infra.errors import NotProven, PermanentError, UserError
 from infra.events import CampaignState, Kind, Stage
@@ -72,8 +73,8 @@ def _unfreeze(context: Context) -> None:
     iam = context.account.client("iam")
     policy = f"arn:aws:iam::{context.spec.account}:policy/{context.names.freeze_policy}"
     try:
-        roles = iam.list_entities_for_policy(PolicyArn=policy)["PolicyRoles"]
-        tags = tags_of(iam.list_policy_tags(PolicyArn=policy)["Tags"]) if roles else {}
+        roles = list(every(iam, "list_entities_for_policy", "PolicyRoles", PolicyArn=policy))
+        tags = tags_of(list(every(iam, "list_policy_tags", "Tags", PolicyArn=policy))) if roles else {}
     except iam.exceptions.NoSuchEntityException:
         return
     known = certify.knowledge(context.store, context.names)
