@@ -6,7 +6,7 @@ import base64
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -187,6 +187,25 @@ class Account:
             operation_name="",
         )
         return TOKEN_PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+
+def every(client: Any, operation: str, member: str, **request: Any) -> Iterator[Any]:
+    """Each item of a listing, from all its pages; `operation` is a method of the client, `member` a list in its answer.
+
+    AWS ends a page where it likes, and may leave the first one empty.
+    """
+    if client.can_paginate(operation):
+        for page in client.get_paginator(operation).paginate(**request):
+            yield from page.get(member) or ()
+        return
+    # botocore knows no pages of some listings that have them.
+    more = dict[str, str]()
+    while True:
+        answer = getattr(client, operation)(**request, **more)
+        yield from answer.get(member) or ()
+        if not answer.get("NextToken"):
+            return
+        more = {"NextToken": answer["NextToken"]}
 
 
 def says_missing(error: ClientError) -> bool:

@@ -230,6 +230,11 @@ class Rehearsal(Section):
     """What to rehearse; has no meaning on AWS and is refused there."""
 
     faults: tuple[KillNode, ...] = ()
+    aws: Literal["strict", "soft"] = "strict"
+    """How the emulated AWS behaves: late, in short pages, within quotas and request limits as AWS, or none of it. The
+    first campaign of a site decides for it."""
+    seed: int = 1
+    """Of all that chance decides in a strict AWS: the same seed gives the same delays and refusals."""
 
 
 class Spec(Section):

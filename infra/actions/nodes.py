@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from lightkube.models.core_v1 import NodeCondition, Taint
 from lightkube.resources.core_v1 import Node
 from lightkube.types import PatchType
 
-from infra.account import Account, explained
+from infra.account import Account, every, explained
 from infra.actions.cluster import is_gone
 from infra.actions.fitness import CONDITIONS, Ailment, NodeFacts, Sickness, excused
 from infra.errors import TemporaryError
@@ -27,6 +28,7 @@ _NO_LONGER_HELD = re.compile(r"not found|instance \S+ (is|was|has been)\b.*\bter
 SETTLES_S = 300.0
 """For a change of the node group that is under way, such as that of its size before."""
 _SETTLE_PAUSE_S = 0.5
+_ACTIVITIES = 20
 _TOLD_ELSEWHERE = re.compile(r"node\.kubernetes\.io/(unschedulable|not-ready|unreachable)")
 """Taints that follow from a cordon or from the Ready condition."""
 Guard = Callable[[], None]
@@ -102,8 +104,9 @@ class GpuNodes:
         group = self._group()
         said = [f"{issue['code']}: {issue['message']}" for issue in group.get("health", {}).get("issues", ())]
         for scaling in (group.get("resources") or {}).get("autoScalingGroups", ()):
-            ask = self.account.client("autoscaling").describe_scaling_activities
-            activities = ask(AutoScalingGroupName=scaling["name"], MaxRecords=20)["Activities"]
+            client = self.account.client("autoscaling")
+            newest = every(client, "describe_scaling_activities", "Activities", AutoScalingGroupName=scaling["name"])
+            activities = itertools.islice(newest, _ACTIVITIES)
             failed = [one for one in activities if one["StatusCode"] == "Failed" and one["StartTime"] >= since]
             said += [
                 one["StatusMessage"] for one in failed[:1] if not any(one["StatusMessage"] in known for known in said)

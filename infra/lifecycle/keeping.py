@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from botocore.exceptions import ClientError
 
-from infra.account import Account
+from infra.account import Account, every
 from infra.actions.zones import zones_of, zones_selling
 from infra.components.settings import CampaignSettings, FoundationSettings, Keeping, StorageClass
 from infra.lifecycle import node_image
@@ -64,7 +64,7 @@ def placed(account: Account, settings: FoundationSettings) -> FoundationSettings
 def _standing(account: Account) -> str | None:
     """Zone of the workshop's subnet; None without one."""
     named = [{"Name": "tag:Name", "Values": [WORKSHOP]}]
-    found = account.client("ec2").describe_subnets(Filters=named)["Subnets"]
+    found = list(every(account.client("ec2"), "describe_subnets", "Subnets", Filters=named))
     return str(found[0]["AvailabilityZone"]) if found else None
 
 

@@ -182,13 +182,14 @@ def record_of(campaign: str, region: str) -> CampaignStore:
 
 
 def campaigns(account: Account, bucket: str) -> list[str]:
+    pages = account.client("s3").get_paginator("list_objects_v2")
     try:
-        answer = account.client("s3").list_objects_v2(Bucket=bucket, Prefix="campaigns/", Delimiter="/")
+        listed = list(pages.paginate(Bucket=bucket, Prefix="campaigns/", Delimiter="/"))
     except account.client("s3").exceptions.ClientError as error:
         if is_missing(error):
             return []
         raise
-    found = [item["Prefix"].split("/")[1] for item in answer.get("CommonPrefixes", ())]
+    found = [item["Prefix"].split("/")[1] for page in listed for item in page.get("CommonPrefixes", ())]
     # A bake ahead of its campaign leaves a lease there, and no spec.
     return [name for name in found if CampaignStore(account.client("s3"), bucket, name, "").get_json(SPEC) is not None]
 

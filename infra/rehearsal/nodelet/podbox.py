@@ -147,12 +147,14 @@ class PodBox:
     def _has_identity(self) -> bool:
         """EKS's webhook decides this in the control plane, so it is not the node's role that asks."""
         try:
-            answer = self._around.credentials.agent_client("eks").list_pod_identity_associations(
-                clusterName=self._around.node.cluster, namespace=self._namespace, serviceAccount=self._account
-            )
+            pages = self._around.credentials.agent_client("eks").get_paginator("list_pod_identity_associations")
+            asked = {"clusterName": self._around.node.cluster, "namespace": self._namespace}
+            found = [
+                one for page in pages.paginate(**asked, serviceAccount=self._account) for one in page["associations"]
+            ]
         except (ClientError, BotoCoreError) as error:
             raise TemporaryError("the pod identity associations cannot be read", seen=error, delay=RETRY) from error
-        return bool(answer["associations"])
+        return bool(found)
 
     def _lookup(self, plural: str, name: str) -> Mapping[str, str] | None:
         try:
