@@ -103,10 +103,7 @@ def refusals(camped: Camp) -> dict[str, Callable[[], Any]]:
     stranger = admin("ec2").create_vpc(CidrBlock="10.99.0.0/16")["Vpc"]["VpcId"]
     admin("s3").create_bucket(Bucket="payroll")
     trust = json.dumps({"Version": "2012-10-17", "Statement": []})
-    (subnet,) = admin("ec2").describe_subnets()["Subnets"][:1]
-    lustre = admin("fsx").create_file_system(
-        FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet["SubnetId"]]
-    )["FileSystem"]
+    lustre = f"arn:aws:fsx:{camped.world.region}:{camped.world.account}:file-system/fs-0123456789abcdef0"
     archive = f"bivouac-archive-{camped.world.account}-{camped.world.region}"
     limit = f"arn:aws:iam::{camped.world.account}:policy/bivouac_boundary_{camped.world.region}"
     mark = [{"Key": "bivouac:campaign", "Value": "drilled"}]
@@ -128,10 +125,8 @@ def refusals(camped: Camp) -> dict[str, Callable[[], Any]]:
         ),
         "another's bucket": lambda: of("s3").delete_bucket(Bucket="payroll"),
         "what was archived": lambda: of("s3").delete_object(Bucket=archive, Key="campaigns/drilled/x"),
-        "another's file system made one's own": lambda: of("fsx").tag_resource(
-            ResourceARN=lustre["ResourceARN"], Tags=mark
-        ),
-        "another's file system": lambda: of("fsx").delete_file_system(FileSystemId=lustre["FileSystemId"]),
+        "another's file system made one's own": lambda: of("fsx").tag_resource(ResourceARN=lustre, Tags=mark),
+        "another's file system": lambda: of("fsx").delete_file_system(FileSystemId=lustre.rpartition("/")[2]),
         "the archive's versions": lambda: of("s3").put_bucket_versioning(
             Bucket=archive, VersioningConfiguration={"Status": "Suspended"}
         ),
