@@ -189,7 +189,7 @@ P5EN_TOTALS: Numbers = {
 }
 
 # 2 x p5.4xlarge: 1 H100, one disk of 3,800 GB, 6.88 USD/h. 2 layers, width 256, context 128, vocabulary 2,048. 110
-# steps of 0.35 s, batch 16 in micro batches of 8, float32, ZeRO 1, 8 batches evaluated every 50 steps; saves every 20 steps.
+# steps of 0.35 s, batch 16 in micro batches of 8, float32, ZeRO 1, 8 batches evaluated every 50 steps; saves every 20.
 # Lustre 1,200 GiB at 250 MB/s per TiB, 0.210 USD per GB and month. 2,000 h between a node's failures, heartbeat 5 s.
 SMALL_WORK: Numbers = {
     # hidden width: 8/3 x 256 = 682.7, up to a multiple of 32: 704
