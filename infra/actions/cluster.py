@@ -99,6 +99,7 @@ class DatedTransport(httpx2.HTTPTransport):
 
 def from_pod(heard: Callable[[str, str | None], None]) -> Client:
     config = KubeConfig.from_service_account().get()
+    assert config is not None, "made from one cluster and one user"
     verify = verify_cluster(config.cluster, config.user or User(), config.abs_file, trust_env=False)
     transport = DatedTransport(verify, heard)
     return Client(

@@ -27,7 +27,7 @@ from infra.names import NAMESPACE
 
 log = logging.getLogger("steward")
 HOLDER = "steward-holder"
-STEWARD = {"app": "steward"}
+STEWARD = "steward"
 MARGIN_S = 15.0
 """Beyond the gang's grace, for its pods to be gone."""
 
@@ -45,7 +45,9 @@ def other_holder(client: Client, pod: str) -> str | None:
         if not is_gone(error):
             raise
         return None
-    living = {one.metadata.name for one in client.list(Pod, namespace=NAMESPACE, labels=STEWARD) if one.metadata}
+    living = {
+        one.metadata.name for one in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}) if one.metadata
+    }
     return signed if signed != pod and signed in living else None
 
 
@@ -89,6 +91,6 @@ def _gang(client: Client, campaign: str) -> list[str]:
         str(pod.metadata.name)
         for pod in pods
         if pod.metadata
-        and (pod.metadata.labels or {}).get("app") != STEWARD["app"]
+        and (pod.metadata.labels or {}).get("app") != STEWARD
         and (pod.status is None or pod.status.phase not in ("Succeeded", "Failed"))
     ]
