@@ -51,6 +51,8 @@ _ABSENT = (NoCredentialsError, PartialCredentialsError, ProfileNotFound, NoAuthT
 _LAPSED = (SSOError, LoginError, TokenRetrievalError, CredentialRetrievalError, RefreshWithMFAUnsupportedError)
 _BUSY = re.compile(rf"{THROTTLED}|{SERVER}|Unavailable$|RequestTimeout|ResourceContention|ScalingActivityInProgress")
 """The last two are Auto Scaling's, documented for TerminateInstanceInAutoScalingGroup."""
+_KEY = re.compile(r"^KMS\.|^InvalidKMSKey|\bkms:(Decrypt|Encrypt|GenerateDataKey)")
+"""Of a refusal, `code: message`, whose cause is the key: S3 passes on what KMS says, EC2 has a word of its own."""
 _RENEW = "renew them (for instance `aws sso login`) and run the same command again: it continues"
 RETRY_AFTER = timedelta(seconds=30)
 _MISSING = ("NotFound", "NoSuch", "DoesNotExist", "404")
@@ -214,6 +216,12 @@ def explained(error: Exception) -> BivouacError:
         seen = f"{code}: {error.response.get('Error', {}).get('Message', '')}"
         if code in _REFUSED or (code == "AuthFailure" and "credentials" in seen):
             return refused_credentials(seen)
+        if _KEY.search(seen):
+            return UserError(
+                "the KMS key does not serve: what is encrypted with it can be neither read nor written",
+                seen=seen,
+                cure="enable the key (`aws kms enable-key`) or mend its policy, and run the same command again",
+            )
         if _BUSY.search(code):
             cure = "run the same command again: it continues"
             return TemporaryError(f"AWS takes no {error.operation_name} now", seen=seen, delay=RETRY_AFTER, cure=cure)
