@@ -43,6 +43,7 @@ ROOT = Path(__file__).parents[2]
 TURN = timedelta(seconds=10)
 RUNS = {"name": "trainer", "image": "", "imageID": "", "ready": True, "restartCount": 0, "state": {"running": {}}}
 PODS = 2
+MINUTE_S = 60.0
 
 
 class Over(BaseException):
