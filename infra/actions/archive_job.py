@@ -42,10 +42,11 @@ class Bounds:
     """From that start."""
     end_by: datetime
     cure: str
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def over(self, begun: bool, seconds: float) -> str | None:
         """Which bound is over, after so many seconds."""
-        if datetime.now(UTC) > self.end_by:
+        if self.now() > self.end_by:
             return f"the archive did not end by the deadline, {self.end_by.isoformat(timespec='seconds')}"
         longest = self.start_within + (self.end_within if begun else timedelta())
         if seconds <= longest.total_seconds():

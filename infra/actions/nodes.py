@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from lightkube import Client
 from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import NodeCondition, Taint
@@ -49,6 +49,8 @@ class GpuNodes:
 
     def __init__(self, account: Account, client: Client, names: Names, guard: Guard) -> None:
         self.account, self.client, self.names, self.guard = account, client, names, guard
+        self.not_told: Exception | None = None
+        """Why EC2 did not tell the states of instances when it was last asked; None where it did."""
 
     def desired(self) -> int:
         return int(self._group()["scalingConfig"]["desiredSize"])
@@ -83,10 +85,11 @@ class GpuNodes:
             scalingConfig={"minSize": 0, "maxSize": max(scaling["maxSize"], count), "desiredSize": count},
         )
 
-    def facts(self) -> tuple[NodeFacts, ...]:
+    def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
+        """Nodes as Kubernetes has them; what EC2 says of their instances is unknown where it is not asked."""
         nodes = [node for node in self.client.list(Node, labels={POOL_LABEL: GPU_POOL})]
         instances = {_instance_of(node): node for node in nodes}
-        states = self._instance_states([name for name in instances if name])
+        states = self._instance_states([name for name in instances if name]) if ask_ec2 else {}
         return tuple(_facts(node, instance, states.get(instance, "unknown")) for instance, node in instances.items())
 
     def launched(self) -> tuple[Launched, ...]:
@@ -194,8 +197,10 @@ class GpuNodes:
         client = self.account.client("ec2")
         try:
             pages = list(client.get_paginator("describe_instance_status").paginate(IncludeAllInstances=True))
-        except ClientError:
+        except (ClientError, BotoCoreError) as error:
+            self.not_told = error
             return {}
+        self.not_told = None
         seen = {item["InstanceId"]: _state(item) for page in pages for item in page["InstanceStatuses"]}
         return {instance: seen.get(instance, "unknown") for instance in instances}
 

@@ -126,7 +126,7 @@ class _NodeGroup(pulumi.ComponentResource):
 
 
 class SystemNodes(_NodeGroup):
-    """One node for CoreDNS, the JobSet controller and the steward."""
+    """For CoreDNS, the JobSet controller and the steward: one node, or two where a steward stands by."""
 
     pool = SYSTEM_POOL
     repaired_by_eks = True
@@ -146,6 +146,7 @@ class SystemNodes(_NodeGroup):
         super().__init__("bivouac:infra:SystemNodes", "system-nodes", None, opts)
         self._prepare(spec, cluster, marks, Names(spec).system_group, key_arn)
         self._scripts = (client_script(),)  # the steward mounts the shared file system
+        count = spec.nodes.system_count
         template = self._template(
             self._image(None), spec.nodes.system_instance_type, vpc_security_group_ids=list(security_group_ids)
         )
@@ -153,7 +154,7 @@ class SystemNodes(_NodeGroup):
             template,
             role_arn,
             subnet_id,
-            NodeGroupScalingConfigArgs(min_size=1, desired_size=1, max_size=2),
+            NodeGroupScalingConfigArgs(min_size=count, desired_size=count, max_size=count + 1),
             "ON_DEMAND",
             depends_on,
             minutes=20,
