@@ -40,13 +40,13 @@ from infra.actions.archive_record import records_of
 from infra.actions.model_card import model_card
 from infra.actions.parts import Altered
 from infra.errors import BivouacError, PermanentError
+from infra.names import ARCHIVE_WORK
 from infra.store import CampaignStore
 from trainer.contract import (
     COMMITTED_NAME,
     CONFIG_FILE,
     DATA_MANIFEST_NAME,
     DATA_MOUNT,
-    LOCAL_CHECKPOINTS,
     SHARED_CHECKPOINTS,
     TERMINATION_LOG,
     ExitCode,
@@ -301,7 +301,7 @@ def main() -> int:
         s3 = Account(config.region).client("s3")
         bucket = ArchiveBucket(s3, config.archive_bucket, f"campaigns/{config.campaign}", say)
         # The node's NVMe: a root volume need not hold a checkpoint.
-        with workspace(Path(LOCAL_CHECKPOINTS)) as work:
+        with workspace(Path(ARCHIVE_WORK)) as work:
             manifest = Archiver(config, bucket, work, Places(), Model(evaluate, export)).run()
     except FAILURES as error:
         _last_word(f"{error}"[:4000])
