@@ -25,6 +25,10 @@ namespace; only clusters whose quota admission limits it ask for a quota, and EK
 SHARED_CLAIM = "shared"
 """The claim on FSx; sub-path `data` is read at /data, sub-path `checkpoints` is the shared tier."""
 DATA_FOLDER = "data"
+LOCAL_CLAIM = "local"
+"""The claim on each node's own folder for checkpoints: one volume, which is another folder on every node."""
+NODE_CLAIM = "node"
+"""The claim on what a node tells of itself, for the health check to read."""
 
 EFA_CLAIM = "efa"
 """The template of the pods' claims on EFA devices, where a DRA driver hands them out."""
@@ -47,6 +51,14 @@ HUGE_PAGES_PER_POD = "5120Mi"
 LOCAL_DISK = "/mnt/k8s-disks/0"
 """Where nodeadm mounts the RAID 0 over the NVMe disks."""
 LOCAL_CHECKPOINTS_HOST_PATH = f"{LOCAL_DISK}/bivouac"
+NODE_TOLD_HOST_PATH = "/run/bivouac"
+"""Where the node image's services write; see playbooks/roles/health_checks."""
+
+STEWARD_COMMAND = ("python", "-m", "infra.steward")
+ARCHIVE_COMMAND = ("python", "-m", "infra.actions.archive")
+ARCHIVE_WORK = "/local-checkpoints/.archive"
+ARCHIVE_ROOM = ("install", "-d", "-m", "1777", ARCHIVE_WORK)
+"""The archive's first step, as root: room on the NVMe disk for its program, which is not root."""
 
 CAMPAIGN_TAG = "bivouac:campaign"
 CAMPAIGN_ID_TAG = "bivouac:campaign-id"

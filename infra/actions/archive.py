@@ -43,13 +43,13 @@ from infra.actions.model_card import model_card
 from infra.actions.parts import Altered
 from infra.campaign_identity import archive_prefix
 from infra.errors import BivouacError, PermanentError
+from infra.names import ARCHIVE_WORK
 from infra.store import CampaignStore
 from trainer.contract import (
     COMMITTED_NAME,
     CONFIG_FILE,
     DATA_MANIFEST_NAME,
     DATA_MOUNT,
-    LOCAL_CHECKPOINTS,
     SHARED_CHECKPOINTS,
     TERMINATION_LOG,
     ExitCode,
@@ -292,7 +292,7 @@ def main() -> int:
         s3 = Account(config.region).client("s3")
         bucket = ArchiveBucket(s3, config.archive_bucket, archive_prefix(config.campaign, config.identity), say)
         # The node's NVMe: a root volume need not hold a checkpoint.
-        with workspace(Path(LOCAL_CHECKPOINTS)) as work:
+        with workspace(Path(ARCHIVE_WORK)) as work:
             manifest = Archiver(config, bucket, work, Places(), Model(evaluate, export)).run()
     except FAILURES as error:
         _last_word(f"{error}"[:4000])

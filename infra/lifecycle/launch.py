@@ -22,13 +22,22 @@ from infra.actions.cluster import from_outside, is_gone
 from infra.actions.gang import CAMPAIGN_LABEL
 from infra.actions.nodes import GpuNodes
 from infra.actions.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
+from infra.confinement import HOME, NOBODY, container_context, pod_context
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
 from infra.lifecycle import node_image
 from infra.lifecycle.bake import ImageManifest
 from infra.lifecycle.context import Context
-from infra.names import NAMESPACE, POOL_LABEL, SHARED_CLAIM, STEWARD_ACCOUNT, STEWARD_PRIORITY_CLASS, SYSTEM_POOL
+from infra.names import (
+    NAMESPACE,
+    POOL_LABEL,
+    SHARED_CLAIM,
+    STEWARD_ACCOUNT,
+    STEWARD_COMMAND,
+    STEWARD_PRIORITY_CLASS,
+    SYSTEM_POOL,
+)
 from infra.plan import train_config
 from infra.store import CampaignStore
 from trainer.contract import grace_seconds
@@ -210,11 +219,14 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> 
     container = {
         "name": STEWARD,
         "image": image,
-        "command": ["python", "-m", "infra.steward"],
+        "command": list(STEWARD_COMMAND),
+        "env": [{"name": "HOME", "value": HOME}],
+        "securityContext": container_context(readOnlyRootFilesystem=True),
         "resources": {"requests": {"cpu": "100m", "memory": f"{_memory_mib(nodes)}Mi"}},
         "volumeMounts": [
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "shared", "mountPath": "/shared-checkpoints", "subPath": "checkpoints"},
+            {"name": "scratch", "mountPath": "/tmp"},
         ],
     }
     return {
@@ -232,9 +244,11 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> 
         ],
         **({"topologySpreadConstraints": [_APART]} if standby else {}),
         "terminationGracePeriodSeconds": 5,
+        "securityContext": pod_context(NOBODY),
         "volumes": [
             {"name": "config", "configMap": {"name": config_map(version)}},
             {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
+            {"name": "scratch", "emptyDir": {"sizeLimit": "256Mi"}},
         ],
         "containers": [container],
     }

@@ -169,8 +169,7 @@ def _gang(context: Context, name: str, command: tuple[str, ...]) -> Gang:
         config_map=CONFIG,
         grace_seconds=5,
         each_to_its_end=True,
-        # The kernel log tells of Xid errors, and of nothing to a container without this.
-        capabilities=("IPC_LOCK", "SYSLOG") if instance.maker == "nvidia" else ("IPC_LOCK",),
+        sees_node=True,
     )
 
 

@@ -11,6 +11,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from infra.errors import TemporaryError
 from infra.rehearsal.nodelet.client import NOT_FOUND, Object, Refused, namespaced
+from infra.rehearsal.nodelet.confinement import confinement
 from infra.rehearsal.nodelet.containers import Folders, PodContainer, Policy, command_line
 from infra.rehearsal.nodelet.environment import environment, expand
 from infra.rehearsal.nodelet.hosts import PodHosts, host_name, own_lines
@@ -112,6 +113,7 @@ class PodBox:
             cwd=container.spec.get("workingDir") or image.cwd,
             binds=[*image.binds(), Bind(self._folder / "own", OWN), *mounts, message],
             links={"/etc/hosts": f"..{OWN}/hosts"},
+            confined=confinement(pod["spec"], container.spec),
         )
 
     def remove(self) -> None:
