@@ -28,7 +28,7 @@ from infra.lifecycle.certify import survey_all
 from infra.lifecycle.looks import Evidence, Thing, is_account_wide
 from infra.lifecycle.looks.evidence import unread_of
 from infra.lifecycle.opening import DRIVER_LEASE, driver_lease, holder_of
-from infra.lifecycle.stakes import NEVER_HOLD, archived, identity_of
+from infra.lifecycle.stakes import NEVER_HOLD, archived, identity_of, may_hold_checkpoints
 from infra.lifecycle.state_bucket import refuse_vanished
 from infra.lifecycle.sweep import Left, Swept, order, remove
 from infra.lifecycle.teardown import refuse_unproven
@@ -231,6 +231,8 @@ def _by_record(
 def _unknown(keeper: Keeper, campaign: str, identity: str, missing: bool) -> str:
     """What nobody can tell is not nothing: only an archive of this very identity proves that all is safe."""
     if archived(keeper.account, keeper.archive, campaign, identity) is not None:
+        return ""
+    if not may_hold_checkpoints(keeper.account, campaign):
         return ""
     record = "its record is missing" if missing else f"the record of that name is not of campaign {identity}"
     return (
