@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.rehearsal.aws import ec2_resources, iam_context, keys
-from infra.rehearsal.aws.asked_tags import given_tags, taken_tags
+from infra.rehearsal.aws.asked_tags import given_tags, tagged_at_creation, taken_tags
 from infra.rehearsal.aws.iam_actions import ACTIONS, BESIDE, PREFIXES, ROLE_PASSED_BY, TAGS_WITH, VERSIONED
 from infra.rehearsal.aws.operations import AwsError
 from infra.rehearsal.aws.world import World
@@ -41,8 +41,9 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
         for one in [[part] for part in resources] if resources else [None]:
             context = _context(world, service, operation, params, one)
             yield Need(action, one, context)
-            if (service, operation) in TAGS_WITH and "aws:tagkeys" in context:
-                yield Need(TAGS_WITH[service, operation], one, context)
+        if (service, operation) in TAGS_WITH and given_tags(params):
+            new = [tagged_at_creation(operation, params, resources or ["*"])]
+            yield Need(TAGS_WITH[service, operation], new, _context(world, service, operation, params, new))
     if (service, operation) in ROLE_PASSED_BY:
         path, principal = ROLE_PASSED_BY[service, operation]
         role: Any = params

@@ -24,3 +24,19 @@ def taken_tags(params: dict[str, Any]) -> list[str]:
     """Keys of tags that the call takes away."""
     keys = params.get("tagKeys") or params.get("TagKeys") or params.get("ResourceTagKeys") or []
     return [str(key) for key in keys]
+
+
+_IN_CLUSTER = {
+    "CreateAccessEntry": "access-entry/{clusterName}/*",
+    "CreateAddon": "addon/{clusterName}/{addonName}/*",
+    "CreateNodegroup": "nodegroup/{clusterName}/{nodegroupName}/*",
+    "CreatePodIdentityAssociation": "podidentityassociation/{clusterName}/*",
+}
+"""Operation of EKS, which is about the cluster -> what it makes there."""
+
+
+def tagged_at_creation(operation: str, params: dict[str, Any], resources: list[str]) -> str:
+    """ARN of what the call makes; `resources`: of the call, the new one last where it is among them."""
+    if made := _IN_CLUSTER.get(operation):
+        return resources[-1].rpartition(":")[0] + ":" + made.format(**params)
+    return resources[-1]
