@@ -191,8 +191,8 @@ class Steward:
             self.pause()
 
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
-        troubles = (*self.returns.refused(), *self.committed.troubles())
         at, held = (self.attempt, self.in_flight, self.committed_step()), self.held_since
+        troubles = (*self.returns.refused(), *self.committed.troubles())
         return self.lookout.look(policy, self.history, at, held, troubles, self.hearing.loss)
 
     def _give_back(self, action: GiveBack) -> None:
