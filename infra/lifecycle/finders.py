@@ -62,7 +62,7 @@ def _policies(account: Account, given: Inputs) -> list[str]:
     iam = account.client("iam")
     pages = iam.get_paginator("list_policies").paginate(Scope="Local")
     named = [one["Arn"] for page in pages for one in page["Policies"] if one["PolicyName"] == given["name"]]
-    return [arn for arn in named if _of_its_region(every(iam, "list_policy_tags", "Tags", PolicyArn=arn), given)]
+    return [arn for arn in named if _of_its_region(list(every(iam, "list_policy_tags", "Tags", PolicyArn=arn)), given)]
 
 
 def _keys(account: Account, given: Inputs) -> list[str]:
@@ -72,8 +72,8 @@ def _keys(account: Account, given: Inputs) -> list[str]:
         for key in page["Keys"]:
             known = kms.describe_key(KeyId=key["KeyId"])["KeyMetadata"]
             if known["KeyManager"] == "CUSTOMER" and known["KeyState"] == "Enabled":
-                found = every(kms, "list_resource_tags", "Tags", KeyId=key["KeyId"])
-                tags = {one["TagKey"]: one["TagValue"] for one in found}
+                listed = every(kms, "list_resource_tags", "Tags", KeyId=key["KeyId"])
+                tags = {one["TagKey"]: one["TagValue"] for one in listed}
                 found += [key["KeyId"]] if wanted.items() <= tags.items() else []
     return found
 

@@ -27,6 +27,8 @@ from infra.rehearsal.aws.strict.document import read
 from infra.rehearsal.aws.strict.pages import Pages, paging
 from infra.rehearsal.aws.strict.settings import SOFT, Delay, Strictness
 from infra.rehearsal.aws.world import Call, Launch, LaunchRefused, World
+from infra.rehearsal.providers.aws.package import AwsPackage
+from infra.rehearsal.providers.package import Request
 
 LONG = Delay(60.0, 60.0)
 NEVER = Delay(0.0, 0.0)
@@ -226,7 +228,11 @@ def test_a_new_role_is_assumed_by_no_service_at_first(aws: Account, delays: Any,
     role = make_role(
         aws, "young-scheduler", "scheduler.amazonaws.com", {"Effect": "Allow", "Action": "ec2:*", "Resource": "*"}
     )
-    target = {"Arn": "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances", "RoleArn": role, "Input": "{}"}
+    target = {
+        "Arn": "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances",
+        "RoleArn": role,
+        "Input": '{"InstanceIds": ["i-1"]}',
+    }
     asked = {"Name": "young", "ScheduleExpression": "at(2030-01-01T00:00:00)", "FlexibleTimeWindow": {"Mode": "OFF"}}
     assert code_of(lambda: aws.scheduler.create_schedule(Target=target, **asked)) == "ValidationException"
     clock()
@@ -401,3 +407,46 @@ def test_a_site_is_strict_unless_its_first_campaign_says_otherwise(tmp_path: Pat
     settings.write(tmp_path, SOFT)
     settings.write(tmp_path, Strictness(seed=9))
     assert settings.read(tmp_path) == SOFT
+
+
+# The provider's plugin waits as the real one does.
+
+
+def test_the_plugin_waits_until_aws_shows_and_takes_what_was_made(
+    aws: Account, world: World, delays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in zip(("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"), world.operator_key, strict=True):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", world.endpoint_url)
+    for name in ("KNOWN", "TAGGED", "COUNTS"):
+        delays(name, Delay(0.3, 0.3))
+    package = AwsPackage()
+    package.configure({"region": "us-east-1"})
+
+    def make(token: str, **inputs: Any) -> tuple[str, dict[str, Any]]:
+        inputs = {"region": "us-east-1", **inputs} if ":iam/" not in token else inputs
+        checked, failures = package.check(Request(urn="", type=token, name="late", inputs=inputs))
+        assert not failures
+        return package.create(Request(urn="", type=token, name="late", inputs=checked))
+
+    tags = {"Name": "late"}
+    vpc, shown = make("aws:ec2/vpc:Vpc", cidrBlock="10.77.0.0/16", tags=tags)
+    assert shown["arn"].endswith(vpc) and shown["tagsAll"] == shown["tags"] == tags
+    subnet, _ = make("aws:ec2/subnet:Subnet", vpcId=vpc, cidrBlock="10.77.1.0/24", tags=tags)
+    gateway, shown = make("aws:ec2/internetGateway:InternetGateway", vpcId=vpc, tags=tags)
+    assert shown["vpcId"] == vpc
+    table, _ = make("aws:ec2/routeTable:RouteTable", vpcId=vpc, tags=tags)
+    make("aws:ec2/routeTableAssociation:RouteTableAssociation", routeTableId=table, subnetId=subnet)
+    make("aws:ec2/route:Route", routeTableId=table, destinationCidrBlock="0.0.0.0/0", gatewayId=gateway)
+    address, shown = make("aws:ec2/eip:Eip", domain="vpc", tags=tags)
+    assert shown["publicIp"]
+    nat, shown = make("aws:ec2/natGateway:NatGateway", allocationId=address, subnetId=subnet, tags=tags)
+    assert shown["publicIp"] and nat.startswith("nat-")
+    principal = {"Service": "scheduler.amazonaws.com"}
+    allowed = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
+    trust = {"Version": "2012-10-17", "Statement": [allowed]}
+    _, role = make("aws:iam/role:Role", name="plugged", assumeRolePolicy=json.dumps(trust))
+    target = {"arn": "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances", "roleArn": role["arn"],
+              "input": '{"InstanceIds": ["i-1"]}'}  # fmt: skip
+    when = {"scheduleExpression": "at(2030-01-01T00:00:00)", "flexibleTimeWindow": {"mode": "OFF"}}
+    assert make("aws:scheduler/schedule:Schedule", name="plugged", target=target, **when)[0] == "default/plugged"

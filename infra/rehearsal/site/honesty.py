@@ -6,6 +6,7 @@ from typing import Any
 
 EMULATED = (
     "AWS APIs: moto, extended (EKS, FSx, ECR layers, SSM commands, schedules); IAM is enforced",
+    "AWS's delays, page sizes and chance refusals: by a seed, some ten times shorter than AWS's",
     "pulumi-aws and pulumi-kubernetes plugins: table-driven plugins of the kit, same resource inputs, real engine",
     "EC2 instances and kubelets: nodelets in namespaces of their own; pods are processes with their own root",
     "a pod's user: a name inside its user namespace, without root's rights; what a node cannot honour it refuses",

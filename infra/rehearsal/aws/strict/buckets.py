@@ -35,8 +35,10 @@ OWN = {
     ("ec2", "CreateVpcEndpoint"): Limit(20, 4),
     ("ec2", "DeleteVpcEndpoints"): Limit(20, 4),
     ("tagging", "GetResources"): Limit(15, 15),
+    ("logs", "PutLogEvents"): Limit(5000, 5000),
 }
 SERVICES = {"iam": Limit(100, 20), "sts": Limit(600, 600), "logs": Limit(100, 25), "ecr": Limit(200, 100)}
+SERVICES |= {"kms": Limit(1000, 1000)}
 FREE = ("s3", "eks-auth")
 """S3 takes thousands a second per prefix."""
 CODES = {"ec2": ("RequestLimitExceeded", 503), "s3": ("SlowDown", 503), "autoscaling": ("Throttling", 400)}

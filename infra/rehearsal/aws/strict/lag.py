@@ -157,7 +157,7 @@ class Lag:
         elif isinstance(document, XmlDocument):
             member, element = SHOWN[operation]
             by_tag = operation == "DescribeTags" or any(
-                one["Name"].startswith("tag") for one in params.get("Filters") or ()
+                one["Name"].startswith("tag") for one in params.get("Filters") or params.get("Filter") or ()
             )
             kept = [one for one in document.items(member) if self._shown(one, element, by_tag)]
             if len(kept) < len(document.items(member)):
@@ -266,7 +266,7 @@ def _named(value: Any) -> Iterator[str]:
     """Every word of a request but those of its filters, which match nothing where nothing is."""
     if isinstance(value, dict):
         for key, part in value.items():
-            if key not in ("Filters", "TagSpecifications", "Tags"):
+            if key not in ("Filter", "Filters", "TagSpecifications", "Tags"):
                 yield from _named(part)
     elif isinstance(value, list):
         for part in value:
