@@ -19,7 +19,7 @@ def differences() -> Iterator[list[str]]:
         yield watch(patch)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def answers_as_modelled(differences: list[str]) -> Iterator[None]:
     yield
     seen, differences[:] = list(differences), []

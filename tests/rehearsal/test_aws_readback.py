@@ -14,6 +14,8 @@ import pytest
 from tests.rehearsal.aws_cluster import code_of
 from tests.rehearsal.aws_fakes import Site, fake_site
 
+pytestmark = pytest.mark.usefixtures("answers_as_modelled")
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
