@@ -31,6 +31,9 @@ class Answers:
     def client(self, service: str) -> Answers:
         return self
 
+    def can_paginate(self, operation: str) -> bool:
+        return True
+
     def get_paginator(self, operation: str) -> Any:
         answers = self
 

@@ -23,7 +23,6 @@ GIVEN = {
         "bivouac-{}-guard",
         "bivouac-{}-budget",
     ],
-    "policy": ["bivouac-{}-freeze"],
     "topic": ["bivouac-{}-alarms"],
     "budget": ["bivouac-{}"],
     "schedule": ["bivouac-{}-deadline", "bivouac-{}-builder"],
