@@ -138,7 +138,7 @@ def look(keeper: Keeper, now: datetime | None = None, only: str | None = None, a
         for one in seen.get(_GENERIC, ())
         if one.tags.get(CAMPAIGN_TAG)
         and only in (None, one.tags[CAMPAIGN_TAG])
-        and not any(one.id.endswith(id) for _, id in known)
+        and not any(_is_arn_of(one.id, id) for _, id in known)
     ]
     by_campaign: dict[str, list[tuple[str, Thing]]] = {}
     for kind, one in tagged:
@@ -162,6 +162,11 @@ def look(keeper: Keeper, now: datetime | None = None, only: str | None = None, a
     unread = {kind: words for kind, things in seen.items() if (words := unread_of(things))}
     ordered = tuple(sorted(strays, key=lambda one: order(one.left)))
     return Sight(ordered, tuple(cared_for), unread | blind, tuple(elsewhere))
+
+
+def _is_arn_of(arn: str, id: str) -> bool:
+    """The whole id: an ARN that only ends alike is of something else."""
+    return arn == id or arn.endswith((f"/{id}", f":{id}"))
 
 
 def _by_identity(rows: list[tuple[str, Thing]]) -> dict[str, list[tuple[str, Thing]]]:
