@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from infra.confinement import HOME, NOBODY, SECCOMP
+from infra.confinement import ENVIRONMENT, NOBODY, SECCOMP
 from infra.names import (
     ARCHIVE_ACCOUNT,
     ARCHIVE_COMMAND,
@@ -145,13 +145,16 @@ def _bound_to_its_program() -> list[Object]:
 def _asked_by_the_steward() -> list[Object]:
     """It launches gangs and the archive; the archive's program is not led elsewhere by its environment."""
     accounts = _listed([ARCHIVE_ACCOUNT, TRAINER_ACCOUNT])
-    home = f"c.?env.orValue([]).all(e, e.name == 'HOME' && e.?value.orValue('') == '{HOME}') && !has(c.envFrom)"
+    own = " || ".join(
+        f"(e.name == '{name}' && e.?value.orValue('') == '{value}')" for name, value in ENVIRONMENT.items()
+    )
+    given = f"c.?env.orValue([]).all(e, {own}) && !has(c.envFrom)"
     first = f"s.?initContainers.orValue([]).all(c, c.?command.orValue([]) == {_listed(ARCHIVE_ROOM)} && !has(c.args))"
     return [
         _each(f"s.?serviceAccountName.orValue('') in {accounts}", f"service account: one of {accounts}"),
         _each(
             f"s.?serviceAccountName.orValue('') != '{ARCHIVE_ACCOUNT}' || {first}"
-            f" && (s.containers + s.?initContainers.orValue([])).all(c, {home})",
+            f" && (s.containers + s.?initContainers.orValue([])).all(c, {given})",
             f"service account {ARCHIVE_ACCOUNT}: no environment and no first step but its own",
         ),
     ]

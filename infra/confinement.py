@@ -9,14 +9,19 @@ NOBODY = 65532
 ROOT = 0
 """User of pods that write folders of root's (file system, NVMe disk) or hold devices: without any capability."""
 SECCOMP = "RuntimeDefault"
-HOME = "/tmp"
-"""For programs that keep a cache at home: `NOBODY` has none in an image."""
+ENVIRONMENT = {"HOME": "/tmp", "USER": "bivouac"}
+"""For `NOBODY`, whom no image knows: where programs keep a cache, and the name that torch and others ask for."""
 
 
 def pod_context(user: int) -> dict[str, Any]:
     """Return the pod's security context; its containers run as `user`."""
     who: dict[str, Any] = {"runAsUser": user, "runAsGroup": user}
     return {"seccompProfile": {"type": SECCOMP}, **who, **({} if user == ROOT else {"runAsNonRoot": True})}
+
+
+def environment() -> list[dict[str, str]]:
+    """Return `ENVIRONMENT` as a container's."""
+    return [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
 
 
 def container_context(**more: Any) -> dict[str, Any]:

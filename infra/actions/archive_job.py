@@ -21,7 +21,7 @@ from infra.actions import attempts
 from infra.actions.archive import ArchiveConfig
 from infra.actions.cluster import is_gone, is_there_already
 from infra.actions.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
-from infra.confinement import HOME, NOBODY, ROOT, container_context, pod_context
+from infra.confinement import NOBODY, ROOT, container_context, environment, pod_context
 from infra.errors import PermanentError
 from infra.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM, NAMESPACE
 from infra.spec import Spec
@@ -68,7 +68,7 @@ def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, 
         "name": "archive",
         "image": image,
         "command": list(ARCHIVE_COMMAND),
-        "env": [{"name": "HOME", "value": HOME}],
+        "env": environment(),
         "securityContext": container_context(),
         "resources": {"limits": {"nvidia.com/gpu": str(accelerators)}},
         "volumeMounts": mounts,

@@ -22,7 +22,7 @@ from infra.actions.cluster import from_outside, is_gone
 from infra.actions.gang import CAMPAIGN_LABEL
 from infra.actions.nodes import GpuNodes
 from infra.actions.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
-from infra.confinement import HOME, NOBODY, container_context, pod_context
+from infra.confinement import NOBODY, container_context, environment, pod_context
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
@@ -220,7 +220,7 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> 
         "name": STEWARD,
         "image": image,
         "command": list(STEWARD_COMMAND),
-        "env": [{"name": "HOME", "value": HOME}],
+        "env": environment(),
         "securityContext": container_context(readOnlyRootFilesystem=True),
         "resources": {"requests": {"cpu": "100m", "memory": f"{_memory_mib(nodes)}Mi"}},
         "volumeMounts": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -162,3 +163,11 @@ def test_an_unclean_end_is_told_to_whoever_comes_next(leases: Leases) -> None:
     ours.release()
     other.acquire()
     assert [one.holder for one in other.lapsed] == [holder("a")]
+
+
+def test_a_user_without_a_name_holds_a_lease_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 65532")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert Holder.this_process().user == str(os.getuid())
