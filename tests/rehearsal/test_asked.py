@@ -171,6 +171,7 @@ def test_zones_of_a_stack_never_move_whatever_the_account_has_later(here: Accoun
     context: Any = SimpleNamespace(
         spec=spec, account=here, operator_arn="arn:aws:iam::123456789012:user/someone",
         deadline=datetime(2026, 12, 1, tzinfo=UTC), store=CampaignStore(here.client("s3"), where, "zoned", "test"),
+        identity="20261122T101500Z-0a1b2c3d",
     )  # fmt: skip
     first = campaign_settings(context, "a" * 12)
     assert first.control_plane_zones == ("us-east-1d", "us-east-1f"), "e is use1-az3, where EKS takes none"
