@@ -75,7 +75,7 @@ def authenticate(world: World, message: Message, signature: Signature, lifetime:
 
 
 def _user(world: World, access_key: str) -> tuple[str, Principal]:
-    for user in world.backend("iam").users.values():
+    for user in list(world.backend("iam").users.values()):
         for key in user.access_keys:
             if key.access_key_id == access_key and key.status == "Active":
                 principal = Principal(user.arn, user.arn, user.name, is_agent=user.path == AGENT_PATH)
@@ -191,8 +191,8 @@ def _granted(world: World, principal: Principal) -> Iterator[Document]:
     if not principal.session:
         owners += world.backend("iam").get_groups_for_user(principal.name)
     for owner in owners:
-        yield from (policies.parse(unquote_once(document)) for document in owner.policies.values())
-        yield from (managed_document(policy) for policy in owner.managed_policies.values())
+        yield from (policies.parse(unquote_once(document)) for document in list(owner.policies.values()))
+        yield from (managed_document(policy) for policy in list(owner.managed_policies.values()))
 
 
 def _limits(world: World, principal: Principal) -> Iterator[Document]:

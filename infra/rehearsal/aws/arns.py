@@ -91,7 +91,7 @@ def _of_ec2(world: World, operation: str, params: Parameters) -> Iterator[Need]:
             needs.append(Need("ec2:CreateTags", [one], marks | {"ec2:createaction": [operation]}))
     yield from needs or [Need(f"ec2:{operation}", None, asked)]
     if profile := params.get("IamInstanceProfile"):
-        known = world.backend("iam").instance_profiles.values()
+        known = list(world.backend("iam").instance_profiles.values())
         chosen = [one for one in known if profile.get("Name") == one.name or profile.get("Arn") == one.arn]
         roles = [role.arn for one in chosen for role in one.roles]
         yield Need("iam:PassRole", roles or None, {"iam:passedtoservice": ["ec2.amazonaws.com"]})
@@ -167,7 +167,7 @@ def _autoscaling(world: World, operation: str, params: Parameters) -> list[str] 
     groups = world.backend("autoscaling").autoscaling_groups
     name = params.get("AutoScalingGroupName")
     if name is None and "InstanceId" in params:
-        states = ((group, state) for group in groups.values() for state in group.instance_states)
+        states = ((group, state) for group in list(groups.values()) for state in list(group.instance_states))
         name = next((group.name for group, state in states if state.instance.id == params["InstanceId"]), None)
         if name is None:
             # The group is the resource, so it is looked for before IAM is asked.
@@ -335,7 +335,7 @@ def _resource_tags(world: World, resources: list[str]) -> dict[str, str]:
     if kind.startswith("key/"):
         return dict(world.backend("kms").tagger.get_tag_dict_for_resource(kind.removeprefix("key/")))
     if kind.startswith("nodegroup/"):
-        return next((tags for found, tags in _eks_tags(world).values() if found == resources[0]), {})
+        return next((tags for found, tags in list(_eks_tags(world).values()) if found == resources[0]), {})
     if kind.startswith("cluster/") and kind.removeprefix("cluster/") in world.clusters:
         return dict(world.clusters[kind.removeprefix("cluster/")].document["tags"])
     return {}

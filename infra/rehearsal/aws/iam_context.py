@@ -43,7 +43,7 @@ def resources(world: World, operation: str, params: Parameters) -> list[str] | N
 
 def arns_of_role(world: World, name: str, params: Parameters) -> list[str]:
     """With the role's own path where it is there already."""
-    known = [role.arn for role in world.backend("iam").get_roles() if role.name == name]
+    known = [role.arn for role in list(world.backend("iam").get_roles()) if role.name == name]
     return known or [f"arn:aws:iam::{world.account}:role{params.get('Path') or '/'}{name}"]
 
 
@@ -62,15 +62,15 @@ def context(world: World, operation: str, params: Parameters) -> dict[str, list[
 
 
 def _boundary(world: World, params: Parameters) -> str | None:
-    roles = [role for role in world.backend("iam").get_roles() if role.name == params.get("RoleName")]
+    roles = [role for role in list(world.backend("iam").get_roles()) if role.name == params.get("RoleName")]
     return roles[0].permissions_boundary_arn if roles else None
 
 
 def tags(world: World, arn: str) -> dict[str, str]:
     """Of a role or a policy."""
     iam = world.backend("iam")
-    found = [role for role in iam.get_roles() if role.arn == arn]
-    found += [policy for policy in iam.managed_policies.values() if policy.arn == arn]
+    found = [role for role in list(iam.get_roles()) if role.arn == arn]
+    found += [iam.managed_policies[arn]] if arn in iam.managed_policies else []
     kept = found[0].tags if found else {}
     pairs = kept.values() if isinstance(kept, dict) else kept or ()
     return {str(one["Key"]): str(one["Value"]) for one in pairs}

@@ -232,8 +232,8 @@ class Lag:
         self._past[arn, what] = until, documents if still is None else still
 
     def _granted(self, owner: Any) -> list[Any]:
-        own = [policies.parse(access.unquote_once(document)) for document in owner.policies.values()]
-        return own + [access.managed_document(policy) for policy in owner.managed_policies.values()]
+        own = [policies.parse(access.unquote_once(document)) for document in list(owner.policies.values())]
+        return own + [access.managed_document(policy) for policy in list(owner.managed_policies.values())]
 
     def _role(self, name: str) -> Any:
         return self._or_none(self.world.backend("iam").get_role, name)
@@ -250,7 +250,7 @@ class Lag:
 
     def _attached(self, policy: str) -> Iterator[Any]:
         iam = self.world.backend("iam")
-        for owner in [*iam.roles.values(), *iam.users.values()]:
+        for owner in [*list(iam.roles.values()), *list(iam.users.values())]:
             if policy in owner.managed_policies:
                 yield owner
 

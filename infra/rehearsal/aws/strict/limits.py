@@ -37,9 +37,9 @@ class Held:
 
 def _nat_gateways(world: World, params: Params) -> int:
     ec2 = world.backend("ec2")
-    zones = {subnet.id: zone for zone, subnets in ec2.subnets.items() for subnet in subnets.values()}
+    zones = {subnet.id: zone for zone, subnets in list(ec2.subnets.items()) for subnet in list(subnets.values())}
     zone = zones.get(params["SubnetId"])
-    gateways = [one for one in ec2.nat_gateways.values() if one.state not in ("deleted", "failed")]
+    gateways = [one for one in list(ec2.nat_gateways.values()) if one.state not in ("deleted", "failed")]
     return sum(zones.get(one.subnet_id) == zone for one in gateways)
 
 
@@ -69,12 +69,12 @@ def _routes(world: World, params: Params) -> int:
 
 
 def _endpoints(world: World, params: Params) -> int:
-    known = world.backend("ec2").vpc_end_points.values()
+    known = list(world.backend("ec2").vpc_end_points.values())
     return sum(one.endpoint_type == "Interface" and one.vpc_id == params["VpcId"] for one in known)
 
 
 def _lustre(world: World, kind: str) -> list[Any]:
-    systems = world.backend("fsx").file_systems.values()
+    systems = list(world.backend("fsx").file_systems.values())
     return [one for one in systems if one.lustre["DeploymentType"].startswith(kind)]
 
 
