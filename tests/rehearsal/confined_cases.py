@@ -35,15 +35,15 @@ def test_a_security_context_is_honoured(camp: Camp, image: str) -> None:
     root = {"securityContext": {**BARE, "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}, **SCRATCH}
     volumes = [{"name": "scratch", "emptyDir": {}}]
     camp.apply(
-        pod("nobody", image, WHO_AM_I, container=own, volumes=volumes, securityContext=nobody),
+        pod("confined-nobody", image, WHO_AM_I, container=own, volumes=volumes, securityContext=nobody),
         pod("bare-root", image, WHO_AM_I, container=root, volumes=volumes),
         pod("unasked", image, WHO_AM_I, container=SCRATCH, volumes=volumes),
     )
-    names = ("nobody", "bare-root", "unasked")
-    assert [camp.ended(name).get("message") for name in names] == ["heard"] * 3, camp.kubectl("logs", "nobody")
+    names = ("confined-nobody", "bare-root", "unasked")
+    assert [camp.ended(name).get("message") for name in names] == ["heard"] * 3, camp.kubectl("logs", "confined-nobody")
     seen = {name: json.loads(camp.kubectl("logs", name)) for name in names}
     bare = {"no_new_privileges": 1, "volume": 0, "host name": 1}
-    assert seen["nobody"] == {**bare, "user": [65532, 65532], "root": 30, **dict.fromkeys(SETS, 0)}
+    assert seen["confined-nobody"] == {**bare, "user": [65532, 65532], "root": 30, **dict.fromkeys(SETS, 0)}
     assert seen["bare-root"] == {**bare, "user": [0, 0], "root": 0, **dict.fromkeys(SETS, 1 << 10)}
     # What containerd leaves by default, as `capsh --decode=00000000a80425fb` lists it.
     assert seen["unasked"]["CapEff"] == 0xA80425FB and seen["unasked"]["no_new_privileges"] == 0
