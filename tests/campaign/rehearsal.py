@@ -69,7 +69,7 @@ class Rehearsal:
             command, env=self.environment, cwd=self.root, stdout=log, stderr=log, text=True, start_new_session=True
         )
 
-    def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*BIVOUAC, *arguments], env=self.environment, cwd=self.root, capture_output=True, text=True, timeout=timeout
         )

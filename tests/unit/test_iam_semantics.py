@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from infra.rehearsal.aws.asked_tags import given_tags
 from infra.rehearsal.aws.policies import Question, allowed, trusts, verdict
 
 FILE = "arn:aws:s3:::box/a/file"
@@ -287,3 +288,9 @@ def test_a_trust_with_the_account_that_a_service_acts_for() -> None:
     assert not trusts(trust, ["x.amazonaws.com"], "sts:AssumeRole", {})
     barred = {**trust, "Statement": [*trust["Statement"], {"Effect": "Deny", "Action": "*", "Principal": "*"}]}
     assert not trusts(barred, ["x.amazonaws.com"], "sts:AssumeRole", told)
+
+
+def test_the_tags_of_a_call_are_read_in_each_services_spelling() -> None:
+    for spelled in ({"Key": "a", "Value": "1"}, {"key": "a", "value": "1"}, {"TagKey": "a", "TagValue": "1"}):
+        assert given_tags({"Tags": [spelled]}) == {"a": "1"}
+    assert given_tags({"tags": {"a": "1"}}) == {"a": "1"}

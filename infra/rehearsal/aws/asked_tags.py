@@ -14,7 +14,9 @@ def given_tags(params: dict[str, Any]) -> dict[str, str]:
     for specification in params.get("TagSpecifications", []):
         pairs += specification.get("Tags", [])
     return {
-        str(pair.get("Key", pair.get("key", pair.get("TagKey")))): str(pair.get("Value", pair.get("value", "")))
+        str(pair.get("Key", pair.get("key", pair.get("TagKey")))): str(
+            pair.get("Value", pair.get("value", pair.get("TagValue", "")))
+        )
         for pair in pairs
         if isinstance(pair, dict)
     }
