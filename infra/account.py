@@ -263,6 +263,10 @@ def refused_credentials(seen: str) -> UserError:
     return UserError("AWS refuses the credentials", seen=seen, cure=_RENEW)
 
 
+class NoCredentials(UserError):
+    """The environment names no credentials."""
+
+
 def without_credentials(error: Exception) -> UserError | None:
     """For an error of botocore's that says that nothing could be signed; None for any other.
 
@@ -270,7 +274,7 @@ def without_credentials(error: Exception) -> UserError | None:
     """
     if isinstance(error, _ABSENT):
         cure = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        return UserError("there are no AWS credentials, or only half of them", seen=str(error), cure=cure)
+        return NoCredentials("there are no AWS credentials, or only half of them", seen=str(error), cure=cure)
     if isinstance(error, _LAPSED):
         return UserError("the AWS credentials cannot be renewed", seen=str(error), cure=_RENEW)
     return None

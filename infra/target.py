@@ -63,6 +63,15 @@ def enter_where(campaign: str) -> None:
         handle.enter(site, again())
 
 
+def rehearsed() -> list[str]:
+    """Return the names of the campaigns that are rehearsed on this machine."""
+    if not (cache_root() / "sites").is_dir():
+        return []
+    from infra.rehearsal.site import campaigns
+
+    return campaigns.everywhere()
+
+
 def strike_lost(campaign: str, say: Callable[[str], None]) -> bool:
     """End what is left of rehearsal sites that held this campaign and do not run; whether there was one."""
     if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():

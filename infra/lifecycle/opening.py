@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from infra import names
-from infra.account import Account
+from infra import names, target
+from infra.account import Account, NoCredentials
 from infra.actions.namesakes import refuse_namesake
 from infra.campaign_identity import claim_identity
 from infra.errors import LeaseHeld, UserError
@@ -167,7 +167,14 @@ def has_begun(account: Account, spec: Spec) -> bool:
 def record_of(campaign: str, region: str) -> CampaignStore:
     """The record of a campaign that exists, to read. Raises `UserError` that lists the names there are."""
     account = Account(region)
-    identity = account.identity()
+    try:
+        identity = account.identity()
+    except NoCredentials as error:
+        raise UserError(
+            "there is no rehearsal of this name, and without AWS credentials nothing else can be looked for",
+            seen=f"{campaign}; rehearsals on this machine: {', '.join(target.rehearsed()) or 'none'}",
+            cure=f"write the name of one that is here, or {error.cure}",
+        ) from error
     bucket = names.buckets(identity["Account"], region).state
     store = CampaignStore(account.client("s3"), bucket, campaign, _writer())
     if store.get_json(SPEC) is None:

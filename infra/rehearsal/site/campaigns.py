@@ -39,6 +39,11 @@ def campaigns_in(folder: Path) -> list[dict[str, object]]:
     return [json.loads(path.read_text()) for path in sorted((folder / _FOLDER).glob("*.json"))]
 
 
+def everywhere() -> list[str]:
+    """Return the names of all campaigns that a site of this machine holds."""
+    return sorted({path.stem for path in sites_dir().glob(f"*/{_FOLDER}/*.json")})
+
+
 def site_of(campaign: str) -> handle.Site | None:
     """The running site that holds a campaign."""
     return next((site for name in _holding(campaign) if (site := handle.find(name)) is not None), None)
