@@ -48,13 +48,13 @@ test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph
 
 drills: setup  ## Seeded drills of kills, leaks, storage and more, an hour; DRILLS="leaks --seed 2" for some, DRILLS=--whole
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/drills/all.py $(DRILLS)
+	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python tests/drills/all.py $(DRILLS)
 
 mutants: setup  ## Small changes of the code that tests must notice, 20 minutes; MUTANTS=--whole, MUTANTS="--module FILE"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/bench/$*.py $(BENCH)
+	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python tests/bench/$*.py $(BENCH)
 
 lint: venv  ## Style, types, layers
 	@$(BIN)/ruff check .
