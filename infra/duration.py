@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
+_BARE = re.compile(r"^[-+]?\d+(?:\.\d+)?$")
 _FORM = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$")
 
 LONGEST = timedelta(days=3650)
@@ -15,7 +17,10 @@ LONGEST = timedelta(days=3650)
 
 
 def parse(value: object) -> object:
-    """A timedelta for a duration in letters; anything else is left to pydantic (ISO 8601, seconds)."""
+    """Return a timedelta for a duration in letters, and refuse a bare number; ISO 8601 is left to pydantic."""
+    given = str(value).strip()
+    if _BARE.match(given) and not isinstance(value, bool):
+        raise PydanticCustomError("duration_without_unit", "has no unit", {"given": given})
     match = _FORM.match(value.strip()) if isinstance(value, str) else None
     if match is None or not any(match.groups()):
         return value

@@ -75,6 +75,9 @@ class DataSource(_Frozen):
     folder: bool
     matches: bool
     """At least one file fits the pattern."""
+    tokens: int | None = None
+    """To train on, as prepared on this machine, else estimated from the files' size; None: cannot be told."""
+    prepared: bool = False
 
 
 class Grounds(_Frozen):
@@ -102,6 +105,8 @@ class Facts(_Frozen):
     """Every type that the catalogue has."""
     profiles: tuple[str, ...]
     """Every preflight profile that the catalogue has."""
+    regions: dict[str, str]
+    """Every region of AWS -> its partition."""
     prices: Prices
     offers: tuple[Offer, ...]
     kubernetes: KubernetesSupport

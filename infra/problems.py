@@ -11,6 +11,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from infra.section import model_of
+
+_NEAR = 0.75
+"""Likeness from which a field is taken for a misspelt one: `regoin` for `region`, not `vpc_id` for `cidr`."""
 LEAST, MOST = 1e-12, 1e12
 """Numbers of a spec: from a learning rate to a seed or a budget, with room on both sides."""
 
@@ -45,6 +49,7 @@ CURES = {
     "less_than_equal": "write {le} or less",
     "enum": "write {expected}",
     "literal_error": "write {expected}",
+    "duration_without_unit": "write {given}s, {given}m, {given}h or {given}d, whichever is meant",
     "time_delta_parsing": "write a duration such as 90s, 10m, 4h or 7d",
     "time_delta_type": "write a duration such as 90s, 10m, 4h or 7d",
     "model_type": "write a section: its fields, indented, one a line",
@@ -175,7 +180,7 @@ def _problem(item: Any, lines: dict[str, int], texts: dict[str, str], model: typ
     cure = CURES.get(kind, "see README, section 'The spec by example'").format_map(_Lenient(item.get("ctx", {})))
     if kind == "extra_forbidden":
         names = _fields_at(model, loc[:-1])
-        near = difflib.get_close_matches(str(loc[-1]), names, n=1)
+        near = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=_NEAR)
         message, seen = "unknown field", _short(str(loc[-1])) + f": {_shown(given)}"
         cure = f"did you mean `{near[0]}`?" if near else f"fields here: {', '.join(names)}"
     elif kind == "missing":
@@ -215,8 +220,7 @@ def _section_at(model: type[BaseModel], loc: tuple[Any, ...]) -> type[BaseModel]
         field = model.model_fields.get(str(part))
         if field is None:
             continue
-        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        model = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), model)
+        model = model_of(field.annotation) or model
     return model
 
 

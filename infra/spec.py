@@ -28,7 +28,7 @@ from infra.ground import Network as Network
 from infra.ground import SharedStorage as SharedStorage
 from infra.ground import Storage as Storage
 from infra.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
-from infra.section import Section
+from infra.section import Section, sound_part
 from trainer.contract import CheckpointConfig, ModelConfig, OptimizerConfig
 
 MAX_NAME = 20
@@ -135,6 +135,8 @@ class Data(Section):
     seed: int = 1234
     shuffle_blocks: int = Field(default=16, ge=1)
     """Blocks (of one shard's size) whose samples are shuffled with each other."""
+    max_epochs: float = Field(default=50, gt=0)
+    """Refuse steps that would read the data more often than so."""
     cache_gib: float = Field(default=32.0, ge=0)
     """Room on each node's NVMe for shards that are brought ahead of need; 0: they are read from the shared tier."""
 
@@ -292,15 +294,6 @@ class Spec(Section):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
-class SpecError(UserError):
-    """The file is no valid spec; `problems` holds all that is wrong with it, not only the first."""
-
-    def __init__(self, path: Path, problems: tuple[Problem, ...]) -> None:
-        self.path, self.problems = path, problems
-        rows = [f"{path}:{p.line or 1}: {p.field}: {p.message} (seen: {p.seen}; cure: {p.cure})" for p in problems]
-        super().__init__("the spec is not valid", seen="\n  " + "\n  ".join(rows), cure="mend the fields above")
-
-
 class SpecFile(BaseModel):
     """A validated spec and where each field stood."""
 
@@ -314,6 +307,15 @@ class SpecFile(BaseModel):
     def line_of(self, field: str) -> int | None:
         """Line of a field, or of the nearest section above it that the file has."""
         return nearest_line(self.lines, field)
+
+
+class SpecError(UserError):
+    """The file is no valid spec; `problems` holds all that is wrong with its shape, `sound` the spec without that."""
+
+    def __init__(self, path: Path, problems: tuple[Problem, ...], sound: SpecFile | None = None) -> None:
+        self.path, self.problems, self.sound = path, problems, sound
+        rows = [f"{path}:{p.line or 1}: {p.field}: {p.message} (seen: {p.seen}; cure: {p.cure})" for p in problems]
+        super().__init__("the spec is not valid", seen="\n  " + "\n  ".join(rows), cure="mend the fields above")
 
 
 def load(path: Path) -> SpecFile:
@@ -333,13 +335,18 @@ def load(path: Path) -> SpecFile:
         )
         raise SpecError(path, (problem,))
     lines, odd = lines_of(root), duplicates(root) + misread(root, Spec)
+
+    def refused(problems: tuple[Problem, ...]) -> SpecError:
+        sound = sound_part(Spec, raw, [tuple(problem.field.split(".")) for problem in problems])
+        return SpecError(path, problems, SpecFile.model_construct(path=path, spec=sound, lines=lines))
+
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
         told = {problem.field for problem in odd}
         shape = tuple(p for p in problems_of(error, root, Spec) if p.field not in told)
-        raise SpecError(path, odd + shape) from error
+        raise refused(odd + shape) from error
     odd += out_of_range(spec, root)
     if odd:
-        raise SpecError(path, odd)
+        raise refused(odd)
     return SpecFile(path=path, spec=spec, lines=lines)

@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
-import sysconfig
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from infra import catalogue, target
 from infra.facts import DataSource, Facts
 from infra.kubernetes_support import kubernetes_support
 from infra.offers import catalogue_offers
-from infra.spec import Data, MixtureSource, Spec
+from infra.recipe import folder_of, source_folder
+from infra.spec import MixtureSource, Spec
+from trainer.contract import DATA_MANIFEST_NAME, DataManifest
+from trainer.contract.recipe import FOREIGN
 
-STANDARD_LIBRARY = "python:stdlib"
-_LOOK_S = 5.0
+BYTES_PER_TOKEN = 3.0
+"""3.02 of a standard library with a vocabulary of 2,048; a larger one takes more, so that epochs are rather too few."""
+_LOOK_S, _WEIGH_S = 5.0, 1.0
+_PACKED = frozenset({".gz", ".zst", ".xz", ".bz2", ".parquet"})
+"""Compressed: their size does not tell how much text they hold."""
 
 
-def survey(spec: Spec, account: str | None = None) -> Facts:
-    """`account`: of the credentials at hand, where the caller knows it."""
+def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Facts:
+    """`account`: of the credentials at hand, where the caller knows it.
+
+    Of a spec that is not `whole`, facts that hang on what is missing are missing too.
+    """
     known = {item.name: item for item in catalogue.instance_types()}
+    looks: dict[str, Callable[[], object]] = {
+        "grounds": lambda: target.grounds(spec),
+        "instance": lambda: known.get(spec.nodes.instance_type),
+        "all_reduce_gb_s": lambda: _measured_gb_s(spec),
+        "floor_gb_s": lambda: _floor_gb_s(spec),
+        "instance_names": lambda: tuple(known),
+        "profiles": catalogue.profiles,
+        "regions": catalogue.regions,
+        "prices": catalogue.service_prices,
+        "offers": lambda: catalogue_offers(spec),
+        "kubernetes": kubernetes_support,
+        "data": lambda: data_source(spec),
+        "account": lambda: account,
+    }
+    if whole:
+        return Facts.model_validate({name: look() for name, look in looks.items()})
+    found: dict[str, Any] = {}
+    for name, look in looks.items():
+        with suppress(AttributeError):
+            found[name] = look()
+    facts = Facts.model_construct(**found)
+    for name in set(looks) - set(found):
+        facts.__dict__.pop(name, None)  # model_construct puts the default there
+    return facts
+
+
+def _measured_gb_s(spec: Spec) -> float | None:
     measured = catalogue.bandwidth(spec.nodes.instance_type)
-    return Facts(
-        grounds=target.grounds(spec),
-        instance=known.get(spec.nodes.instance_type),
-        all_reduce_gb_s=None if measured is None else measured.bus_bandwidth_gb_s,
-        floor_gb_s=_floor_gb_s(spec),
-        instance_names=tuple(known),
-        profiles=catalogue.profiles(),
-        prices=catalogue.service_prices(),
-        offers=catalogue_offers(spec),
-        kubernetes=kubernetes_support(),
-        data=data_source(spec.data),
-        account=account,
-    )
+    return None if measured is None else measured.bus_bandwidth_gb_s
 
 
 def _floor_gb_s(spec: Spec) -> float:
@@ -40,45 +67,59 @@ def _floor_gb_s(spec: Spec) -> float:
     return catalogue.expectation(name).bus_bandwidth_gb_s if name in catalogue.profiles() else 0.0
 
 
-def data_source(data: Data) -> DataSource:
-    """The first source that is missing, else the last; a bucket is taken to be there, since nothing here is online."""
-    for part in data.parts:
-        found = _look_at(part)
+def data_source(spec: Spec) -> DataSource:
+    """The first source that is missing, else the last with the tokens of all; a bucket is taken to be there."""
+    tokens: int | None = 0
+    for part in spec.data.parts:
+        found, size = _look_at(part, spec.data.max_files)
         if not (found.folder and found.matches):
-            break
-    return found
+            return found
+        tokens = None if tokens is None or size is None else tokens + int(size / BYTES_PER_TOKEN)
+    prepared = _prepared_tokens(spec)
+    return found.model_copy(update={"tokens": prepared or tokens, "prepared": prepared is not None})
 
 
-def _look_at(part: MixtureSource) -> DataSource:
-    """Looks until the first file that fits, and not longer than a person waits: then it is taken to be there."""
+def _prepared_tokens(spec: Spec) -> int | None:
+    try:
+        manifest = DataManifest.model_validate_json((folder_of(spec) / DATA_MANIFEST_NAME).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return sum(shard.tokens for shard in manifest.train)
+
+
+def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, int | None]:
+    """The source, and the bytes of its text where they can be told within the time that a person waits.
+
+    Where even the first file that fits is not found in that time, it is taken to be there.
+    """
     if part.source.startswith("s3://"):
-        return DataSource(location=part.source, folder=True, matches=True)
+        return DataSource(location=part.source, folder=True, matches=True), None
     folder = source_folder(part.source)
-    answer: list[tuple[bool, bool]] = []
+    sizes: list[int] = []
+    answer: list[tuple[bool, bool, bool]] = []
+    late = time.monotonic() + _WEIGH_S
 
     def look() -> None:
         try:
-            matches = folder.is_file() or any(path.is_file() for path in folder.glob(part.pattern))
-            answer.append((folder.exists(), matches))
+            paths = [folder] if folder.is_file() else folder.glob(part.pattern)
+            for path in paths:
+                if path.is_file() and FOREIGN.isdisjoint(path.relative_to(folder).parts):
+                    sizes.append(-1 if path.suffix in _PACKED else path.stat().st_size)
+                    if time.monotonic() > late:
+                        answer.append((True, True, False))
+                        return
+            answer.append((folder.exists(), bool(sizes), min(sizes, default=0) >= 0))
         except (ValueError, NotImplementedError, OSError, RuntimeError):  # no pattern, no path, no permission
-            answer.append((_is_there(folder), False))
+            answer.append((_is_there(folder), False, False))
 
     # On a thread: no walk through a dead network mount can be ended otherwise.
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
     looking.join(_LOOK_S)
-    there, matches = answer[0] if answer else (True, True)
-    return DataSource(location=str(folder), folder=there, matches=matches)
-
-
-def source_folder(source: str) -> Path:
-    """The folder or file that a source names."""
-    if source == STANDARD_LIBRARY:
-        return Path(sysconfig.get_path("stdlib"))
-    try:
-        return Path(source).expanduser()
-    except RuntimeError:  # `~nobody`: there is no such user, hence no such folder
-        return Path(source)
+    there, matches, weighed = answer[0] if answer else (True, True, False)
+    share = min(1.0, max_files / len(sizes)) if max_files and sizes else 1.0
+    seen = DataSource(location=str(folder), folder=there, matches=matches)
+    return seen, int(sum(sizes) * share) if weighed else None
 
 
 def _is_there(path: Path) -> bool:

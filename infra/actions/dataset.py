@@ -18,13 +18,12 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.account import Account
 from infra.errors import BivouacError, UserError
-from infra.folders import cache_root
 from infra.names import data_prefix
 from infra.objects import is_missing
+from infra.recipe import folder_of, recipe_of
 from infra.spec import Spec
-from infra.survey import source_folder
-from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ExitCode, Parameters
-from trainer.contract.recipe import Recipe, Source
+from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ExitCode
+from trainer.contract.recipe import Recipe
 
 _PR_SET_PDEATHSIG = 1
 
@@ -38,36 +37,6 @@ class DataSet(BaseModel):
     manifest: DataManifest
 
 
-def recipe_of(spec: Spec) -> Recipe:
-    """A spec's section `data` for the trainer's tool. Weights stay out: they change the order, not the data."""
-    data = spec.data
-    sources = tuple(
-        Source(
-            name=part.name,
-            location=part.source if part.source.startswith("s3://") else str(source_folder(part.source)),
-            pattern=part.pattern,
-            licence=part.licence,
-            origin=part.origin,
-        )
-        for part in data.parts
-    )
-    parameters = Parameters(
-        held_out=data.held_out,
-        seed=data.seed,
-        max_files=data.max_files,
-        format=data.format,
-        text_field=data.text_field,
-        deduplicate=data.deduplicate,
-        min_characters=data.min_characters,
-        max_characters=data.max_characters,
-        max_repeated_lines=data.max_repeated_lines,
-        min_letters_share=data.min_letters_share,
-    )
-    return Recipe(
-        sources=sources, parameters=parameters, vocabulary=spec.training.model.vocabulary, tokenizer=data.tokenizer
-    )
-
-
 def prepare(spec: Spec, progress: Callable[[str], None]) -> DataSet:
     """The prepared data of a spec: from the cache when source and parameters are unchanged, else made now.
 
@@ -76,11 +45,6 @@ def prepare(spec: Spec, progress: Callable[[str], None]) -> DataSet:
     out = folder_of(spec)
     run_tool(recipe_of(spec), out, None, progress)
     return load(out)
-
-
-def folder_of(spec: Spec) -> Path:
-    """Where this machine keeps the prepared data of a spec."""
-    return cache_root() / "data" / hashlib.sha256(recipe_of(spec).model_dump_json().encode()).hexdigest()[:32]
 
 
 def load(folder: Path) -> DataSet:

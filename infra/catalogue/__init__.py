@@ -5,6 +5,7 @@ from infra.catalogue.expectations import Bandwidth, bandwidth, expectation, prof
 from infra.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.catalogue.prices import Prices, service_prices
 from infra.catalogue.quotas import Quota, counted, quota
+from infra.catalogue.regions import regions
 from infra.catalogue.zones import no_control_plane
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "operators",
     "profiles",
     "quota",
+    "regions",
     "service_prices",
 ]

@@ -25,8 +25,11 @@ RULES: tuple[Rule, ...] = (
 SHAPE_RULE = "shape"
 
 
-def check(file: SpecFile, facts: Facts, today: date) -> tuple[Finding, ...]:
-    """All findings in the order of the file; no rule hides another's."""
+def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> tuple[Finding, ...]:
+    """All findings in the order of the file; no rule hides another's.
+
+    Of a spec and facts that are not whole, rules that look at what is missing find nothing.
+    """
     case = Case(file.spec, facts, today)
     found = [
         Finding(
@@ -40,15 +43,18 @@ def check(file: SpecFile, facts: Facts, today: date) -> tuple[Finding, ...]:
             cure=draft.cure,
         )
         for rule in RULES
-        for draft in _drafts(rule, case)
+        for draft in _drafts(rule, case, whole)
     ]
     return tuple(sorted(found, key=lambda finding: finding.line))
 
 
-def _drafts(rule: Rule, case: Case) -> Iterator[Draft]:
+def _drafts(rule: Rule, case: Case, whole: bool) -> Iterator[Draft]:
     """What a rule finds; where the numbers are beyond arithmetic, that."""
     try:
         yield from rule(case)
+    except AttributeError:
+        if whole:
+            raise
     except ArithmeticError as problem:
         yield error(
             "training",
@@ -59,7 +65,7 @@ def _drafts(rule: Rule, case: Case) -> Iterator[Draft]:
 
 
 def shape_findings(refusal: SpecError) -> tuple[Finding, ...]:
-    """The problems of a file that is no valid spec, as findings; no rule can run on it."""
+    """The problems of a file that is no valid spec, as findings."""
     return tuple(
         Finding(
             level=Level.ERROR,

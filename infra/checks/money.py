@@ -12,7 +12,7 @@ from infra.estimates.clock import BEFORE_TRAINING, seconds
 from infra.estimates.figure import cents
 from infra.spec import Capacity
 
-STALE_AFTER = timedelta(days=120)
+STALE_AFTER = timedelta(days=90)
 PRICED_REGION = "us-east-1"
 
 

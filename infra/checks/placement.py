@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,7 +17,8 @@ from infra.zones import control_plane_zones
 SERVICE_NETWORK = IPv4Network("172.20.0.0/16")
 """Of Kubernetes services in the cluster."""
 SUPPORT_NOTICE = timedelta(days=60)
-_REGION = re.compile(r"^[a-z]{2}(-[a-z]+)+-\d$")
+PARTITION = "aws"
+"""Of every ARN that is written here: others (China, GovCloud) have other service names and condition keys."""
 _LARGEST_ATTEMPT = 999
 
 
@@ -53,12 +55,20 @@ def account_is_that_of_the_credentials(case: Case) -> Iterator[Draft]:
 def zone_belongs_to_the_region(case: Case) -> Iterator[Draft]:
     """All GPU nodes share one zone of the region; the control plane has a second one there."""
     spec = case.spec
-    if not _REGION.match(spec.region):
-        yield error("region", "this is no region's name", seen=spec.region, cure="write one such as us-east-1")
+    partition, known = case.facts.regions.get(spec.region), case.facts.regions
+    if partition is None:
+        near = difflib.get_close_matches(spec.region, [name for name, of in known.items() if of == PARTITION])
+        near.sort(key=lambda name: sorted(name) != sorted(spec.region))  # letters in another order: the likeliest slip
+        cure = f"did you mean {near[0]}?" if near else "write one such as us-east-1"
+        yield error("region", "AWS has no region of this name", seen=spec.region, cure=cure)
+        return
+    if partition != PARTITION:
+        cure = f"write a region of partition {PARTITION}, such as us-east-1"
+        yield error("region", "is of a partition that is not supported", seen=f"{spec.region}, {partition}", cure=cure)
         return
     for field, zone in (("zone", spec.zone), ("second_zone", spec.second_zone)):
-        if zone is not None and not re.fullmatch(re.escape(spec.region) + "[a-z]", zone):
-            cure = f"write one zone such as {spec.region}a"
+        if zone is not None and not re.fullmatch(re.escape(spec.region) + "[a-f]", zone):
+            cure = f"write one zone such as {spec.region}a; no region goes beyond f"
             yield error(field, "is no zone of the region", seen=f"{zone} in {spec.region}", cure=cure)
     if spec.second_zone == spec.zone:
         cure = "write another zone of the region, or leave it out"

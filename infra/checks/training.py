@@ -9,6 +9,8 @@ from infra.estimates import sizing, work
 
 PLAUSIBLE_MFU = 0.65
 """No published training run of a dense transformer reports more."""
+REPEATED = 4
+"""Epochs up to which repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
 
 def global_batch_divides(case: Case) -> Iterator[Draft]:
@@ -106,6 +108,22 @@ def data_source_exists(case: Case) -> Iterator[Draft]:
         )
 
 
+def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
+    """Text is not read so often that the model learns it by heart."""
+    training, looked, most = case.spec.training, case.facts.data, case.spec.data.max_epochs
+    if not looked.tokens:
+        return
+    tokens = training.steps * training.global_batch * training.model.context
+    epochs = tokens / looked.tokens
+    told = "prepared" if looked.prepared else "estimated from the files' size"
+    seen = f"{tokens:.3g} tokens trained, {looked.tokens:.3g} there ({told}): {epochs:.3g} epochs"
+    if epochs > most:
+        cure = f"take more data or fewer steps; or write data.max_epochs: {-(-epochs // 1):.0f}, if that is meant"
+        yield error("training.steps", f"reads the data more than {most:g} times", seen=seen, cure=cure)
+    elif epochs > REPEATED:
+        yield warning("training.steps", "repeats the data often", seen=seen, cure="take more data, or fewer steps")
+
+
 RULES = (
     global_batch_divides,
     heads_divide_the_width,
@@ -113,4 +131,5 @@ RULES = (
     step_estimate_is_plausible,
     learning_rate_makes_sense,
     data_source_exists,
+    data_last_for_the_steps,
 )

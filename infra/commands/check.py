@@ -28,12 +28,16 @@ class Checked:
 
 def checked(path: Path, account: str | None = None) -> Checked:
     """Spec, facts and all findings. Raises `UserError` when there is no such file."""
+    today = datetime.now(UTC).date()
     try:
         file = load(path)
     except SpecError as error:
-        return Checked(None, None, None, shape_findings(error))
+        found, sound = shape_findings(error), error.sound
+        if sound is not None:
+            found += check(sound, survey(sound.spec, account, whole=False), today, whole=False)
+        return Checked(None, None, None, tuple(sorted(found, key=lambda finding: finding.line)))
     facts = survey(file.spec, account)
-    return Checked(file, file.spec, facts, check(file, facts, datetime.now(UTC).date()))
+    return Checked(file, file.spec, facts, check(file, facts, today))
 
 
 def check_command(path: Path, json: bool = False, console: Console | None = None, online: bool = False) -> int:

@@ -11,6 +11,7 @@ from rich.console import Console
 from infra.actions import dataset
 from infra.errors import UserError
 from infra.progress import Progress
+from infra.recipe import recipe_of
 from infra.reporting.data_page import data_page
 from infra.spec import load
 from trainer.contract import DATA_REPORT_NAME, Parameters
@@ -38,7 +39,7 @@ def prepare_command(given: dict[str, Any], console: Console) -> int:
 def _of_spec(path: Path, sources: list[str]) -> Recipe:
     if sources:
         raise UserError("a spec names its own sources", seen=" ".join(sources), cure="give only the output folder")
-    return dataset.recipe_of(load(path).spec)
+    return recipe_of(load(path).spec)
 
 
 def _of_arguments(given: dict[str, Any], sources: list[str]) -> Recipe:

@@ -8,7 +8,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from rich.markup import escape
 
-from infra.actions import data_audit, dataset
+from infra.actions import data_audit
 from infra.actions.checkpoints.find import exported, is_campaign
 from infra.actions.data_audit import Evidence
 from infra.errors import UserError
@@ -16,6 +16,7 @@ from infra.folders import kept_results
 from infra.lifecycle import report
 from infra.lifecycle.opening import record_of
 from infra.names import buckets
+from infra.recipe import folder_of
 from infra.reporting.record import Record, unpacked
 from infra.store import CampaignStore
 from trainer.contract import COMMITTED_NAME, Manifest, TrainConfig, parse_manifest
@@ -84,7 +85,7 @@ def _archived(record: Record, store: CampaignStore) -> tuple[Manifest, TrainConf
 
 def _prepared_here(record: Record) -> Path | None:
     """The data set in the cache of this machine, where it was prepared here and is still whole."""
-    folder = dataset.folder_of(record.spec)
+    folder = folder_of(record.spec)
     return folder if data_audit.is_whole(folder) else None
 
 

@@ -65,6 +65,13 @@ def zones(*known: str) -> Callable[[Facts], Facts]:
     return lambda facts: facts.model_copy(update={"zones": found})
 
 
+def tokens(count: int | None) -> Callable[[Facts], Facts]:
+    """So many tokens to train on, as prepared; the base spec trains 102,400: 100 steps x 8 samples x 128."""
+    return lambda facts: facts.model_copy(
+        update={"data": facts.data.model_copy(update={"tokens": count, "prepared": True})}
+    )
+
+
 def no_base(facts: Facts) -> Facts:
     refused = Refused(what="the registry lacks the base image", seen="bivouac/base:host", cure="docker push")
     return facts.model_copy(update={"base": refused})

@@ -12,6 +12,7 @@ from tests.unit.refused import (
     I,
     Row,
     W,
+    tokens,
 )
 
 PLANS = (
@@ -73,6 +74,10 @@ PLANS = (
         {"data.source": str(Path(__file__).parent), "data.pattern": "**/*.nothing"},
     ),
     Row("data-source-exists", E, "data.pattern", {"data.pattern": "/absolute/*.py"}),
+    Row("data-last-for-the-steps", E, "training.steps", facts=tokens(2_047), cure="data.max_epochs: 51"),
+    Row("data-last-for-the-steps", W, "training.steps", facts=tokens(2_048), cure="more data"),
+    Row("data-last-for-the-steps", W, "training.steps", facts=tokens(25_599), cure="more data"),
+    Row("data-last-for-the-steps", W, "training.steps", {"data.max_epochs": 51}, tokens(2_047), cure="more data"),
     Row("checkpoints-fit-the-local-tier", E, "checkpoint.keep_local", {"checkpoint.keep_local": 2_000_000}),
     Row("checkpoints-fit-the-shared-tier", E, "storage.shared.capacity_gib", {"checkpoint.keep_shared": 2_000_000}),
     Row(

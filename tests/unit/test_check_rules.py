@@ -19,6 +19,7 @@ from tests.unit.refused import (
     Row,
     account,
     quota,
+    tokens,
 )
 from tests.unit.refused_places import PLACES
 from tests.unit.refused_plans import PLANS
@@ -66,6 +67,11 @@ def test_a_rule_refuses_with_place_value_and_cure(row: Row, findings: Any) -> No
 @pytest.mark.parametrize("changes", PASSED, ids=str)
 def test_a_sound_spec_has_no_finding(changes: dict[str, Any], findings: Any) -> None:
     assert findings(changes) == ()
+
+
+@pytest.mark.parametrize("enough", [25_600, None])
+def test_data_that_are_read_four_times_or_cannot_be_weighed_are_no_finding(enough: Any, findings: Any) -> None:
+    assert findings(facts=tokens(enough)) == ()
 
 
 def test_every_rule_has_a_case_that_it_refuses() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from infra.actions.dataset import folder_of, load, recipe_of
+from infra.actions.dataset import load
 from infra.commands.data import _of_arguments
 from infra.errors import UserError
+from infra.recipe import folder_of, recipe_of
 from infra.reporting.data_page import data_page, histogram
 from infra.spec import Data, Spec
 from trainer.contract import Parameters

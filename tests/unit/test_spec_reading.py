@@ -139,7 +139,7 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> N
     assert duration.parse(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "4", "4 h", "h", "-4h", "4h extra", "PT4H"])
+@pytest.mark.parametrize("text", ["", "soon", "4 h", "h", "-4h", "4h extra", "PT4H"])
 def test_other_forms_are_left_to_pydantic(text: str) -> None:
     assert duration.parse(text) == text
 

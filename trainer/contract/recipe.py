@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.contract.data import Parameters
 
+FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__", ".git"})
+"""Folders below a source that are never part of it: installed packages below a standard library, for one."""
+
 
 class Source(BaseModel):
     """One source of the mixture."""

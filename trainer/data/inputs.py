@@ -15,11 +15,9 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from trainer.contract.recipe import Source
+from trainer.contract.recipe import FOREIGN, Source
 from trainer.errors import DataError, StorageError
 
-FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__", ".git"})
-"""Folders below a source that are never part of it: installed packages below a standard library, for one."""
 _COMPRESSED = {".gz": "gz", ".zst": "zst", ".xz": "xz", ".bz2": "bz2"}
 _LINES = (".jsonl", ".ndjson")
 _TRIES, _PAUSE_S = 5, 0.5
