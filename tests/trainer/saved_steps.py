@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,26 @@ class Told(Gang):
         return [value * self.world_size for value in values]
 
 
+class Watched(Told):
+    """Calls `after` when something that the ranks do together has ended here."""
+
+    after: Callable[[str], None]
+
+    def together(self, what: str, work: Callable[[], Any]) -> Any:
+        value = work()
+        self.after(what)
+        return value
+
+    def barrier(self) -> None:
+        self.after("barrier")
+
+
+def watched(after: Callable[[str], None], *place: int) -> Watched:
+    gang = Watched.of(*place)
+    object.__setattr__(gang, "after", after)
+    return gang  # type: ignore[return-value]
+
+
 def random_state(step: int, rank: int = 0) -> torch.Tensor:
     return torch.Generator().manual_seed(1000 * rank + step).get_state()
 
@@ -71,6 +91,11 @@ def saved(
     for tier in tiers if publish else ():
         tier.publish(manifest, attempt)
     return parse_manifest(manifest.serialize())
+
+
+def changed(manifest: Manifest) -> Manifest:
+    """Return another manifest of the same step with the same shards."""
+    return manifest.model_copy(update={"loss": 2.0})
 
 
 def flip(path: Path) -> None:
