@@ -59,10 +59,11 @@ def reshaping(monkeypatch: pytest.MonkeyPatch) -> Reshaping:
     return Reshaping(monkeypatch)
 
 
+@pytest.mark.parametrize("where", ["local", "shared"])
 def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies_by_the_first_rank(
-    tiers: Tiers, reshaping: Reshaping, events: Events
+    where: str, tiers: Tiers, reshaping: Reshaping, events: Events
 ) -> None:
-    manifest = saved([tiers.shared], 20, ranks=3)
+    manifest = saved([getattr(tiers, where)], 20, ranks=3)
     work = tiers.shared.root / ".universal-00000020-0002"
     (work / "attempt-0001").mkdir(parents=True)
     (work / "attempt-0001" / "left.pt").touch()
@@ -75,7 +76,7 @@ def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies_by_the_firs
     assert reshaping.converted == {shard.file: shard.sha256 for shard in manifest.shards}
     assert reshaping.loaded == [(engine, work / "universal")] and engine.checkpoint_engine is not before
     assert there == [True], "all ranks have loaded before it goes"
-    assert not work.exists() and tiers.shared.committed() == [manifest]
+    assert not work.exists() and tiers.shared.committed() == [manifest], "the nodes' own copies are of other ranks"
     (told,) = (each for each in events if each["event"] == "reshaped")
     assert (told["step"], told["from_ranks"], told["to_ranks"]) == (20, 3, 2) and 0 <= told["seconds"] < 600
 

@@ -176,7 +176,6 @@ def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search
     source, target = work / attempt_folder(manifest.attempt), work / "universal"
 
     def reshape() -> None:
-        shutil.rmtree(work, ignore_errors=True)
         started = time.monotonic()
         for item in found:
             file = item.tier.folder(manifest.step) / item.shard.file
