@@ -137,6 +137,15 @@ def test_what_another_rank_brought_meanwhile_is_taken_without_being_read(
     assert (world.source.asked, other.source.asked) == ([], ["a.bin"])
 
 
+def test_what_lies_there_is_had_without_waiting_for_anybody(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    path = world.cache.locate(shard("a"))
+    monkeypatch.setattr(caching, "_locked", None)
+    assert world.cache.locate(shard("a")) == path
+
+
 def test_what_an_earlier_session_left_counts_as_used_when_it_is_trusted_again(make: Callable[..., World]) -> None:
     world = make()
     world.used_at(shard("a"), 1)

@@ -14,6 +14,7 @@ from tests.manifests import shard_at
 from trainer.checkpoint import commit
 from trainer.checkpoint.commit import VOTES, Begun
 from trainer.checkpoint.files import digest_of
+from trainer.checkpoint.search import verified
 from trainer.errors import Diverged
 
 
@@ -256,6 +257,32 @@ def test_what_the_shared_tier_already_has_is_not_brought_there_again(
     monkeypatch.setattr(commit, "copy_durably", lambda *rest: copied.append(rest))
     rank.committer.drain(replicate=True)
     assert copied == []
+
+
+@pytest.mark.parametrize(
+    ("shared_every", "before", "brought"),
+    [(1, [10, 20], [10, 20]), (1, [10], [10]), (9, [10, 20], [20]), (9, [], [30])],
+)
+def test_draining_brings_one_step_after_the_other_and_none_that_is_no_longer_the_newest(
+    shared_every: int, before: list[int], brought: list[int], make: MakeRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, copied, real = make(shared_every=shared_every, keep_local=9), list[int](), commit.Committer._copy
+    monkeypatch.setattr(
+        commit.Committer, "_copy", lambda committer, manifest: copied.append(manifest.step) or real(committer, manifest)
+    )
+    if not before:
+        rank.commit(10)
+        rank.save(30)
+    for step in before:
+        rank.save(step)
+        rank.committer._local.work()
+        rank.committer.settle([1, 0, 0, 0])
+    monkeypatch.setattr(commit.time, "sleep", lambda seconds: rank.work())
+    rank.committer.drain(replicate=True)
+    assert copied == brought and sorted(steps(rank.tiers.shared)) == brought
+    assert all(
+        verified(manifest, rank.tiers.shared.folder(manifest.step)) == [] for manifest in rank.tiers.shared.committed()
+    )
 
 
 def test_before_the_first_commit_there_is_none(make: MakeRank) -> None:

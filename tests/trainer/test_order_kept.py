@@ -12,13 +12,21 @@ import itertools
 import numpy as np
 import pytest
 
-from trainer.data.order import ROUND, Drawn, Order, Pool, quotas
+from trainer.data.order import ROUND, Drawn, Order, Pool, _wrapped, quotas
 
 SMALL = Pool("small", 101, 1.0, 8, 40)
 WINDOWED = Pool("windowed", 1003, 3.0, 8, 4)
 EVEN = Pool("even", 960, 2.0, 8, 4)
+EDGE = Pool("edge", 35, 1.0, 8, 4)
 TINY = Pool("tiny", 1, 0.001, 8, 4)
-POOLS = {"small": [SMALL], "windowed": [WINDOWED], "even": [EVEN], "mixture": [SMALL, WINDOWED, EVEN, TINY]}
+POOLS = {
+    "small": [SMALL],
+    "windowed": [WINDOWED],
+    "even": [EVEN],
+    "edge": [EDGE],
+    "pair": [WINDOWED, EDGE],
+    "mixture": [SMALL, WINDOWED, EVEN, TINY],
+}
 
 
 def digest(drawn: Drawn) -> str:
@@ -41,6 +49,14 @@ def digest(drawn: Drawn) -> str:
         ("even", 2, 0, "975d994ec1fe56a2"),
         ("even", 1, ROUND - 1500, "4bacf2c939524875"),
         ("even", 7, 10**12, "0fa76b3c5fcf234a"),
+        ("edge", 1, 0, "46e9ff197aca9c95"),
+        ("edge", 2, 0, "7d1c02cfe127dff1"),
+        ("edge", 1, ROUND - 1500, "3ddb4b01818dfbd7"),
+        ("edge", 7, 10**12, "4747be051af8160c"),
+        ("pair", 1, 0, "668de45f0f498ca8"),
+        ("pair", 2, 0, "7bb283c58ee41d9b"),
+        ("pair", 1, ROUND - 1500, "8ab5b8029107b3fe"),
+        ("pair", 7, 10**12, "9e02f8e95d0030be"),
         ("mixture", 1, 0, "e5bc716c6594be3f"),
         ("mixture", 2, 0, "c5653f20d012a6fd"),
         ("mixture", 1, ROUND - 1500, "a577fc611dab7736"),
@@ -117,3 +133,11 @@ def test_each_window_holds_exactly_what_its_source_draws_meanwhile_from_the_one_
             compared += 1
         reached[index], last = first + len(samples), window.position
     assert set(reached) == set(range(len(shares))) and compared > 9
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "parts"),
+    [(3, 0, []), (3, 4, [range(3, 7)]), (3, 5, [range(3, 8)]), (3, 6, [range(3, 8), range(1)]), (7, 1, [range(7, 8)])],
+)
+def test_a_stretch_that_goes_over_the_end_goes_on_at_the_beginning(start: int, count: int, parts: list[range]) -> None:
+    assert list(_wrapped(start, count, 8)) == parts
