@@ -78,6 +78,15 @@ def test_a_shard_that_did_not_change_is_linked_on_the_shared_tier(make: MakeRank
     assert first.stat().st_ino == second.stat().st_ino and second.stat().st_nlink == 2
 
 
+def test_a_shard_that_did_not_change_is_linked_on_the_node_and_one_that_did_is_written(make: MakeRank) -> None:
+    rank = make()
+    for engine, links in ((Still, 2), (TinyEngine, 1)):
+        rank.engine = engine(rank.gang)
+        rank.commit(rank.committer.committed_step + 11, rank.committer.committed_step + 22)
+        newest = rank.tiers.local.folder(rank.committer.committed_step)
+        assert (newest / "attempt-0001/mp_rank_00_model_states.pt").stat().st_nlink == links
+
+
 def test_a_link_to_a_shard_that_the_shared_tier_no_longer_holds_as_written_is_replaced_by_a_copy(
     make: MakeRank,
 ) -> None:
@@ -100,6 +109,18 @@ def test_a_shard_whose_twin_has_gone_from_the_shared_tier_is_copied(make: MakeRa
     rank.commit(20)
     assert (rank.tiers.shared.folder(20) / "attempt-0001/mp_rank_00_model_states.pt").exists()
     assert steps(rank.tiers.shared) == [20, 10]
+
+
+@pytest.mark.parametrize("local_rank", [0, 1])
+def test_every_rank_makes_its_folders_durable_before_anyone_publishes(
+    local_rank: int, make: MakeRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, seen = make(rank=local_rank, local_rank=local_rank, ranks=2), list[tuple[str, str, int]]()
+    monkeypatch.setattr(Tier, "settle", lambda tier, step: seen.append(("settle", tier.name, step)))
+    monkeypatch.setattr(Tier, "publish", lambda tier, manifest, _: seen.append(("publish", tier.name, manifest.step)))
+    rank.commit(10)
+    whole = [(what, tier, 10) for tier in ("local", "shared") for what in ("settle", "publish")]
+    assert seen == [each for each in whole if each[0] == "settle" or rank.gang.first]
 
 
 # The fence

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,21 +126,25 @@ def test_for_a_reshaping_the_first_rank_looks_for_all_shards_and_the_others_for_
 
 
 def test_shards_are_read_side_by_side_up_to_eight_at_a_time(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
-    eight, lock, now, most = threading.Barrier(8, timeout=30), threading.Lock(), [0], [0]
+    eight, all_waiting, readers = threading.Barrier(8, timeout=30), threading.Event(), set[int]()
+
+    class Readers(ThreadPoolExecutor):
+        def map(self, *rest: Any, **named: Any) -> Iterator[Any]:
+            found = super().map(*rest, **named)
+            all_waiting.set()
+            return found
 
     def slow(*_: Any) -> tuple[str, tuple[int, ...]]:
-        with lock:
-            now[0] += 1
-            most[0] = max(most[0], now[0])
+        readers.add(threading.get_ident())
+        all_waiting.wait(30)
         eight.wait()
-        with lock:
-            now[0] -= 1
         return "", ()
 
+    monkeypatch.setattr(search, "ThreadPoolExecutor", Readers)
     monkeypatch.setattr(search, "look", slow)
     some = [Shard(file=f"attempt-0001/{n}.pt", size_bytes=1, sha256=f"{n:064x}", rank=0) for n in range(24)]
     manifest = saved(tiers, 10).model_copy(update={"shards": tuple(some)})
-    assert [item and item.shard for item in searching(tiers).shards(manifest)] == some and most == [8]
+    assert [item and item.shard for item in searching(tiers).shards(manifest)] == some and len(readers) == 8
 
 
 # Where it is found
