@@ -1,152 +1,26 @@
-"""The commit of one rank, step by step: its background work runs, and the other ranks speak, when a test says so.
-
-A seven-line gang stands for the others; tiers, shards and manifests are real files.
-"""
+"""What the commit of one rank is: who publishes when, what is skipped, and which steps go to the shared tier."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from committing import MakeRank, ranks_at, steps
 
 from tests.manifests import shard_at
 from trainer.checkpoint import commit
-from trainer.checkpoint.commit import VOTES, Begun, Committer, Identity, Progress
-from trainer.checkpoint.fence import raise_fence
+from trainer.checkpoint.commit import VOTES, Begun
 from trainer.checkpoint.files import digest_of
-from trainer.checkpoint.neighbour import Neighbours
-from trainer.checkpoint.tiers import Tier, Tiers, campaign_tiers
-from trainer.contract import CheckpointConfig
-from trainer.errors import Diverged, Fenced, StorageError
-from trainer.gang import Gang
-
-sys.path.append(str(Path(__file__).parents[1] / "drills"))
-
-from storage_gang import TinyEngine
-
-
-class Later:
-    """A worker that works when it is told to."""
-
-    def __init__(self, name: str) -> None:
-        self.error: BaseException | None = None
-        self.jobs: list[Callable[[], None]] = []
-
-    def submit(self, job: Callable[[], None]) -> None:
-        self.jobs.append(job)
-
-    def busy(self) -> bool:
-        return bool(self.jobs)
-
-    def work(self) -> None:
-        while self.jobs:
-            try:
-                if self.error is None:
-                    self.jobs[0]()
-            except BaseException as error:
-                self.error = error
-            del self.jobs[0]
-
-
-@dataclass(frozen=True)
-class Told(Gang):
-    """A gang whose other ranks say what the test lays into `others`: by default, what this one says."""
-
-    others: dict[int, Any] = field(default_factory=dict)
-
-    def gather_beside(self, mine: Any) -> list[Any]:
-        return [mine if rank == self.rank else self.others.get(rank, mine) for rank in range(self.world_size)]
-
-    def gather(self, mine: Any) -> list[Any]:
-        return [mine] * self.world_size
-
-    def sums(self, values: list[float]) -> list[float]:
-        return [value * self.world_size for value in values]
-
-
-@dataclass
-class Rank:
-    committer: Any
-    tiers: Tiers
-    engine: TinyEngine
-    gang: Told
-    events: list[dict[str, Any]]
-
-    def save(self, step: int, **told: Any) -> bool:
-        self.engine.step = step
-        return bool(self.committer.save(self.engine, Progress(step, step * 10, step * 2, 1.5, **told)))
-
-    def work(self) -> None:
-        for worker in (self.committer._local, self.committer._shared, self.committer._keeper):
-            worker.work()
-
-    def settle(self) -> bool:
-        return bool(self.committer.settle(self.gang.sums(self.committer.votes())))
-
-    def commit(self, *steps: int) -> None:
-        """Save and bring all of it as far as it goes."""
-        for step in steps:
-            assert self.save(step)
-            for _ in range(3):
-                self.work()
-                self.settle()
-            self.work()
-            assert self.committer._failure() is None
-
-    def said(self, event: str) -> list[dict[str, Any]]:
-        return [each for each in self.events if each["event"] == event]
-
-    @property
-    def error(self) -> BaseException | None:
-        found: BaseException | None = self.committer._failure()
-        return found
-
-
-MakeRank = Callable[..., Rank]
+from trainer.checkpoint.search import verified
+from trainer.errors import Diverged
 
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRank:
-    monkeypatch.setattr(commit, "Worker", Later)
-    monkeypatch.setattr(commit, "time", SimpleNamespace(sleep=lambda seconds: None, monotonic=commit.time.monotonic))
-    events: list[dict[str, Any]] = []
-    monkeypatch.setattr(commit, "emit", lambda event, **fields: events.append({"event": event, **fields}))
-
-    def make(
-        rank: int = 0,
-        local_rank: int = 0,
-        ranks: int = 1,
-        begun: Begun = Begun(),  # noqa: B008
-        attempt: int = 1,
-        neighbours: Neighbours | None = None,
-        **config: Any,
-    ) -> Rank:
-        tiers = campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny")
-        gang = Told(rank, local_rank, ranks, None)  # type: ignore[arg-type]
-        raise_fence(tiers.shared.root, attempt)
-        settings = CheckpointConfig(**{"every_steps": 10, "keep_local": 2, "keep_shared": 2, **config})
-        identity = Identity("tiny", attempt, 1, "of the config", "of the data", "of the code", "of the image")
-        committer = Committer(gang, tiers, settings, identity, begun, neighbours)
-        return Rank(committer, tiers, TinyEngine(gang), gang, events)
-
-    return make
-
-
-def steps(tier: Tier) -> list[int]:
-    return [manifest.step for manifest in tier.committed()]
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.unlink()  # not through a hard link
-    path.write_bytes(content)
+    return ranks_at(tmp_path, monkeypatch)
 
 
 # What a commit is
@@ -385,103 +259,34 @@ def test_what_the_shared_tier_already_has_is_not_brought_there_again(
     assert copied == []
 
 
+@pytest.mark.parametrize(
+    ("shared_every", "before", "brought"),
+    [(1, [10, 20], [10, 20]), (1, [10], [10]), (9, [10, 20], [20]), (9, [], [30])],
+)
+def test_draining_brings_one_step_after_the_other_and_none_that_is_no_longer_the_newest(
+    shared_every: int, before: list[int], brought: list[int], make: MakeRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, copied, real = make(shared_every=shared_every, keep_local=9), list[int](), commit.Committer._copy
+    monkeypatch.setattr(
+        commit.Committer, "_copy", lambda committer, manifest: copied.append(manifest.step) or real(committer, manifest)
+    )
+    if not before:
+        rank.commit(10)
+        rank.save(30)
+    for step in before:
+        rank.save(step)
+        rank.committer._local.work()
+        rank.committer.settle([1, 0, 0, 0])
+    monkeypatch.setattr(commit.time, "sleep", lambda seconds: rank.work())
+    rank.committer.drain(replicate=True)
+    assert copied == brought and sorted(steps(rank.tiers.shared)) == brought
+    assert all(
+        verified(manifest, rank.tiers.shared.folder(manifest.step)) == [] for manifest in rank.tiers.shared.committed()
+    )
+
+
 def test_before_the_first_commit_there_is_none(make: MakeRank) -> None:
     rank = make()
     assert rank.committer.committed_step == -1 and Begun().step == -1
     rank.committer.drain(replicate=True)
     assert not (rank.tiers.shared.root / "step-00000000").exists()
-
-
-# What is read back
-
-
-def test_a_shard_that_the_shared_tier_holds_otherwise_than_written_is_refused(
-    make: MakeRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rank, real = make(), commit.copy_durably
-
-    def spoil(source: Path, target: Path, accept: Callable[[str], None]) -> None:
-        real(source, target, accept)
-        if target.name == "mp_rank_00_model_states.pt":
-            flip(target)
-
-    monkeypatch.setattr(commit, "copy_durably", spoil)
-    rank.save(10)
-    for _ in range(3):
-        rank.work()
-        rank.committer.settle(rank.gang.sums([*rank.committer.votes()[:3], 0]))
-    assert isinstance(rank.error, StorageError) and "changed on the shared tier" in str(rank.error)
-    assert steps(rank.tiers.shared) == [] and steps(rank.tiers.local) == [10]
-
-
-def test_a_shard_that_the_local_tier_no_longer_holds_as_written_is_not_brought_on(make: MakeRank) -> None:
-    rank = make()
-    rank.save(10)
-    rank.work()
-    flip(rank.tiers.local.folder(10) / "attempt-0001/rng_rank_00000.pt")
-    rank.settle()
-    rank.work()
-    assert isinstance(rank.error, StorageError) and "changed on the local tier" in str(rank.error)
-    assert not (rank.tiers.shared.folder(10) / "attempt-0001/rng_rank_00000.pt").exists()
-    assert steps(rank.tiers.shared) == []
-
-
-class Still(TinyEngine):
-    """An engine whose state never changes."""
-
-    def states(self, step: int) -> dict[str, Any]:
-        return super().states(5)
-
-
-def test_a_shard_that_did_not_change_is_linked_on_the_shared_tier(make: MakeRank) -> None:
-    rank = make()
-    rank.engine = Still(rank.gang)
-    rank.commit(10, 20)
-    name = "attempt-0001/mp_rank_00_model_states.pt"
-    first, second = (rank.tiers.shared.folder(step) / name for step in (10, 20))
-    assert first.stat().st_ino == second.stat().st_ino and second.stat().st_nlink == 2
-
-
-def test_a_link_to_a_shard_that_the_shared_tier_no_longer_holds_as_written_is_replaced_by_a_copy(
-    make: MakeRank,
-) -> None:
-    rank = make()
-    rank.engine = Still(rank.gang)
-    rank.commit(10)
-    name = "attempt-0001/mp_rank_00_model_states.pt"
-    flip(rank.tiers.shared.folder(10) / name)
-    rank.commit(20)
-    (newest, _) = rank.tiers.shared.committed()
-    wanted = {shard.file: shard.sha256 for shard in newest.shards}
-    assert digest_of(rank.tiers.shared.folder(20) / name) == wanted[name]
-
-
-def test_a_shard_whose_twin_has_gone_from_the_shared_tier_is_copied(make: MakeRank) -> None:
-    rank = make()
-    rank.engine = Still(rank.gang)
-    rank.commit(10)
-    (rank.tiers.shared.folder(10) / "attempt-0001/mp_rank_00_model_states.pt").unlink()
-    rank.commit(20)
-    assert (rank.tiers.shared.folder(20) / "attempt-0001/mp_rank_00_model_states.pt").exists()
-    assert steps(rank.tiers.shared) == [20, 10]
-
-
-# The fence
-
-
-def test_a_stale_attempt_publishes_nothing(make: MakeRank) -> None:
-    rank = make()
-    rank.save(10)
-    raise_fence(rank.tiers.shared.root, 2)
-    rank.work()
-    assert isinstance(rank.error, Fenced) and steps(rank.tiers.local) == []
-
-
-def test_a_stale_attempt_brings_nothing_to_the_shared_tier(make: MakeRank) -> None:
-    rank = make()
-    rank.save(10)
-    rank.work()
-    rank.settle()
-    raise_fence(rank.tiers.shared.root, 2)
-    rank.committer._shared.work()
-    assert isinstance(rank.error, Fenced) and not rank.tiers.shared.folder(10).exists()

@@ -176,7 +176,6 @@ def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search
     source, target = work / attempt_folder(manifest.attempt), work / "universal"
 
     def reshape() -> None:
-        shutil.rmtree(work, ignore_errors=True)
         started = time.monotonic()
         for item in found:
             file = item.tier.folder(manifest.step) / item.shard.file
@@ -197,7 +196,7 @@ def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search
 
 def _keep_on_shared(manifest: Manifest, work: Path, shared: Tier, attempt: int) -> None:
     """Where the nodes alone held the step: a gang of other ranks could never bring it on, nor the archive find it."""
-    there = any(claim.manifest == manifest for claim in shared.claims() if claim.step == manifest.step)
+    there = any(claim.manifest == manifest for claim in shared.claims())
     folder = shared.folder(manifest.step)
     if there and all(
         (folder / s.file).is_file() and (folder / s.file).stat().st_size == s.size_bytes for s in manifest.shards
@@ -213,7 +212,7 @@ def _keep_on_shared(manifest: Manifest, work: Path, shared: Tier, attempt: int) 
 def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list[Found]) -> None:
     root = tiers.local.folder(manifest.step)
     wanted = {root / shard.file: shard for shard in manifest.shards}
-    compared = {root / each.shard.file: each.identity for each in found if each.tier is tiers.local}
+    compared = {root / each.shard.file: each.identity for each in found}
 
     def verify(path: Path, file: BufferedReader) -> None:
         if path not in wanted:
@@ -233,7 +232,7 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list
 
 def _lies_on(tier: Tier, manifest: Manifest, rank: int) -> bool:
     """Whether a tier holds this checkpoint by manifest and sizes; it was read back when it was brought there."""
-    there = any(claim.manifest == manifest for claim in tier.claims() if claim.step == manifest.step)
+    there = any(claim.manifest == manifest for claim in tier.claims())
     folder = tier.folder(manifest.step)
     try:
         return there and all((folder / s.file).lstat().st_size == s.size_bytes for s in needed(manifest, rank))
