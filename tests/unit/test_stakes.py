@@ -177,3 +177,11 @@ def test_what_nobody_could_read_proves_nothing(error: Exception) -> None:
 def test_a_failure_of_s3_is_no_word_on_the_archive() -> None:
     with pytest.raises(ClientError, match="SlowDown"):
         proven(Archive(refusal("SlowDown", 503)))
+
+
+def test_a_mistake_of_ours_is_no_weather(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks(monkeypatch, file_system=[ValueError("a mistake")])
+    with pytest.raises(ValueError, match="a mistake"):
+        stakes.may_hold_checkpoints(NOBODY, "train")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a mistake"):
+        proven(Archive(ValueError("a mistake")))

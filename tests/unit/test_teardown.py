@@ -130,7 +130,8 @@ class World:
         self.did.append(f"thaw {RoleName}")
 
     def run(self, abandon: bool = False) -> dict[str, Any]:
-        return teardown.run(self, abandon=abandon)  # type: ignore[arg-type]
+        more = {"abandon": True} if abandon else {}
+        return teardown.run(self, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -157,6 +158,16 @@ def test_what_is_given_up_is_recorded_before_anything_goes(world: World) -> None
 def test_what_is_archived_is_not_recorded_as_given_up(world: World) -> None:
     world.run(abandon=True)
     assert not world.recorded
+
+
+def test_a_damaged_identity_is_nothing_that_a_person_gives_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(store: Any) -> None:
+        raise ValueError("no identity")
+
+    monkeypatch.setattr(teardown, "read_identity", damaged)
+    with pytest.raises(ValueError, match="no identity"):
+        world.run(abandon=True)
+    assert not world.did and not world.recorded
 
 
 @pytest.mark.parametrize("may_hold", [True, False])
@@ -193,7 +204,18 @@ def test_builders_and_freezes_end_before_the_stack_and_what_it_did_not_know_is_s
 def test_a_role_that_was_not_frozen_keeps_nobody_from_the_next(world: World) -> None:
     world.frozen = {"builders"}
     world.run()
+    assert not any("swept" in one for one in world.notes), "nothing was"
     assert "thaw builders" in world.did and sum("may buy again" in one for one in world.notes) == 1
+
+
+def test_a_freeze_that_may_not_be_lifted_is_told(world: World) -> None:
+    def denied(**_: str) -> None:
+        raise refusal("AccessDenied", 403, "DetachRolePolicy")
+
+    world.detach_role_policy = denied  # type: ignore[method-assign]
+    with pytest.raises(ClientError, match="AccessDenied"):
+        world.run()
+    assert "destroy" not in world.did
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
@@ -272,19 +294,19 @@ def test_a_throttled_try_beside_a_held_thing_counts_as_futile(world: World) -> N
     assert world.did.count("destroy") == 4
 
 
-def test_the_last_try_begins_within_its_time(world: World) -> None:
-    """A destroy that takes ten minutes each leaves time for another after the first, none after the second."""
+@pytest.mark.parametrize(("seconds", "tries"), [(600, 2), (899.5, 2), (900.5, 1)])
+def test_no_try_begins_after_a_quarter_of_an_hour(world: World, seconds: float, tries: int) -> None:
     destroy = world.destroy
 
     def slow(stack: str) -> None:
-        world.now += 600
+        world.now += seconds
         destroy(stack)
 
     world.destroy = slow  # type: ignore[method-assign]
     world.tries = [failed(THROTTLED)]
     with pytest.raises(PermanentError):
         world.run()
-    assert world.did.count("destroy") == 2
+    assert world.did.count("destroy") == tries
 
 
 @pytest.mark.parametrize("words", [DENIED, "something that nobody ever heard of"])
