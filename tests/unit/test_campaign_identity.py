@@ -65,7 +65,7 @@ def test_an_archive_that_names_no_identity_is_not_taken_for_that_of_a_campaign_t
 def test_a_damaged_identity_is_no_missing_one(store: CampaignStore) -> None:
     for damaged in ({}, {"identity": None}, {"identity": "a", "of": "another version"}):
         store.put_json("identity.json", damaged)
-        with pytest.raises(ValueError, match="identity|of"):
+        with pytest.raises(ValueError, match=r"identity|of"):
             read_identity(store)
     known = claim_identity(CampaignStore(store.s3, "state", "second", "test"), adopted=True)
     assert known.adopted and re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{8}", known.identity)

@@ -174,8 +174,10 @@ def test_an_access_entry_is_found_among_all_of_its_cluster() -> None:
 
 
 def test_what_nobody_can_be_asked_about_is_shown_with_its_doubt() -> None:
-    arn = "arn:aws:ecr:us-east-1:1:repository/x/y"
-    assert shown(arn) == {arn: f"{GHOST}; look for repository/x/y in the console of ecr, or wait"}
+    arn = "arn:aws:ecr:us-east-1:1:repository/x:y:z"
+    told = {arn: f"{GHOST}; look for repository/x:y:z in the console of ecr, or wait"}
+    assert shown(arn) == told
+    assert shown(arn, BUDGET, GROUP, describe_budget={}, describe_nodegroup="NotFound") == told | {BUDGET: ""}
 
 
 def test_one_kinds_refusal_hides_no_other() -> None:
@@ -189,8 +191,17 @@ def test_one_kinds_refusal_hides_no_other() -> None:
     aws = Aws(dict.fromkeys([*groups, BUDGET], OURS), describe_nodegroup=group, describe_budget={}, **CLUSTER)
     rows = tagged(aws)  # type: ignore[arg-type]
     assert [next(rows).id, next(rows).id] == [groups[1], BUDGET]
-    with pytest.raises(ClientError):
+    with pytest.raises(ClientError, match="AccessDenied"):
         next(rows)
+    aws = Aws(dict.fromkeys([BUDGET, BACKUP], OURS), describe_budget="AccessDenied", describe_backups="InternalError")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        list(tagged(aws))  # type: ignore[arg-type]
+
+
+def test_a_mistake_of_ours_is_no_refusal() -> None:
+    aws = Aws({BUDGET: OURS, BACKUP: OURS}, describe_budget=KeyError("a mistake"), describe_backups="InternalError")
+    with pytest.raises(KeyError):
+        list(tagged(aws))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["rule", "acl"])

@@ -279,16 +279,22 @@ def test_three_tries_in_a_row_that_removed_nothing_are_enough(world: World) -> N
     assert world.did.count("destroy") == 7, "two that were the same did not count before something went"
 
 
-@pytest.mark.parametrize("words", [THROTTLED, "ServiceUnavailable: try later"])
-def test_what_aws_only_throttles_or_fails_is_tried_for_a_quarter_of_an_hour(world: World, words: str) -> None:
-    world.tries = [failed(words)]
+UNAVAILABLE = "ServiceUnavailable: try later"
+
+
+@pytest.mark.parametrize("words", [(THROTTLED,), (UNAVAILABLE,), (THROTTLED, UNAVAILABLE)])
+def test_what_aws_only_throttles_or_fails_is_tried_for_a_quarter_of_an_hour(
+    world: World, words: tuple[str, ...]
+) -> None:
+    world.tries = [failed(*words)]
     with pytest.raises(PermanentError):
         world.run()
     assert 900 < world.now < 1000 and world.did.count("destroy") > 10
 
 
-def test_a_throttled_try_beside_a_held_thing_counts_as_futile(world: World) -> None:
-    world.tries = [failed(THROTTLED, HELD)]
+@pytest.mark.parametrize("held", [7, 0])
+def test_a_throttled_try_beside_a_held_thing_counts_as_futile(world: World, held: int) -> None:
+    world.tries, world.held = [failed(THROTTLED, HELD)], [held]
     with pytest.raises(PermanentError):
         world.run()
     assert world.did.count("destroy") == 4
