@@ -36,7 +36,8 @@ class Aws:
                         for arn, tags in aws.shown.items()
                     ]
                     return [{"ResourceTagMappingList": rows[:1]}, {"ResourceTagMappingList": rows[1:]}]
-                return [getattr(aws, operation)(**asked)]
+                whole = getattr(aws, operation)(**asked)
+                return [{key: [] for key in whole}, whole]  # AWS may leave the first page empty
 
         return Pages()
 
@@ -202,6 +203,12 @@ def test_a_mistake_of_ours_is_no_refusal() -> None:
     aws = Aws({BUDGET: OURS, BACKUP: OURS}, describe_budget=KeyError("a mistake"), describe_backups="InternalError")
     with pytest.raises(KeyError):
         list(tagged(aws))  # type: ignore[arg-type]
+    for answers in (
+        {"describe_nodegroup": KeyError("a mistake")},
+        {"list_access_entries": {"accessEntries": ["me"]}, "describe_access_entry": KeyError("a mistake")},
+    ):
+        with pytest.raises(KeyError):
+            shown(GROUP if "describe_nodegroup" in answers else ENTRY, **answers)
 
 
 @pytest.mark.parametrize("kind", ["rule", "acl"])
