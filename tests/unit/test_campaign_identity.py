@@ -67,6 +67,9 @@ def test_a_damaged_identity_is_no_missing_one(store: CampaignStore) -> None:
         store.put_json("identity.json", damaged)
         with pytest.raises(ValueError, match=r"identity|of"):
             read_identity(store)
+    store.put_json("identity.json", {"identity": "a"})
+    told = read_identity(store)
+    assert told is not None and (told.identity, told.adopted) == ("a", False)
     known = claim_identity(CampaignStore(store.s3, "state", "second", "test"), adopted=True)
     assert known.adopted and re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{8}", known.identity)
     with pytest.raises(ValueError, match="frozen"):
