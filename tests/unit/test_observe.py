@@ -340,6 +340,20 @@ def test_a_cluster_that_cannot_be_reached_makes_no_node_short_and_none_whole(wor
     assert [one.source for one in sight.unseen] == ["cluster"]
 
 
+def test_a_mistake_of_ours_is_no_weather(world: World) -> None:
+    def mistaken(ask_ec2: bool) -> None:
+        raise KeyError("a mistake")
+
+    world.facts = mistaken  # type: ignore[assignment,method-assign]
+    with pytest.raises(KeyError):
+        world.look()
+
+
+def test_before_the_cluster_was_ever_seen_no_node_is_short(world: World) -> None:
+    world.away = True
+    assert world.look().since_short is None and world.look().nodes == ()
+
+
 def test_pods_keep_their_last_word_and_agents_are_asked_while_the_cluster_is_away(world: World) -> None:
     world.look()
     world.away, world.steps = True, {0: 50, 1: 40}
@@ -405,6 +419,17 @@ def test_it_listens_for_no_longer_than_a_heartbeat(world: World, over: bool) -> 
     after = HEARTBEAT_S + (1 if over else 0)
     assert seconds(world.look(after).since_step) == (3600 + after if over else after)
     assert seconds(world.look(0).since_step) == (3600 + after if over else after)
+
+
+def test_a_new_attempt_of_who_took_over_is_believed_at_once(world: World) -> None:
+    taken_over(world)
+    world.steps = {}
+    world.look()
+    world.observer.launched(2)
+    world.pods, world.away = [], True
+    sight = world.look(7)
+    assert (seconds(sight.since_launch), sight.pods) == (7, ())
+    assert seconds(world.look(HEARTBEAT_S - 10).since_launch) == HEARTBEAT_S - 3
 
 
 def test_what_was_stepped_meanwhile_is_no_hang(world: World) -> None:
