@@ -117,6 +117,8 @@ def test_what_the_tagging_service_alone_shows_is_perhaps_left_since_it_was_first
     doubtful = {"found": ("arn:x", "arn:y"), "doubts": ("ask ECR", "")}
     seen = looked(tagged=doubtful)
     assert seen.doubted == {"tagged arn:x": "ask ECR"} and seen.certain == ("tagged arn:y",) and not seen.clean
+    assert looked(tagged={"found": ("x", "y"), "doubts": ("", "ask")}).doubted == {"tagged y": "ask"}
+    assert looked(volume={"found": ("x",)}).certain == ("volume x",), "an older certificate knows no doubts"
     earlier = {"doubted_since": {"tagged arn:x": (NOON - timedelta(days=1)).isoformat(), "tagged gone": "2020-01-01"}}
     store: Any = SimpleNamespace(get_json=lambda name: earlier if name == "certificate.json" else None)
     dated = certify._dated(store, seen)
