@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from infra.spec import LIMITS_WINDOW
 from infra.steward import blame
@@ -34,15 +36,20 @@ __all__ = [
 ]  # fmt: skip
 
 
+_LONGEST = 500
+Why = Annotated[str, AfterValidator(lambda words: words[:_LONGEST])]
+"""In words for people; what others say in it may be long, and each decision is kept in the record."""
+
+
 class Wait(Frozen):
     kind: Literal["wait"] = "wait"
-    why: str
+    why: Why
 
 
 class Launch(Frozen):
     kind: Literal["launch"] = "launch"
     attempt: int
-    why: str
+    why: Why
 
 
 class EndAttempt(Frozen):
@@ -50,7 +57,7 @@ class EndAttempt(Frozen):
 
     kind: Literal["end-attempt"] = "end-attempt"
     failure: Failure
-    why: str
+    why: Why
     dead_nodes: tuple[str, ...] = ()
     first_failed: str | None = None
     """The node of the failure that no other explains."""
@@ -63,7 +70,7 @@ class Replace(Frozen):
     nodes: tuple[str, ...]
     reasons: tuple[str, ...]
     """One for each node, in words."""
-    why: str
+    why: Why
 
 
 class Hold(Frozen):
@@ -72,7 +79,7 @@ class Hold(Frozen):
     kind: Literal["hold"] = "hold"
     attempt: int
     until: datetime
-    why: str
+    why: Why
 
 
 class Finish(Frozen):
@@ -81,14 +88,14 @@ class Finish(Frozen):
 
     kind: Literal["finish"] = "finish"
     outcome: Literal["done", "stopped", "held"]
-    why: str
+    why: Why
 
 
 class GiveBack(Frozen):
     """Ask the gang to commit and give the GPU nodes back, though the record cannot take it or the gang not hear it."""
 
     kind: Literal["give-back"] = "give-back"
-    why: str
+    why: Why
 
 
 Action = Wait | Launch | EndAttempt | Replace | Hold | Finish | GiveBack
@@ -102,11 +109,11 @@ def decide(seen: Observation, policy: Policy, history: History) -> Action:
         return action
     told = "; ".join(map(str, cut_off))
     if seen.given_back:
-        return Wait(why=f"the GPU nodes are given back ({seen.given_back}); {told}"[:500])
+        return Wait(why=f"the GPU nodes are given back ({seen.given_back}); {told}")
     due = "" if isinstance(action, Wait) else f"{action.kind} is due: {action.why}; "
     if why := _bill_ends(seen, policy, bool(due)):
-        return GiveBack(why=f"{why}; {due}{told}"[:500])
-    return Wait(why=f"nothing is touched: {told}; {due or action.why}"[:500])
+        return GiveBack(why=f"{why}; {due}{told}")
+    return Wait(why=f"nothing is touched: {told}; {due or action.why}")
 
 
 def _bill_ends(seen: Observation, policy: Policy, due: bool) -> str | None:
@@ -142,7 +149,7 @@ def _running(seen: Observation, policy: Policy) -> Action:
     starting = seen.step == 0 and all(pod.step == 0 for pod in seen.pods)
     if starting and seen.since_launch > policy.startup_timeout:
         why = "; ".join(filter(None, [f"no first step within {policy.startup_timeout}", blame.unstarted(seen)]))
-        return _stranded(seen, why) or EndAttempt(failure=Failure.STARTUP, why=why[:500])
+        return _stranded(seen, why) or EndAttempt(failure=Failure.STARTUP, why=why)
     saving = any(pod.trainer_phase in (Phase.SAVING, Phase.EVALUATING, Phase.FINISHING) for pod in seen.pods)
     patience = policy.hang_timeout * (2 if saving else 1)
     if not starting and seen.since_step > patience:
@@ -160,7 +167,7 @@ def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
     if failure in (Failure.PROCESS, Failure.INTERRUPTED) and silent:
         return Wait(why=f"{silent[0].name} is silent: victim or culprit shows within {policy.heartbeat_timeout}")
     first = blame.causes_first(failed)[0]
-    why = f"{first.name} ended with exit code {first.exit_code}: {first.detail}"[:500]
+    why = f"{first.name} ended with exit code {first.exit_code}: {first.detail}"
     if CONSEQUENCE[failure] is Consequence.RESTART and (end := _stranded(seen, why)):
         return end
     return EndAttempt(failure=failure, why=why, first_failed=blame.first_failed(failed))
@@ -171,7 +178,7 @@ def _stranded(seen: Observation, why: str) -> EndAttempt | None:
     if not (dead := blame.stranded(seen)):
         return None
     why = f"a pod was never started on {', '.join(dead)}, not Ready; {why}"
-    return EndAttempt(failure=Failure.NODE, why=why[:500], dead_nodes=dead)
+    return EndAttempt(failure=Failure.NODE, why=why, dead_nodes=dead)
 
 
 def _between(seen: Observation, policy: Policy, history: History) -> Action:
@@ -181,7 +188,7 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
     if seen.given_back:
         return Finish(outcome="stopped", why=seen.given_back)
     if (undone := seen.lasts("acts")) is not None and undone > policy.undone_timeout:
-        return Finish(outcome="stopped", why="; ".join(map(str, seen.unseen))[:500])
+        return Finish(outcome="stopped", why="; ".join(map(str, seen.unseen)))
     holding = last is not None and CONSEQUENCE[last.failure] is Consequence.HOLD
     if not holding and (stop := _out_of_means(seen, policy)):
         return Finish(outcome="stopped", why=stop)
@@ -198,7 +205,7 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
         kept = _not_replaced(seen, policy, history)
         short = "; ".join([blame.short_of(seen), *kept])
         if kept and sum(node.fit or node.suspected for node in seen.nodes) >= seen.nodes_wanted:
-            return Launch(attempt=seen.attempt + 1, why=f"{short}; pods run there all the same"[:500])
+            return Launch(attempt=seen.attempt + 1, why=f"{short}; pods run there all the same")
         if seen.since_short > policy.capacity_timeout:
             why = "; ".join([f"no capacity for {seen.since_short}", short, *seen.troubles])
             return Finish(outcome="stopped", why=why)
@@ -253,7 +260,7 @@ def _to_replace(seen: Observation, policy: Policy, history: History, last: Attem
         return None
     told = "; ".join(f"{name}: {why}" for name, why in chosen.items())
     after = f"after attempt {last.number}: " if last else ""
-    return Replace(nodes=tuple(chosen), reasons=tuple(chosen.values()), why=f"{after}{told}"[:500])
+    return Replace(nodes=tuple(chosen), reasons=tuple(chosen.values()), why=f"{after}{told}")
 
 
 def _recent(seen: Observation, history: History) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -50,6 +51,29 @@ def test_what_was_archived_before_identities_were_is_read_where_it_lies(store: C
     assert archive_prefix_of(store) == "campaigns/train"
     claim_identity(store, adopted=True)
     assert archive_prefix_of(store) == "campaigns/train"
+
+
+def test_an_archive_that_names_no_identity_is_not_taken_for_that_of_a_campaign_that_always_had_one(
+    store: CampaignStore,
+) -> None:
+    known = claim_identity(store, adopted=False)
+    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/campaigns/train/archive-manifest.json", step=1)
+    assert archive_prefix_of(store) == f"campaigns/train/{known.identity}"
+    assert archive_prefix_of(CampaignStore(store.s3, "state", "second", "test")) == "campaigns/second"
+
+
+def test_a_damaged_identity_is_no_missing_one(store: CampaignStore) -> None:
+    for damaged in ({}, {"identity": None}, {"identity": "a", "of": "another version"}):
+        store.put_json("identity.json", damaged)
+        with pytest.raises(ValueError, match=r"identity|of"):
+            read_identity(store)
+    store.put_json("identity.json", {"identity": "a"})
+    told = read_identity(store)
+    assert told is not None and (told.identity, told.adopted) == ("a", False)
+    known = claim_identity(CampaignStore(store.s3, "state", "second", "test"), adopted=True)
+    assert known.adopted and re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{8}", known.identity)
+    with pytest.raises(ValueError, match="frozen"):
+        known.identity = "another"  # type: ignore[misc]
 
 
 def test_it_is_a_tag_of_what_the_stack_makes_and_travels_in_its_configuration() -> None:

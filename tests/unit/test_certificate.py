@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,6 +64,23 @@ def test_a_listing_that_breaks_off_never_certifies_and_what_it_showed_counts(
         refuse_unclean(seen)
 
 
+def test_each_look_that_failed_blinds_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks(monkeypatch, volume=lambda: [THEIRS], snapshot=lambda: [DENIED], image=lambda: [BUSY], role=lambda: [])
+    seen = certificate()
+    assert [one.partition(":")[0] for one in seen.blind] == ["snapshot", "image"] and not seen.clean
+    assert [one.partition(":")[0] for one in seen.passing] == ["image"]
+    locked = {"bucket": frozenset({"locked"}), "role": frozenset({"r"})}
+    looks(
+        monkeypatch,
+        volume=lambda: [],
+        bucket=lambda: [Thing("locked", unread="AccessDenied")],
+        role=lambda: [Thing("r", unread="AccessDenied")],
+    )
+    assert certificate(Knowledge(NAMES, before=locked)).unread == ("bucket locked", "role r")
+    looks(monkeypatch, volume=lambda: [OURS], snapshot=lambda: [OURS])
+    assert len(certificate().found) == 2
+
+
 def test_nothing_of_ours_seen_to_the_end_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     looks(monkeypatch, volume=lambda: [THEIRS], snapshot=lambda: [])
     seen = certificate()
@@ -117,6 +135,8 @@ def test_what_the_tagging_service_alone_shows_is_perhaps_left_since_it_was_first
     doubtful = {"found": ("arn:x", "arn:y"), "doubts": ("ask ECR", "")}
     seen = looked(tagged=doubtful)
     assert seen.doubted == {"tagged arn:x": "ask ECR"} and seen.certain == ("tagged arn:y",) and not seen.clean
+    assert looked(tagged={"found": ("x", "y"), "doubts": ("", "ask")}).doubted == {"tagged y": "ask"}
+    assert looked(volume={"found": ("x",)}).certain == ("volume x",), "an older certificate knows no doubts"
     earlier = {"doubted_since": {"tagged arn:x": (NOON - timedelta(days=1)).isoformat(), "tagged gone": "2020-01-01"}}
     store: Any = SimpleNamespace(get_json=lambda name: earlier if name == "certificate.json" else None)
     dated = certify._dated(store, seen)
@@ -127,6 +147,17 @@ def test_what_the_tagging_service_alone_shows_is_perhaps_left_since_it_was_first
         refuse_unclean(dated)
     store = SimpleNamespace(get_json=lambda name: None)
     assert certify._dated(store, seen).doubted_since == {"tagged arn:x": NOON}
+
+
+def test_a_refusal_names_all_that_is_left_or_was_not_seen() -> None:
+    left, perhaps = {"found": ("v-1", "v-2")}, {"found": ("x", "y"), "doubts": ("ask", "ask")}
+    blind = {"could_not_look": "AccessDenied"}
+    with pytest.raises(NotProven) as refused:
+        refuse_unclean(looked(volume=left, tagged=perhaps, role=blind, policy=blind))
+    assert refused.value.seen == (
+        "left: volume v-1; left: volume v-2; perhaps left: tagged x (ask); perhaps left: tagged y (ask); "
+        "could not look: role: AccessDenied; could not look: policy: AccessDenied"
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,15 +174,22 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
+        # Some hundred looks, each with threads of its own, would cost more than all other tests together.
+        monkeypatch.setattr(certify, "ThreadPoolExecutor", lambda *_, **__: nullcontext(SimpleNamespace(map=map)))
         monkeypatch.setattr(certify, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
 
+STEPS: list[str] = []
+"""What was said meanwhile."""
+
+
 def settled(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[Certificate, int, float]:
     """The certificate over listings that answer so in turn, the last for ever; how many looks, how long it waited."""
     clock, asked = Clock(monkeypatch), 0
+    STEPS.clear()
 
     def answer() -> Answer:
         nonlocal asked
@@ -164,7 +202,7 @@ def settled(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[Certific
 
     looks(monkeypatch, volume=answer)
     monkeypatch.setattr(certify, "kept", lambda context: ())
-    progress = SimpleNamespace(step=lambda words: None, note=lambda words: None)
+    progress = SimpleNamespace(step=STEPS.append, note=lambda words: None)
     context: Any = SimpleNamespace(
         account=SimpleNamespace(region="us-east-1"), names=NAMES, operator_arn="arn:me",
         spec=SimpleNamespace(account="123456789012"), progress=progress, turns=turns,
@@ -186,8 +224,9 @@ def test_what_is_on_its_way_out_is_given_its_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_stays_is_waited_for_a_minute_and_what_may_be_a_ghost_for_five(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, _, waited = settled(monkeypatch, [OURS])
-    assert not seen.clean and 60.0 <= waited <= 62.0
+    seen, asked, waited = settled(monkeypatch, [OURS])
+    assert not seen.clean and 60.0 <= waited <= 62.0 and asked == waited + 1, "a look each second"
+    assert set(STEPS) == {"still seen: volume vol-0aaaaaaaaaaaaaaa1; listings may lag"}
     ghost = Thing("arn:aws:ecr:us-east-1:1:repository/x", tags={"bivouac:campaign": "train"}, doubt="ask")
     seen, _, waited = settled(monkeypatch, [ghost])
     assert not seen.clean and 300.0 <= waited <= 302.0
@@ -198,6 +237,7 @@ def test_what_stays_is_waited_for_a_minute_and_what_may_be_a_ghost_for_five(monk
 def test_a_throttled_look_is_made_again_and_a_denied_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, asked, _ = settled(monkeypatch, [BUSY], [BUSY], [])
     assert seen.clean and asked == 4
+    assert STEPS[0] == f"could not look yet: volume: Throttling: {BUSY}" and STEPS[2].startswith("nothing is seen")
     seen, asked, _ = settled(monkeypatch, [DENIED])
     assert not seen.clean and asked == 2
     seen, asked, _ = settled(monkeypatch, [], [BUSY], [])
@@ -265,6 +305,35 @@ def test_the_record_tells_where_the_campaign_was_and_what_was_there_before() -> 
     assert known.places == {*(f"id-{name}" for name in names), "i-0123456789abcdef0"}
     assert known.began == NOON and known.before == {"volume": {"vol-1"}} and known.region == "us-east-1"
     assert certify.knowledge(Store(), NAMES).began is None  # type: ignore[arg-type]
+
+
+def test_a_certificate_says_how_much_was_looked_through_and_what_a_human_is_to_judge(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Clock(monkeypatch)
+    monkeypatch.setattr(certify, "kept", lambda context: ())
+    locked, notes = Thing("locked", unread="AccessDenied"), list[str]()
+    event = Event(at=NOON, writer="w", sequence=0, kind=Kind.STAGE_STARTED, data={"stage": "provision"})
+    context: Any = SimpleNamespace(
+        account=SimpleNamespace(region="us-east-1"), names=NAMES, operator_arn="arn:me", results=tmp_path,
+        store=Store((event,), baseline={"bucket": ["locked"]}), turns=lambda seconds: iter([None]),
+        spec=SimpleNamespace(account="123456789012"),
+        progress=SimpleNamespace(step=lambda words: None, note=notes.append),
+    )  # fmt: skip
+    looks(monkeypatch, volume=lambda: [THEIRS], bucket=lambda: [locked])
+    certify.run(context)
+    assert notes == [
+        "there before the campaign, their tags could not be read: bucket locked",
+        "certificate: 2 kinds looked through, 2 resources seen, none is ours",
+    ]
+    notes.clear()
+    looks(monkeypatch, volume=lambda: [THEIRS, UNTAGGED], image=lambda: [UNTAGGED, THEIRS])
+    told = certify.run(context)
+    assert [one.partition(" ")[0] for one in told["suspects"]] == ["volume", "image"]
+    assert notes == [
+        *(f"suspect: {one}" for one in told["suspects"]),
+        "certificate: 2 kinds looked through, 4 resources seen, none is ours; 2 suspects for a human to judge",
+    ]
 
 
 @pytest.mark.parametrize("answer", [[], [OURS], [DENIED]], ids=["clean", "left", "blind"])

@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 from test_decide import NOW, POLICY, ended, node, pod, seen
 
+from infra.actions.fitness import Sickness
 from infra.steward import blame
 from infra.steward.decide import (
     EndAttempt,
@@ -29,6 +30,7 @@ from trainer.contract import ExitCode, Phase
 NONE = History()
 TICK = timedelta(microseconds=1)
 SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
 HOLDING = POLICY.model_copy(
     update={"on_stop": "hold", "hold_for": timedelta(minutes=30), "archive": timedelta(minutes=5)}
 )
@@ -55,6 +57,7 @@ def test_one_pod_that_succeeded_is_not_the_gang(others: tuple[str, str]) -> None
 def test_a_gang_of_which_a_pod_was_never_seen_is_not_done() -> None:
     assert isinstance(decide(seen(pods=(pod(0, phase="Succeeded"),)), POLICY, NONE), Wait)
     assert isinstance(decide(seen(pods=()), POLICY, NONE), Wait)
+    assert isinstance(decide(seen(pods=(), nodes_wanted=0), POLICY, NONE), Wait)
 
 
 @pytest.mark.parametrize("step", [0, 10])
@@ -171,6 +174,29 @@ def test_the_worst_failure_counts_and_a_pod_that_vanished_has_failed() -> None:
     assert isinstance(missing, EndAttempt) and missing.failure is Failure.PROCESS and missing.first_failed is None
 
 
+@pytest.mark.parametrize("number", [0, 1, 7])
+def test_an_attempt_has_the_number_after_the_last_ones(number: int) -> None:
+    assert decide(between(attempt=number), POLICY, NONE) == Launch(attempt=number + 1, why="enough fit nodes")
+    told = [node(i, unfit="suspected", suspected=True, sick_for={Sickness.FAULT: MINUTE}) for i in (0, 1)]
+    action = decide(between(attempt=number, nodes=told, since_short=SECOND), POLICY, NONE)
+    assert isinstance(action, Launch) and action.attempt == number + 1
+
+
+def test_what_is_said_of_a_decision_is_bounded_whoever_says_it() -> None:
+    long = "x" * 10_000
+    crashed = seen(pods=(failed(0, detail=long), pod(1)))
+    waiting = tuple(pod(index, phase="Pending", step=0, waits=long) for index in (0, 1))
+    late = seen(pods=waiting, since_launch=timedelta(hours=1))
+    told = Unseen(source="record", lasts=MINUTE, why=long)
+    sick = (node(0), node(1, unfit=long, sick_for={Sickness.FAULT: MINUTE}))
+    for sight in (
+        crashed, late, late.model_copy(update={"nodes": (node(0, ready=False),)}), seen(unseen=(told,)),
+        seen(unseen=(told,), given_back=long), between(nodes=sick),
+        between(unseen=(Unseen(source="acts", lasts=timedelta(days=1), why=long),)),
+    ):  # fmt: skip
+        assert len(decide(sight, POLICY, NONE).why) == 500
+
+
 @pytest.mark.parametrize("over", [False, True])
 def test_time_and_money_are_over_when_they_no_longer_cover_an_interval_and_the_archive(over: bool) -> None:
     left = POLICY.interval_and_archive - (TICK if over else timedelta())
@@ -203,6 +229,19 @@ def test_the_last_repair_of_the_hour_is_still_made() -> None:
     assert isinstance(decide(impaired, POLICY, history), Replace)
     two = between(nodes=tuple(node(index, instance_state="impaired") for index in (0, 1)))
     assert isinstance(decide(two, POLICY, history), Finish)
+
+
+def test_more_repairs_than_are_allowed_end_nothing_while_no_node_is_lost() -> None:
+    """A limit that a relaunch lowered, or another steward's repairs."""
+    history = History(repairs=(NOW,) * (POLICY.repairs_per_hour + 3))
+    assert isinstance(decide(between(), POLICY, history), Launch)
+
+
+def test_each_node_that_is_replaced_is_named_with_its_reason() -> None:
+    nodes = (node(0, instance_state="impaired"), node(1, unfit="late", sick_for={Sickness.LATE: MINUTE * 9}), node(2))
+    action = decide(between(nodes=nodes), POLICY, NONE)
+    assert isinstance(action, Replace) and action.nodes == ("node-1", "node-0")
+    assert action.why == "node-1: late; node-0: EC2 calls its instance impaired"
 
 
 def test_a_failure_counts_for_a_day_and_one_that_holds_is_no_restart() -> None:
@@ -257,11 +296,19 @@ def test_a_hold_is_announced_until_the_first_of_its_ends() -> None:
     assert hold_until(held(), HOLDING, NOW) == NOW + timedelta(minutes=30)
     assert hold_until(held(deadline=NOW + timedelta(minutes=20)), HOLDING, NOW) == NOW + timedelta(minutes=15)
     assert hold_until(held(spent_usd=Decimal(98)), HOLDING, NOW) == NOW + timedelta(minutes=15)
+    rich = held(spent_usd=Decimal(-(10**15)), usd_per_hour=Decimal("0.001"))
+    assert hold_until(rich, HOLDING, NOW) == NOW + timedelta(minutes=30), "a moment that no calendar has"
     free = held().model_copy(update={"usd_per_hour": Decimal(0)})
     assert hold_until(free, HOLDING, NOW) == NOW + timedelta(minutes=30)
 
 
 # --- sources that are away ---
+
+
+def test_a_source_that_ends_no_decision_hides_none_that_does() -> None:
+    several = (*away("AWS", timedelta(days=1)), *away("record", MINUTE), *away("cluster", MINUTE))
+    action = decide(seen(since_step=timedelta(hours=1), unseen=several), POLICY, NONE)
+    assert isinstance(action, Wait) and "record" in action.why and "cluster" in action.why
 
 
 def test_nothing_is_touched_while_the_record_cannot_be_written() -> None:

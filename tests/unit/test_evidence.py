@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from infra.lifecycle.looks import Evidence, Knowledge, thing
+from infra.lifecycle.looks import Evidence, Knowledge, Thing, thing
+from infra.lifecycle.looks.evidence import unread_of
 from infra.lifecycle.sweep import Left, beyond_doubt
-from infra.names import CAMPAIGN_TAG, REGION_TAG, Names
+from infra.names import CAMPAIGN_TAG, FOUNDATION_TAG, REGION_TAG, Names
 
 NAMES = Names("train")
 VPC, SUBNET, ELSEWHERE = "vpc-0aaaaaaaaaaaaaaa1", "subnet-0aaaaaaaaaaaaaaa1", "vpc-0bbbbbbbbbbbbbbb2"
@@ -184,3 +185,23 @@ def test_of_what_all_regions_share_the_campaigns_tag_proves_beside_our_regions_o
 def test_a_cluster_has_its_name_in_its_region_only() -> None:
     one = judged("role", {"Tags": OWNED}, "made-from-inside", known=HERE)
     assert one is not None and one.removable and not beyond_doubt(one), "after a yes"
+
+
+@pytest.mark.parametrize("more", [{}, {"VpcId": VPC, "SubnetId": SUBNET}], ids=["elsewhere", "in the network"])
+def test_what_carries_the_foundations_tag_is_never_a_campaigns(more: dict[str, str]) -> None:
+    tags = [{"Key": FOUNDATION_TAG, "Value": "true"}, *OWNED]
+    assert judged("network interface", {"Tags": tags, **more}, "bivouac-train-x", NAMES.cluster) is None
+    assert judged("log group", {"Tags": tags}, NAMES.log_group) is None
+
+
+@pytest.mark.parametrize("name", [f"{NAMES.log_group}-2", "/aws/eks/bivouac-other/cluster", "mine"])
+def test_only_the_log_group_of_that_very_name_is_the_clusters(name: str) -> None:
+    assert judged("log group", {"logGroupName": name}, name, name) is None
+
+
+def test_of_many_things_whose_tags_could_not_be_read_five_are_named_and_all_counted() -> None:
+    several = [Thing(f"b-{number}", unread="AccessDenied") for number in range(7)]
+    shown = "b-0, b-1, b-2, b-3, b-4"
+    assert unread_of(several[:5]) == f"AccessDenied: the tags of {shown}"
+    assert unread_of([Thing("read"), *several]) == f"AccessDenied: the tags of {shown} and 2 more"
+    assert unread_of([Thing("read")]) == ""

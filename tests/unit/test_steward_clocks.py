@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -154,3 +155,23 @@ def test_between_answers_only_the_monotonic_clock_goes_on() -> None:
     told.clock.hear("S3", "no date")
     told.clock.hear("S3", None)
     assert (told.clock.now() - NOON).total_seconds() == 70
+
+
+def test_a_clock_is_off_by_more_than_thirty_seconds_and_each_that_is_is_named() -> None:
+    told = Told(own=0)
+    told.off(S3=0, AWS=30)
+    assert told.clock.disagreement() is None
+    told.off(AWS=31)
+    assert told.clock.disagreement() == "clocks disagree: AWS is 31 s ahead; believed: S3, this machine"
+    several = Told(own=-3600)
+    several.off(S3=0, Kubernetes=0, AWS=600)
+    words = "AWS is 600 s ahead, this machine is 3600 s behind; believed: Kubernetes, S3"
+    assert several.clock.disagreement() == f"clocks disagree: {words}"
+
+
+def test_a_clock_that_was_told_nothing_reads_this_machines_own_which_goes_on_in_its_sleep() -> None:
+    clock = Clock()
+    begun = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert begun <= clock.monotonic() <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+    assert before <= clock.now() <= datetime.now(UTC) + timedelta(milliseconds=1) and clock.now().tzinfo is UTC

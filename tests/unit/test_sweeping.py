@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +12,9 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.errors import LeaseLost
 from infra.lifecycle import sweep
-from infra.lifecycle.looks import Evidence, Thing
+from infra.lifecycle.looks import Evidence, Knowledge, Thing
 from infra.lifecycle.sweep import Left, Swept, beyond_doubt, order
+from infra.names import CAMPAIGN_ID_TAG, Names
 
 REMOVABLE = {Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED}
 UNASKED = {Evidence.TAG, Evidence.CLUSTER, Evidence.LOGS}
@@ -132,3 +135,45 @@ def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeyp
     removed: Any = sweep.remove_left(world)  # type: ignore[arg-type]
     assert sorted(world.called) == ["by-CLUSTER", "by-LOGS", "by-TAG"] and len(removed) == 3
     assert notes == ["could not look for anything left: role: AccessDenied"]
+
+
+def campaigns_own(**more: str) -> dict[str, str]:
+    return {"bivouac:campaign": "train", **more}
+
+
+def test_a_look_shows_what_is_left_in_the_order_of_removal_with_what_blinds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may have been used twice: what carries another campaign's identity is that one's."""
+    own, other = campaigns_own(**{CAMPAIGN_ID_TAG: "id-1"}), campaigns_own(**{CAMPAIGN_ID_TAG: "id-0"})
+    fresh = {"tags": {}, "created": datetime(2026, 11, 2, tzinfo=UTC)}
+    seen = {
+        "VPC": [Thing("vpc-1", tags=own)],
+        "volume": [Thing("vol-2", tags=other), Thing("vol-1", tags=campaigns_own()), Thing("vol-3", **fresh),
+                   Thing("vol-4", **fresh), Thing("vol-5", tags={"bivouac:campaign": "another"})],
+        "bucket": [Thing("locked", unread="AccessDenied")],
+        "anything tagged": [Thing("arn:x", **fresh)],
+    }  # fmt: skip
+    monkeypatch.setattr(sweep, "survey_all", lambda account: (seen, {"role": "Throttling: no", "bucket": "first"}))
+    known = Knowledge(Names("train"), began=datetime(2026, 11, 1, tzinfo=UTC))
+    monkeypatch.setattr(sweep, "knowledge", lambda store, names: known)
+    context: Any = SimpleNamespace(store=None, names=None, account=None, identity="id-1")
+    sight = sweep.look(context)
+    assert [(one.kind, one.thing.id, one.foreign, one.removable) for one in sight.left] == [
+        ("volume", "vol-1", "", True), ("volume", "vol-2", "id-0", False), ("VPC", "vpc-1", "", True),
+    ]  # fmt: skip
+    assert [beyond_doubt(one) for one in sight.left] == [True, False, True]
+    assert [(one.kind, one.thing.id) for one in sight.suspects] == [("volume", "vol-3"), ("volume", "vol-4")]
+    assert sight.blind == {"role": "Throttling: no", "bucket": "first"}
+    monkeypatch.setattr(sweep, "survey_all", lambda account: (seen, {}))
+    assert sweep.look(context).blind == {"bucket": "AccessDenied: the tags of locked"}
+    context.identity = ""
+    assert {one.thing.id: one.foreign for one in sweep.look(context).left} == {
+        "vol-1": "", "vol-2": "id-0", "vpc-1": "id-1",
+    }, "a record without an identity owns nothing that has one"  # fmt: skip
+
+
+def test_what_is_left_is_told_with_its_doubt_its_birth_and_its_price() -> None:
+    born = datetime(2026, 11, 1, tzinfo=UTC)
+    gateway = Left("NAT gateway", Thing("nat-0aaaaaaaaaaaaaaa1", "web", created=born), Evidence.TAG)
+    assert str(gateway) == "NAT gateway web (nat-0aaaaaaaaaaaaaaa1)" and gateway.created == born
+    assert gateway.usd_per_hour == Decimal("0.045")
+    assert str(Left("role", Thing("r", doubt="ask IAM"), Evidence.TAG)) == "role r (ask IAM)"

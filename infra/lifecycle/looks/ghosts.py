@@ -72,8 +72,12 @@ def _asked(account: Account, arns: Sequence[str]) -> tuple[set[str], set[str], l
 
 
 def _by_hand(arn: str) -> str:
-    service, place = arn.split(":")[2], arn.split(":", 5)[-1]
-    return f"look for {place} in the console of {service}, or wait"
+    return f"look for {_place(arn)} in the console of {arn.split(':')[2]}, or wait"
+
+
+def _place(arn: str) -> str:
+    """`nodegroup/<cluster>/<name>/...`: what comes after region and account."""
+    return arn.split(":", 5)[-1]
 
 
 def _each(there: Callable[[Account, str], bool]) -> Ask:
@@ -97,7 +101,7 @@ def _in_cluster(operation: str, parameter: str, result: str, own_arn: str) -> Ca
     """`.../<kind>/<cluster>/<name>/...`: another of the same name has another ARN."""
 
     def there(account: Account, arn: str) -> bool:
-        _, cluster, name, *_ = arn.split(":", 5)[-1].split("/")
+        _, cluster, name, *_ = _place(arn).split("/")
         eks = account.client("eks")
         found = getattr(eks, operation)(**{"clusterName": cluster, parameter: name})[result]
         return bool(found[own_arn] == arn)
@@ -114,7 +118,7 @@ def _unless_gone(there: Callable[[Account, str], bool]) -> Callable[[Account, st
         except ClientError as error:
             if says_missing(error):
                 return False
-            account.client("eks").describe_cluster(name=arn.split(":", 5)[-1].split("/")[1])
+            account.client("eks").describe_cluster(name=_place(arn).split("/")[1])
             raise
 
     return known
@@ -122,7 +126,7 @@ def _unless_gone(there: Callable[[Account, str], bool]) -> Callable[[Account, st
 
 def _entry(account: Account, arn: str) -> bool:
     """The ARN of an access entry does not tell all of its principal's."""
-    cluster, eks = arn.split(":", 5)[-1].split("/")[1], account.client("eks")
+    cluster, eks = _place(arn).split("/")[1], account.client("eks")
     pages = eks.get_paginator("list_access_entries").paginate(clusterName=cluster)
     for principal in (one for page in pages for one in page["accessEntries"]):
         try:
@@ -137,7 +141,7 @@ def _entry(account: Account, arn: str) -> bool:
 
 
 def _in_living_cluster(account: Account, arn: str) -> bool:
-    account.client("eks").describe_cluster(name=arn.split(":", 5)[-1].split("/")[1])
+    account.client("eks").describe_cluster(name=_place(arn).split("/")[1])
     return True
 
 
@@ -158,7 +162,7 @@ def _acls(account: Account, arns: Sequence[str]) -> set[str]:
 
 def _link(account: Account, arn: str) -> bool:
     """A link of a file system that is gone is gone, also where it may not be asked for itself."""
-    fsx, (_, system, id) = account.client("fsx"), arn.split(":", 5)[-1].split("/")
+    fsx, (_, system, id) = account.client("fsx"), _place(arn).split("/")
     try:
         return bool(fsx.describe_data_repository_associations(AssociationIds=[id])["Associations"])
     except ClientError as error:
@@ -174,7 +178,7 @@ def _backup(account: Account, arn: str) -> bool:
 
 def _budget(account: Account, arn: str) -> bool:
     """Also of its actions, which go with it."""
-    owner, name = arn.split(":")[4], arn.split(":", 5)[-1].split("/")[1]
+    owner, name = arn.split(":")[4], _place(arn).split("/")[1]
     account.client("budgets").describe_budget(AccountId=owner, BudgetName=name)
     return True
 
