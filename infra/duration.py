@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
 _BARE = re.compile(r"^[-+]?\d+(?:\.\d+)?$")
 _FORM = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$")
@@ -20,7 +19,7 @@ def parse(value: object) -> object:
     """Return a timedelta for a duration in letters, and refuse a bare number; ISO 8601 is left to pydantic."""
     given = str(value).strip()
     if _BARE.match(given) and not isinstance(value, bool):
-        raise PydanticCustomError("duration_without_unit", "has no unit", {"given": given})
+        raise ValueError(f"has no unit; write {given}s, {given}m, {given}h or {given}d, whichever is meant")
     match = _FORM.match(value.strip()) if isinstance(value, str) else None
     if match is None or not any(match.groups()):
         return value

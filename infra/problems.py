@@ -49,7 +49,6 @@ CURES = {
     "less_than_equal": "write {le} or less",
     "enum": "write {expected}",
     "literal_error": "write {expected}",
-    "duration_without_unit": "write {given}s, {given}m, {given}h or {given}d, whichever is meant",
     "time_delta_parsing": "write a duration such as 90s, 10m, 4h or 7d",
     "time_delta_type": "write a duration such as 90s, 10m, 4h or 7d",
     "model_type": "write a section: its fields, indented, one a line",
@@ -191,6 +190,8 @@ def _problem(item: Any, lines: dict[str, int], texts: dict[str, str], model: typ
         cure = f"write {_described(model, loc) or item['ctx']['pattern']}"
     elif kind == "value_error" and isinstance(given, dict):
         seen, cure = "this section", message
+    elif kind == "value_error" and "; " in message:
+        message, _, cure = message.partition("; ")
     elif kind in ("enum", "literal_error") and isinstance(given, str):
         names = [part.strip(" '") for part in str(item["ctx"]["expected"]).replace(" or ", ",").split(",")]
         near = difflib.get_close_matches(given, names, n=1)
