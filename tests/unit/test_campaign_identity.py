@@ -62,6 +62,12 @@ def test_an_archive_that_names_no_identity_is_not_taken_for_that_of_a_campaign_t
     assert archive_prefix_of(CampaignStore(store.s3, "state", "second", "test")) == "campaigns/second"
 
 
+def test_an_archive_is_read_where_its_record_says_that_it_lies(store: CampaignStore) -> None:
+    claim_identity(store, adopted=False)
+    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/b", step=1, identity="earlier")
+    assert archive_prefix_of(store) == "campaigns/train/earlier"
+
+
 def test_a_damaged_identity_is_no_missing_one(store: CampaignStore) -> None:
     for damaged in ({}, {"identity": None}, {"identity": "a", "of": "another version"}):
         store.put_json("identity.json", damaged)

@@ -97,6 +97,14 @@ def test_one_thing_of_ours_among_others_is_left_and_says_why(monkeypatch: pytest
         refuse_unclean(seen)
 
 
+def test_each_thing_that_is_left_keeps_its_own_evidence_and_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = Thing("x-1", "bivouac-train", doubt="ask EKS")
+    looks(monkeypatch, cluster=lambda: [OURS, THEIRS, named])
+    (row,) = certificate().looks
+    assert row.evidence == ("campaign tag", "name") and row.doubts == ("", "ask EKS")
+    assert certificate().certain == ("cluster vol-0aaaaaaaaaaaaaaa1",)
+
+
 def test_two_things_of_one_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
     tags = {"bivouac:campaign": "train"}
     several = [Thing(f"sg-0aaaaaaaaaaaaaaa{n}", "web", tags) for n in (1, 2)]
@@ -197,8 +205,9 @@ def settled(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[Certific
         return answers[min(asked, len(answers)) - 1]
 
     def turns(seconds: float) -> Iterator[None]:
-        clock.sleep(seconds)
-        yield
+        for _ in range(2):
+            clock.sleep(seconds / 2)
+            yield
 
     looks(monkeypatch, volume=answer)
     monkeypatch.setattr(certify, "kept", lambda context: ())
@@ -273,11 +282,17 @@ class Store:
 
 
 def test_the_baseline_is_taken_once_and_holds_no_kind_that_broke_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks(monkeypatch, volume=lambda: [UNTAGGED, THEIRS], snapshot=lambda: [THEIRS, DENIED])
+    looks(
+        monkeypatch,
+        volume=lambda: [UNTAGGED, THEIRS],
+        snapshot=lambda: [THEIRS, DENIED],
+        image=lambda: [THEIRS],
+        role=lambda: [],
+    )
     store: Any = Store()
     context: Any = SimpleNamespace(store=store, account=SimpleNamespace())
     certify.note_baseline(context)
-    assert store.kept["baseline.json"] == {"volume": [THEIRS.id, UNTAGGED.id]}
+    assert store.kept["baseline.json"] == {"volume": [THEIRS.id, UNTAGGED.id], "image": [THEIRS.id], "role": []}
     looks(monkeypatch, volume=lambda: [])
     certify.note_baseline(context)
     assert store.written == ["campaigns/train/baseline.json"], "what came later is no part of it"
@@ -299,11 +314,12 @@ def test_the_record_tells_where_the_campaign_was_and_what_was_there_before() -> 
             event(Kind.STAGE_FINISHED, 2, stage="launch", seconds=1.0, outputs={}),
             event(Kind.STAGE_STARTED, 3, stage="launch", instance="i-0123456789abcdef0"),
         ),
-        baseline={"volume": ["vol-1"]},
+        baseline={"volume": ["vol-1"], "image": ["ami-1", "ami-2"]},
     )
     known = certify.knowledge(store, NAMES)
     assert known.places == {*(f"id-{name}" for name in names), "i-0123456789abcdef0"}
-    assert known.began == NOON and known.before == {"volume": {"vol-1"}} and known.region == "us-east-1"
+    assert known.began == NOON and known.region == "us-east-1"
+    assert known.before == {"volume": {"vol-1"}, "image": {"ami-1", "ami-2"}}
     assert certify.knowledge(Store(), NAMES).began is None  # type: ignore[arg-type]
 
 

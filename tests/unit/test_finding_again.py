@@ -39,7 +39,8 @@ class Answers:
 
         class Pages:
             def paginate(self, **asked: Any) -> list[Any]:
-                return [getattr(answers, operation)(**asked)]
+                whole = getattr(answers, operation)(**asked)
+                return [{key: [] for key in whole}, whole]  # AWS may leave the first page empty
 
         return Pages()
 
