@@ -46,11 +46,14 @@ class Kubernetes:
         self.config: dict[str, str] | None = None
         self.calls: list[str] = []
         self.refuses: dict[str, int] = {}
+        self.cut: tuple[str, ...] = ()
         self.later: list[Callable[[], None]] = []
         self.leaves_at_once = True
 
     def _say(self, call: str) -> None:
         self.calls.append(call)
+        if call in self.cut:
+            raise ConnectionError(call)
         if call in self.refuses:
             raise answered(self.refuses[call])
 
@@ -62,7 +65,7 @@ class Kubernetes:
         self._say("create job")
         if self.job is not None:
             raise answered(409)
-        self.job = {**thing.to_dict(), "status": {}}
+        self.job = thing.to_dict()
 
     def get(self, kind: type, name: str) -> Any:
         assert (kind, name) == (Job, "archive")
@@ -176,6 +179,43 @@ def test_what_kubernetes_refuses_is_an_error(kube: Kubernetes) -> None:
         kube.refuses = {call: 403}
         with pytest.raises(ApiError):
             run(kube)
+
+
+def test_a_line_that_breaks_is_told_as_it_is(kube: Kubernetes, clock: Clock) -> None:
+    for call in ("create job", "get job"):
+        kube.cut = (call,)
+        with pytest.raises(ConnectionError):
+            run(kube)
+    kube.cut = ("delete job",)
+    kube.job = {**archive_job.manifest(CONFIG, "old", 8), "status": {"failed": 3}}
+    with pytest.raises(ConnectionError):
+        run(kube)
+
+
+def test_every_pod_that_has_begun_is_followed(kube: Kubernetes) -> None:
+    followed: list[str] = []
+
+    def two() -> None:
+        kube.pods = [pod("archive-1", "Failed"), pod("archive-2", "Pending"), pod("archive-3", "Running")]
+
+    def done() -> None:
+        assert followed == ["archive-1", "archive-3"]
+        kube.status(succeeded=1, failed=1)
+        kube.pods = [pod("archive-3", "Succeeded", json.dumps(VERDICT))]
+
+    kube.later = [two, done]
+    assert run(kube, followed) == VERDICT
+
+
+def test_a_container_beside_the_archives_has_no_verdict_to_hide(kube: Kubernetes) -> None:
+    two = pod("archive-1", "Failed", "first", "2026-11-22T12:00:01Z")
+    last = pod("archive-1", "Failed", "second", "2026-11-22T12:00:02Z")
+    two["status"]["containerStatuses"] += last["status"]["containerStatuses"]
+    kube.later = [lambda: kube.status(failed=3)]
+    kube.pods = [two]
+    with pytest.raises(PermanentError) as told:
+        run(kube)
+    assert told.value.seen == "second"
 
 
 def test_a_steward_that_lost_its_lease_makes_no_job_and_watches_none(kube: Kubernetes) -> None:
@@ -337,6 +377,21 @@ def test_a_job_beyond_its_bound_is_removed_and_its_pods_state_told(kube: Kuberne
     assert kube.later == [] and kube.job is None and told.value.cure == "by hand"
     state = "Running" if begun else "Pending"
     assert told.value.seen == f"archive-1 {state}; archive-2 Pending: 0/4 nodes are available"
+
+
+def test_what_is_told_of_many_pods_is_of_a_bearable_length(kube: Kubernetes, clock: Clock) -> None:
+    def late() -> None:
+        clock.at += 601
+        kube.pods = [
+            {**pod("silent", ""), "status": None},
+            *(pod(f"archive-{n}", "Pending", why="?" * 99) for n in range(9)),
+        ]
+
+    kube.later = [late]
+    with pytest.raises(PermanentError) as told:
+        run(kube)
+    seen = str(told.value.seen)
+    assert seen.startswith("silent unknown; archive-0 Pending: ?") and 400 < len(seen) <= 500
 
 
 def test_a_job_that_ended_or_was_taken_away_at_its_bound_is_no_other_error(kube: Kubernetes, clock: Clock) -> None:
