@@ -126,7 +126,7 @@ GRANTS: dict[str, list[Grant]] = {
             "iam:AttachRolePolicy iam:DetachRolePolicy",
             (f"arn:aws:iam::{A}:role/ci", f"arn:aws:iam::{A}:role/teams/a/ci"),
             {"iam:PolicyARN": FREEZE},
-            (f"arn:aws:iam::{A}:role/ci2", f"arn:aws:iam::{A}:role/teams/ci2", f"arn:aws:iam::{A}:role/xci", f"arn:aws:iam::{A}:role/admin"),
+            tuple(f"arn:aws:iam::{A}:role/{name}" for name in ("ci2", "teams/ci2", "xci", "admin")),
         )
     ],
     "builder": [
