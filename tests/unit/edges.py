@@ -61,3 +61,15 @@ def of_instance(**changes: Any) -> Callable[[Facts], Facts]:
         return facts.model_copy(update={"instance": facts.instance.model_copy(update=changes)})
 
     return bend
+
+
+def levels(rule: Any, made: Case) -> list[str]:
+    return [level for level, _ in told(rule, made)]
+
+
+def of(**changes: Any) -> Callable[[Facts], Facts]:
+    return lambda facts: facts.model_copy(update=changes)
+
+
+def grounds(**changes: bool) -> Callable[[Facts], Facts]:
+    return lambda facts: facts.model_copy(update={"grounds": facts.grounds.model_copy(update=changes)})
