@@ -59,7 +59,10 @@ def test_mirrored_disks_hold_half(layout: str, usable: int, spec_file: Callable[
     assert local.capacity_bytes == usable and archive.capacity_bytes is None
     assert shared.capacity_bytes == spec.storage.shared.capacity_gib * 1_073_741_824
     assert local.needed_bytes == 3 * local.checkpoint_bytes and shared.needed_bytes == 6 * shared.checkpoint_bytes
-    assert archive.needed_bytes == archive.checkpoint_bytes == shared.checkpoint_bytes
+    assert archive.needed_bytes == archive.checkpoint_bytes == shared.checkpoint_bytes and archive.keep == 1
+    assert shared.formula == "(5 kept + 1 being written) x (16 B x parameters)"
+    nowhere = storage.tiers(spec, facts.model_copy(update={"instance": None}), CheckpointConfig())
+    assert nowhere[0].capacity_bytes is None
 
 
 @pytest.mark.parametrize(("nodes", "hours"), [(1, 2000), (2, 1000), (32, Decimal("62.5"))])
@@ -76,12 +79,14 @@ def test_a_job_fails_as_often_as_all_its_nodes_together(nodes: int, hours: Any, 
         ("SCRATCH_2", 1000, 2048, 9, 400e6),
         ("PERSISTENT_2", 1000, 2048, 9, 2e9),
         ("PERSISTENT_2", 250, 1024, 1, 250e6),
+        # none is named: check refuses it, and until then the slowest is counted
+        ("PERSISTENT_2", None, 2048, 9, 250e6),
         # two links of 100 Gbit/s are slower than 48 TiB
         ("PERSISTENT_2", 1000, 49_152, 2, 25e9),
     ],
 )
 def test_the_shared_tier_is_as_fast_as_its_throughput_or_the_nodes_links(
-    deployment: str, per_tib: int, gib: int, nodes: int, rate: float
+    deployment: str, per_tib: int | None, gib: int, nodes: int, rate: float
 ) -> None:
     shared = SharedStorage.model_construct(deployment=deployment, throughput_mbs_per_tib=per_tib, capacity_gib=gib)
     assert storage.shared_bytes_per_s(shared, nodes) == pytest.approx(rate)
@@ -134,6 +139,11 @@ def test_the_shared_tier_gets_every_save_that_it_can_keep_up_with(
     mine = saving(own, survey(own), 2)
     assert not mine.derived and mine.checkpoint == own.checkpoint
 
+    def reason(given: Saving) -> str:
+        return next(one.formula for one in given.figures if one.name == "save every")
+
+    assert reason(mine) == "spec: checkpoint.every_steps" and "Daly" in reason(found)
+
 
 def test_what_a_failure_costs_counts_from_the_last_shared_checkpoint(spec_file: Callable[..., Any]) -> None:
     # 10 steps of 100 s; stall (10,230,528 + 15,345,792) / 6e9 + 0.005 = 0.0092627 s; shared write 40,922,112 B
@@ -179,6 +189,7 @@ def test_an_efficiency_of_nothing_takes_a_hundred_times_the_work_and_not_forever
         given = Saving(checkpoint=CheckpointConfig(), derived=True, efficiency=efficiency, figures=())
         stages = {one.stage: one for one in clock(spec, given, 2)}
         assert stages["supervise"].seconds == wanted
+    assert "0.0409 GB out and read back" in stages["archive"].formula
     assert list(stages) == [
         "bake", "provision", "preflight", "launch", "supervise", "archive", "teardown", "certify",
     ]  # fmt: skip
@@ -226,6 +237,10 @@ def test_what_is_expected_anyway_is_certain_and_what_never_happens_has_no_chance
     assert chance_of_more(0, 1.0, 24, 100) == chance_of_more(23, 1.0, 24, 24) == 1.0
     assert chance_of_more(0, 0.0, 24, 100) == 0.0 and limit_for(0.01, 0.0, 24, 100) == 0
     assert chance_of_more(1, 0.3, 1, 10_000) == 1.0, "never more than certain"
+    # one is expected in the window, a tenth of one after it: e^-1 / 2 = 0.183940, x 3 / (3 - 1), and 0.1 x 1
+    assert chance_of_more(1, 1.0, 1, 1.1) == pytest.approx(0.375910, rel=1e-5)
+    just = chance_of_more(2, 0.01, 24, 100)
+    assert limit_for(just, 0.01, 24, 100) == 2, "at most this probability"
 
 
 # Dollars
@@ -296,6 +311,12 @@ def test_dollars_at_the_deadline_on_paper(spec_file: Callable[..., Any]) -> None
     for fee, rest, wanted in (("100", "70", "107.88"), ("70", "40", "87.88")):
         block = a_line(cost.BLOCK_REST, "0", rest, upfront_usd=Decimal(fee))
         assert cost.usd_at_deadline(spec, (block, *lines), Decimal("0.5")) == Decimal(wanted)
+
+
+def test_of_what_was_paid_at_once_the_nodes_hours_are_taken() -> None:
+    block, none = a_line("x", "0", "0", upfront_usd=Decimal(100)), a_line("x", "0", "0")
+    assert [cost.unused_usd(block, Decimal(usd)) for usd in (0, 99, 100, 101)] == [100, 1, 0, 0]
+    assert cost.unused_usd(none, Decimal(0)) == 0
 
 
 def test_a_tier_is_found_by_its_name(spec_file: Callable[..., Any]) -> None:
