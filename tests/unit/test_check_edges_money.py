@@ -55,6 +55,8 @@ def test_a_deadline_leaves_a_tenth_to_spare(case: Callable[..., Case]) -> None:
     ):
         assert told(rule, case(estimate=taking(seconds))) == wanted
         assert [cure in draft.cure for draft in rule(case(estimate=taking(seconds)))] == [True] * len(wanted)
+    # a tenth to the second: 10 h of 11
+    assert told(rule, case({"money.deadline": "11h"}, taking(36_000))) == []
     assert told(rule, case(facts=unknown)) == []
 
 
