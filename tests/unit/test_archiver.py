@@ -107,6 +107,9 @@ def test_a_step_without_shards_is_none_and_no_step_at_all_is_an_error(site: Any)
     seal(folder, manifest_of(30, (), campaign=CAMPAIGN, identity=IDENTITY))
     with pytest.raises(PermanentError, match="it names no shards"):
         archiver(site).run()
+    commit(site, 40).unlink()
+    with pytest.raises(PermanentError, match=r"a\.pt is not there in its size"):
+        archiver(site).run()
 
 
 def test_a_newer_step_that_the_record_or_the_tier_knows_forbids_an_older_archive(site: Any) -> None:
@@ -117,7 +120,8 @@ def test_a_newer_step_that_the_record_or_the_tier_knows_forbids_an_older_archive
     with pytest.raises(PermanentError, match="older than what was trained"):
         archiver(site, committed=31).run()
     commit(site, 32)
-    with pytest.raises(PermanentError, match="newest committed step: 32"):
+    commit(site, 35)
+    with pytest.raises(PermanentError, match="newest committed step: 35"):
         archiver(site).run()
 
 

@@ -241,6 +241,8 @@ def test_what_is_expected_anyway_is_certain_and_what_never_happens_has_no_chance
     assert chance_of_more(1, 1.0, 1, 1.1) == pytest.approx(0.375910, rel=1e-5)
     just = chance_of_more(2, 0.01, 24, 100)
     assert limit_for(just, 0.01, 24, 100) == 2, "at most this probability"
+    for per_hour in (1e3, 1e12):
+        assert chance_of_more(limit_for(0.01, per_hour, 24, 504), per_hour, 24, 504) <= 0.01
 
 
 # Dollars
