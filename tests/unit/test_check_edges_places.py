@@ -47,7 +47,7 @@ def test_each_name_is_told_from_the_first_character_beyond_its_services_limit(ca
 @pytest.mark.parametrize(
     ("region", "zone", "fields"),
     [
-        ("us-gov-west-1", "us-gov-west-1a", []), ("eu-north-1", "eu-north-1c", []),
+        ("eu-north-1", "eu-north-1c", []),
         ("us-east", "us-east-1a", ["region"]), ("us-east-1", "us-east-1aa", ["zone"]),
         ("us-east-1", "us-east-1", ["zone"]), ("us-east-1", "us-east-2a", ["zone"]),
     ],
