@@ -12,7 +12,6 @@ from infra.spec import ApiEndpoint, Egress
 _DAY = timedelta(days=1)
 DRA_SINCE = (1, 35)
 """As the chart of the driver says (aws/eks-charts, stable/aws-dranet)."""
-_MOST_LOCK_DAYS = 36500
 _LEAST_DAYS = {"STANDARD_IA": 30}
 """Before which S3 refuses to move an object."""
 _NOT_READ_AT_ONCE = ("GLACIER", "DEEP_ARCHIVE")
@@ -136,8 +135,8 @@ def the_archive_is_kept_as_s3_can(case: Case) -> Iterator[Draft]:
         )
     if archive.lock_for is None:
         return
-    if archive.lock_for % _DAY or not _DAY <= archive.lock_for <= _MOST_LOCK_DAYS * _DAY:
-        cure = f"write {min(_MOST_LOCK_DAYS, max(1, -(-archive.lock_for // _DAY)))}d"
+    if archive.lock_for % _DAY or archive.lock_for < _DAY:
+        cure = f"write {max(1, -(-archive.lock_for // _DAY))}d"
         yield error("storage.archive.lock_for", "a lock holds for whole days", seen=archive.lock_for, cure=cure)
     yield warning(
         "storage.archive.lock_for",

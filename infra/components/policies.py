@@ -179,8 +179,8 @@ def builder(where: Place) -> list[Statement]:
     """Push to the trainer's repository, pull a base from the account's own; files come by presigned addresses."""
     return [
         allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
-        allow([*_PULL, *_PUSH], [where.repository(REPOSITORY)]),
-        # A campaign names its base; the workshop serves them all.
+        allow(_PUSH, [where.repository(REPOSITORY)]),
+        # The trainer's, and any base: a campaign names its own, the workshop serves them all.
         allow(_PULL, [where.repository("*")]),
     ]
 
