@@ -46,6 +46,8 @@ MODULES = (
     "bucket_policies",
     "bucket_settings",
     "quotas",
+    "networks",
+    "templates",
     "residual",
     "tagging",
     "faults",
