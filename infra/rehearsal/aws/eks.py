@@ -14,6 +14,7 @@ from typing import Any
 
 from moto.core.responses import BaseResponse
 
+from infra.rehearsal.aws import eks_settings
 from infra.rehearsal.aws.access import caller, role_trusts
 from infra.rehearsal.aws.eks_entries import admin_entry, eks_arn
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
@@ -170,15 +171,13 @@ class Clusters:
             },
             "accessConfig": {"authenticationMode": access.get("authenticationMode", "CONFIG_MAP")},
             "upgradePolicy": params.get("upgradePolicy", {"supportType": "EXTENDED"}),
-            "logging": params.get("logging", {"clusterLogging": []}),
+            "logging": eks_settings.logging({}, params.get("logging") or {}),
             "identity": {"oidc": {"issuer": issuer}},
             "certificateAuthority": {},
-            "encryptionConfig": params.get("encryptionConfig", []),
             "deletionProtection": params.get("deletionProtection", False),
-            "zonalShiftConfig": params.get("zonalShiftConfig", {"enabled": False}),
             "health": {"issues": []},
             "tags": dict(params.get("tags", {})),
-        }
+        } | {key: params[key] for key in eks_settings.ONLY_IF_SET if params.get(key)}
 
     def _security_group(self, name: str, vpc_id: str) -> str:
         ec2 = self.world.backend("ec2")
@@ -279,15 +278,18 @@ class Clusters:
                 message = f"Unsupported authentication mode update from API to {mode}"
                 raise AwsError("InvalidParameterException", message)
             document["accessConfig"]["authenticationMode"] = mode
-            changed.append("AuthenticationMode")
-        for key in ("upgradePolicy", "logging", "zonalShiftConfig", "deletionProtection"):
+            changed.append("authenticationMode")
+        for key in ("upgradePolicy", "zonalShiftConfig", "deletionProtection"):
             if key in params:
                 document[key] = params[key]
                 changed.append(key)
+        if "logging" in params:
+            document["logging"] = eks_settings.logging(document["logging"], params["logging"])
+            changed.append("logging")
         for key, value in params.get("resourcesVpcConfig", {}).items():
             document["resourcesVpcConfig"][key] = value
             changed.append(key)
-        return {"update": cluster.record("ConfigUpdate", [{"type": "Changed", "value": ",".join(changed)}])}
+        return {"update": cluster.record(eks_settings.kind(changed), eks_settings.told(changed, params))}
 
     def update_cluster_version(self, params: Parameters) -> dict[str, Any]:
         find_active(self.world, params["name"])

@@ -126,3 +126,23 @@ def merged_user_data(cluster: Cluster, group: dict[str, Any], own: str) -> str:
     last.replace_header("Content-Type", NODE_CONFIG)
     whole.attach(last)
     return whole.as_string()
+
+
+CHANGES = {
+    "scalingConfig": {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredSize"},
+    "labels": {"addOrUpdateLabels": "LabelsToAdd", "removeLabels": "LabelsToRemove"},
+    "taints": {"addOrUpdateTaints": "TaintsToAdd", "removeTaints": "TaintsToRemove"},
+    "updateConfig": {"maxUnavailable": "MaxUnavailable", "maxUnavailablePercentage": "MaxUnavailablePercentage"},
+    "nodeRepairConfig": {"enabled": "NodeRepairEnabled"},
+}
+"""Parameter of an update -> each of its parts -> UpdateParamType."""
+
+
+def told(params: dict[str, Any]) -> list[dict[str, str]]:
+    """The params of an Update: each part of the configuration that was asked for."""
+    return [
+        {"type": kind, "value": json.dumps(params[name][part])}
+        for name, parts in CHANGES.items()
+        for part, kind in parts.items()
+        if part in (params.get(name) or {})
+    ]

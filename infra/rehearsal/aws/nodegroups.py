@@ -23,8 +23,6 @@ DEFAULT_TYPES = ["t3.medium"]
 SETTLE_S = 0.3
 SCALE_DOWN = timedelta(minutes=40)
 """So long before a capacity block's end EKS empties the node group."""
-CHANGES = {"scalingConfig": "DesiredSize", "labels": "LabelsToAdd", "taints": "TaintsToAdd"}
-"""Parameter of an update -> UpdateParamType."""
 
 
 @dataclass
@@ -112,11 +110,9 @@ class NodeGroups:
             "updateConfig": params.get("updateConfig") or {"maxUnavailable": 1},
             "tags": dict(params.get("tags") or {}),
         }
-        if not own_image:
-            document |= {
-                "version": params.get("version") or cluster.document["version"],
-                "releaseVersion": params.get("releaseVersion") or f"{cluster.document['version']}.0-20261101",
-            }
+        kubernetes = params.get("version") or cluster.document["version"]
+        recent = params.get("releaseVersion") or f"{kubernetes}.0-20261101"
+        document |= {"version": kubernetes, "releaseVersion": version.data["ImageId"] if own_image else recent}
         if params.get("nodeRepairConfig"):
             document["nodeRepairConfig"] = params["nodeRepairConfig"]
         if version:
@@ -196,7 +192,7 @@ class NodeGroups:
             user_data=merged,
             profile_arn=profile.arn,
             market="spot" if document["capacityType"] == "SPOT" else None,
-            image=recommended(document["version"], document["amiType"]) if "version" in document else "",
+            image="" if document["amiType"] == "CUSTOM" else recommended(document["version"], document["amiType"]),
         )
 
     def _scaling_group(self, group: NodeGroup) -> Any:
@@ -231,8 +227,7 @@ class NodeGroups:
                 document[key] = params[key]
         document["modifiedAt"] = datetime.now(UTC)
         group.was, group.since, document["status"] = document["status"], time.monotonic(), "UPDATING"
-        changes = [{"type": kind, "value": str(params[key])} for key, kind in CHANGES.items() if key in params]
-        return {"update": cluster.record("ConfigUpdate", changes, nodegroupName=group.name)}
+        return {"update": cluster.record("ConfigUpdate", rules.told(params), nodegroupName=group.name)}
 
     @staticmethod
     def _refuse_unless_settled(group: NodeGroup) -> None:
@@ -249,6 +244,8 @@ class NodeGroups:
             version = self._template({**group.document["launchTemplate"], **given})
             check_launch(self.world, cluster, group.document, version)
             group.document["launchTemplate"]["version"] = str(version.number)
+            if group.document["amiType"] == "CUSTOM":
+                group.document["releaseVersion"] = version.data["ImageId"]
             found = self._scaling_group(group)
             found.launch_template_version = found.provided_launch_template_version = str(version.number)
             self._set_recipe(cluster, group, version)
