@@ -48,6 +48,8 @@ MODULES = (
     "quotas",
     "networks",
     "templates",
+    "kms",
+    "logs",
     "residual",
     "tagging",
     "faults",
