@@ -2,8 +2,10 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 SPEC   ?= infra/campaigns/rehearsal.yaml
+# A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
+WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup venv tools rehearsal test test-unit drills lint doctor down clean
+.PHONY: help setup venv lock tools rehearsal test test-unit drills mutants lint doctor down clean
 
 help:  ## What there is to make
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -13,13 +15,24 @@ setup:  ## Python packages and tools, in parallel
 
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+$(VENV)/.installed: pyproject.toml requirements/build.txt requirements/all.txt
 	@echo "python packages: installing into $(VENV) (torch is large: two to five minutes the first time)"
 	@test -e $@ && $(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[rehearsal,dev]'
+	@$(PIP) install --require-hashes -r requirements/build.txt
+	@$(PIP) install --require-hashes --no-build-isolation --no-deps -r requirements/all.txt
+	@$(PIP) install --no-build-isolation --no-deps -e .
+	@$(PIP) check
 	@touch $@
 	@echo "python packages: installed"
+
+LOCKED = uv pip compile $(LOCK) --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	--no-emit-index-url --no-emit-find-links --quiet
+lock:  ## Pins and sums anew, by `uv`, as pyproject.toml allows; LOCK=--upgrade takes the newest versions
+	@$(LOCKED) --all-extras --output-file requirements/all.txt pyproject.toml
+	@$(LOCKED) --constraint requirements/all.txt --output-file requirements/image.txt pyproject.toml
+	@printf 'setuptools\nwheel\n' | $(LOCKED) --constraint requirements/all.txt --output-file requirements/build.txt -
 
 tools:
 	@$(PYTHON) -m infra.rehearsal.toolchain ensure --all
@@ -29,13 +42,16 @@ rehearsal: setup  ## A whole campaign on this machine: spec to certificate
 	@$(BIN)/bivouac down --all
 
 test: setup lint  ## All tests that need neither AWS nor a GPU
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(WORKERS)
 
 test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph
 
 drills: setup  ## Seeded drills of kills, leaks, storage and more, an hour; DRILLS="leaks --seed 2" for some, DRILLS=--whole
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/drills/all.py $(DRILLS)
+
+mutants: setup  ## Small changes of the code that tests must notice, 20 minutes; MUTANTS=--whole, MUTANTS="--module FILE"
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/bench/$*.py $(BENCH)

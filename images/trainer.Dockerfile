@@ -69,13 +69,12 @@ RUN curl --fail --silent --show-error --location --retry 3 --max-time 300 --outp
     && rm -rf /var/tmp/keyring.deb /var/lib/apt/lists/*
 
 FROM diagnosis AS base
-COPY constraints.txt pyproject.toml /var/tmp/bivouac/
+COPY requirements/build.txt requirements/image.txt /var/tmp/bivouac/
 WORKDIR /var/tmp/bivouac
-# torch brings NCCL and CUDA's runtime; every version is that of constraints.txt. The project itself stays out.
-RUN pip install --no-cache-dir --constraint constraints.txt setuptools wheel \
-    && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
-       > requirements.txt \
-    && pip install --no-cache-dir --no-build-isolation --constraint constraints.txt --requirement requirements.txt
+# torch brings NCCL and CUDA's runtime; every file is one of those whose sums are written down. The project stays out.
+RUN pip install --no-cache-dir --require-hashes --requirement build.txt \
+    && pip install --no-cache-dir --require-hashes --no-build-isolation --no-deps --requirement image.txt \
+    && pip check
 WORKDIR /
 RUN rm -rf /var/tmp/bivouac
 ARG OFI_NCCL

@@ -6,7 +6,7 @@ import base64
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -51,10 +51,14 @@ _ABSENT = (NoCredentialsError, PartialCredentialsError, ProfileNotFound, NoAuthT
 _LAPSED = (SSOError, LoginError, TokenRetrievalError, CredentialRetrievalError, RefreshWithMFAUnsupportedError)
 _BUSY = re.compile(rf"{THROTTLED}|{SERVER}|Unavailable$|RequestTimeout|ResourceContention|ScalingActivityInProgress")
 """The last two are Auto Scaling's, documented for TerminateInstanceInAutoScalingGroup."""
+_KEY = re.compile(r"^KMS\.|^InvalidKMSKey|\bkms:(Decrypt|Encrypt|GenerateDataKey)")
+"""Of a refusal, `code: message`, whose cause is the key: S3 passes on what KMS says, EC2 has a word of its own."""
 _RENEW = "renew them (for instance `aws sso login`) and run the same command again: it continues"
 RETRY_AFTER = timedelta(seconds=30)
 _MISSING = ("NotFound", "NoSuch", "DoesNotExist", "404")
 _RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
+QUICK = Config(retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=3, read_timeout=15)
+"""For who has other things to look at meanwhile, and asks again by itself."""
 
 
 _READS = ("Get", "List", "Describe", "Head", "Assume", "BatchGet", "BatchCheck", "Select", "Simulate", "Lookup")
@@ -85,8 +89,11 @@ def s3_config() -> Config:
 class Account:
     """Clients of one region; thread-safe."""
 
-    def __init__(self, region: str) -> None:
-        self.region = region
+    def __init__(self, region: str, tries: Config | None = None) -> None:
+        """`tries`: how long each call is waited for and how often it is repeated."""
+        self.region, self._tries = region, tries or _RETRIES
+        self.heard: Callable[[str, str | None], None] = lambda source, date: None
+        """Told who answered, `S3` or `AWS`, and the `Date` of each answer."""
         self.guard: Callable[[], None] | None = None
         """Asked right before each request that changes something, each retry of it too; raises to stop it."""
         # The models of EC2 alone take half a second to read: once per process, whatever the number of accounts.
@@ -99,9 +106,10 @@ class Account:
     def client(self, service: str) -> Any:
         with self._lock:
             if service not in self._clients:
-                config = _RETRIES.merge(s3_config()) if service == "s3" else _RETRIES
+                config = self._tries.merge(s3_config()) if service == "s3" else self._tries
                 made = self._clients[service] = self.session.client(service, config=config)
                 made.meta.events.register("before-send", self._before_send)
+                made.meta.events.register("after-call", self._after_call)
             return self._clients[service]
 
     def lease_client(self, ttl: timedelta) -> Any:
@@ -115,7 +123,9 @@ class Account:
             retries={"mode": "standard", "total_max_attempts": _LEASE_TRIES}, connect_timeout=connect, read_timeout=read
         )
         with self._lock:
-            return self.session.client("s3", config=s3_config().merge(quick))
+            made = self.session.client("s3", config=s3_config().merge(quick))
+        made.meta.events.register("after-call", self._after_call)
+        return made
 
     def _before_send(self, event_name: str, request: Any, **_: Any) -> None:
         """A process that was stopped wakes up anywhere, also between a look at its lease and the call behind it."""
@@ -123,6 +133,9 @@ class Account:
         # Leases guard themselves: each write of one is conditional.
         if self.guard is not None and not operation.startswith(_READS) and _LEASES not in request.url:
             self.guard()
+
+    def _after_call(self, event_name: str, http_response: Any, **_: Any) -> None:
+        self.heard("S3" if event_name.split(".")[1] == "s3" else "AWS", http_response.headers.get("date"))
 
     def identity(self) -> dict[str, str]:
         """`Account` and `Arn` of the credentials.
@@ -189,6 +202,25 @@ class Account:
         return TOKEN_PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 
+def every(client: Any, operation: str, member: str, **request: Any) -> Iterator[Any]:
+    """Each item of a listing, from all its pages; `operation` is a method of the client, `member` a list in its answer.
+
+    AWS ends a page where it likes, and may leave the first one empty.
+    """
+    if client.can_paginate(operation):
+        for page in client.get_paginator(operation).paginate(**request):
+            yield from page.get(member) or ()
+        return
+    # botocore knows no pages of some listings that have them.
+    more = dict[str, str]()
+    while True:
+        answer = getattr(client, operation)(**request, **more)
+        yield from answer.get(member) or ()
+        if not answer.get("NextToken"):
+            return
+        more = {"NextToken": answer["NextToken"]}
+
+
 def says_missing(error: ClientError) -> bool:
     """Whether AWS says that there is no such thing: each service in words of its own."""
     return any(word in error.response.get("Error", {}).get("Code", "") for word in _MISSING)
@@ -203,6 +235,12 @@ def explained(error: Exception) -> BivouacError:
         seen = f"{code}: {error.response.get('Error', {}).get('Message', '')}"
         if code in _REFUSED or (code == "AuthFailure" and "credentials" in seen):
             return refused_credentials(seen)
+        if _KEY.search(seen):
+            return UserError(
+                "the KMS key does not serve: what is encrypted with it can be neither read nor written",
+                seen=seen,
+                cure="enable the key (`aws kms enable-key`) or mend its policy, and run the same command again",
+            )
         if _BUSY.search(code):
             cure = "run the same command again: it continues"
             return TemporaryError(f"AWS takes no {error.operation_name} now", seen=seen, delay=RETRY_AFTER, cure=cure)

@@ -196,6 +196,7 @@ def sweep(
     name: Annotated[str | None, typer.Argument(help="Name of the campaign.")] = None,
     orphans: Annotated[bool, typer.Option("--orphans", help="What any dead campaign of the account left.")] = False,
     yes: YesRemove = False,
+    abandon: Annotated[bool, typer.Option(help="Give up what it may hold: no archive is asked for.")] = False,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
@@ -204,6 +205,8 @@ def sweep(
 
     if name is not None:
         target.enter_where(name)
+    if orphans and abandon:
+        raise typer.BadParameter("one campaign is given up at a time: bivouac sweep NAME --abandon")
     if orphans:
         from infra.commands.strays import strays_command
 
@@ -212,7 +215,7 @@ def sweep(
         raise typer.BadParameter("give the name of a campaign, or --orphans")
     from infra.commands.sweep import sweep_command
 
-    raise typer.Exit(sweep_command(name, region, yes, json, console))
+    raise typer.Exit(sweep_command(name, region, yes, json, console, abandon))
 
 
 @app.command()

@@ -57,6 +57,10 @@ class LeaseLost(BivouacError):
     exit_code = 75
 
 
+class LeaseUnproven(TemporaryError):
+    """Our lease was not renewed in time and may still be ours: touch nothing until a renewal says so."""
+
+
 class NotProven(BivouacError):
     """Something must be proven first (an archive before a teardown, a certificate before 'done')."""
 

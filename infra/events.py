@@ -26,6 +26,9 @@ class Stage(StrEnum):
     REPORT = "report"
 
 
+_BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
+
+
 class Kind(StrEnum):
     """What an event says; the keys of its data stand beside it."""
 
@@ -70,6 +73,8 @@ class CampaignState(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     started_at: datetime | None = None
+    begun_with: Stage | None = None
+    """The first stage that the record tells of: of one that begins with its end, the beginning is lost."""
     finished_stages: dict[Stage, dict[str, Any]] = {}
     """Stage -> its outputs, for stages that finished and were not begun anew since."""
     running_stage: Stage | None = None
@@ -101,8 +106,31 @@ class CampaignState(BaseModel):
     certificate: dict[str, Any] | None = None
 
     @property
+    def newest_committed(self) -> int:
+        """Step of the newest checkpoint on the shared tier, as last recorded; -1: none is known."""
+        if self.committed_at_finish is not None:
+            return self.committed_at_finish
+        return max((_committed(attempt) for attempt in self.attempts), default=-1)
+
+    @property
+    def never_committed(self) -> bool:
+        """Whether the record proves that there never was a checkpoint: nothing launched, or all ended without one."""
+        ended = self.closed and self.committed_at_finish == -1
+        none = all(_committed(attempt) == -1 for attempt in self.attempts)
+        return not self.tells_nothing and none and (ended or not self.attempts)
+
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether the record cannot say if training ever began: it is empty, or its beginning is lost."""
+        return not self.attempts and self.begun_with not in _BEFORE_TRAINING
+
+    @property
     def ended(self) -> bool:
         return Stage.REPORT in self.finished_stages
+
+
+def _committed(attempt: dict[str, Any]) -> int:
+    return int(attempt.get("committed_at_end", attempt.get("committed_step", -1)))
 
 
 def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -133,6 +161,7 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             stage = Stage(data["stage"])
             kept = {k: v for k, v in state.finished_stages.items() if k != stage}
             change = {"running_stage": stage, "finished_stages": kept, "started_at": state.started_at or event.at}
+            change["begun_with"] = state.begun_with or stage
             if stage is Stage.PREFLIGHT:
                 change["gpu_nodes_up"] = True
         case Kind.STAGE_FINISHED:
@@ -146,8 +175,9 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
                 change["gpu_nodes_up"] = False
         case Kind.ATTEMPT_LAUNCHED:
-            # What is trained from now on, nobody has given up.
-            change = {"attempts": (*state.attempts, {**data, "launched_at": event.at}), "abandoned": False}
+            # What is trained from now on, nobody has given up, and no archive holds.
+            launched = {**data, "launched_at": event.at}
+            change = {"attempts": (*state.attempts, launched), "abandoned": False, "archive": None}
         case Kind.ATTEMPT_RUNNING:
             change = {"ran": True}
         case Kind.ATTEMPT_ENDED:

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.catalogue import InstanceType, Prices
+from infra.catalogue import InstanceType, Prices, Quota
 from infra.spec import Capacity
 
 
@@ -45,6 +45,17 @@ class Refused(_Frozen):
     what: str
     seen: str
     cure: str
+
+
+class QuotaRoom(_Frozen):
+    """One quota of the account against what a campaign would make."""
+
+    quota: Quota
+    field: str
+    """Of the spec: what decides how much is wanted."""
+    allowed: int
+    used: int
+    wanted: int
 
 
 class KubernetesSupport(_Frozen):
@@ -103,6 +114,8 @@ class Facts(_Frozen):
     """Instance type of the nodes -> zones of the region in which EC2 offers it; None: not looked up."""
     reservation: Refused | None = None
     """Why the reservation that the spec names does not hold its nodes; None: it does, or was not looked up."""
+    quotas: tuple[QuotaRoom, ...] = ()
+    """Of what the campaign makes besides its GPU nodes; those that were looked up."""
     base: Refused | None = None
     """Why the registry's base image will not do; None: it does, or was not looked up."""
 

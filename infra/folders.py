@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from infra.errors import UserError
+
+_PLACE = re.compile(r"\d{12}-[a-z0-9-]+")
 
 
 def cache_root() -> Path:
@@ -26,9 +29,34 @@ def cache_root() -> Path:
     return home.absolute() / ".cache" / "bivouac"
 
 
-def results_folder(campaign: str) -> Path:
-    """Report, certificate and what else is kept of a campaign: `$BIVOUAC_RESULTS` or `results` here."""
-    return Path(os.environ.get("BIVOUAC_RESULTS") or "results").resolve() / campaign
+def results_folder(campaign: str, account: str, region: str) -> Path:
+    """Report, certificate and what else is kept of a campaign, below `$BIVOUAC_RESULTS` or `results` here.
+
+    Apart by account and region: two accounts may have campaigns of one name.
+    """
+    return _results() / f"{account}-{region}" / campaign
+
+
+def kept_results(campaign: str, region: str) -> Path:
+    """The results folder of a campaign of which only the name is known; a path that is not there where none is kept.
+
+    Raises `UserError` where several accounts, or other regions than `region`, have kept one of this name.
+    """
+    root = _results()
+    places = sorted(root.iterdir()) if root.is_dir() else []
+    found = [each / campaign for each in places if _PLACE.fullmatch(each.name) and (each / campaign).is_dir()]
+    chosen = [path for path in found if path.parent.name.partition("-")[2] == region] or found
+    if len(chosen) > 1:
+        raise UserError(
+            "several campaigns of this name are kept here",
+            seen=", ".join(str(path) for path in chosen),
+            cure="give --region, or use credentials of the account; or open the page in the folder that you mean",
+        )
+    return chosen[0] if chosen else root / region / campaign
+
+
+def _results() -> Path:
+    return Path(os.environ.get("BIVOUAC_RESULTS") or "results").resolve()
 
 
 def keep(path: Path, content: str | bytes, note: Callable[[str], None]) -> bool:

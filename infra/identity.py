@@ -10,6 +10,14 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 
+def _user() -> str:
+    """The user's name, or the number where the machine has no name for it, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def _boot_id() -> str:
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else ""
@@ -38,7 +46,7 @@ class Holder(BaseModel):
     def this_process(cls) -> Holder:
         pid = os.getpid()
         return cls(
-            user=getpass.getuser(),
+            user=_user(),
             host=socket.gethostname(),
             boot_id=_boot_id(),
             pid_namespace=_pid_namespace(),

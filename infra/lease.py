@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict
 
-from infra.errors import LeaseHeld, LeaseLost, UserError
+from infra.errors import LeaseHeld, LeaseLost, LeaseUnproven, UserError
 from infra.identity import Holder
 from infra.objects import is_missing, is_precondition_failure
 
@@ -83,16 +84,24 @@ class Lease:
     of `ttl`/3 (`Account.lease_client`), one socket may hang to its end and the second try still has its whole time
     (`ttl`/5 + 2 `ttl`/3, and a second between them) for any `ttl` of 8 s or more (`lease_ttl` takes none below); so has
     an S3 that answers so late.
+
+    `patient`: one that was not renewed in time is not lost but unproven, and `check` raises `LeaseUnproven`. While S3
+    is away nobody else can take it either; once it answers, the renewal's condition says whether anybody did.
     """
 
-    def __init__(self, store: CampaignStore, role: str, ttl: timedelta, holder: Holder, s3: Any) -> None:
+    def __init__(
+        self, store: CampaignStore, role: str, ttl: timedelta, holder: Holder, s3: Any, patient: bool = False
+    ) -> None:
         self.store, self.role, self.ttl, self.holder, self.s3 = store, role, ttl, holder, s3
+        self.patient = patient
         self.key = f"{store.prefix}/leases/{role}.json"
         self._etag: str | None = None
         self._renewed = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost: str | None = None
+        self._refusal = "no answer yet"
+        """Of the newest renewal that failed, in words."""
         self.lapsed: tuple[Lapse, ...] = ()
         """Earlier holders that left unclean, as far as the lease remembers."""
         self.unclean = False
@@ -145,7 +154,16 @@ class Lease:
         self.lapsed = (Lapse(holder=holder, until=until), *self.lapsed)[:_LAPSED_KEPT]
 
     def check(self) -> None:
-        if self._lost is None and _monotonic() - self._renewed > self.ttl.total_seconds():
+        """Raises `LeaseLost` or, of a patient lease, `LeaseUnproven`."""
+        late = _monotonic() - self._renewed
+        if self._lost is None and late > self.ttl.total_seconds():
+            if self.patient:
+                raise LeaseUnproven(
+                    f"the {self.role} lease of {self.store.campaign} has not been renewed for {late:.0f} s",
+                    seen=self._refusal,
+                    cure="nothing is touched until S3 takes its renewal",
+                    delay=self.ttl / 20,
+                )
             self._lost = "it was not renewed in time (the process was stopped, or S3 could not be reached)"
         if self._lost is not None:
             raise LeaseLost(
@@ -207,22 +225,27 @@ class Lease:
         return True
 
     def _renew(self) -> None:
-        pause = self.ttl / 5
-        while not self._stop.wait(pause.total_seconds()):
-            pause = self.ttl / 20
-            try:
+        pause: timedelta | None = self.ttl / 5
+        while pause is not None and not self._stop.wait(pause.total_seconds()):
+            pause = self.renew()
+
+    def renew(self) -> timedelta | None:
+        """One renewal; the time until the next, None when the lease is lost."""
+        try:
+            with suppress(LeaseUnproven):
                 self.check()
-                self._write(released=False)
-                pause = self.ttl / 5
-            except LeaseLost:
-                return  # `check` keeps why
-            except LeaseHeld as error:
-                self._lost = str(error)
-                return
-            except Exception as error:
-                # S3 out of reach: `check` judges by age; the next round tries again, soon.
-                log.info("the %s lease was not renewed, that is tried again: %s", self.role, error)
-                continue
+            self._write(released=False)
+        except LeaseLost:
+            return None  # `check` keeps why
+        except LeaseHeld as error:
+            self._lost = str(error)
+            return None
+        except Exception as error:
+            # S3 out of reach: `check` judges by age; the next round tries again, soon.
+            self._refusal = str(error)[:300]
+            log.info("the %s lease was not renewed, that is tried again: %s", self.role, error)
+            return self.ttl / 20
+        return self.ttl / 5
 
 
 def _age_s(answer: dict[str, Any], record: LeaseRecord) -> float:

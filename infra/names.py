@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from infra.ground import ENDPOINT_SERVICES
 
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
@@ -22,6 +25,10 @@ namespace; only clusters whose quota admission limits it ask for a quota, and EK
 SHARED_CLAIM = "shared"
 """The claim on FSx; sub-path `data` is read at /data, sub-path `checkpoints` is the shared tier."""
 DATA_FOLDER = "data"
+LOCAL_CLAIM = "local"
+"""The claim on each node's own folder for checkpoints: one volume, which is another folder on every node."""
+NODE_CLAIM = "node"
+"""The claim on what a node tells of itself, for the health check to read."""
 
 EFA_CLAIM = "efa"
 """The template of the pods' claims on EFA devices, where a DRA driver hands them out."""
@@ -44,8 +51,18 @@ HUGE_PAGES_PER_POD = "5120Mi"
 LOCAL_DISK = "/mnt/k8s-disks/0"
 """Where nodeadm mounts the RAID 0 over the NVMe disks."""
 LOCAL_CHECKPOINTS_HOST_PATH = f"{LOCAL_DISK}/bivouac"
+NODE_TOLD_HOST_PATH = "/run/bivouac"
+"""Where the node image's services write; see playbooks/roles/health_checks."""
+
+STEWARD_COMMAND = ("python", "-m", "infra.steward")
+ARCHIVE_COMMAND = ("python", "-m", "infra.actions.archive")
+ARCHIVE_WORK = "/local-checkpoints/.archive"
+ARCHIVE_ROOM = ("install", "-d", "-m", "1777", ARCHIVE_WORK)
+"""The archive's first step, as root: room on the NVMe disk for its program, which is not root."""
 
 CAMPAIGN_TAG = "bivouac:campaign"
+CAMPAIGN_ID_TAG = "bivouac:campaign-id"
+"""The campaign's identity, which outlives its name: a name can be used again."""
 OWNER_TAG = "bivouac:owner"
 EXPIRES_TAG = "bivouac:expires"
 REGION_TAG = "bivouac:region"
@@ -83,6 +100,17 @@ def workshop_role(region: str) -> str:
 def workshop_guard(region: str) -> str:
     """The role that ends builders."""
     return f"{WORKSHOP}_guard_{region}"
+
+
+def boundary(region: str) -> str:
+    """The permissions boundary of every role of ours in this region."""
+    return f"{PROJECT}_boundary_{region}"
+
+
+def freeze_policy(region: str) -> str:
+    """What a spent budget attaches to the roles that its campaign names. Underscores, as in all that is for every
+    campaign: no campaign's name can have them."""
+    return f"{PROJECT}_freeze_{region}"
 
 
 def registry_host(account: str, region: str) -> str:
@@ -123,6 +151,38 @@ def campaign_stack(campaign: str) -> str:
     return f"campaign-{campaign}"
 
 
+_POOLS = (GPU_POOL, SYSTEM_POOL)
+_MACHINES = (*_POOLS, BUILDER)
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "cluster": ("",),
+    "node group": _POOLS,
+    "launch template": _POOLS,
+    "placement group": (GPU_POOL,),
+    "instance": _MACHINES,
+    "volume": _MACHINES,
+    "network interface": _MACHINES,
+    "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "guard", "budget"),
+    "schedule": ("deadline", BUILDER),
+    "topic": ("alarms",),
+    "budget": ("",),
+    "file system": ("shared",),
+    "VPC": ("",),
+    "VPC peering": ("driver",),
+    "VPC endpoint": ("s3", *ENDPOINT_SERVICES),
+    "subnet": ("public", "control-plane-a", "control-plane-b", GPU_POOL),
+    "route table": ("public", "private"),
+    "internet gateway": ("",),
+    "elastic address": ("",),
+    "NAT gateway": ("",),
+    "security group": ("nodes", "lustre", "endpoints"),
+}
+"""Kind of resource -> what follows the campaign's prefix and a dash in the names that it gives to that kind.
+
+No part of a kind ends with a dash and another part of that kind: so two campaigns never give one name to one kind, and
+a name tells its campaign, whatever the campaigns are called.
+"""
+
+
 @dataclass(frozen=True, init=False)
 class Names:
     """Names of one campaign, from its spec or only from its name (`bivouac down NAME` has nothing else)."""
@@ -134,80 +194,77 @@ class Names:
 
     @property
     def prefix(self) -> str:
-        """Every AWS name of this campaign starts with it."""
+        """Every AWS name of this campaign starts with it, and so may another's: only a whole name tells whose it is."""
         return f"bivouac-{self.campaign}"
+
+    def of(self, kind: str, part: str = "") -> str:
+        """The name of one resource; raises `ValueError` for one that the table lacks, so that each can be told."""
+        if part not in _PARTS.get(kind, ()):
+            raise ValueError(f"no {kind} of a campaign is called {part!r}")
+        return f"{self.prefix}-{part}" if part else self.prefix
+
+    def given(self, kind: str) -> frozenset[str]:
+        """All names that the campaign gives to a kind of resource; none to kinds that it does not name."""
+        return frozenset(self.of(kind, part) for part in _PARTS.get(kind, ()))
 
     @property
     def cluster(self) -> str:
-        return self.prefix
+        return self.of("cluster")
 
     @property
     def gpu_group(self) -> str:
-        return f"{self.prefix}-gpu"
+        return self.of("node group", GPU_POOL)
 
     @property
     def system_group(self) -> str:
-        return f"{self.prefix}-system"
+        return self.of("node group", SYSTEM_POOL)
 
     @property
     def cluster_role(self) -> str:
-        return f"{self.prefix}-cluster"
+        return self.of("role", "cluster")
 
     @property
     def node_role(self) -> str:
-        return f"{self.prefix}-node"
+        return self.of("role", "node")
 
     @property
     def cni_role(self) -> str:
-        return f"{self.prefix}-cni"
+        return self.of("role", "cni")
 
     @property
     def steward_role(self) -> str:
-        return f"{self.prefix}-steward"
+        return self.of("role", "steward")
 
     @property
     def trainer_role(self) -> str:
-        return f"{self.prefix}-trainer"
+        return self.of("role", "trainer")
 
     @property
     def archive_role(self) -> str:
-        return f"{self.prefix}-archive"
+        return self.of("role", "archive")
 
     @property
     def builder(self) -> str:
         """Name tag of the builder that bakes for this campaign, and name of the schedule that ends it."""
-        return f"{self.prefix}-builder"
+        return self.of("schedule", BUILDER)
 
     @property
     def guard_role(self) -> str:
-        return f"{self.prefix}-guard"
+        return self.of("role", "guard")
 
     @property
     def budget_role(self) -> str:
         """With which AWS Budgets freezes the roles that the spec names."""
-        return f"{self.prefix}-budget"
-
-    @property
-    def freeze_policy(self) -> str:
-        return f"{self.prefix}-freeze"
+        return self.of("role", "budget")
 
     @property
     def alarms(self) -> str:
         """SNS topic of the campaign's alarms."""
-        return f"{self.prefix}-alarms"
+        return self.of("topic", "alarms")
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return (
-            self.cluster_role,
-            self.node_role,
-            self.cni_role,
-            self.steward_role,
-            self.trainer_role,
-            self.archive_role,
-            self.guard_role,
-            self.budget_role,
-        )
+        return tuple(self.of("role", part) for part in _PARTS["role"])
 
     @property
     def log_group(self) -> str:
@@ -216,16 +273,16 @@ class Names:
 
     @property
     def schedule(self) -> str:
-        return f"{self.prefix}-deadline"
+        return self.of("schedule", "deadline")
 
     @property
     def placement_group(self) -> str:
-        return f"{self.prefix}-gpu"
+        return self.of("placement group", GPU_POOL)
 
     @property
     def file_system(self) -> str:
         """Name tag of the FSx file system."""
-        return f"{self.prefix}-shared"
+        return self.of("file system", "shared")
 
     @property
     def stack(self) -> str:

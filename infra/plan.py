@@ -132,7 +132,9 @@ def _block(spec: Spec, stages: tuple[StageTime, ...], every_steps: int) -> Block
     )
 
 
-def train_config(spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None) -> TrainConfig:
+def train_config(
+    spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = ""
+) -> TrainConfig:
     """What the ranks read. `vocabulary`: of the prepared data; raises `UserError` when the model has another."""
     training = spec.training
     if vocabulary is not None and vocabulary != training.model.vocabulary:
@@ -143,6 +145,7 @@ def train_config(spec: Spec, plan: Plan, data_digest: str, vocabulary: int | Non
         )
     return TrainConfig(
         campaign=spec.campaign,
+        identity=identity,
         model=training.model,
         optimizer=training.optimizer,
         data=DataConfig(

@@ -82,6 +82,9 @@ class Nodes(Section):
     usd_per_hour: Decimal | None = Field(default=None, ge=0)
     """Of one node, where the catalogue cannot know it: a capacity block's fee / hours, a private price."""
     system_instance_type: str = "m7i.large"
+    system_count: Literal[1, 2] = 1
+    """Nodes for what runs beside the gang. 2: a second steward stands by on the other, and has the campaign within half
+    a minute when the first one's node dies; 1: it is back once the node group has made another node, minutes later."""
 
 
 class Image(Section):
@@ -198,6 +201,9 @@ class Recovery(Section):
     startup_timeout: Duration = timedelta(minutes=20)
     """From a gang's launch to its first step; in preflight to the moment when its containers run (first image pull)."""
     capacity_timeout: Duration = timedelta(minutes=30)
+    blind_timeout: Duration = timedelta(hours=1)
+    """With a record (S3, its KMS key) that cannot be written for so long, the gang is asked to commit and the GPU nodes
+    are given back; so with an end that is due and a Kubernetes API that cannot be reached."""
     node_mtbf_hours: float = Field(default=2000.0, gt=0)
     """Estimate of one node's mean time between failures; the cadence is derived from it, and what the limits need."""
 
@@ -230,6 +236,11 @@ class Rehearsal(Section):
     """What to rehearse; has no meaning on AWS and is refused there."""
 
     faults: tuple[KillNode, ...] = ()
+    aws: Literal["strict", "soft"] = "strict"
+    """How the emulated AWS behaves: late, in short pages, within quotas and request limits as AWS, or none of it. The
+    first campaign of a site decides for it."""
+    seed: int = 1
+    """Of all that chance decides in a strict AWS: the same seed gives the same delays and refusals."""
 
 
 class Spec(Section):

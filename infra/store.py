@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,7 +33,17 @@ _RACE_PAUSE_S = 0.2
 class CampaignStore:
     """One campaign's folder in the state bucket; safe for several threads of one writer."""
 
-    def __init__(self, s3: Any, bucket: str, campaign: str, writer: str, folder: str | None = None) -> None:
+    def __init__(
+        self,
+        s3: Any,
+        bucket: str,
+        campaign: str,
+        writer: str,
+        folder: str | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`now`: dates the events of this writer."""
+        self._now = now
         self.s3, self.bucket, self.campaign, self.writer = s3, bucket, campaign, writer
         self.prefix = folder or f"campaigns/{campaign}"
         self._lock = threading.Lock()
@@ -51,7 +61,7 @@ class CampaignStore:
             if self._sequence is None:
                 self._sequence = len(self._keys(f"{self.prefix}/events/{self.writer}/"))
             while True:
-                event = Event(at=datetime.now(UTC), writer=self.writer, sequence=self._sequence, kind=kind, data=data)
+                event = Event(at=self._now(), writer=self.writer, sequence=self._sequence, kind=kind, data=data)
                 key = f"{self.prefix}/events/{self.writer}/{self._sequence:06d}.json"
                 self._sequence += 1
                 if self.put_if_absent(key, event.model_dump_json().encode()):
@@ -127,9 +137,11 @@ class CampaignStore:
                 return []
             raise
 
-    def lease(self, role: str, ttl: timedelta, holder: Holder | None = None, s3: Any = None) -> Lease:
+    def lease(
+        self, role: str, ttl: timedelta, holder: Holder | None = None, s3: Any = None, patient: bool = False
+    ) -> Lease:
         """`s3`: a client whose tries are short against `ttl`, for who holds the lease; onlookers need none."""
-        return Lease(self, role, ttl, holder or Holder.this_process(), s3 or self.s3)
+        return Lease(self, role, ttl, holder or Holder.this_process(), s3 or self.s3, patient)
 
     def claim_spec(self, spec_json: str, name: str = "spec.json") -> None:
         """Store the spec of a new campaign; refuse another spec under a name in use. `name`: of the one in force.

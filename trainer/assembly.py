@@ -36,7 +36,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     torch.set_num_threads(config.threads)
     initialize_distributed(config)
     gang = Gang.join(timedelta(seconds=config.collective_timeout_s))
-    tiers = campaign_tiers(paths.local, paths.shared, config.campaign)
+    tiers = campaign_tiers(paths.local, paths.shared, config.campaign, config.identity)
     attempt = int(os.environ[Env.ATTEMPT])
     gang.together("claim the campaign", lambda: claim(tiers.shared, attempt) if gang.first else None)
     session = f"{config.campaign}-{attempt}"
@@ -89,6 +89,7 @@ def _identity(config: TrainConfig, data_digest: str) -> Identity:
         data_digest=data_digest,
         code_digest=os.environ.get(Env.CODE_DIGEST, ""),
         image_digest=os.environ.get(Env.IMAGE_DIGEST, ""),
+        identity=config.identity,
     )
 
 

@@ -46,7 +46,7 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
     from trainer.evaluation import evaluation_loss
     from trainer.model import Transformer
 
-    manifest = verified_manifest(checkpoint, config.campaign)
+    manifest = verified_manifest(checkpoint, config.campaign, config.identity)
     held_out = open_held_out(data, manifest.data_digest, config.model.vocabulary, config.model.context)
     torch.set_num_threads(config.threads)
     device = device_of(0)

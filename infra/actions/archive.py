@@ -13,7 +13,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,42 +23,44 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict
 
 from infra.account import Account
-from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Content, Unsound
+from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
 from infra.actions.archive_data import held_out
-from infra.actions.archive_files import has_size, plain_bytes, sha256_of, workspace
+from infra.actions.archive_files import plain_bytes, sha256_of, workspace
 from infra.actions.archive_manifest import (
     DATA,
     EXPORT,
     GOLDEN,
     MANIFEST_NAME,
+    RECORD,
     ArchiveManifest,
     Proof,
     parse,
 )
 from infra.actions.archive_model import evaluate, export
 from infra.actions.archive_record import records_of
+from infra.actions.archive_source import Source
 from infra.actions.model_card import model_card
 from infra.actions.parts import Altered
+from infra.campaign_identity import archive_prefix
 from infra.errors import BivouacError, PermanentError
+from infra.names import ARCHIVE_WORK
 from infra.store import CampaignStore
 from trainer.contract import (
     COMMITTED_NAME,
     CONFIG_FILE,
     DATA_MANIFEST_NAME,
     DATA_MOUNT,
-    LOCAL_CHECKPOINTS,
     SHARED_CHECKPOINTS,
     TERMINATION_LOG,
     ExitCode,
     Manifest,
-    parse_manifest,
-    step_of_folder,
 )
 
 CONFIG_PATH = "/config/archive.json"
+CARD = f"{EXPORT}/README.md"
 _MIB = 2**20
 _AT_ONCE = 8
-FAILURES = (BivouacError, OSError, ValueError, ClientError, BotoCoreError, Altered, Unsound)
+FAILURES = (BivouacError, OSError, ValueError, ClientError, BotoCoreError, Altered, Unsound, Clash)
 """How an archive fails; the Job tries again, or a person reads it."""
 
 
@@ -66,6 +68,10 @@ class ArchiveConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     campaign: str
+    identity: str = ""
+    """Of the campaign, beyond its name; empty for one from before identities were."""
+    committed_step: int = -1
+    """Newest step that record or steward know to be committed on the shared tier; -1: none."""
     region: str
     state_bucket: str
     archive_bucket: str
@@ -102,25 +108,27 @@ class Archiver:
     def __init__(self, config: ArchiveConfig, bucket: ArchiveBucket, work: Path, places: Places, model: Model) -> None:
         self.config, self.bucket, self.work, self.places, self.model = config, bucket, work, places, model
         self.state = CampaignStore(bucket.s3, config.state_bucket, config.campaign, "archive")
-        self.refused: list[str] = []
+        root = places.shared / config.campaign
+        self.source = Source(root, config.identity, config.committed_step, say)
 
     def run(self) -> ArchiveManifest:
         """Raises `PermanentError` when nothing sound can be archived, or S3's own errors in the end."""
         published = self._published()
         if published is not None:
+            self.source.refuse_stale(published, self.bucket.place_of(MANIFEST_NAME))
             self._confirm(published)
-        for folder, golden in self._sound() if published is None else ():
+        for folder, golden in self.source.sound() if published is None else ():
             try:
                 published = self._publish(self._carry(folder, golden))
                 break
             except SourceLost as error:
-                self._refuse(folder, str(error))
+                self.source.refuse(folder, str(error))
                 # What was read back of it takes the room that the next one needs.
                 shutil.rmtree(self.work / GOLDEN, ignore_errors=True)
         if published is None:
             raise PermanentError(
                 "no sound checkpoint is on the shared tier",
-                seen="; ".join(self.refused) or "none at all",
+                seen="; ".join(self.source.refused) or "none at all",
                 cure="nothing can be archived; see the trainer's logs",
             )
         # Not sooner: what a killed or failed try has sent in parts need not be sent again.
@@ -149,6 +157,7 @@ class Archiver:
         say("read-back", objects=len(placed), bytes=sum(item.size_bytes for item in placed))
         return ArchiveManifest(
             campaign=self.config.campaign,
+            identity=self.config.identity,
             step=golden.step,
             tokens=golden.tokens,
             proof=proof,
@@ -156,7 +165,7 @@ class Archiver:
             reference_evaluation_loss=reference,
             restored_evaluation_loss=loss,
             objects=tuple(placed),
-            refused=tuple(self.refused),
+            refused=tuple(self.source.refused),
         )
 
     def _evaluated_here(self, folder: Path, golden: Manifest) -> float:
@@ -169,29 +178,6 @@ class Archiver:
             raise
         say("evaluated before upload", step=golden.step, loss=loss)
         return loss
-
-    def _sound(self) -> Iterator[tuple[Path, Manifest]]:
-        """Committed checkpoints on the shared tier, newest first; digests are compared while shards are sent."""
-        tier = self.places.shared / self.config.campaign
-        steps = {step: path for path in tier.glob("step-*") if (step := step_of_folder(path.name)) is not None}
-        for step, folder in sorted(steps.items(), reverse=True):
-            try:
-                manifest = parse_manifest(plain_bytes(folder / COMMITTED_NAME), step, self.config.campaign)
-            except FileNotFoundError:
-                # Never committed: no checkpoint.
-                continue
-            except (OSError, ValueError) as error:
-                self._refuse(folder, f"{COMMITTED_NAME}: {error}")
-                continue
-            wrong = next((s.file for s in manifest.shards if not has_size(folder / s.file, s.size_bytes)), None)
-            if wrong is None and manifest.shards:
-                yield folder, manifest
-            else:
-                self._refuse(folder, f"{wrong} is not there in its size" if wrong else "it names no shards")
-
-    def _refuse(self, folder: Path, why: str) -> None:
-        self.refused.append(f"{folder.name}: {why}"[:200])
-        say("refused", tier="shared", folder=folder.name, why=why[:500])
 
     def _checkpoint(self, folder: Path, golden: Manifest) -> dict[str, Content]:
         """Shards as the manifest names them: what the file holds by now does not change what is to be archived."""
@@ -211,7 +197,7 @@ class Archiver:
         self.model.export(restored, out)
         data = json.loads(plain_bytes(self.places.data / DATA_MANIFEST_NAME))
         texts = {name: content.source for name, content in records.items() if isinstance(content.source, bytes)}
-        (out / "README.md").write_text(model_card(golden, loss, data, texts))
+        (out / CARD.rpartition("/")[2]).write_text(model_card(golden, loss, data, texts))
         found = {path.name: Content.of_file(path) for path in sorted(out.iterdir())}
         say("exported", files=len(found), bytes=sum(content.size_bytes for content in found.values()))
         return {f"{EXPORT}/{name}": content for name, content in found.items()}
@@ -227,20 +213,25 @@ class Archiver:
                 raise
 
     def _place(self, name: str, content: Content) -> ArchivedObject:
-        """Send what is not there yet, and read it back; a claim that proves wrong is sent once more."""
+        """Send what is not there yet, and read it back. What lies there stays, also where its claim proves wrong.
+
+        The record moves on between two tries, and the model's card tells of it: theirs is what the first one placed.
+        """
         # Only the checkpoint is needed again, for the evaluation.
         target = self.work / name if name.startswith(f"{GOLDEN}/") else None
         if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            item = self.bucket.place(name, content)
-            try:
-                self.bucket.read_back(item, target)
-            except Unsound as error:
-                say("unsound", key=item.key, why=str(error))
-                item = self.bucket.place(name, content, anew=True)
-                self.bucket.read_back(item, target)
+            item = self.bucket.place(name, content, first_stays=name.startswith(f"{RECORD}/") or name == CARD)
+            self.bucket.read_back(item, target)
             return item
+        except (Clash, Unsound) as error:
+            raise PermanentError(
+                "something else lies in the archive where a file of this campaign belongs",
+                seen=str(error),
+                cure="nothing in the archive is overwritten: look at it, move it away, and run the archive again; the "
+                "shared tier still holds the checkpoint",
+            ) from error
         except Altered as error:
             if target is not None:
                 raise SourceLost(str(error)) from error
@@ -249,7 +240,7 @@ class Archiver:
     def _published(self) -> ArchiveManifest | None:
         """The manifest of an earlier try that got to its end: its objects are read back, none is sent again."""
         body = self.bucket.get(MANIFEST_NAME)
-        return None if body is None else parse(body, self.config.campaign)
+        return None if body is None else parse(body, self.config.campaign, self.config.identity)
 
     def _confirm(self, published: ArchiveManifest) -> None:
         for item in published.objects:
@@ -258,11 +249,11 @@ class Archiver:
 
     def _publish(self, manifest: ArchiveManifest) -> ArchiveManifest:
         """Last of all; when another archiver was first, its manifest is the campaign's."""
-        there = parse(
-            self.bucket.publish(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode()), self.config.campaign
-        )
+        body = self.bucket.publish(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
+        there = parse(body, self.config.campaign, self.config.identity)
         if there != manifest:
             say("another archiver was first", step=there.step)
+            self.source.refuse_stale(there, self.bucket.place_of(MANIFEST_NAME))
             self._confirm(there)
         return there
 
@@ -299,9 +290,9 @@ def main() -> int:
     config = ArchiveConfig.model_validate_json(Path(CONFIG_PATH).read_text())
     try:
         s3 = Account(config.region).client("s3")
-        bucket = ArchiveBucket(s3, config.archive_bucket, f"campaigns/{config.campaign}", say)
+        bucket = ArchiveBucket(s3, config.archive_bucket, archive_prefix(config.campaign, config.identity), say)
         # The node's NVMe: a root volume need not hold a checkpoint.
-        with workspace(Path(LOCAL_CHECKPOINTS)) as work:
+        with workspace(Path(ARCHIVE_WORK)) as work:
             manifest = Archiver(config, bucket, work, Places(), Model(evaluate, export)).run()
     except FAILURES as error:
         _last_word(f"{error}"[:4000])
@@ -310,6 +301,8 @@ def main() -> int:
     summary = {
         "manifest": f"s3://{config.archive_bucket}/{bucket.prefix}/{MANIFEST_NAME}",
         "step": manifest.step,
+        "identity": manifest.identity,
+        "accounts_for": manifest.accounts_for,
         "proof": manifest.proof,
         "recorded_evaluation_loss": manifest.recorded_evaluation_loss,
         "reference_evaluation_loss": manifest.reference_evaluation_loss,

@@ -60,6 +60,10 @@ class Unsound(Exception):
     """What lies in the bucket does not have its digest, or is not there."""
 
 
+class Clash(Exception):
+    """Something else lies in the archive where an object is to be placed; it is never overwritten."""
+
+
 @dataclass(frozen=True)
 class ArchiveBucket:
     s3: Any
@@ -77,31 +81,37 @@ class ArchiveBucket:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_transfer", self.transfer or Transfer(self.s3, self.bucket))
 
-    def place(self, name: str, content: Content, anew: bool = False) -> ArchivedObject:
-        """The object under this name, sent unless one that claims this digest is there already (`anew`: in any case).
+    def place(self, name: str, content: Content, first_stays: bool = False) -> ArchivedObject:
+        """The object under this name, sent unless something is there already: nothing is ever overwritten.
 
+        `first_stays`: what an earlier try placed there counts, whatever it holds; else `Clash` for another digest.
         Claims are not proof: `read_back` what this returns. Raises `Altered` when the source is not what `content`
         says, the last error when S3 never took it.
         """
         key = f"{self.prefix}/{name}"
 
         def try_once() -> ArchivedObject:
-            held = None if anew and not sent else self._held(key, content)
+            held = self._held(key)
             if held is None:
-                sent.append(key)
-                self._send(key, content)
-                held = self._held(key, content)
-                self.say("uploaded", key=key, bytes=content.size_bytes)
+                if self._send(key, content):
+                    self.say("uploaded", key=key, bytes=content.size_bytes)
+                held = self._held(key)
             if held is None:
                 raise Unsound(f"{key} was sent, and is not there")
+            ours = (held.size_bytes, held.sha256) == (content.size_bytes, content.sha256)
+            if not ours and not (first_stays and held.sha256):
+                seen = f"{held.size_bytes} bytes, SHA-256 {held.sha256 or 'not told'}"
+                raise Clash(f"{key} holds {seen}, wanted {content.size_bytes} bytes, {content.sha256}")
             return held
 
-        sent: list[str] = []
         return self.patiently(try_once)
 
     def read_back(self, item: ArchivedObject, target: Path | None) -> None:
         """Read every byte, into `target` if there is one; raises `Unsound` when they are not those of the digest."""
         self.patiently(lambda: self._read(item, target))
+
+    def place_of(self, name: str) -> str:
+        return f"s3://{self.bucket}/{self.prefix}/{name}"
 
     def get(self, name: str) -> bytes | None:
         return self.patiently(lambda: object_or_none(self.s3, self.bucket, f"{self.prefix}/{name}"))
@@ -153,27 +163,33 @@ class ArchiveBucket:
             pause *= 2
         raise AssertionError("tries is at least 1")
 
-    def _held(self, key: str, content: Content) -> ArchivedObject | None:
+    def _held(self, key: str) -> ArchivedObject | None:
+        """What lies under a key, by what it claims; None where nothing does."""
         try:
             head = self.s3.head_object(Bucket=self.bucket, Key=key)
         except ClientError as error:
             if is_missing(error):
                 return None
             raise
-        claims = (head["ContentLength"], head.get("Metadata", {}).get(DIGEST))
-        if claims != (content.size_bytes, content.sha256):
-            return None
         version = str(head.get("VersionId") or "").replace("null", "")
-        return ArchivedObject(key=key, size_bytes=content.size_bytes, sha256=content.sha256, version=version)
+        claim = head.get("Metadata", {}).get(DIGEST, "")
+        return ArchivedObject(key=key, size_bytes=head["ContentLength"], sha256=claim, version=version)
 
-    def _send(self, key: str, content: Content) -> None:
+    def _send(self, key: str, content: Content) -> bool:
+        """Whether S3 took it; False where another was first."""
         metadata, source = {DIGEST: content.sha256}, content.source
-        if isinstance(source, Path) and content.size_bytes > self._transfer.part_bytes:
-            if there := self._transfer.upload(key, source, content.size_bytes, content.sha256, metadata):
-                self.say("resumed", key=key, parts_already_there=there)
-            return
-        body = source if isinstance(source, bytes) else _small(source, content)
-        self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, Metadata=metadata)
+        try:
+            if isinstance(source, Path) and content.size_bytes > self._transfer.part_bytes:
+                if there := self._transfer.upload(key, source, content.size_bytes, content.sha256, metadata):
+                    self.say("resumed", key=key, parts_already_there=there)
+                return True
+            body = source if isinstance(source, bytes) else _small(source, content)
+            self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, Metadata=metadata, IfNoneMatch="*")
+        except ClientError as error:
+            if not is_precondition_failure(error):
+                raise
+            return False
+        return True
 
     def _read(self, item: ArchivedObject, target: Path | None) -> None:
         where = {"Key": item.key} | ({"VersionId": item.version} if item.version else {})

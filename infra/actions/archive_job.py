@@ -21,8 +21,9 @@ from infra.actions import attempts
 from infra.actions.archive import ArchiveConfig
 from infra.actions.cluster import is_gone, is_there_already
 from infra.actions.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
+from infra.confinement import NOBODY, ROOT, container_context, environment, pod_context
 from infra.errors import PermanentError
-from infra.names import ARCHIVE_ACCOUNT, NAMESPACE
+from infra.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM, NAMESPACE
 from infra.spec import Spec
 
 NAME = "archive"
@@ -42,10 +43,11 @@ class Bounds:
     """From that start."""
     end_by: datetime
     cure: str
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def over(self, begun: bool, seconds: float) -> str | None:
         """Which bound is over, after so many seconds."""
-        if datetime.now(UTC) > self.end_by:
+        if self.now() > self.end_by:
             return f"the archive did not end by the deadline, {self.end_by.isoformat(timespec='seconds')}"
         longest = self.start_within + (self.end_within if begun else timedelta())
         if seconds <= longest.total_seconds():
@@ -65,15 +67,27 @@ def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, 
     container = {
         "name": "archive",
         "image": image,
-        "command": ["python", "-m", "infra.actions.archive"],
+        "command": list(ARCHIVE_COMMAND),
+        "env": environment(),
+        "securityContext": container_context(),
         "resources": {"limits": {"nvidia.com/gpu": str(accelerators)}},
         "volumeMounts": mounts,
+    }
+    room = {
+        "name": "room",
+        "image": image,
+        "command": list(ARCHIVE_ROOM),
+        "securityContext": container_context(runAsUser=ROOT, runAsGroup=ROOT, runAsNonRoot=False),
+        "volumeMounts": [mount for mount in mounts if mount["name"] == "local"],
     }
     pod = {
         **on_gpu_nodes(),
         "restartPolicy": "Never",
         "serviceAccountName": ARCHIVE_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "securityContext": pod_context(NOBODY),
         "volumes": pod_volumes,
+        "initContainers": [room],
         "containers": [container],
     }
     return {

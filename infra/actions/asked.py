@@ -1,5 +1,5 @@
-"""What only AWS knows of a spec before anything is made: zones and what is sold in them, what its quota or reservation
-leaves, whether the base image is there.
+"""What only AWS knows of a spec before anything is made: zones and what is sold in them, what its quotas or reservation
+leave, whether the base image is there.
 
 The answers go into the facts, and the rules of `bivouac check` judge them. Reads only.
 """
@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from infra.account import Account
 from infra.actions.base_image import find_base
+from infra.actions.quota_room import quota_questions
 from infra.actions.quota_use import quota_use
 from infra.actions.reservations import refused_reservation
 from infra.actions.zones import zones_of, zones_selling
@@ -41,6 +42,9 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
             "offers": answer(lambda: tuple(_with_quota(account, facts, one) for one in facts.offers), facts.offers),
             "sold": answer(lambda: _sold(account, spec), None),
             "reservation": answer(lambda: refused_reservation(account, spec), None),
+            "quotas": tuple(
+                room for question in quota_questions(account, spec) if (room := answer(question, None)) is not None
+            ),
             "base": answer(lambda: _base(account, spec), None),
         }
     )

@@ -7,6 +7,7 @@ import os
 import ssl
 import threading
 import time
+from collections.abc import Callable
 
 import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
@@ -83,9 +84,27 @@ def _as_given(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     return path
 
 
-def from_pod() -> Client:
-    config = KubeConfig.from_service_account()
-    return Client(config=config, namespace=NAMESPACE, field_manager="bivouac-steward", trust_env=False)
+class DatedTransport(httpx2.HTTPTransport):
+    """Tells the `Date` of each answer: the API server's clock is a witness of the time."""
+
+    def __init__(self, verify: ssl.SSLContext | bool, heard: Callable[[str, str | None], None]) -> None:
+        super().__init__(verify=verify, trust_env=False)
+        self._heard = heard
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = super().handle_request(request)
+        self._heard("Kubernetes", answer.headers.get("date"))
+        return answer
+
+
+def from_pod(heard: Callable[[str, str | None], None]) -> Client:
+    config = KubeConfig.from_service_account().get()
+    assert config is not None, "made from one cluster and one user"
+    verify = verify_cluster(config.cluster, config.user or User(), config.abs_file, trust_env=False)
+    transport = DatedTransport(verify, heard)
+    return Client(
+        config=config, namespace=NAMESPACE, field_manager="bivouac-steward", trust_env=False, transport=transport
+    )
 
 
 def followers_of(client: Client) -> httpx2.Client:

@@ -6,19 +6,29 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from infra.confinement import ROOT, container_context, pod_context
 from infra.names import (
     EFA_CLAIM,
     GPU_POOL,
     GPU_TAINT_KEY,
     HUGE_PAGES_PER_POD,
-    LOCAL_CHECKPOINTS_HOST_PATH,
+    LOCAL_CLAIM,
     NAMESPACE,
+    NODE_CLAIM,
     POOL_LABEL,
     PRIORITY_CLASS,
     SHARED_CLAIM,
     TRAINER_ACCOUNT,
 )
-from trainer.contract import AGENT_PORT, CONFIG_FILE, DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Env
+from trainer.contract import (
+    AGENT_PORT,
+    CONFIG_FILE,
+    DATA_MOUNT,
+    LOCAL_CHECKPOINTS,
+    NODE_TOLD,
+    SHARED_CHECKPOINTS,
+    Env,
+)
 
 REPLICATED_JOB = "gang"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -48,8 +58,8 @@ class Gang(BaseModel):
     grace_seconds: int
     each_to_its_end: bool = False
     """A pod that fails ends no other, as it does in training, where the others can do nothing without it."""
-    capabilities: tuple[str, ...] = ("IPC_LOCK",)
-    """Linux capabilities of the container; EFA pins memory."""
+    sees_node: bool = False
+    """What the node tells of itself, its kernel's log of GPUs included, is mounted to be read."""
 
 
 def jobset(gang: Gang) -> dict[str, Any]:
@@ -84,7 +94,7 @@ def volumes(config: str, *, data_read_only: bool = True) -> tuple[list[dict[str,
     pod: list[dict[str, Any]] = [
         {"name": "config", "configMap": {"name": config}},
         {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
-        {"name": "local", "hostPath": {"path": LOCAL_CHECKPOINTS_HOST_PATH, "type": "DirectoryOrCreate"}},
+        {"name": "local", "persistentVolumeClaim": {"claimName": LOCAL_CLAIM}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
     ]
     container: list[dict[str, Any]] = [
@@ -107,6 +117,9 @@ def on_gpu_nodes() -> dict[str, Any]:
 
 def _pod(gang: Gang) -> dict[str, Any]:
     pod_volumes, mounts = volumes(gang.config_map)
+    if gang.sees_node:
+        pod_volumes.append({"name": "node", "persistentVolumeClaim": {"claimName": NODE_CLAIM}})
+        mounts.append({"name": "node", "mountPath": NODE_TOLD, "readOnly": True})
     devices = {"nvidia.com/gpu": str(gang.accelerators)}
     resources: dict[str, Any] = {}
     claims: dict[str, Any] = {}
@@ -124,6 +137,8 @@ def _pod(gang: Gang) -> dict[str, Any]:
         **on_gpu_nodes(),
         "restartPolicy": "Never",
         "serviceAccountName": TRAINER_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "securityContext": pod_context(ROOT),
         "priorityClassName": PRIORITY_CLASS,
         "terminationGracePeriodSeconds": gang.grace_seconds,
         "volumes": pod_volumes,
@@ -135,7 +150,8 @@ def _pod(gang: Gang) -> dict[str, Any]:
                 "env": _environment(gang),
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT}],
                 "resources": resources,
-                "securityContext": {"capabilities": {"add": list(gang.capabilities)}},
+                # EFA pins memory: the node image gives containers no limit on that, so none needs IPC_LOCK.
+                "securityContext": container_context(),
                 "volumeMounts": mounts,
             }
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,14 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from lightkube import Client
 from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import NodeCondition, Taint
 from lightkube.resources.core_v1 import Node
 from lightkube.types import PatchType
 
-from infra.account import Account, explained
+from infra.account import Account, every, explained
 from infra.actions.cluster import is_gone
 from infra.actions.fitness import CONDITIONS, Ailment, NodeFacts, Sickness, excused
 from infra.errors import TemporaryError
@@ -27,6 +28,7 @@ _NO_LONGER_HELD = re.compile(r"not found|instance \S+ (is|was|has been)\b.*\bter
 SETTLES_S = 300.0
 """For a change of the node group that is under way, such as that of its size before."""
 _SETTLE_PAUSE_S = 0.5
+_ACTIVITIES = 20
 _TOLD_ELSEWHERE = re.compile(r"node\.kubernetes\.io/(unschedulable|not-ready|unreachable)")
 """Taints that follow from a cordon or from the Ready condition."""
 Guard = Callable[[], None]
@@ -47,6 +49,8 @@ class GpuNodes:
 
     def __init__(self, account: Account, client: Client, names: Names, guard: Guard) -> None:
         self.account, self.client, self.names, self.guard = account, client, names, guard
+        self.not_told: Exception | None = None
+        """Why EC2 did not tell the states of instances when it was last asked; None where it did."""
 
     def desired(self) -> int:
         return int(self._group()["scalingConfig"]["desiredSize"])
@@ -81,10 +85,11 @@ class GpuNodes:
             scalingConfig={"minSize": 0, "maxSize": max(scaling["maxSize"], count), "desiredSize": count},
         )
 
-    def facts(self) -> tuple[NodeFacts, ...]:
+    def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
+        """Nodes as Kubernetes has them; what EC2 says of their instances is unknown where it is not asked."""
         nodes = [node for node in self.client.list(Node, labels={POOL_LABEL: GPU_POOL})]
         instances = {_instance_of(node): node for node in nodes}
-        states = self._instance_states([name for name in instances if name])
+        states = self._instance_states([name for name in instances if name]) if ask_ec2 else {}
         return tuple(_facts(node, instance, states.get(instance, "unknown")) for instance, node in instances.items())
 
     def launched(self) -> tuple[Launched, ...]:
@@ -102,8 +107,9 @@ class GpuNodes:
         group = self._group()
         said = [f"{issue['code']}: {issue['message']}" for issue in group.get("health", {}).get("issues", ())]
         for scaling in (group.get("resources") or {}).get("autoScalingGroups", ()):
-            ask = self.account.client("autoscaling").describe_scaling_activities
-            activities = ask(AutoScalingGroupName=scaling["name"], MaxRecords=20)["Activities"]
+            client = self.account.client("autoscaling")
+            newest = every(client, "describe_scaling_activities", "Activities", AutoScalingGroupName=scaling["name"])
+            activities = itertools.islice(newest, _ACTIVITIES)
             failed = [one for one in activities if one["StatusCode"] == "Failed" and one["StartTime"] >= since]
             said += [
                 one["StatusMessage"] for one in failed[:1] if not any(one["StatusMessage"] in known for known in said)
@@ -191,8 +197,10 @@ class GpuNodes:
         client = self.account.client("ec2")
         try:
             pages = list(client.get_paginator("describe_instance_status").paginate(IncludeAllInstances=True))
-        except ClientError:
+        except (ClientError, BotoCoreError) as error:
+            self.not_told = error
             return {}
+        self.not_told = None
         seen = {item["InstanceId"]: _state(item) for page in pages for item in page["InstanceStatuses"]}
         return {instance: seen.get(instance, "unknown") for instance in instances}
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra import catalogue
 from infra.account import Account
-from infra.catalogue import InstanceType
+from infra.catalogue import InstanceType, Quota
 
 _FAMILIES = {
     (False, "P"): r"p\d", (False, "G and VT"): r"(g|vt)\d", (False, "Trn"): r"trn\d",
@@ -38,14 +38,19 @@ def quota_use(account: Account, item: InstanceType, *, spot: bool) -> QuotaUse |
     family = item.spot_quota_family if spot else item.quota_family
     if quota is None or family is None:
         return None
-    client = account.client("service-quotas")
+    used = _used(account, re.compile(_FAMILIES[spot, family]), spot)
+    return QuotaUse(code=quota.code, name=quota.name, vcpus=allowed(account, quota), used=used)
+
+
+def allowed(account: Account, quota: Quota) -> int:
+    """The quota's value in this account and region. Raises botocore's errors."""
+    client, key = account.client("service-quotas"), {"ServiceCode": quota.service, "QuotaCode": quota.code}
     try:
-        found = client.get_service_quota(ServiceCode="ec2", QuotaCode=quota.code)["Quota"]
+        found = client.get_service_quota(**key)["Quota"]
     except client.exceptions.NoSuchResourceException:
         # One that was never raised for this account.
-        found = client.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=quota.code)["Quota"]
-    used = _used(account, re.compile(_FAMILIES[spot, family]), spot)
-    return QuotaUse(code=quota.code, name=quota.name, vcpus=int(found["Value"]), used=used)
+        found = client.get_aws_default_service_quota(**key)["Quota"]
+    return int(found["Value"])
 
 
 def _used(account: Account, types: re.Pattern[str], spot: bool) -> int:

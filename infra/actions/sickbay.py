@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from infra.actions.fitness import PATIENCE, NodeFacts, Sickness
@@ -15,22 +15,27 @@ class Sickbay:
     What a condition dates itself also counts for who has just started to look.
     """
 
-    def __init__(self) -> None:
-        self._first: dict[tuple[str, str, Sickness], float] = {}
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self.first: dict[str, float] = {}
+        """Node, instance and sickness -> since when, in seconds of the monotonic clock."""
 
-    def look(self, facts: Iterable[NodeFacts], accelerators: int) -> dict[str, dict[Sickness, timedelta]]:
-        """Node -> how long it has had each sickness that replacing helps against."""
-        now, moment = time.monotonic(), datetime.now(UTC)
-        found, first = dict[str, dict[Sickness, timedelta]](), dict[tuple[str, str, Sickness], float]()
+    def look(
+        self, facts: Iterable[NodeFacts], accelerators: int, at: datetime | None = None
+    ) -> dict[str, dict[Sickness, timedelta]]:
+        """Node -> how long it has had each sickness that replacing helps against. `at`: now, where another clock than
+        this machine's tells it."""
+        now, moment = self._monotonic(), at or datetime.now(UTC)
+        found, first = dict[str, dict[Sickness, timedelta]](), dict[str, float]()
         for node in facts:
             lasted = found.setdefault(node.name, {})
             for ailment in node.ails(accelerators):
                 if ailment.sickness not in PATIENCE:
                     continue
-                key = (node.name, node.instance, ailment.sickness)
-                first[key] = self._first.get(key, now)
+                key = f"{node.name} {node.instance} {ailment.sickness}"
+                first[key] = self.first.get(key, now)
                 dated = moment - ailment.since if ailment.since else timedelta()
                 known = lasted.get(ailment.sickness, timedelta())
                 lasted[ailment.sickness] = max(known, dated, timedelta(seconds=now - first[key]))
-        self._first = first
+        self.first = first
         return found

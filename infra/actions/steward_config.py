@@ -56,6 +56,8 @@ class StewardConfig(BaseModel):
     version: int = 0
     relaunch: Relaunch | None = None
     """None for the first configuration."""
+    identity: str = ""
+    """Of the campaign, beyond its name; empty in configurations from before campaigns had one."""
     spec: Spec
     train: TrainConfig
     image: str

@@ -75,7 +75,8 @@ class Transfer:
     def upload(self, key: str, source: Path, size: int, sha256: str, metadata: dict[str, str]) -> int:
         """Send a file in parts, going on where an earlier upload of this key stands; how many parts were there already.
 
-        Raises `Altered` when the file's size or digest is another, S3's errors as boto3 does.
+        The object appears only where the key holds none: else S3 refuses with 412. Raises `Altered` when the file's
+        size or digest is another, S3's errors as boto3 does.
         """
         upload, there = self._begin(key, metadata)
         digest, pending, known = hashlib.sha256(), deque[Future[Part]](), list[Part]()
@@ -231,7 +232,7 @@ class Transfer:
     def _complete(self, key: str, upload: str, known: list[Part]) -> None:
         parts = [{"PartNumber": part.number, "ETag": part.etag, "ChecksumCRC32C": part.checksum} for part in known]
         self.s3.complete_multipart_upload(
-            Bucket=self.bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}
+            Bucket=self.bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
         )
 
 

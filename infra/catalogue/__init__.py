@@ -4,7 +4,7 @@ from infra.catalogue.charts import Addon, Chart, Operator, addons, asked_for, ch
 from infra.catalogue.expectations import Bandwidth, bandwidth, expectation, profiles
 from infra.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.catalogue.prices import Prices, service_prices
-from infra.catalogue.quotas import Quota, quota
+from infra.catalogue.quotas import Quota, counted, quota
 from infra.catalogue.zones import no_control_plane
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "asked_for",
     "bandwidth",
     "charts",
+    "counted",
     "expectation",
     "instance_type",
     "instance_types",

@@ -1,4 +1,4 @@
-"""EC2's vCPU quotas: which one counts an instance type, on demand and on spot."""
+"""Service Quotas: which one counts an instance type's vCPUs, and which count what else a campaign makes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class Quota(BaseModel):
 
     code: str
     name: str
+    service: str = "ec2"
+    """Service code of Service Quotas."""
 
 
 @cache
@@ -28,3 +30,8 @@ def quota(item: InstanceType, *, spot: bool) -> Quota | None:
     family = item.spot_quota_family if spot else item.quota_family
     found = _table()["spot" if spot else "on_demand"].get(family)
     return None if found is None else Quota.model_validate(found)
+
+
+def counted(what: str) -> Quota:
+    """The quota that counts what a campaign makes besides instances; KeyError for what the table does not have."""
+    return Quota.model_validate(_table()["counted"][what])

@@ -90,6 +90,19 @@ def spot_quota_is_known(case: Case) -> Iterator[Draft]:
         )
 
 
+def quotas_hold_the_campaign(case: Case) -> Iterator[Draft]:
+    """Where they were looked up: the account's quotas leave room for what the campaign makes besides its GPU nodes."""
+    for room in case.facts.quotas:
+        if room.used + room.wanted > room.allowed:
+            code, needed = f"{room.quota.service} {room.quota.code}", room.used + room.wanted
+            yield error(
+                room.field,
+                f"the account's quota {room.quota.name} is too small",
+                seen=f"{room.wanted} wanted, {room.used} of {room.allowed} in use",
+                cure=f"ask for {needed} in Service Quotas ({code}), or remove what nobody needs",
+            )
+
+
 def the_zone_sells_the_types(case: Case) -> Iterator[Draft]:
     """Where it was looked up: EC2 offers the types of all nodes in the spec's zone."""
     nodes, zone = case.spec.nodes, case.spec.zone
@@ -125,4 +138,5 @@ RULES = (
     a_blocks_fee_is_counted,
     absent_figures_are_told,
     spot_quota_is_known,
+    quotas_hold_the_campaign,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+from infra.catalogue import quota
 from infra.checks.finding import Case, Draft, error, info, warning
 from infra.purchase import quota_holds
 from infra.spec import Capacity
@@ -69,8 +70,16 @@ def quota_allows_the_nodes(case: Case) -> Iterator[Draft]:
             "nodes.count",
             f"the account's quota of {instance.quota_family} instances is too small",
             seen=f"{nodes.count * instance.vcpus} vCPUs wanted, {offer.quota_vcpus} left",
-            cure="ask for a higher quota in Service Quotas, or take fewer nodes",
+            cure=f"ask for a higher quota in Service Quotas{_code(case)}, or take fewer nodes",
         )
+
+
+def _code(case: Case) -> str:
+    """Where it is known which quota counts."""
+    if case.facts.instance is None:
+        return ""
+    found = quota(case.facts.instance, spot=case.spec.nodes.capacity is Capacity.SPOT)
+    return f" ({found.service} {found.code})" if found else ""
 
 
 def preflight_profile_is_known(case: Case) -> Iterator[Draft]:

@@ -22,7 +22,7 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console) -> int:
         show(path, seen.findings, False, console)
         return UserError.exit_code
     spec = seen.spec
-    refuse_unwritable(results_folder(spec.campaign), "BIVOUAC_RESULTS")
+    refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
     question = "One builder (m7i.large) for up to two hours, and the storage of an image. Go?"
     if target.spends(spec) and not yes and not agreed(question, console):

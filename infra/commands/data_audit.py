@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from infra.actions import data_audit, dataset
-from infra.actions.checkpoints.find import is_campaign
+from infra.actions.checkpoints.find import exported, is_campaign
 from infra.actions.data_audit import Evidence
 from infra.errors import UserError
-from infra.folders import results_folder
+from infra.folders import kept_results
 from infra.lifecycle import report
 from infra.lifecycle.opening import record_of
 from infra.names import buckets
@@ -49,14 +49,14 @@ def _of_folder(place: str, config: Path | None, data: Path | None, logs: list[Pa
 
 def _of_campaign(name: str, region: str, data: Path | None) -> Evidence:
     """From its record and its archive; of one that is gone, from what its results folder keeps."""
-    results = results_folder(name)
     try:
         store = record_of(name, region)
     except UserError:
+        results = kept_results(name, region)
         if not (results / report.PACKED).exists():
             raise
         record = unpacked((results / report.PACKED).read_bytes())
-        path, checkpoint = data_audit.newest_checkpoint(results / "archive")
+        path, checkpoint = data_audit.newest_checkpoint(exported(name, region))
         return Evidence(checkpoint, data_audit.read_config(_beside(path)), record.logs, data or _prepared_here(record))
     record = report.read(store)
     checkpoint, config = _archived(record, store)

@@ -7,6 +7,8 @@ import time
 from rich.console import Console
 
 from infra import target
+from infra.commands.strays import Forgotten, strays_command
+from infra.errors import UserError
 from infra.events import Stage
 from infra.identity import Holder
 from infra.lifecycle.context import Context
@@ -18,7 +20,13 @@ _WORD_EVERY_S = 10.0
 
 
 def down_command(campaign: str, region: str, abandon: bool, console: Console) -> int:
-    store = record_of(campaign, region)
+    try:
+        store = record_of(campaign, region)
+    except UserError as unknown:
+        if not abandon:
+            raise
+        # Nothing can be archived without its record: what carries its tag goes.
+        return strays_command(region, True, False, console, Forgotten(campaign, True, unknown))
     spec = stored_spec(store)
     if not abandon:
         # Before the lease: whoever drives it now lets the campaign stop, and we wait for the lease.

@@ -8,25 +8,26 @@ from pathlib import Path
 from rich.console import Console
 
 from infra.errors import UserError
-from infra.folders import results_folder
+from infra.folders import kept_results, results_folder
 from infra.lifecycle import report
-from infra.lifecycle.opening import record_of
+from infra.lifecycle.opening import record_of, stored_spec
 from infra.reporting.record import PACKED
 
 
 def report_command(campaign: str, region: str, show: bool, console: Console) -> int:
     """Raises `UserError` where the campaign can be found neither in the account nor in the results folder."""
-    results = results_folder(campaign)
     try:
         store = record_of(campaign, region)
     except UserError as error:
+        results = kept_results(campaign, region)
         if not (results / PACKED).exists():
             raise
         console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
         console.print(f"made again from {results / PACKED}", markup=False, soft_wrap=True)
         made, written = report.write_again(results, console.print)
     else:
-        made, written = report.write(store, results, console.print)
+        spec = stored_spec(store)
+        made, written = report.write(store, results_folder(campaign, spec.account, spec.region), console.print)
     console.print(made.verdict, markup=False)
     for notice in made.notices:
         console.print(f"{notice.level}: {notice.text}", markup=False)

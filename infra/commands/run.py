@@ -26,7 +26,7 @@ def run_command(path: Path, yes: bool, console: Console) -> int:
         show(path, seen.findings, False, console)
         return UserError.exit_code
     spec, plan = seen.spec, make_plan(seen.spec, seen.facts)
-    refuse_unwritable(results_folder(spec.campaign), "BIVOUAC_RESULTS")
+    refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
     target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
     seen = with_answers(seen, console)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.console import Console
 from infra import meter
 from infra.errors import CHANGED, UserError
 from infra.events import CampaignState, Stage, fold
-from infra.folders import results_folder
+from infra.folders import kept_results
 from infra.lifecycle.opening import DRIVER_LEASE, holder_of, record_of, stored_plan, stored_spec
 from infra.reporting.record import PACKED, Record, unpacked
 from infra.spec import Spec
@@ -31,10 +32,10 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
     try:
         store = record_of(campaign, region)
     except UserError as error:
-        facts, state = _facts_of(_kept(campaign, error), {}, {})
+        facts, state = _facts_of(_kept(kept_results(campaign, region), error), {}, {})
         if not as_json:
             console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
-            console.print(f"as kept in {results_folder(campaign)}:", markup=False, soft_wrap=True)
+            console.print(f"as kept in {kept_results(campaign, region)}:", markup=False, soft_wrap=True)
         if state.running_stage is Stage.REPORT:
             facts["stage"] = "ended"  # what the report kept is from just before its own end
         _show(facts, state, as_json, console)
@@ -56,10 +57,10 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
     return CHANGED if any(one.drifted for one in looks) else 0
 
 
-def _kept(campaign: str, error: UserError) -> Record:
+def _kept(results: Path, error: UserError) -> Record:
     """The record that the report left on this machine; without one, the error stands."""
     try:
-        return unpacked((results_folder(campaign) / PACKED).read_bytes())
+        return unpacked((results / PACKED).read_bytes())
     except (OSError, ValueError, TypeError, KeyError):
         raise error from None
 

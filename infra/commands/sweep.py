@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json as json_text
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
 from infra import target
+from infra.campaign_identity import read_identity
+from infra.commands.strays import Forgotten, strays_command
 from infra.errors import NotProven, UserError
-from infra.events import Stage
+from infra.events import Kind, Stage
 from infra.lifecycle import sweep, teardown
 from infra.lifecycle.context import Context
 from infra.lifecycle.opening import opened, record_of, stored_plan, stored_spec
@@ -21,16 +24,24 @@ from infra.tables import Listing
 from infra.terminal import agreed
 
 
-def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Console) -> int:
-    """Exit code 0 when nothing is left, 74 while something is. Raises `UserError` while the campaign is alive."""
-    store = record_of(campaign, region)
+def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Console, abandon: bool = False) -> int:
+    """Exit code 0 when nothing is left, 74 while something is. Raises `UserError` while the campaign is alive.
+
+    `abandon`: what may hold the only checkpoints goes too. Without a record the campaign is known by its tags alone.
+    """
+    try:
+        store = record_of(campaign, region)
+    except UserError as unknown:
+        return strays_command(region, yes, json, console, Forgotten(campaign, abandon, unknown))
     spec = stored_spec(store)
     quiet = Console(file=io.StringIO()) if json else console
     # The lease: a living driver still owns all of it.
     with opened(spec, stored_plan(store, spec), quiet, target.about()) as context:
-        _refuse_alive(context)
+        _refuse_alive(context, abandon)
         with context.progress.stage("sweep", f"what is left of {campaign}"):
             seen = sweep.look(context)
+            if abandon:
+                seen = replace(seen, left=tuple(replace(one, foreign="") for one in seen.left))
         _show(seen, quiet)
         wanted = [one for one in seen.left if one.removable]
         swept = Swept((), ())
@@ -58,7 +69,7 @@ def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Co
         return 0
 
 
-def _refuse_alive(context: Context) -> None:
+def _refuse_alive(context: Context, abandon: bool = False) -> None:
     state = context.state()
     begun = Stage.TEARDOWN in state.finished_stages or any(
         event.data.get("stage") == Stage.TEARDOWN for event in context.store.events()
@@ -70,7 +81,12 @@ def _refuse_alive(context: Context) -> None:
             cure=f"`bivouac down {context.spec.campaign}` first; sweep removes only what that leaves",
         )
     # One that began and was refused has removed nothing, and the file system may hold the only checkpoints.
-    teardown.refuse_unproven(state, context.spec.campaign)
+    try:
+        teardown.refuse_unproven(state, context.spec.campaign, read_identity(context.store))
+    except NotProven:
+        if not abandon:
+            raise
+        context.store.append(Kind.ABANDONED)
 
 
 def _show(seen: Sight, console: Console) -> None:
@@ -94,6 +110,8 @@ def _born(one: Left) -> str:
 
 
 def _fate(one: Left) -> str:
+    if one.foreign:
+        return f"leaves it: of another campaign of this name, {one.foreign}: see `bivouac sweep --orphans`"
     return "removes it" if one.removable else "leaves it: not provably the campaign's, or removed by hand"
 
 

@@ -13,7 +13,8 @@ import pulumi_aws as aws
 from pulumi import Input, Output, ResourceOptions
 
 from infra.components import policies
-from infra.names import CAMPAIGN_TAG, Names
+from infra.components.ceiling import boundary_arn
+from infra.names import CAMPAIGN_TAG, Names, freeze_policy
 from infra.spec import Spec
 
 ALARM_SHARES = (80, 100)
@@ -39,7 +40,7 @@ class Budget(pulumi.ComponentResource):
         mails = [money.alarm_email] if money.alarm_email else []
         budget = aws.budgets.Budget(
             "budget",
-            name=self._names.prefix,
+            name=self._names.of("budget"),
             budget_type="COST",
             limit_amount=str(spec.tagged_budget_usd),
             limit_unit="USD",
@@ -63,17 +64,13 @@ class Budget(pulumi.ComponentResource):
         self.register_outputs({"topic": self.topic.arn})
 
     def _freeze(self, budget: Output[str], roles: tuple[str, ...]) -> None:
-        policy = aws.iam.Policy(
-            "freeze",
-            name=self._names.freeze_policy,
-            description=f"Campaign {self._spec.campaign} has spent its budget: nothing new is bought",
-            policy=policies.document(policies.no_purchases()),
-            opts=ResourceOptions(parent=self),
-        )
+        where = policies.place(self._spec)
+        policy = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
         role = aws.iam.Role(
             "budget",
             name=self._names.budget_role,
-            assume_role_policy=policies.trust("budgets.amazonaws.com"),
+            assume_role_policy=policies.trust("budgets.amazonaws.com", where),
+            permissions_boundary=boundary_arn(where),
             opts=ResourceOptions(parent=self),
         )
         may = aws.iam.RolePolicy(
@@ -90,7 +87,7 @@ class Budget(pulumi.ComponentResource):
             approval_model="AUTOMATIC",
             notification_type="ACTUAL",
             action_threshold={"action_threshold_type": "PERCENTAGE", "action_threshold_value": FREEZE_AT},
-            definition={"iam_action_definition": {"policy_arn": policy.arn, "roles": list(roles)}},
+            definition={"iam_action_definition": {"policy_arn": policy, "roles": list(roles)}},
             execution_role_arn=role.arn,
             subscribers=[{"address": self.topic.arn, "subscription_type": "SNS"}],
             opts=ResourceOptions(parent=self, depends_on=[may]),

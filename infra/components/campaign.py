@@ -29,7 +29,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     What is made earlier falls later: add-ons, guard, roles and rules outlive the nodes that need them.
     """
     spec, deadline = settings.spec, settings.deadline
-    marks = tags(spec, deadline)
+    marks = tags(spec, deadline, settings.identity)
     provider = aws.Provider("aws", region=spec.region, allowed_account_ids=[spec.account], default_tags={"tags": marks})
     opts = ResourceOptions(providers=[provider])
     network = Network(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), opts)
@@ -51,11 +51,11 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     groups = [security.nodes.id, cluster.security_group_id]
     ready = [*before.all, *identity.node_ready, network, security]
     key, node_role = settings.key_arn, identity.node.arn
-    system = SystemNodes(spec, cluster, deadline, node_role, network.system_subnet.id, groups, ready, key, opts)
+    system = SystemNodes(spec, cluster, marks, node_role, network.system_subnet.id, groups, ready, key, opts)
     gpu = GpuNodes(
         spec,
         cluster,
-        deadline,
+        marks,
         node_role,
         network.gpu_subnet.id,
         groups,

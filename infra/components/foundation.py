@@ -1,4 +1,4 @@
-"""What outlives campaigns: state, data and archive buckets, and the registry.
+"""What outlives campaigns: state, data and archive buckets, the registry, and the limits of every role.
 
 The stack of the foundation keeps its own state in the state bucket, so that bucket exists before the stack does: the
 driver makes it when it is missing. This program manages its settings only, and can never delete it.
@@ -21,6 +21,7 @@ from pulumi_aws.s3 import (
 
 from infra.components import policies
 from infra.components.key import CustomerKey
+from infra.components.limits import Limits
 from infra.components.settings import FoundationSettings, StorageClass
 from infra.components.tags import tags
 from infra.components.workshop import Workshop
@@ -178,7 +179,9 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
         force_delete=False,
         opts=opts,
     )
-    workshop = Workshop(policies.Place(settings.account, settings.region), settings.workshop_zone, inside)
+    where = policies.Place(settings.account, settings.region)
+    limits = Limits(where, inside)
+    workshop = Workshop(where, limits.boundary.arn, settings.workshop_zone, inside)
     aws.ecr.LifecyclePolicy("trainer", repository=repository.name, policy=image_policy(), opts=opts)
     outputs: dict[str, Any] = {
         "state_bucket": state.bucket,

@@ -10,6 +10,7 @@ import pulumi_aws as aws
 from pulumi import ResourceOptions
 
 from infra.components import policies
+from infra.components.ceiling import boundary_arn
 from infra.names import Names
 from infra.spec import Spec
 
@@ -25,7 +26,8 @@ class Guard(pulumi.ComponentResource):
         role = aws.iam.Role(
             "guard",
             name=names.guard_role,
-            assume_role_policy=policies.trust("scheduler.amazonaws.com"),
+            assume_role_policy=policies.trust("scheduler.amazonaws.com", policies.place(spec)),
+            permissions_boundary=boundary_arn(policies.place(spec)),
             opts=ResourceOptions(parent=self),
         )
         policy = aws.iam.RolePolicy(

@@ -7,6 +7,7 @@ import pulumi_aws as aws
 from pulumi import ResourceOptions
 
 from infra.components import policies
+from infra.components.ceiling import boundary_arn
 from infra.names import Names
 from infra.spec import Spec
 
@@ -26,27 +27,34 @@ class Identity(pulumi.ComponentResource):
     def __init__(self, spec: Spec, key_arn: str | None = None, opts: ResourceOptions | None = None) -> None:
         """`key_arn`: of the customer's own key, for the cluster's secrets."""
         super().__init__("bivouac:infra:Identity", "identity", None, opts)
-        names = Names(spec)
-        self.cluster = self._role("cluster", names.cluster_role, policies.trust("eks.amazonaws.com"))
+        names, where = Names(spec), policies.place(spec)
+        self._boundary = boundary_arn(where)
+        self.cluster = self._role("cluster", names.cluster_role, policies.trust("eks.amazonaws.com", where))
         self.cluster_ready = self._managed("cluster", self.cluster, CLUSTER_POLICIES)
         if key_arn is not None:
             self._inline("cluster", self.cluster, policies.cluster_secrets(key_arn))
-        self.node = self._role("node", names.node_role, policies.trust("ec2.amazonaws.com"))
-        self.cni = self._role("cni", names.cni_role, policies.pod_trust())
+        self.node = self._role("node", names.node_role, policies.trust(policies.EC2, where))
+        self.cni = self._role("cni", names.cni_role, policies.pod_trust(where))
         self.node_ready = [
             *self._managed("node", self.node, NODE_POLICIES),
             *self._managed("cni", self.cni, CNI_POLICIES),
         ]
-        self.steward = self._role("steward", names.steward_role, policies.pod_trust())
+        self.steward = self._role("steward", names.steward_role, policies.pod_trust(where))
         self._inline("steward", self.steward, policies.steward(spec))
         # Without policies: a pod without a role of its own would look for the node's.
-        self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust())
-        self.archive = self._role("archive", names.archive_role, policies.pod_trust())
+        self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust(where))
+        self.archive = self._role("archive", names.archive_role, policies.pod_trust(where))
         self._inline("archive", self.archive, policies.archive(spec))
         self.register_outputs({"node_role_arn": self.node.arn, "steward_role_arn": self.steward.arn})
 
     def _role(self, label: str, name: str, trust: str) -> aws.iam.Role:
-        return aws.iam.Role(label, name=name, assume_role_policy=trust, opts=ResourceOptions(parent=self))
+        return aws.iam.Role(
+            label,
+            name=name,
+            assume_role_policy=trust,
+            permissions_boundary=self._boundary,
+            opts=ResourceOptions(parent=self),
+        )
 
     def _managed(self, label: str, role: aws.iam.Role, names: tuple[str, ...]) -> list[pulumi.Resource]:
         return [

@@ -19,6 +19,7 @@ from pulumi_kubernetes.apiextensions.v1 import (
 from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs
 
 from infra.components.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
+from infra.confinement import NOBODY, SECCOMP
 from infra.names import NAMESPACE, POOL_LABEL, SYSTEM_POOL
 
 NAME = "mpi-operator"
@@ -63,12 +64,23 @@ class MpiOperator(pulumi.ComponentResource):
                     "metadata": {"labels": labels},
                     "spec": {
                         "service_account_name": NAME,
+                        "security_context": {
+                            "run_as_user": NOBODY,
+                            "run_as_group": NOBODY,
+                            "run_as_non_root": True,
+                            "seccomp_profile": {"type": SECCOMP},
+                        },
                         "node_selector": {POOL_LABEL: SYSTEM_POOL},
                         "containers": [
                             {
                                 "name": NAME,
                                 "image": image,
                                 "args": [f"--namespace={NAMESPACE}", f"--lock-namespace={NAMESPACE}"],
+                                "security_context": {
+                                    "allow_privilege_escalation": False,
+                                    "capabilities": {"drop": ["ALL"]},
+                                    "read_only_root_filesystem": True,
+                                },
                                 "liveness_probe": {"http_get": {"path": "/healthz", "port": 8080}},
                                 "resources": {
                                     "requests": {"cpu": "50m", "memory": "64Mi"},

@@ -26,7 +26,7 @@ class Network(pulumi.ComponentResource):
             cidr_block=spec.network.cidr,
             enable_dns_hostnames=True,
             enable_dns_support=True,
-            tags={"Name": self._names.prefix},
+            tags={"Name": self._names.of("VPC")},
             opts=self._child(),
         )
         self.control_plane_subnets = [
@@ -55,13 +55,13 @@ class Network(pulumi.ComponentResource):
             cidr_block=cidr,
             availability_zone=zone,
             map_public_ip_on_launch=False,
-            tags={"Name": f"{self._names.prefix}-{name}"},
+            tags={"Name": self._names.of("subnet", name)},
             opts=self._child(),
         )
 
     def _route_table(self, name: str, subnets: list[aws.ec2.Subnet]) -> aws.ec2.RouteTable:
         table = aws.ec2.RouteTable(
-            name, vpc_id=self.vpc.id, tags={"Name": f"{self._names.prefix}-{name}"}, opts=self._child()
+            name, vpc_id=self.vpc.id, tags={"Name": self._names.of("route table", name)}, opts=self._child()
         )
         for subnet in subnets:
             aws.ec2.RouteTableAssociation(
@@ -71,7 +71,7 @@ class Network(pulumi.ComponentResource):
 
     def _nat(self) -> None:
         gateway = aws.ec2.InternetGateway(
-            "internet", vpc_id=self.vpc.id, tags={"Name": self._names.prefix}, opts=self._child()
+            "internet", vpc_id=self.vpc.id, tags={"Name": self._names.of("internet gateway")}, opts=self._child()
         )
         public = self._subnet("public", self._plan.public, self._spec.zone)
         table = self._route_table("public", [public])
@@ -82,12 +82,12 @@ class Network(pulumi.ComponentResource):
             gateway_id=gateway.id,
             opts=self._child(),
         )
-        address = aws.ec2.Eip("nat", domain="vpc", tags={"Name": self._names.prefix}, opts=self._child())
+        address = aws.ec2.Eip("nat", domain="vpc", tags={"Name": self._names.of("elastic address")}, opts=self._child())
         nat = aws.ec2.NatGateway(
             "nat",
             allocation_id=address.id,
             subnet_id=public.id,
-            tags={"Name": self._names.prefix},
+            tags={"Name": self._names.of("NAT gateway")},
             opts=self._child(depends_on=[way_out]),
         )
         aws.ec2.Route(
@@ -105,7 +105,7 @@ class Network(pulumi.ComponentResource):
             vpc_id=self.vpc.id,
             peer_vpc_id=driver.vpc_id,
             auto_accept=True,
-            tags={"Name": f"{self._names.prefix}-driver"},
+            tags={"Name": self._names.of("VPC peering", "driver")},
             opts=self._child(),
         )
         ways: list[tuple[str, Input[str], str]] = [("back", self._routes.id, driver.cidr)]
@@ -127,18 +127,19 @@ class Network(pulumi.ComponentResource):
             service_name=f"com.amazonaws.{self._spec.region}.s3",
             vpc_endpoint_type="Gateway",
             route_table_ids=[self._routes.id],
-            tags={"Name": f"{self._names.prefix}-s3"},
+            tags={"Name": self._names.of("VPC endpoint", "s3")},
             opts=self._child(),
         )
 
     def _interface_endpoints(self) -> None:
+        name = self._names.of("security group", "endpoints")
         group = aws.ec2.SecurityGroup(
             "endpoints",
-            name=f"{self._names.prefix}-endpoints",
+            name=name,
             description="AWS interface endpoints",
             vpc_id=self.vpc.id,
             revoke_rules_on_delete=True,
-            tags={"Name": f"{self._names.prefix}-endpoints"},
+            tags={"Name": name},
             opts=self._child(),
         )
         aws.vpc.SecurityGroupIngressRule(
@@ -159,6 +160,6 @@ class Network(pulumi.ComponentResource):
                 private_dns_enabled=True,
                 subnet_ids=[self.system_subnet.id],
                 security_group_ids=[group.id],
-                tags={"Name": f"{self._names.prefix}-{service}"},
+                tags={"Name": self._names.of("VPC endpoint", service)},
                 opts=self._child(),
             )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
@@ -16,7 +15,6 @@ from infra.components.capacity import SPARE_NODES, purchase
 from infra.components.cluster import Cluster
 from infra.components.efa import efa_layout
 from infra.components.lustre import boot_script, client_script
-from infra.components.tags import tags
 from infra.components.user_data import huge_pages, node_config, user_data
 from infra.names import GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
 from infra.spec import Spec
@@ -43,10 +41,10 @@ class _NodeGroup(pulumi.ComponentResource):
     """Of 2 MiB, set aside before kubelet starts."""
 
     def _prepare(
-        self, spec: Spec, cluster: Cluster, deadline: datetime, group: str, key_arn: str | None = None
+        self, spec: Spec, cluster: Cluster, marks: Mapping[str, str], group: str, key_arn: str | None = None
     ) -> None:
         self._spec, self._names, self._cluster, self._group = spec, Names(spec), cluster, group
-        self._tags, self._key_arn = tags(spec, deadline), key_arn
+        self._tags, self._key_arn = dict(marks), key_arn
 
     def _image(self, maker: str | None) -> Output[str]:
         parameter = image_parameter(self._spec.kubernetes, maker)
@@ -128,7 +126,7 @@ class _NodeGroup(pulumi.ComponentResource):
 
 
 class SystemNodes(_NodeGroup):
-    """One node for CoreDNS, the JobSet controller and the steward."""
+    """For CoreDNS, the JobSet controller and the steward: one node, or two where a steward stands by."""
 
     pool = SYSTEM_POOL
     repaired_by_eks = True
@@ -137,7 +135,7 @@ class SystemNodes(_NodeGroup):
         self,
         spec: Spec,
         cluster: Cluster,
-        deadline: datetime,
+        marks: Mapping[str, str],
         role_arn: Input[str],
         subnet_id: Input[str],
         security_group_ids: Sequence[Input[str]],
@@ -146,8 +144,9 @@ class SystemNodes(_NodeGroup):
         opts: ResourceOptions | None = None,
     ) -> None:
         super().__init__("bivouac:infra:SystemNodes", "system-nodes", None, opts)
-        self._prepare(spec, cluster, deadline, Names(spec).system_group, key_arn)
+        self._prepare(spec, cluster, marks, Names(spec).system_group, key_arn)
         self._scripts = (client_script(),)  # the steward mounts the shared file system
+        count = spec.nodes.system_count
         template = self._template(
             self._image(None), spec.nodes.system_instance_type, vpc_security_group_ids=list(security_group_ids)
         )
@@ -155,7 +154,7 @@ class SystemNodes(_NodeGroup):
             template,
             role_arn,
             subnet_id,
-            NodeGroupScalingConfigArgs(min_size=1, desired_size=1, max_size=2),
+            NodeGroupScalingConfigArgs(min_size=count, desired_size=count, max_size=count + 1),
             "ON_DEMAND",
             depends_on,
             minutes=20,
@@ -173,7 +172,7 @@ class GpuNodes(_NodeGroup):
         self,
         spec: Spec,
         cluster: Cluster,
-        deadline: datetime,
+        marks: Mapping[str, str],
         role_arn: Input[str],
         subnet_id: Input[str],
         security_group_ids: Sequence[Input[str]],
@@ -183,7 +182,7 @@ class GpuNodes(_NodeGroup):
         opts: ResourceOptions | None = None,
     ) -> None:
         super().__init__("bivouac:infra:GpuNodes", "gpu-nodes", None, opts)
-        self._prepare(spec, cluster, deadline, Names(spec).gpu_group, key_arn)
+        self._prepare(spec, cluster, marks, Names(spec).gpu_group, key_arn)
         item = instance_type(spec.nodes.instance_type)
         self.raid = spec.storage.local.layout
         script = boot_script(spec.storage.shared, item, spec.nodes.count + SPARE_NODES)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.names import BUILDER, REPOSITORY, ROLE_TAG, Buckets, Names, buckets
+from infra.names import BUILDER, REPOSITORY, ROLE_TAG, Buckets, Names, buckets, freeze_policy
 from infra.spec import Spec
 
 Statement = dict[str, Any]
@@ -57,25 +57,53 @@ def document(statements: Sequence[Statement]) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, sort_keys=True)
 
 
-def trust(service: str, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:
-    """Trust policy for an AWS service, such as `ec2.amazonaws.com`."""
-    return document([{"Effect": "Allow", "Action": sorted(actions), "Principal": {"Service": service}}])
+EC2 = "ec2.amazonaws.com"
+SOURCES = {
+    "budgets.amazonaws.com": "arn:aws:budgets::{account}:budget/*",
+    "scheduler.amazonaws.com": "arn:aws:scheduler:{region}:{account}:schedule-group/default",
+}
+"""Service -> the aws:SourceArn that it says, by its documentation, when it takes a role of ours.
+
+https://docs.aws.amazon.com/cost-management/latest/userguide/cross-service-confused-deputy-prevention.html
+https://docs.aws.amazon.com/scheduler/latest/UserGuide/cross-service-confused-deputy-prevention.html
+"""
 
 
-def pod_trust() -> str:
+def trust(service: str, where: Place, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:
+    """Trust policy for an AWS service, such as `scheduler.amazonaws.com`, on behalf of this account alone.
+
+    EC2 says for nobody on whose behalf it takes a role; an instance profile is its account's own.
+    """
+    statement: Statement = {"Effect": "Allow", "Action": sorted(actions), "Principal": {"Service": service}}
+    if service == EC2:
+        return document([statement])
+    condition = {"StringEquals": {"aws:SourceAccount": where.account}}
+    if service in SOURCES:
+        condition["ArnLike"] = {"aws:SourceArn": SOURCES[service].format(account=where.account, region=where.region)}
+    return document([statement | {"Condition": condition}])
+
+
+def pod_trust(where: Place) -> str:
     """Trust policy for EKS pod identities."""
-    return trust("pods.eks.amazonaws.com", ("sts:AssumeRole", "sts:TagSession"))
+    return trust("pods.eks.amazonaws.com", where, ("sts:AssumeRole", "sts:TagSession"))
 
 
 def steward(spec: Spec) -> list[Statement]:
     """Size of the GPU node group, single instances of it, and the campaign's own part of the state bucket."""
     where, names = place(spec), Names(spec)
     group = where.arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
-    # EKS names the Auto Scaling group of a node group `eks-<node group>-<uuid>`.
+    # EKS names the Auto Scaling group of a node group `eks-<node group>-<uuid>`, which may be the beginning of another
+    # campaign's too; whose it is say the tags that EKS gives it.
     scaling = where.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/eks-{names.gpu_group}-*")
+    of_group = {
+        "StringEquals": {
+            "aws:ResourceTag/eks:cluster-name": names.cluster,
+            "aws:ResourceTag/eks:nodegroup-name": names.gpu_group,
+        }
+    }
     return [
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [group]),
-        allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], [scaling]),
+        allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], [scaling], of_group),
         allow(
             [
                 "autoscaling:DescribeAutoScalingGroups",
@@ -140,7 +168,7 @@ def no_purchases() -> list[Statement]:
 def freezing(spec: Spec) -> list[Statement]:
     """To put the denial of purchases on the roles that the spec names, and to lift it; no other policy."""
     where = place(spec)
-    freeze = f"arn:aws:iam::{where.account}:policy/{Names(spec).freeze_policy}"
+    freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     only = {"ArnEquals": {"iam:PolicyARN": freeze}}
     # A role's path is not known from its name.
     roles = [pattern for role in spec.money.freeze_roles for pattern in (where.role(role), where.role(f"*/{role}"))]
@@ -202,7 +230,7 @@ def tls_only(bucket: str) -> str:
 def _folder(bucket: str, prefix: str, extra: Sequence[str] = ()) -> list[Statement]:
     return [
         allow(["s3:GetObject", "s3:PutObject", *extra], [f"arn:aws:s3:::{bucket}/{prefix}*"]),
-        allow(["s3:ListBucket"], [f"arn:aws:s3:::{bucket}"], {"StringLikeIfExists": {"s3:prefix": [f"{prefix}*"]}}),
+        allow(["s3:ListBucket"], [f"arn:aws:s3:::{bucket}"], {"StringLike": {"s3:prefix": [f"{prefix}*"]}}),
     ]
 
 

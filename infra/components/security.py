@@ -49,7 +49,7 @@ class Security(pulumi.ComponentResource):
         )
 
     def _group(self, name: str, description: str) -> aws.ec2.SecurityGroup:
-        full = f"{self._names.prefix}-{name}"
+        full = self._names.of("security group", name)
         return aws.ec2.SecurityGroup(
             name,
             name=full,

@@ -91,6 +91,8 @@ class CampaignSettings(_Settings):
     """In the configuration: as JSON."""
     deadline: Annotated[datetime, AfterValidator(_in_utc)]
     """Absolute, so that a second `up` does not move it."""
+    identity: str | None = None
+    """Of the campaign, beyond its name. None: made before campaigns had one, or not recorded yet."""
     data_digest: str = Field(min_length=8)
     """Manifest digest of the data set, which lies in the data bucket at `datasets/<digest>/`."""
     operator_arn: str | None = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_TAG, OWNER_TAG, REGION_TAG
+from infra.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_TAG, OWNER_TAG, REGION_TAG
 from infra.spec import Spec
 
 
-def tags(spec: Spec | None, deadline: datetime | None) -> dict[str, str]:
+def tags(spec: Spec | None, deadline: datetime | None, identity: str | None = None) -> dict[str, str]:
     """Tags of a campaign's resources; without a campaign, those of the foundation, which never expires and which no
-    teardown takes, so that no region need be told."""
+    teardown takes, so that no region need be told. `identity`: None for a campaign that is not recorded."""
     if spec is None or deadline is None:
         return {FOUNDATION_TAG: "true"}
     return {
@@ -18,6 +18,7 @@ def tags(spec: Spec | None, deadline: datetime | None) -> dict[str, str]:
         OWNER_TAG: spec.owner,
         EXPIRES_TAG: instant(deadline),
         REGION_TAG: spec.region,
+        **({CAMPAIGN_ID_TAG: identity} if identity else {}),
     }
 
 

@@ -13,7 +13,7 @@ from pulumi import ResourceOptions
 from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs
 from pulumi_kubernetes.resource.v1 import ExactDeviceRequestArgsDict
 
-from infra import catalogue
+from infra import admission, catalogue
 from infra.catalogue import Chart, InstanceType
 from infra.components.cluster import Cluster
 from infra.components.mpi_operator import MpiOperator
@@ -22,12 +22,17 @@ from infra.components.storage import Storage
 from infra.names import (
     ARCHIVE_ACCOUNT,
     EFA_CLAIM,
+    LOCAL_CHECKPOINTS_HOST_PATH,
+    LOCAL_CLAIM,
     NAMESPACE,
+    NODE_CLAIM,
+    NODE_TOLD_HOST_PATH,
     PRIORITY_CLASS,
     SHARED_CLAIM,
     STEWARD_ACCOUNT,
     TRAINER_ACCOUNT,
     Names,
+    repository_url,
 )
 from infra.spec import Addons, Spec
 
@@ -78,8 +83,9 @@ class Workloads(pulumi.ComponentResource):
         super().__init__("bivouac:infra:Workloads", "workloads", None, opts)
         self._cluster, self._names = cluster, Names(spec)
         self._namespace = kubernetes.core.v1.Namespace(
-            "campaign", metadata={"name": NAMESPACE}, opts=self._child(depends_on=[])
+            "campaign", metadata={"name": NAMESPACE, "labels": admission.POD_SECURITY}, opts=self._child(depends_on=[])
         )
+        self._bounds = self._admission(repository_url(spec.account, spec.region))
         kubernetes.scheduling.v1.PriorityClass(
             "training",
             metadata={"name": PRIORITY_CLASS},
@@ -90,6 +96,8 @@ class Workloads(pulumi.ComponentResource):
         )
         self._accounts()
         self._shared_volume(spec, storage)
+        for claim, path in ((LOCAL_CLAIM, LOCAL_CHECKPOINTS_HOST_PATH), (NODE_CLAIM, NODE_TOLD_HOST_PATH)):
+            self._node_folder(claim, path)
         item = catalogue.instance_type(spec.nodes.instance_type)
         if spec.addons.efa == "dra" and item.efa_interfaces:
             self._efa_claim(item)
@@ -106,6 +114,21 @@ class Workloads(pulumi.ComponentResource):
     def _inside(self) -> ResourceOptions:
         return self._child([self._namespace])
 
+    def _admission(self, repository: str) -> list[pulumi.Resource]:
+        """Both policies and their bindings; returns the bindings."""
+        api, bindings = kubernetes.admissionregistration.v1, list[pulumi.Resource]()
+        for name, document in admission.policies(self._names.prefix, repository).items():
+            bound = admission.binding(document)
+            policy = api.ValidatingAdmissionPolicy(
+                name, metadata=document["metadata"], spec=document["spec"], opts=self._child([])
+            )
+            bindings.append(
+                api.ValidatingAdmissionPolicyBinding(
+                    name, metadata=bound["metadata"], spec=bound["spec"], opts=self._child([policy])
+                )
+            )
+        return bindings
+
     def _accounts(self) -> None:
         # The trainer needs nothing of the API server, so its pods carry no key to it.
         for account, token in ((TRAINER_ACCOUNT, False), (STEWARD_ACCOUNT, True), (ARCHIVE_ACCOUNT, False)):
@@ -115,7 +138,9 @@ class Workloads(pulumi.ComponentResource):
                 automount_service_account_token=token,
                 opts=self._inside(),
             )
-        grant_here(STEWARD_ACCOUNT, steward_rules(), self._inside(), self._inside())
+        # No right to make pods before the bounds of that right.
+        bounded = self._child([self._namespace, *self._bounds])
+        grant_here(STEWARD_ACCOUNT, steward_rules(), self._inside(), bounded)
         grant_everywhere(
             STEWARD_ACCOUNT, f"{self._names.prefix}-steward", node_rules(), self._child([]), self._inside()
         )
@@ -145,6 +170,33 @@ class Workloads(pulumi.ComponentResource):
         kubernetes.core.v1.PersistentVolumeClaim(
             SHARED_CLAIM,
             metadata={"name": SHARED_CLAIM, "namespace": NAMESPACE},
+            spec={
+                "access_modes": ["ReadWriteMany"],
+                "storage_class_name": "",
+                "volume_name": volume.metadata.apply(lambda metadata: metadata.name or ""),
+                "resources": {"requests": size},
+            },
+            opts=self._child([self._namespace, volume]),
+        )
+
+    def _node_folder(self, claim: str, path: str) -> None:
+        """A folder of whichever node the pod runs on. Pods name the claim: only who makes volumes names a path."""
+        size = {"storage": "1Gi"}  # of no effect: nothing limits a folder
+        volume = kubernetes.core.v1.PersistentVolume(
+            claim,
+            metadata={"name": f"{self._names.prefix}-{claim}"},
+            spec={
+                "capacity": size,
+                "access_modes": ["ReadWriteMany"],
+                "persistent_volume_reclaim_policy": "Retain",
+                "storage_class_name": "",
+                "host_path": {"path": path, "type": "DirectoryOrCreate"},
+            },
+            opts=self._child([]),
+        )
+        kubernetes.core.v1.PersistentVolumeClaim(
+            claim,
+            metadata={"name": claim, "namespace": NAMESPACE},
             spec={
                 "access_modes": ["ReadWriteMany"],
                 "storage_class_name": "",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pulumi
 import pulumi_aws as aws
-from pulumi import ResourceOptions
+from pulumi import Input, ResourceOptions
 
 from infra.components import policies
 from infra.components.policies import Place
@@ -21,8 +21,11 @@ BUILDER_POLICIES = ("AmazonSSMManagedInstanceCore",)
 class Workshop(pulumi.ComponentResource):
     """`subnet`, `group` without any way in, the builder's `profile`, and `guard`, the role that ends builders."""
 
-    def __init__(self, place: Place, zone: str | None = None, opts: ResourceOptions | None = None) -> None:
-        """`zone`: one that sells the builders' type. None: whichever AWS takes, which asks for no type."""
+    def __init__(
+        self, place: Place, boundary: Input[str], zone: str | None = None, opts: ResourceOptions | None = None
+    ) -> None:
+        """`boundary`: ARN of the most that a role may do. `zone`: one that sells the builders' type. None: whichever
+        AWS takes, which asks for no type."""
         super().__init__("bivouac:infra:Workshop", "workshop", None, opts)
         self._child = ResourceOptions(parent=self)
         # Older foundations have names without the region: these stay, since builders may be at work under them.
@@ -44,7 +47,8 @@ class Workshop(pulumi.ComponentResource):
             ip_protocol="-1",
             opts=self._child,
         )
-        role = self._role("builder", workshop_role(place.region), "ec2.amazonaws.com", policies.builder(place))
+        self._place, self._boundary = place, boundary
+        role = self._role("builder", workshop_role(place.region), policies.EC2, policies.builder(place))
         for name in BUILDER_POLICIES:
             aws.iam.RolePolicyAttachment(
                 f"builder-{name}", role=role.name, policy_arn=f"arn:aws:iam::aws:policy/{name}", opts=self._child
@@ -88,6 +92,12 @@ class Workshop(pulumi.ComponentResource):
         aws.ec2.RouteTableAssociation("workshop", subnet_id=self.subnet.id, route_table_id=table.id, opts=self._child)
 
     def _role(self, label: str, name: str, service: str, statements: list[policies.Statement]) -> aws.iam.Role:
-        role = aws.iam.Role(label, name=name, assume_role_policy=policies.trust(service), opts=self._named)
+        role = aws.iam.Role(
+            label,
+            name=name,
+            assume_role_policy=policies.trust(service, self._place),
+            permissions_boundary=self._boundary,
+            opts=self._named,
+        )
         aws.iam.RolePolicy(label, name=label, role=role.name, policy=policies.document(statements), opts=self._child)
         return role

@@ -17,6 +17,10 @@ from infra.purchase import own_reservation
 from infra.spec import Capacity, Egress, Spec
 
 HOURS_PER_MONTH = Decimal(730)
+_STANDBY = "when one dies the steward on the other has the campaign within half a minute"
+_NO_STANDBY = (
+    "when it dies nobody ends a hung gang for the minutes until there is another; system_count: 2 has one wait"
+)
 NAT_GB_PER_NODE = 2
 """Through the NAT gateway: what is not in the image or in S3 (its gateway endpoint is free)."""
 BLOCK_REST = "capacity block, unused"
@@ -101,8 +105,10 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     named = own_reservation(spec.nodes)
     if named and nodes.priced:
         yield _waiting(named, nodes, hours(stages) - gpu_hours)
-    system = prices.system_node_usd_per_hour.get(spec.nodes.system_instance_type)
-    yield _hourly("system node", system, up, f"1 x {spec.nodes.system_instance_type}")
+    system, systems = prices.system_node_usd_per_hour.get(spec.nodes.system_instance_type), spec.nodes.system_count
+    beside = _hourly("system node", system, up, f"{systems} x {spec.nodes.system_instance_type}", systems)
+    stands_by = _STANDBY if systems > 1 else _NO_STANDBY
+    yield beside.model_copy(update={"formula": f"{beside.formula} ({stands_by})"})
     yield _hourly("builder", system, bake_hours, f"1 x {spec.nodes.system_instance_type}")
     yield _hourly("EKS control plane", prices.eks_cluster_usd_per_hour, up, "1 cluster")
     if spec.network.egress is Egress.NAT:

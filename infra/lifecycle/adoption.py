@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Secret
 
-from infra.account import Account, says_missing
+from infra.account import Account, every, says_missing
 from infra.actions.cluster import OF_WORLD, from_outside
 from infra.errors import BivouacError, PermanentError
 from infra.lifecycle import finders
@@ -200,7 +200,7 @@ def _there(service: str, operation: str, made: Callable[[Inputs], str], **argume
 
 def _log_groups(account: Account, given: Inputs) -> list[str]:
     name = given["name"]
-    seen = account.client("logs").describe_log_groups(logGroupNamePrefix=name)["logGroups"]
+    seen = every(account.client("logs"), "describe_log_groups", "logGroups", logGroupNamePrefix=name)
     return [name for group in seen if group["logGroupName"] == name]
 
 
@@ -218,7 +218,7 @@ def _file_systems(account: Account, given: Inputs) -> list[str]:
 
 def _repository_links(account: Account, given: Inputs) -> list[str]:
     by_system = [{"Name": "file-system-id", "Values": [given["fileSystemId"]]}]
-    seen = account.client("fsx").describe_data_repository_associations(Filters=by_system)["Associations"]
+    seen = every(account.client("fsx"), "describe_data_repository_associations", "Associations", Filters=by_system)
     return [one["AssociationId"] for one in seen if one["Lifecycle"] not in ("DELETING", "FAILED")]
 
 
@@ -242,10 +242,9 @@ def _schedules(account: Account, given: Inputs) -> list[str]:
 
 
 def _pod_identities(account: Account, given: Inputs) -> list[str]:
-    seen = account.client("eks").list_pod_identity_associations(
-        clusterName=given["clusterName"], namespace=given["namespace"], serviceAccount=given["serviceAccount"]
-    )
-    return [one["associationId"] for one in seen["associations"]]
+    subject = {key: given[key] for key in ("clusterName", "namespace", "serviceAccount")}
+    seen = every(account.client("eks"), "list_pod_identity_associations", "associations", **subject)
+    return [one["associationId"] for one in seen]
 
 
 def _named(key: str) -> Callable[[Inputs], str]:

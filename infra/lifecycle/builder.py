@@ -17,7 +17,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.account import EXPIRED, Account
+from infra.account import EXPIRED, Account, every
 from infra.components.outputs import FoundationOutputs
 from infra.components.tags import tags
 from infra.errors import PermanentError
@@ -93,7 +93,11 @@ def _forget_files(context: Context) -> None:
 
 
 def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: datetime) -> str:
-    wanted = {**tags(context.spec, context.deadline), ROLE_TAG: BUILDER, "Name": context.names.builder}
+    wanted = {
+        **tags(context.spec, context.deadline, context.identity),
+        ROLE_TAG: BUILDER,
+        "Name": context.names.builder,
+    }
     minutes = max(1, round((ends_at - datetime.now(UTC)).total_seconds() / 60))
     marks = [{"Key": key, "Value": value} for key, value in wanted.items()]
     request: dict[str, Any] = dict(
@@ -170,11 +174,13 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
     ssm, ec2 = context.account.client("ssm"), context.account.client("ec2")
     for _ in context.turns(_ONLINE_S, 0.2):
         context.progress.step(f"builder {instance} is booting")
-        online = ssm.describe_instance_information(Filters=[{"Key": "InstanceIds", "Values": [instance]}])
-        if any(item["PingStatus"] == "Online" for item in online["InstanceInformationList"]):
+        asked = [{"Key": "InstanceIds", "Values": [instance]}]
+        online = every(ssm, "describe_instance_information", "InstanceInformationList", Filters=asked)
+        if any(item["PingStatus"] == "Online" for item in online):
             return
         # By filter: an instance this young may not be known by its id yet.
-        found = ec2.describe_instances(Filters=[{"Name": "instance-id", "Values": [instance]}])["Reservations"]
+        by_id = [{"Name": "instance-id", "Values": [instance]}]
+        found = list(every(ec2, "describe_instances", "Reservations", Filters=by_id))
         if found and found[0]["Instances"][0]["State"]["Name"] in ("shutting-down", "terminated"):
             reason = found[0]["Instances"][0].get("StateReason", {}).get("Message", "no reason given")
             raise PermanentError(

@@ -244,7 +244,7 @@ def _looked(
         service=look.service,
         kind=look.kind,
         listed=len(things),
-        found=tuple(one.name if one.name.startswith(known.names.prefix) else one.id for one, _ in found),
+        found=tuple(one.label for one, _ in found),
         evidence=tuple(str(why) for _, why in found),
         doubts=tuple(one.doubt for one, _ in found),
         could_not_look=blind,

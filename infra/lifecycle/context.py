@@ -45,6 +45,8 @@ class Context:
     results: Path
     """Folder on this machine that outlives the campaign: report, certificate, what is kept on purpose."""
     deadline: datetime
+    identity: str = ""
+    """Of the campaign, beyond its name; empty where none is recorded: a bake ahead, a look at what was never begun."""
     outputs: dict[Stage, dict[str, Any]] = field(default_factory=dict)
     """Outputs of the stages that have finished, by stage."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from infra.account import Account
+from infra.account import Account, every
 from infra.names import REGION_TAG
 
 Inputs = Mapping[str, Any]
@@ -62,7 +62,7 @@ def _policies(account: Account, given: Inputs) -> list[str]:
     iam = account.client("iam")
     pages = iam.get_paginator("list_policies").paginate(Scope="Local")
     named = [one["Arn"] for page in pages for one in page["Policies"] if one["PolicyName"] == given["name"]]
-    return [arn for arn in named if _of_its_region(iam.list_policy_tags(PolicyArn=arn)["Tags"], given)]
+    return [arn for arn in named if _of_its_region(list(every(iam, "list_policy_tags", "Tags", PolicyArn=arn)), given)]
 
 
 def _keys(account: Account, given: Inputs) -> list[str]:
@@ -72,7 +72,8 @@ def _keys(account: Account, given: Inputs) -> list[str]:
         for key in page["Keys"]:
             known = kms.describe_key(KeyId=key["KeyId"])["KeyMetadata"]
             if known["KeyManager"] == "CUSTOMER" and known["KeyState"] == "Enabled":
-                tags = {one["TagKey"]: one["TagValue"] for one in kms.list_resource_tags(KeyId=key["KeyId"])["Tags"]}
+                listed = every(kms, "list_resource_tags", "Tags", KeyId=key["KeyId"])
+                tags = {one["TagKey"]: one["TagValue"] for one in listed}
                 found += [key["KeyId"]] if wanted.items() <= tags.items() else []
     return found
 
@@ -84,7 +85,8 @@ def _aliases(account: Account, given: Inputs) -> list[str]:
 
 def _budget_actions(account: Account, given: Inputs) -> list[str]:
     owner, budget = account.identity()["Account"], given["budgetName"]
-    seen = account.client("budgets").describe_budget_actions_for_budget(AccountId=owner, BudgetName=budget)["Actions"]
+    asked = {"AccountId": owner, "BudgetName": budget}
+    seen = every(account.client("budgets"), "describe_budget_actions_for_budget", "Actions", **asked)
     return [f"{owner}:{one['ActionId']}:{budget}" for one in seen]
 
 

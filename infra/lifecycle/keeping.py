@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from botocore.exceptions import ClientError
 
-from infra.account import Account
+from infra.account import Account, every
 from infra.actions.zones import zones_of, zones_selling
 from infra.components.settings import CampaignSettings, FoundationSettings, Keeping, StorageClass
 from infra.lifecycle import node_image
@@ -64,7 +64,7 @@ def placed(account: Account, settings: FoundationSettings) -> FoundationSettings
 def _standing(account: Account) -> str | None:
     """Zone of the workshop's subnet; None without one."""
     named = [{"Name": "tag:Name", "Values": [WORKSHOP]}]
-    found = account.client("ec2").describe_subnets(Filters=named)["Subnets"]
+    found = list(every(account.client("ec2"), "describe_subnets", "Subnets", Filters=named))
     return str(found[0]["AvailabilityZone"]) if found else None
 
 
@@ -85,12 +85,20 @@ def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
     return CampaignSettings(
         spec=context.spec,
         deadline=context.deadline,
+        identity=_identity(context),
         data_digest=data_digest,
         operator_arn=operator,
         key_arn=key_of(context.account, context.spec),
         control_plane_zones=_zones(context),
         node_image=None if image is None else image.ami,
     )
+
+
+def _identity(context: Context) -> str | None:
+    """As the stack has it, which never moves: a stack made before campaigns had one is not made anew for a tag."""
+    stored = context.store.get_json(STACK_CONFIG)
+    chosen = context.identity if stored is None else stored.get(f"{PROJECT}:identity")
+    return str(chosen) if chosen else None
 
 
 def _zones(context: Context) -> tuple[str, str] | None:

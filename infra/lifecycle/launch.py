@@ -22,13 +22,22 @@ from infra.actions.cluster import from_outside, is_gone
 from infra.actions.gang import CAMPAIGN_LABEL
 from infra.actions.nodes import GpuNodes
 from infra.actions.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
+from infra.confinement import NOBODY, container_context, environment, pod_context
 from infra.errors import PermanentError, UserError
 from infra.events import Kind, Stage
 from infra.layout import layout
 from infra.lifecycle import node_image
 from infra.lifecycle.bake import ImageManifest
 from infra.lifecycle.context import Context
-from infra.names import NAMESPACE, POOL_LABEL, SHARED_CLAIM, STEWARD_ACCOUNT, STEWARD_PRIORITY_CLASS, SYSTEM_POOL
+from infra.names import (
+    NAMESPACE,
+    POOL_LABEL,
+    SHARED_CLAIM,
+    STEWARD_ACCOUNT,
+    STEWARD_COMMAND,
+    STEWARD_PRIORITY_CLASS,
+    SYSTEM_POOL,
+)
 from infra.plan import train_config
 from infra.store import CampaignStore
 from trainer.contract import grace_seconds
@@ -38,6 +47,16 @@ _STEWARD_S = 120.0
 """For the steward itself to start, before the attempt's own time."""
 _STEWARD_ENDS_S = 30.0
 _LAST_LINES = 3
+_LEAVES_A_DEAD_NODE_S = 10
+"""Kubernetes' own 300 s come on top of the 40 to 50 s that it takes to call a node unreachable."""
+
+
+_APART = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"app": STEWARD}},
+}
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -88,8 +107,9 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
     return StewardConfig(
         version=version,
         relaunch=relaunch,
+        identity=context.identity,
         spec=spec,
-        train=train_config(spec, plan, provision["data_digest"], spec.training.model.vocabulary),
+        train=train_config(spec, plan, provision["data_digest"], spec.training.model.vocabulary, context.identity),
         image=bake["image"],
         code_digest=bake["code"],
         image_manifest=bake["manifest"],
@@ -165,9 +185,10 @@ def withdraw(context: Context, client: Client) -> None:
 
 def _came_to(client: Client) -> str:
     """What became of the steward."""
-    status = next((one.status for one in client.list(Deployment, labels={"app": STEWARD})), None)
-    ready, last = (status.readyReplicas if status else 0) or 0, "".join(_last_words(client))
-    said = [f"{ready} of 1 steward pods ready", *([f"the steward's last words: {last}"] if last else [])]
+    found = next(iter(client.list(Deployment, labels={"app": STEWARD})), None)
+    ready, last = (found.status.readyReplicas if found and found.status else 0) or 0, "".join(_last_words(client))
+    wanted = (found.spec.replicas if found and found.spec else None) or 1
+    said = [f"{ready} of {wanted} steward pods ready", *([f"the steward's last words: {last}"] if last else [])]
     told = starting.warnings(client)
     for pod in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}):
         if not starting.has_started(pod):
@@ -192,40 +213,58 @@ def _memory_mib(pods: int) -> int:
     return 192 + pods // 2
 
 
-def steward_pod(image: str, version: int, nodes: int) -> dict[str, Any]:
-    """Its pod, on the node that the system has to itself; `nodes`: whose pods' logs it follows."""
+def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> dict[str, Any]:
+    """Its pod, on a node that the system has to itself; `nodes`: whose pods' logs it follows; `standby`: one of two,
+    each on a node of its own."""
     container = {
         "name": STEWARD,
         "image": image,
-        "command": ["python", "-m", "infra.steward"],
+        "command": list(STEWARD_COMMAND),
+        "env": environment(),
+        "securityContext": container_context(readOnlyRootFilesystem=True),
         "resources": {"requests": {"cpu": "100m", "memory": f"{_memory_mib(nodes)}Mi"}},
         "volumeMounts": [
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "shared", "mountPath": "/shared-checkpoints", "subPath": "checkpoints"},
+            {"name": "scratch", "mountPath": "/tmp"},
         ],
     }
     return {
         "serviceAccountName": STEWARD_ACCOUNT,
         "priorityClassName": STEWARD_PRIORITY_CLASS,
         "nodeSelector": {POOL_LABEL: SYSTEM_POOL},
+        "tolerations": [
+            {
+                "key": f"node.kubernetes.io/{key}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": _LEAVES_A_DEAD_NODE_S,
+            }
+            for key in ("unreachable", "not-ready")
+        ],
+        **({"topologySpreadConstraints": [_APART]} if standby else {}),
         "terminationGracePeriodSeconds": 5,
+        "securityContext": pod_context(NOBODY),
         "volumes": [
             {"name": "config", "configMap": {"name": config_map(version)}},
             {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
+            {"name": "scratch", "emptyDir": {"sizeLimit": "256Mi"}},
         ],
         "containers": [container],
     }
 
 
 def _deployment(config: StewardConfig) -> dict[str, Any]:
+    """The steward; with a second system node a second one, which waits for the first one's lease."""
     labels = {"app": STEWARD, CAMPAIGN_LABEL: config.spec.campaign}
-    pod = steward_pod(config.image, config.version, config.spec.nodes.count)
+    count = config.spec.nodes.system_count
+    pod = steward_pod(config.image, config.version, config.spec.nodes.count, standby=count > 1)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": STEWARD, "namespace": NAMESPACE, "labels": labels},
         "spec": {
-            "replicas": 1,
+            "replicas": count,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": {"app": STEWARD}},
             "template": {"metadata": {"labels": labels}, "spec": pod},

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 from pulumi import automation as auto
 
+from infra.account import every
 from infra.errors import PermanentError
 from infra.lease import Lease
 from infra.lifecycle import leash
@@ -53,7 +54,7 @@ def unlock(context: Context, stack: auto.Stack, leases: Sequence[Lease]) -> None
 def _locks(context: Context, stack: str) -> list[dict[str, Any]]:
     s3, bucket = context.account.client("s3"), context.buckets.state
     prefix = f".pulumi/locks/organization/{PROJECT}/{stack}/"
-    found = s3.list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", [])
+    found = list(every(s3, "list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix))
     bodies = [context.store.get(item["Key"]) for item in found]
     return [json.loads(body) for body in bodies if body]
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from infra.actions import dataset
+from infra.campaign_identity import read_identity
 from infra.components.settings import CampaignSettings
 from infra.errors import UserError
 from infra.events import Stage
@@ -33,7 +34,8 @@ def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
     plan = plan or stored_plan(own.store, spec)
     now = datetime.now(UTC)
     deadline = datetime.fromisoformat(clock["deadline"]) if clock else clock_of(own.account, spec, plan, now)[1]
-    return own.context(plan, console, deadline)
+    known = read_identity(own.store)
+    return own.context(plan, console, deadline, known.identity if known else "")
 
 
 def other_spec(context: Context) -> UserError | None:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict
 
+from infra.account import every
 from infra.catalogue import instance_type
 from infra.components.outputs import FoundationOutputs
 from infra.components.tags import tags
@@ -89,9 +90,9 @@ def find_base(context: Context) -> tuple[str, str]:
     release = versions(ROOT)["base"]["release"]
     variant = VARIANTS[instance_type(context.spec.nodes.instance_type).maker]
     name = f"amazon-eks-node-al2023-x86_64-{variant}-{context.spec.kubernetes}-{release}"
-    found = context.account.client("ec2").describe_images(
-        Owners=["amazon"], Filters=[{"Name": "name", "Values": [name]}]
-    )["Images"]
+    by_name = [{"Name": "name", "Values": [name]}]
+    ec2 = context.account.client("ec2")
+    found = list(every(ec2, "describe_images", "Images", Owners=["amazon"], Filters=by_name))
     if not found:
         raise UserError(
             "there is no such base image",
@@ -211,7 +212,8 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
     )["ImageId"]
     for _ in context.turns(_IMAGED_S, 0.5):
         # By filter: an image this young may not be known by its id yet.
-        found = ec2.describe_images(Filters=[{"Name": "image-id", "Values": [made]}])["Images"]
+        by_id = [{"Name": "image-id", "Values": [made]}]
+        found = list(every(ec2, "describe_images", "Images", Filters=by_id))
         image: dict[str, Any] = found[0] if found else {"State": "pending"}
         if image["State"] == "available":
             disks = [row.get("Ebs", {}).get("SnapshotId") for row in image.get("BlockDeviceMappings", ())]
@@ -233,7 +235,7 @@ def _forget_unfinished(context: Context, inputs: str) -> None:
     """An image that a killed driver had made but not written down: nobody can have used it, and its snapshots bill."""
     ec2 = context.account.client("ec2")
     filters = [{"Name": f"tag:{INPUTS_TAG}", "Values": [inputs]}]
-    for image in ec2.describe_images(Owners=["self"], Filters=filters)["Images"]:
+    for image in list(every(ec2, "describe_images", "Images", Owners=["self"], Filters=filters)):
         if MANIFEST_TAG in {tag["Key"] for tag in image.get("Tags", ())}:
             continue
         context.guard()
@@ -245,5 +247,6 @@ def _forget_unfinished(context: Context, inputs: str) -> None:
 
 
 def _available(context: Context, ami: str) -> bool:
-    found = context.account.client("ec2").describe_images(Filters=[{"Name": "image-id", "Values": [ami]}])["Images"]
+    by_id = [{"Name": "image-id", "Values": [ami]}]
+    found = list(every(context.account.client("ec2"), "describe_images", "Images", Filters=by_id))
     return any(image["State"] == "available" for image in found)

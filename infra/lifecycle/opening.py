@@ -16,6 +16,7 @@ from rich.console import Console
 from infra import names
 from infra.account import Account
 from infra.actions.namesakes import refuse_namesake
+from infra.campaign_identity import claim_identity
 from infra.errors import LeaseHeld, UserError
 from infra.events import Kind
 from infra.folders import results_folder
@@ -23,6 +24,7 @@ from infra.identity import Holder
 from infra.lease import Lease, lease_ttl
 from infra.lifecycle.blocks import clock_of
 from infra.lifecycle.context import Context
+from infra.lifecycle.state_bucket import ensure_bucket, refuse_vanished
 from infra.objects import is_missing
 from infra.plan import Plan, make_plan
 from infra.progress import Progress
@@ -51,7 +53,7 @@ class Seat:
     store: CampaignStore
     lease: Lease
 
-    def context(self, plan: Plan, console: Console, deadline: datetime) -> Context:
+    def context(self, plan: Plan, console: Console, deadline: datetime, identity: str = "") -> Context:
         return Context(
             spec=self.spec,
             plan=plan,
@@ -61,8 +63,9 @@ class Seat:
             store=self.store,
             lease=self.lease,
             progress=Progress(console),
-            results=results_folder(self.spec.campaign),
+            results=results_folder(self.spec.campaign, self.spec.account, self.spec.region),
             deadline=deadline.replace(microsecond=0),
+            identity=identity,
         )
 
 
@@ -103,9 +106,12 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
     """
     with _driving(spec) as (own, previous):
         store = own.store
-        if store.get_json(SPEC) is None:
+        known = store.get_json(SPEC) is not None
+        if not known:
             refuse_namesake(own.account, spec.campaign)
         clock = _clock(store, spec, plan, own.account)
+        # Before the spec: a record that has one has an identity.
+        identity = claim_identity(store, adopted=known).identity
         store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
         store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())
         store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
@@ -113,7 +119,7 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
             store.put_json(SITE, about)
         if previous is not None:
             store.append(Kind.DRIVER_TOOK_OVER, holder=str(own.lease.holder), previous=str(previous))
-        yield own.context(plan, console, datetime.fromisoformat(clock["deadline"]))
+        yield own.context(plan, console, datetime.fromisoformat(clock["deadline"]), identity)
 
 
 @contextmanager
@@ -165,22 +171,25 @@ def record_of(campaign: str, region: str) -> CampaignStore:
     bucket = names.buckets(identity["Account"], region).state
     store = CampaignStore(account.client("s3"), bucket, campaign, _writer())
     if store.get_json(SPEC) is None:
+        refuse_vanished(account, bucket, identity["Account"])
         raise UserError(
             "there is no such campaign here",
             seen=f"{campaign} in account {identity['Account']}, {region}",
-            cure=f"campaigns there: {', '.join(campaigns(account, bucket)) or 'none'}; or give --region",
+            cure=f"campaigns there: {', '.join(campaigns(account, bucket)) or 'none'}; or give --region; if its record "
+            f"was lost, `bivouac sweep {campaign}` shows what it left",
         )
     return store
 
 
 def campaigns(account: Account, bucket: str) -> list[str]:
+    pages = account.client("s3").get_paginator("list_objects_v2")
     try:
-        answer = account.client("s3").list_objects_v2(Bucket=bucket, Prefix="campaigns/", Delimiter="/")
+        listed = list(pages.paginate(Bucket=bucket, Prefix="campaigns/", Delimiter="/"))
     except account.client("s3").exceptions.ClientError as error:
         if is_missing(error):
             return []
         raise
-    found = [item["Prefix"].split("/")[1] for item in answer.get("CommonPrefixes", ())]
+    found = [item["Prefix"].split("/")[1] for page in listed for item in page.get("CommonPrefixes", ())]
     # A bake ahead of its campaign leaves a lease there, and no spec.
     return [name for name in found if CampaignStore(account.client("s3"), bucket, name, "").get_json(SPEC) is not None]
 
@@ -202,28 +211,6 @@ def stored_spec(store: CampaignStore) -> Spec:
 def stored_plan(store: CampaignStore, spec: Spec) -> Plan:
     stored = store.get_json(plan_key(store.state().version))
     return Plan.model_validate(stored) if stored is not None else make_plan(spec, survey(spec))
-
-
-def ensure_bucket(account: Account, bucket: str, owner: str) -> None:
-    """The state bucket has to be there before any stack; the foundation's stack then sets its properties.
-
-    Its name can be guessed: one that a stranger made first, and opened to us, is refused.
-    """
-    s3 = account.client("s3")
-    try:
-        s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=owner)
-        return
-    except s3.exceptions.ClientError as error:
-        if not is_missing(error):
-            raise UserError(
-                "the state bucket cannot be reached",
-                seen=f"{bucket}: {error.response['Error']['Code']}",
-                cure=f"see that account {owner} owns it; allow s3:ListBucket on it, or use other credentials",
-            ) from error
-    where = (
-        {} if account.region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": account.region}}
-    )
-    s3.create_bucket(Bucket=bucket, **where)
 
 
 def _clock(store: CampaignStore, spec: Spec, plan: Plan, account: Account) -> dict[str, str]:

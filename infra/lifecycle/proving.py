@@ -97,7 +97,8 @@ class _Watch:
 
     def _unmade(self) -> str:
         """With the last warning about the JobSet or its Job, which make the pods."""
-        about = [words for name, words in self.warnings.items() if name.startswith(self.gang) and name not in self.pods]
+        ours = (name for name in self.warnings if name == self.gang or name.startswith(f"{self.gang}-"))
+        about = [self.warnings[name] for name in ours if name not in self.pods]
         return f"no pod was made for {self.unmade}" + (f"; last warning: {about[-1]}" if about else "")
 
 
@@ -168,8 +169,7 @@ def _gang(context: Context, name: str, command: tuple[str, ...]) -> Gang:
         config_map=CONFIG,
         grace_seconds=5,
         each_to_its_end=True,
-        # The kernel log tells of Xid errors, and of nothing to a container without this.
-        capabilities=("IPC_LOCK", "SYSLOG") if instance.maker == "nvidia" else ("IPC_LOCK",),
+        sees_node=True,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.account import Account
+from infra.account import Account, every
 from infra.lifecycle.looks import tags_of
 from infra.lifecycle.looks.evidence import CLUSTER_TAG, OWNED
 from infra.names import CAMPAIGN_TAG, Names
@@ -80,7 +80,7 @@ def _bounded(account: Account, names: Names, look: Callable[[Account, Names], It
 def _vpcs(account: Account, names: Names) -> list[str]:
     """VPCs of the campaign; found by tag, since the state may be gone."""
     by_tag = [{"Name": f"tag:{CAMPAIGN_TAG}", "Values": [names.campaign]}]
-    return [vpc["VpcId"] for vpc in account.client("ec2").describe_vpcs(Filters=by_tag)["Vpcs"]]
+    return [vpc["VpcId"] for vpc in every(account.client("ec2"), "describe_vpcs", "Vpcs", Filters=by_tag)]
 
 
 def _pages(account: Account, names: Names, operation: str, result: str) -> Iterator[dict[str, Any]]:
@@ -98,7 +98,7 @@ def _node_groups(account: Account, names: Names) -> Iterator[Remain]:
         name for page in eks.get_paginator("list_clusters").paginate() for name in page["clusters"]
     ]:
         return
-    for name in eks.list_nodegroups(clusterName=names.cluster)["nodegroups"]:
+    for name in list(every(eks, "list_nodegroups", "nodegroups", clusterName=names.cluster)):
         group = eks.describe_nodegroup(clusterName=names.cluster, nodegroupName=name)["nodegroup"]
         issues = "; ".join(f"{i['code']}: {i['message']}" for i in group.get("health", {}).get("issues", ()))
         yield Remain(

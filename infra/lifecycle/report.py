@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra import logbook
 from infra.actions.archive_manifest import MANIFEST_NAME
+from infra.campaign_identity import archive_prefix_of
 from infra.errors import UserError
 from infra.events import Stage, fold
 from infra.folders import keep
@@ -92,7 +93,7 @@ def read(store: CampaignStore) -> Record:
         site=store.get_json(SITE),
         image=unread.json(store, store.bucket, image) if image else None,
         data=unread.json(store, bucket.data, f"{data_prefix(digest)}{DATA_MANIFEST_NAME}") if digest else None,
-        archive=unread.json(store, bucket.archive, f"{store.prefix}/{MANIFEST_NAME}") if archived else None,
+        archive=unread.json(store, bucket.archive, f"{archive_prefix_of(store)}/{MANIFEST_NAME}") if archived else None,
         unread=tuple(unread.reasons),
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.account import Account, says_missing
+from infra.account import Account, every, says_missing
 from infra.lifecycle.finders import Inputs
 
 
@@ -28,7 +28,8 @@ def _remove_association(account: Account, given: Inputs) -> bool:
 def _remove_group_rule(egress: bool) -> Callable[[Account, Inputs], bool]:
     def remove(account: Account, given: Inputs) -> bool:
         by_group = [{"Name": "group-id", "Values": [given["securityGroupId"]]}]
-        seen = account.client("ec2").describe_security_group_rules(Filters=by_group)["SecurityGroupRules"]
+        ec2 = account.client("ec2")
+        seen = list(every(ec2, "describe_security_group_rules", "SecurityGroupRules", Filters=by_group))
         same = [one["SecurityGroupRuleId"] for one in seen if one["IsEgress"] == egress and _same_rule(one, given)]
         operation = f"revoke_security_group_{'egress' if egress else 'ingress'}"
         return bool(same) and _gone(account, operation, GroupId=given["securityGroupId"], SecurityGroupRuleIds=same)

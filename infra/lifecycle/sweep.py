@@ -24,6 +24,7 @@ from infra.lifecycle.looks import Evidence, Suspicion, Thing
 from infra.lifecycle.looks.evidence import PROVES
 from infra.lifecycle.looks.removal import REMOVERS, is_gone
 from infra.lifecycle.rates import usd_per_hour
+from infra.names import CAMPAIGN_ID_TAG
 from infra.progress import Progress
 
 PATIENCE_S = 300.0
@@ -44,11 +45,13 @@ class Left:
     kind: str
     thing: Thing
     evidence: Evidence
+    foreign: str = ""
+    """The identity on its tag, where that is another campaign's of this name: `sweep --orphans` judges it."""
 
     @property
     def removable(self) -> bool:
         """Whether it may be removed: provably the campaign's, and of a kind that we know how to remove."""
-        return self.kind in REMOVERS and self.evidence in PROVES
+        return self.kind in REMOVERS and self.evidence in PROVES and not self.foreign
 
     @property
     def created(self) -> datetime | None:
@@ -95,10 +98,15 @@ def look(context: Context) -> Sight:
     known = knowledge(context.store, context.names)
     seen, blind = survey_all(context.account)
     found = known.judge(seen)
-    left = [Left(kind, one, why) for kind, rows in found.items() for one, why in rows]
+    left = [Left(kind, one, why, _foreign(one, context.identity)) for kind, rows in found.items() for one, why in rows]
     ordered = sorted(left, key=order)
     suspects = [one for one in known.suspects(seen) if one.kind != "anything tagged"]
     return Sight(tuple(ordered), tuple(suspects), known.unread(seen) | blind)
+
+
+def _foreign(one: Thing, identity: str) -> str:
+    own = str(one.tags.get(CAMPAIGN_ID_TAG, ""))
+    return own if own != identity else ""
 
 
 class Broom(Protocol):

@@ -16,6 +16,7 @@ import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.actions.cluster import OF_WORLD
+from infra.campaign_identity import CampaignIdentity, read_identity
 from infra.errors import NotProven, PermanentError, UserError
 from infra.events import CampaignState, Kind, Stage
 from infra.folders import writable
@@ -25,12 +26,13 @@ from infra.lifecycle.context import Context
 from infra.lifecycle.engine import Engine
 from infra.lifecycle.failures import RETRIED, Cause, EngineFailed, cure_for
 from infra.lifecycle.keeping import campaign_settings
-from infra.lifecycle.looks import Thing, tags_of
 from infra.lifecycle.nodegroups import end_instances
 from infra.lifecycle.orphans import forget_kubernetes
 from infra.lifecycle.remains import holding, remains
 from infra.lifecycle.reserved import bills_on
+from infra.lifecycle.stakes import may_hold_checkpoints
 from infra.lifecycle.sweep import remove_left
+from infra.names import freeze_policy
 
 PATIENCE_S = 900.0
 """How long failures that may pass by themselves are met by another try."""
@@ -46,11 +48,12 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     """Destroy the campaign's stack; done already when the stack is empty. The foundation stays."""
     state = context.state()
     try:
-        refuse_unproven(state, context.spec.campaign)
+        refuse_unproven(state, context.spec.campaign, read_identity(context.store))
     except NotProven:
-        if not abandon:
+        if abandon:
+            context.store.append(Kind.ABANDONED)
+        elif not state.tells_nothing or may_hold_checkpoints(context.account, context.spec.campaign):
             raise
-        context.store.append(Kind.ABANDONED)
     _terminate_builders(context)
     _unfreeze(context)
     engine = Engine(context, writable(context.results / "pulumi"))
@@ -67,38 +70,50 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
 
 
 def _unfreeze(context: Context) -> None:
-    """What AWS Budgets attached to roles outside the campaign: the stack does not know of it, and IAM deletes no policy
-    that is attached. That of the campaign of this name in another region goes on freezing."""
-    iam = context.account.client("iam")
-    policy = f"arn:aws:iam::{context.spec.account}:policy/{context.names.freeze_policy}"
-    try:
-        roles = iam.list_entities_for_policy(PolicyArn=policy)["PolicyRoles"]
-        tags = tags_of(iam.list_policy_tags(PolicyArn=policy)["Tags"]) if roles else {}
-    except iam.exceptions.NoSuchEntityException:
-        return
-    known = certify.knowledge(context.store, context.names)
-    one = Thing(policy, context.names.freeze_policy, tags)
-    if known.evidence("policy", one, known.places, known.places) is None:
-        return
-    for role in roles:
+    """What AWS Budgets attached to the roles that this spec names: the stack does not know of it. One that another
+    region's campaign froze stays so: each region's policy is its own."""
+    iam, spec = context.account.client("iam"), context.spec
+    policy = f"arn:aws:iam::{spec.account}:policy/{freeze_policy(spec.region)}"
+    for role in spec.money.freeze_roles:
         context.guard()
-        iam.detach_role_policy(RoleName=role["RoleName"], PolicyArn=policy)
-        context.progress.note(f"role {role['RoleName']} may buy again: AWS Budgets had frozen it")
+        try:
+            iam.detach_role_policy(RoleName=role, PolicyArn=policy)
+        except iam.exceptions.NoSuchEntityException:
+            continue
+        context.progress.note(f"role {role} may buy again: AWS Budgets had frozen it")
 
 
-def refuse_unproven(state: CampaignState, campaign: str) -> None:
-    """Raises `NotProven` while there is something to lose: training has begun, no archive is verified, and nobody has
-    given up what was trained."""
-    if state.abandoned or state.archive is not None or not state.attempts:
+def refuse_unproven(state: CampaignState, campaign: str, known: CampaignIdentity | None) -> None:
+    """Raises `NotProven` while there is, or may be, something to lose: training has begun, no archive accounts for what
+    it committed, and nobody has given it up. A record without a single event proves nothing."""
+    if state.abandoned or state.never_committed or Stage.TEARDOWN in state.finished_stages:
         return
-    if Stage.TEARDOWN in state.finished_stages or (state.closed and state.committed_at_finish == -1):
-        return  # torn down before, or ended without a single checkpoint: nothing is left to lose
-    newest = max((int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts), default=-1)
+    newest = state.newest_committed
+    if state.tells_nothing:
+        seen = "its record tells nothing of what was done"
+    elif (why := _not_proven(state, known)) is None:
+        return
+    else:
+        seen = f"{len(state.attempts)} attempts, newest checkpoint known: step {newest}, {why}"
     raise NotProven(
         f"campaign {campaign} is not archived",
-        seen=f"{len(state.attempts)} attempts, newest checkpoint known: step {newest}, no verified archive",
+        seen=seen,
         cure=f"`bivouac run` lets the steward finish and archive; or `bivouac down {campaign} --abandon` to lose it",
     )
+
+
+def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | None:
+    """Why the record's archive is not that of all that was trained; None where it is."""
+    archive = state.archive
+    if archive is None:
+        return "no verified archive"
+    own = "" if known is None else known.identity
+    told = str(archive.get("identity", ""))
+    if told != own and (told or (known is not None and not known.adopted)):
+        return f"the archive of step {archive['step']} is of campaign {told or 'without identity'}, this one is {own}"
+    if int(archive.get("accounts_for", archive["step"])) < state.newest_committed:
+        return f"the archive is of step {archive['step']}"
+    return None
 
 
 def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:

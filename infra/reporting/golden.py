@@ -59,10 +59,11 @@ def _files(record: Record) -> tuple[StoredFile, ...]:
 
 
 def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[Recipe, ...]:
-    campaign = record.spec.campaign
+    campaign, archived = record.spec.campaign, state.archive or {}
+    kept = "/".join(filter(None, ("archive", archived.get("identity", ""))))
     fetch = "\n".join(
         (
-            f"bivouac checkpoints restore {campaign} . --step {int((state.archive or {})['step'])}",
+            f"bivouac checkpoints restore {campaign} . --step {int(archived['step'])}",
             f"mv {folder.rpartition('/')[2]} golden",
             f"aws s3 cp {root}/train.json train.json",
             f"aws s3 cp --recursive {root}/data/ data/",
@@ -100,8 +101,8 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
             0,
             Recipe(
                 title="After `bivouac down --all`: from the folder beside this page",
-                commands=f"cp -r archive/golden/{folder.rpartition('/')[2]} golden\ncp archive/train.json train.json\n"
-                "cp -r archive/data data\ncp -r archive/huggingface huggingface",
+                commands=f"cp -r {kept}/golden/{folder.rpartition('/')[2]} golden\ncp {kept}/train.json train.json\n"
+                f"cp -r {kept}/data data\ncp -r {kept}/huggingface huggingface",
                 note="A rehearsal's S3 lasts as long as its site; what it keeps is exported to `archive/` beside this "
                 "page: the checkpoint in both forms, tokenizer and held-out split, the record.",
             ),

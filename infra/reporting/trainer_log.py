@@ -13,7 +13,7 @@ from infra.events import Kind
 from infra.reporting.model import Evaluated, Losses, LossPoint, Repeats
 from infra.reporting.record import Record
 
-POD = re.compile(r"-a(?P<attempt>\d+)-gang-0-(?P<index>\d+)(?:-|$)")
+POD = re.compile(r"-a(?P<attempt>\d+)-gang-0-(?P<index>\d+)(?:-[a-z0-9]+)?$")
 READ = 2
 """Pods read per attempt: that of rank 0, and the next for the lines that a killed node took with it. The loss in every
 pod's log is the same mean over all ranks."""

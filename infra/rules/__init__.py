@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra.checks.finding import Level
-from infra.rules import access, network, nodes, rights, safety
+from infra.rules import access, network, nodes, pods, rights, safety
 from infra.rules.finding import Finding, Rule
 from infra.rules.graph import Graph, Resource
 from infra.spec import Spec
@@ -33,6 +33,9 @@ RULES: tuple[Rule, ...] = (
     rights.no_wildcard_rights,
     access.cluster_is_closed,
     network.control_plane_from_outside,
+    pods.pods_are_bounded,
+    pods.no_host_paths_but_ours,
+    pods.confined_pods,
 )
 _ORDER = (Level.ERROR, Level.WARNING, Level.INFO)
 

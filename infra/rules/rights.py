@@ -35,6 +35,10 @@ _READ = {"Role", "RolePolicy", "RolePolicyAttachment", "Policy", "InstanceProfil
 _ALL_OF_A_SERVICE = re.compile(r"^(\*|arn:[^:]*:[^:]*:[^:]*:[^:]*:\*+)$")
 
 
+CEILING = "boundary"
+"""The policy (by its name in the program) that limits every role and grants nothing: it names groups of actions."""
+
+
 def no_wildcard_rights(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """No role of ours may do everything of a service, or anything to everything that it could change, by whatever way
     rights come to it; and it is lent to one AWS service alone."""
@@ -47,6 +51,8 @@ def no_wildcard_rights(graph: Graph, spec: Spec) -> Iterator[Draft]:
                 cure="a RolePolicy, or a RolePolicyAttachment of a policy listed in infra/rules/rights.py",
             )
     for policy in graph.of("RolePolicy", "Policy"):
+        if policy.kind == "Policy" and policy.name == CEILING:
+            continue
         for statement in _statements(policy.inputs.get("policy")):
             yield from _judged(policy, statement)
     for attachment in graph.of("RolePolicyAttachment"):
@@ -98,6 +104,13 @@ def _lent(role: Resource) -> Iterator[Draft]:
     if inside := [name for name in ("managedPolicyArns", "inlinePolicies") if role.inputs.get(name)]:
         yield error(
             role, "carries rights of its own", seen=", ".join(inside), cure="a resource each, so that each is seen"
+        )
+    if not role.inputs.get("permissionsBoundary"):
+        yield error(
+            role,
+            "is under no permissions boundary",
+            seen="no permissionsBoundary",
+            cure="boundary_arn of infra/components/ceiling.py",
         )
     for statement in _statements(role.inputs.get("assumeRolePolicy")):
         principal = statement.get("Principal")

@@ -7,16 +7,24 @@ import os
 import signal
 import sys
 import threading
-import time
+from functools import partial
 from pathlib import Path
 
-from infra.account import Account
+from lightkube import Client
+
+from infra.account import QUICK, Account
 from infra.actions.cluster import followers_of, from_pod
+from infra.actions.nodes import GpuNodes
 from infra.actions.pod_logs import PodLogs
 from infra.actions.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
+from infra.clock import Clock
 from infra.errors import LeaseHeld
-from infra.steward import turning
+from infra.lease import Lease
+from infra.names import Names
+from infra.steward import last_resort, turning
 from infra.steward.desk import Desk
+from infra.steward.policy import policy_of
+from infra.steward.sources import PASSING
 from infra.steward.steward import Steward
 from infra.store import CampaignStore
 from trainer.contract import ExitCode
@@ -29,25 +37,19 @@ def main() -> int:
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     # Process 1 of its pod has no default: a polite end gives the lease back, so that a successor need not wait.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    client = from_pod()
     config = StewardConfig.model_validate_json(Path(CONFIG_PATH).read_text())
-    account = Account(config.spec.region)
-    store = CampaignStore(
-        account.client("s3"), config.state_bucket, config.spec.campaign, f"steward-{os.uname().nodename}"
-    )
-    if config.version < (newest := store.state().version):
-        log.error("this configuration is %d, the record is at %d: a newer steward is to come", config.version, newest)
-        return int(ExitCode.USER)
-    lease = store.lease(STEWARD_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL))
-    while True:
-        try:
-            lease.acquire()
-            break
-        except LeaseHeld as error:
-            log.info("waiting: %s", error)
-            time.sleep(LEASE_TTL.total_seconds() / 5)
+    clock = Clock()
+    client = from_pod(clock.hear)
+    account = Account(config.spec.region, QUICK)
+    account.heard = clock.hear
+    writer = f"steward-{os.uname().nodename}"
+    s3 = account.client("s3")
+    store = CampaignStore(s3, config.state_bucket, config.spec.campaign, writer, now=clock.now)
+    lease = store.lease(STEWARD_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL), patient=True)
     turning.rest(0)
-    steward = Steward(config, account, client, PodLogs(followers_of(client)), store, lease, turning.rest)
+    steward = _begin(config, account, client, store, lease, clock)
+    if steward is None:
+        return int(ExitCode.USER)
     Desk(store, lambda: steward.observer.agents, lease.check).open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
     try:
@@ -59,6 +61,37 @@ def main() -> int:
     finally:
         lease.release()
     return 0
+
+
+def _begin(
+    config: StewardConfig, account: Account, client: Client, store: CampaignStore, lease: Lease, clock: Clock
+) -> Steward | None:
+    """With the lease, as soon as nobody else has it, and the record, as soon as it answers; None for a configuration
+    that a newer one has replaced. What bills while nobody can begin is bounded, as by a steward that has begun."""
+    begun, given_back, held = clock.monotonic(), False, False
+    policy = policy_of(config)
+    while True:
+        try:
+            if config.version < (newest := store.state().version):
+                log.error(
+                    "this configuration is %d, the record is at %d: a newer one is to come", config.version, newest
+                )
+                return None
+            if not held:
+                lease.acquire()
+                held = True
+            return Steward(config, account, client, PodLogs(followers_of(client)), store, lease, turning.rest, clock)
+        except LeaseHeld as error:
+            begun = clock.monotonic()
+            log.info("waiting: %s", error)
+        except PASSING as error:
+            log.warning("the record cannot be read, or the lease not be taken: %s", error)
+            if not given_back and clock.monotonic() - begun > policy.blind_timeout.total_seconds():
+                nodes = GpuNodes(account, client, Names(config.spec), lambda: None)
+                pause, campaign, grace = partial(turning.rest, 0.5), config.spec.campaign, config.grace_seconds
+                why = f"no record for longer than {policy.blind_timeout}"
+                given_back = last_resort.give_back(client, nodes, lease, campaign, grace, pause, why)
+        turning.rest(LEASE_TTL.total_seconds() / 5)
 
 
 if __name__ == "__main__":

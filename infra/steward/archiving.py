@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def _have_a_node(steward: Steward) -> None:
     spent = steward.observer.spent_usd
     rate = config.base_usd_per_hour + config.node_usd_per_hour
     needed = rate * Decimal(config.archive.total_seconds()) / 3600
-    if datetime.now(UTC) + config.archive >= config.deadline:
+    if steward.clock.now() + config.archive >= config.deadline:
         why = f"the deadline {config.deadline.isoformat(timespec='seconds')} leaves no time for it"
     elif spent + needed > config.spec.money.budget_usd:
         why = f"{spent:.2f} of {config.spec.money.budget_usd} USD are spent, it needs about {needed:.2f} USD"
@@ -75,6 +75,8 @@ def _run(steward: Steward, release: Release) -> dict[str, Any]:
     given = steward.config
     config = ArchiveConfig(
         campaign=given.spec.campaign,
+        identity=given.identity,
+        committed_step=max(steward.store.state().newest_committed, steward.committed_step()),
         region=given.spec.region,
         state_bucket=given.state_bucket,
         archive_bucket=given.archive_bucket,
@@ -88,5 +90,6 @@ def _run(steward: Steward, release: Release) -> dict[str, Any]:
         end_within=longest,
         end_by=given.deadline + _AFTER_DEADLINE,
         cure=archive_job.out_of_cluster(given.spec),
+        now=steward.clock.now,
     )
     return archive_job.run(steward.client, config, job, train, bounds, steward.lease.check, pause, steward.logs.follow)

@@ -1,7 +1,8 @@
 """What to do next: pure. Knows neither Kubernetes nor AWS nor the clock; steward and simulator use the same one.
 
 The order of the rules is the policy: money and time first, then progress, then the failure's own class. Unknown is
-never treated as dead: what cannot be seen makes us wait, until a second witness or the class's deadline speaks.
+never treated as dead: what cannot be seen makes us wait, until a second witness or the class's deadline speaks. Nothing
+is touched while the record cannot be written or the cluster not be reached, until `Policy.blind_timeout` is over.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from infra.steward.views import (
 from trainer.contract import Phase
 
 __all__ = [
-    "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "Failure", "Finish", "History", "Hold", "Launch",
-    "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "decide",
+    "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "Failure", "Finish", "GiveBack", "History", "Hold",
+    "Launch", "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "decide",
 ]  # fmt: skip
 
 
@@ -83,17 +84,47 @@ class Finish(Frozen):
     why: str
 
 
-Action = Wait | Launch | EndAttempt | Replace | Hold | Finish
+class GiveBack(Frozen):
+    """Ask the gang to commit and give the GPU nodes back, though the record cannot take it or the gang not hear it."""
+
+    kind: Literal["give-back"] = "give-back"
+    why: str
+
+
+Action = Wait | Launch | EndAttempt | Replace | Hold | Finish | GiveBack
 
 
 def decide(seen: Observation, policy: Policy, history: History) -> Action:
     """The next action; a pure function of what was seen, the limits, and what was tried before."""
-    if seen.in_flight:
-        return _running(seen, policy)
-    return _between(seen, policy, history)
+    action = _running(seen, policy) if seen.in_flight else _between(seen, policy, history)
+    cut_off = [one for one in seen.unseen if one.source in ("record", "cluster")]
+    if not cut_off:
+        return action
+    told = "; ".join(map(str, cut_off))
+    if seen.given_back:
+        return Wait(why=f"the GPU nodes are given back ({seen.given_back}); {told}"[:500])
+    due = "" if isinstance(action, Wait) else f"{action.kind} is due: {action.why}; "
+    if why := _bill_ends(seen, policy, bool(due)):
+        return GiveBack(why=f"{why}; {due}{told}"[:500])
+    return Wait(why=f"nothing is touched: {told}; {due or action.why}"[:500])
+
+
+def _bill_ends(seen: Observation, policy: Policy, due: bool) -> str | None:
+    """Why what bills is ended without record or cluster. A gang that only the cluster's API cannot see trains on."""
+    record, cluster = seen.lasts("record"), seen.lasts("cluster") or timedelta()
+    longest = max(record or timedelta(), cluster)
+    if longest > policy.means_patience and (stop := _out_of_means(seen, policy)):
+        return stop
+    if record is not None and record > policy.blind_timeout:
+        return f"no record for longer than {policy.blind_timeout}"
+    if due and cluster > policy.blind_timeout:
+        return f"no word from the cluster for longer than {policy.blind_timeout}"
+    return None
 
 
 def _running(seen: Observation, policy: Policy) -> Action:
+    if seen.given_back:
+        return EndAttempt(failure=Failure.INTERRUPTED, why=seen.given_back)
     whole = len(seen.pods) >= seen.nodes_wanted
     if seen.pods and whole and all(pod.phase == "Succeeded" for pod in seen.pods):
         return Finish(outcome="done", why="every pod of the gang succeeded")
@@ -108,7 +139,7 @@ def _running(seen: Observation, policy: Policy) -> Action:
         return EndAttempt(failure=Failure.NODE, why=why, dead_nodes=dead)
     if failed:
         return _failed(seen, policy, failed)
-    starting = all(pod.step == 0 for pod in seen.pods)
+    starting = seen.step == 0 and all(pod.step == 0 for pod in seen.pods)
     if starting and seen.since_launch > policy.startup_timeout:
         why = "; ".join(filter(None, [f"no first step within {policy.startup_timeout}", blame.unstarted(seen)]))
         return _stranded(seen, why) or EndAttempt(failure=Failure.STARTUP, why=why[:500])
@@ -147,6 +178,10 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
     last = history.attempts[-1] if history.attempts else None
     if seen.stop_requested:
         return Finish(outcome="stopped", why="a stop was asked for")
+    if seen.given_back:
+        return Finish(outcome="stopped", why=seen.given_back)
+    if (undone := seen.lasts("acts")) is not None and undone > policy.undone_timeout:
+        return Finish(outcome="stopped", why="; ".join(map(str, seen.unseen))[:500])
     holding = last is not None and CONSEQUENCE[last.failure] is Consequence.HOLD
     if not holding and (stop := _out_of_means(seen, policy)):
         return Finish(outcome="stopped", why=stop)

@@ -19,7 +19,7 @@ from infra.actions.checkpoints import work
 from infra.actions.checkpoints.errand import CARRIED, FOLDER, SUFFIX, Answer, Errand
 from infra.actions.checkpoints.place import FolderPlace
 from infra.actions.parts import Altered
-from infra.errors import BivouacError, LeaseLost
+from infra.errors import BivouacError, LeaseLost, LeaseUnproven
 from infra.store import CampaignStore
 from trainer.contract import AGENT_PORT, COMMITTED_NAME, SHARED_CHECKPOINTS, step_folder
 from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, Verdict
@@ -54,7 +54,7 @@ class Desk:
         while True:
             try:
                 self.work_off()
-            except (ClientError, BotoCoreError, OSError):
+            except (ClientError, BotoCoreError, OSError, LeaseUnproven):
                 pass  # S3 out of reach: whoever asked still waits
             except BivouacError:
                 return  # the lease is lost: another steward answers from here on
@@ -78,7 +78,7 @@ class Desk:
                     continue
                 self._say(name, Answer(said="the steward has begun"))
                 answer = self._do(errand, partial(self._tell, name))
-            except LeaseLost:
+            except (LeaseLost, LeaseUnproven):
                 raise  # not even an answer is ours to write any more
             except (ValueError, Altered, OSError, ClientError, BotoCoreError, Boto3Error) as error:
                 answer = Answer(refused=("the steward could not do it", str(error)[:500], "see `checkpoints list`"))

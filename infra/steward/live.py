@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC, datetime
 
 from infra.steward.decide import Action, Observation
 from infra.store import LIVE, CampaignStore
@@ -22,7 +21,7 @@ class Live:
     def tell(self, seen: Observation, action: Action, loss: float | None) -> None:
         """Written when something changed, else now and then. `loss`: the newest that was logged, nats per token."""
         figures = {
-            "at": datetime.now(UTC).isoformat(),
+            "at": seen.now.isoformat(),
             "attempt": seen.attempt,
             "in_flight": seen.in_flight,
             "step": min((pod.step for pod in seen.pods), default=0),

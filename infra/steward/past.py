@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 
 from infra import meter
@@ -12,10 +12,10 @@ from infra.steward.decide import Attempt, Failure, History
 from infra.store import LIVE, CampaignStore
 
 
-def spent(store: CampaignStore, config: StewardConfig) -> Decimal:
-    """What was spent before this steward, since provisioning began."""
+def spent(store: CampaignStore, config: StewardConfig, now: datetime) -> Decimal:
+    """What was spent before this steward, since provisioning began. `now`: by no machine's own clock."""
     nodes = config.node_usd_per_hour * config.spec.nodes.count
-    return meter.spent(store.events(), store.get_json(LIVE), config.base_usd_per_hour, nodes, datetime.now(UTC))
+    return meter.spent(store.events(), store.get_json(LIVE), config.base_usd_per_hour, nodes, now)
 
 
 def history(state: CampaignState) -> History:

@@ -17,6 +17,8 @@ def policy_of(config: StewardConfig) -> Policy:
         hang_timeout=recovery.hang_timeout,
         startup_timeout=recovery.startup_timeout,
         capacity_timeout=recovery.capacity_timeout,
+        blind_timeout=recovery.blind_timeout,
+        undone_timeout=recovery.startup_timeout,
         budget_usd=config.spec.money.budget_usd,
         on_stop=config.spec.on_stop.value,
         hold_for=config.spec.hold_for,

@@ -1,7 +1,12 @@
-"""The steward's loop: observe, decide, act, record. All judgement is in `decide`; all effects are here."""
+"""The steward's loop: observe, decide, act, record. All judgement is in `decide`; all effects are here.
+
+What record, cluster or AWS refuse breaks off what is being done, as a kill would, and it is begun anew from the record;
+meanwhile clocks go on, and what bills stays bounded.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -10,14 +15,14 @@ from lightkube import Client
 
 from infra.account import Account
 from infra.actions import attempts
-from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
 from infra.actions.nodes import GpuNodes
 from infra.actions.pod_logs import PodLogs
 from infra.actions.steward_config import Relaunch, StewardConfig
+from infra.clock import Clock
 from infra.events import Kind
 from infra.lease import Lease
 from infra.names import Names
-from infra.steward import archiving, past
+from infra.steward import archiving, gangs, last_resort, past
 from infra.steward.blame import causes_first
 from infra.steward.committed import Committed
 from infra.steward.decide import (
@@ -26,22 +31,23 @@ from infra.steward.decide import (
     EndAttempt,
     Failure,
     Finish,
+    GiveBack,
     Hold,
     Launch,
     Observation,
+    Policy,
     Replace,
     Wait,
-    decide,
 )
 from infra.steward.hearing import Hearing
-from infra.steward.live import Live
 from infra.steward.logs import LogShipper
-from infra.steward.observe import Observer
+from infra.steward.lookout import Lookout
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
 from infra.steward.returns import Returns
+from infra.steward.sources import PASSING
 from infra.steward.tiers import TierWatch
-from infra.store import STOP, CampaignStore
+from infra.store import CampaignStore
 
 _SHIP_REST_S = 15.0
 _BROKEN_GANG_GRACE_S = 1
@@ -58,22 +64,52 @@ class Steward:
         store: CampaignStore,
         lease: Lease,
         rest: Callable[[float], None] = time.sleep,
+        clock: Clock | None = None,
     ) -> None:
         """`pod_logs`: through connections of their own. `rest`: between two turns, for so many seconds."""
         self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
+        self.clock = clock or Clock()
         self.names = Names(config.spec)
         self.nodes = GpuNodes(account, client, self.names, lease.check)
         self.returns = Returns(self.nodes.replace)
-        self.observer = Observer(config, client, self.nodes, past.spent(store, config))
+        self.lookout = Lookout(config, client, self.nodes, store, lease, self.clock)
+        self.observer, self.sources = self.lookout.observer, self.lookout.sources
         self.hearing = Hearing(store)
         self.logs = LogShipper(pod_logs, store, self.hearing.take)
-        self.tiers, self.live = TierWatch(store), Live(store, config.train.steps)
+        self.tiers = TierWatch(store)
         self.committed = Committed(config.spec.campaign, store.state())
+        self.policy = policy_of(config)
+        self._archived = False
         self._take_over()
+        self.lookout.take_over(store.state(), self.attempt)
         self._rest = rest
 
     def run(self) -> None:
         """Until training is over, archived, and the GPU nodes are at zero."""
+        while True:
+            try:
+                return self._campaign()
+            except PASSING as error:
+                self._ride_through(error)
+
+    def _ride_through(self, error: Exception) -> None:
+        """Nothing is touched before record and world are compared anew; only what bills without end is ended."""
+        self.sources.failed("acts", error)
+        try:
+            over = self.store.state().outcome is not None
+        except PASSING:
+            over = False
+        # An archive has bounds of its own: deadline and budget, less its time, are no matter for it.
+        policy = self.policy.model_copy(update={"means_patience": self.policy.blind_timeout}) if over else self.policy
+        _, action = self._look(policy)
+        if isinstance(action, GiveBack):
+            self._give_back(action)
+        while not self.sources.due("acts"):
+            self.pause()
+
+    def _campaign(self) -> None:
+        self.lease.check()
+        last_resort.sign(self.client, os.uname().nodename)
         state = self.store.state()
         campaign = self.config.spec.campaign
         reconcile(self.client, self.store, self.nodes, self.returns, campaign, self.committed_step())
@@ -84,8 +120,9 @@ class Steward:
             self.store.append(Kind.TRAINING_FINISHED, outcome=finish.outcome, why=finish.why, committed_step=committed)
         # The archive carries the logs as they lie in the bucket.
         self.logs.flush()
-        if self.store.state().archive is None and self.committed.may_be_there():
+        if not self._archived and self.store.state().archive is None and self.committed.may_be_there():
             archiving.record(self)
+        self._archived = True  # or said why not
         self.logs.close()
         self.nodes.set_desired(0)
         if not self.store.state().closed:
@@ -96,6 +133,8 @@ class Steward:
         state = self.store.state()
         self.history = past.history(state)
         self.attempt, self.in_flight = past.in_flight(state)
+        if self.observer.clocks.attempt not in (0, self.attempt):
+            self.observer.launched(self.attempt)
         self.held_since: datetime | None = state.hold["since"] if state.hold is not None else None
         self._running_recorded = any(
             event.kind is Kind.ATTEMPT_RUNNING and event.data["attempt"] == self.attempt
@@ -133,30 +172,40 @@ class Steward:
         return self.committed.step()
 
     def _train(self) -> Finish:
-        policy = policy_of(self.config)
         if (finish := self._resume()) is not None:
             return finish
         while True:
-            self.lease.check()
             self.returns.again()
-            stop = self.store.get_json(STOP) is not None
-            seen = self.observer.observe(self.attempt, self.in_flight, self.committed_step(), stop, self.held_since)
-            seen = seen.model_copy(update={"troubles": (*self.returns.refused(), *self.committed.troubles())})
+            seen, action = self._look(self.policy)
             for pod in seen.pods:
                 if pod.phase != "Pending":
                     self.logs.follow(pod.name)
-            self._note_running(seen)
-            action = decide(seen, policy, self.history)
             self.tiers.tell(self.observer.agents)
-            self.live.tell(seen, action, self.hearing.loss)
+            if not self.sources.away("record"):
+                self._note_running(seen)
             if isinstance(action, Finish):
                 self._finished(action, seen)
                 return action
             self._act(action, seen)
+            self.sources.answered("acts")
             self.pause()
 
+    def _look(self, policy: Policy) -> tuple[Observation, Action]:
+        at, held = (self.attempt, self.in_flight, self.committed_step()), self.held_since
+        troubles = (*self.returns.refused(), *self.committed.troubles())
+        return self.lookout.look(policy, self.history, at, held, troubles, self.hearing.loss)
+
+    def _give_back(self, action: GiveBack) -> None:
+        grace, campaign = self.config.grace_seconds, self.config.spec.campaign
+        unguarded = GpuNodes(self.account, self.client, self.names, lambda: None)
+        if last_resort.give_back(self.client, unguarded, self.lease, campaign, grace, self.pause, action.why):
+            self.lookout.given_back = action.why
+
     def _act(self, action: Action, seen: Observation) -> None:
+        if isinstance(action, GiveBack):
+            return self._give_back(action)
         if not isinstance(action, Wait):
+            self.lease.check()
             self.store.append(Kind.DECISION, action=action.kind, why=action.why)
         match action:
             case Launch():
@@ -183,19 +232,19 @@ class Steward:
 
     def _launch(self, action: Launch) -> None:
         for earlier in range(1, action.attempt):
-            attempts.remove(self.client, self._job(earlier))
+            attempts.remove(self.client, gangs.job(self.config, earlier))
         self.logs.forget()
         self.lease.check()
-        labels = self._labels(action.attempt)
+        labels = gangs.labels(self.config, action.attempt)
         config = f"train-a{action.attempt}"
         attempts.create_config(self.client, config, labels, {"train.json": self.config.train.model_dump_json(indent=1)})
-        attempts.launch(self.client, self._gang(action.attempt, config))
+        attempts.launch(self.client, gangs.gang(self.config, action.attempt, config))
         self.attempt, self.in_flight, self._running_recorded = action.attempt, True, False
-        self.observer.launched()
+        self.observer.launched(action.attempt)
         self.store.append(
             Kind.ATTEMPT_LAUNCHED,
             attempt=action.attempt,
-            jobset=self._job(action.attempt),
+            jobset=gangs.job(self.config, action.attempt),
             committed_step=self.committed_step(),
         )
 
@@ -234,9 +283,9 @@ class Steward:
         )
         self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
         self.in_flight = False
-        attempts.remove(self.client, self._job(self.attempt))
+        attempts.remove(self.client, gangs.job(self.config, self.attempt))
         if action.failure is not Failure.INTERRUPTED:
-            attempts.end_now(self.client, self._labels(self.attempt), _BROKEN_GANG_GRACE_S)
+            attempts.end_now(self.client, gangs.labels(self.config, self.attempt), _BROKEN_GANG_GRACE_S)
 
     def _last_words(self, action: EndAttempt, seen: Observation) -> list[str]:
         """Of the pod that failed first with this very error: the cause, as the person who mends it reads it."""
@@ -245,9 +294,9 @@ class Steward:
 
     def _let_commit(self) -> None:
         """Ask the gang to stop and wait until it has: what it commits now is what the stop is for."""
-        attempts.remove(self.client, self._job(self.attempt))
+        attempts.remove(self.client, gangs.job(self.config, self.attempt))
         until = time.monotonic() + self.config.grace_seconds + _STOP_MARGIN_S
-        while attempts.pods(self.client, self._labels(self.attempt)) and time.monotonic() < until:
+        while attempts.pods(self.client, gangs.labels(self.config, self.attempt)) and time.monotonic() < until:
             self.lease.check()
             self.pause()
 
@@ -287,29 +336,6 @@ class Steward:
             attempt=self.attempt,
             step=min(pod.step for pod in seen.pods),
             nodes=[pod.node for pod in seen.pods],
-        )
-
-    def _labels(self, attempt: int) -> dict[str, str]:
-        return {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
-
-    def _job(self, attempt: int) -> str:
-        return f"{self.config.spec.campaign}-a{attempt}"
-
-    def _gang(self, attempt: int, config: str) -> Gang:
-        return Gang(
-            name=self._job(attempt),
-            campaign=self.config.spec.campaign,
-            attempt=attempt,
-            image=self.config.image,
-            code_digest=self.config.code_digest,
-            nodes=self.config.spec.nodes.count,
-            ranks_per_node=self.config.ranks_per_node,
-            accelerators=self.config.accelerators,
-            efa_interfaces=self.config.efa_interfaces,
-            efa_by_claim=self.config.spec.addons.efa == "dra",
-            command=("python", "-m", "trainer.agent"),
-            config_map=config,
-            grace_seconds=self.config.grace_seconds,
         )
 
     def pause(self) -> None:

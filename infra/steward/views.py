@@ -71,6 +71,23 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+Source = Literal["record", "cluster", "AWS", "acts"]
+"""What the steward depends on: S3, where record and lease lie; Kubernetes; EC2 and EKS; and its own acts, of which one
+that broke off is begun anew."""
+
+
+class Unseen(Frozen):
+    """A source that does not answer."""
+
+    source: Source
+    lasts: timedelta
+    why: str
+
+    def __str__(self) -> str:
+        what = "what is due cannot be done" if self.source == "acts" else f"the {self.source} cannot be reached"
+        return f"{what} for {timedelta(seconds=int(self.lasts.total_seconds()))}: {self.why}"
+
+
 class Policy(Frozen):
     """Limits, from the spec's `recovery` and `money` and from the plan."""
 
@@ -83,6 +100,13 @@ class Policy(Frozen):
     hang_timeout: timedelta
     startup_timeout: timedelta
     capacity_timeout: timedelta
+    blind_timeout: timedelta = timedelta(hours=1)
+    """Without a record that can be written, or with an end due and a cluster that cannot be reached: after so long the
+    gang commits and the GPU nodes go back, unrecorded, rather than bill until the deadline."""
+    means_patience: timedelta = timedelta(minutes=5)
+    """The same where money or time are over: so long a recorded end is waited for."""
+    undone_timeout: timedelta = timedelta(minutes=20)
+    """For what is due between attempts and is refused again and again, such as a launch."""
     budget_usd: Decimal
     on_stop: Literal["hold", "teardown"] = "teardown"
     hold_for: timedelta = timedelta(minutes=60)
@@ -149,15 +173,25 @@ class Observation(Frozen):
     since_launch: timedelta = timedelta()
     since_step: timedelta = timedelta()
     """Since the gang's slowest step last rose, or since launch."""
+    step: int = 0
+    """The highest that the gang's slowest step was seen at, by whichever steward."""
     since_short: timedelta | None = None
     """How long there have been fewer fit nodes than wanted; None when there are enough."""
     committed_step: int = -1
     """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
     stop_requested: bool = False
+    unseen: tuple[Unseen, ...] = ()
+    """Sources that do not answer: of them all else here is as it was last seen."""
+    given_back: str = ""
+    """Why the GPU nodes were given back without a word in the record; empty where they were not."""
     troubles: tuple[str, ...] = ()
     """What could not be done or seen, in words for people: it is tried again at each turn."""
     held_since: datetime | None = None
     """When the hold in force began; None while none is."""
+
+    def lasts(self, source: Source) -> timedelta | None:
+        """How long a source has not answered; None while it does."""
+        return next((one.lasts for one in self.unseen if one.source == source), None)
 
 
 class Attempt(Frozen):

@@ -53,7 +53,7 @@ class Rehearsal:
         self.name = self.spec["campaign"]
         self.path = folder / "campaign.yaml"
         self.path.write_text(yaml.safe_dump(self.spec))
-        self.results = folder / "results" / self.name
+        self.results = folder / "results" / "123456789012-us-east-1" / self.name
         self.environment = os.environ | {
             "BIVOUAC_CACHE": str(self.cache),
             "BIVOUAC_SITE_NAME": self.site,
@@ -69,7 +69,7 @@ class Rehearsal:
             command, env=self.environment, cwd=self.root, stdout=log, stderr=log, text=True, start_new_session=True
         )
 
-    def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*BIVOUAC, *arguments], env=self.environment, cwd=self.root, capture_output=True, text=True, timeout=timeout
         )
@@ -109,7 +109,9 @@ class Rehearsal:
         return dict(json.loads((self.results / "report.json").read_text()))
 
     def archived(self, name: str) -> Path:
-        return self.results / "archive" / name
+        """In the one archive, whose folder has the campaign's identity."""
+        (golden,) = (self.results / "archive").glob("*/golden")
+        return golden.parent / name
 
     def events(self) -> list[dict[str, Any]]:
         """All events of the campaign's record, read from the site's state bucket."""

@@ -45,10 +45,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         try:
             driver = rehearsal.start()
             # Nothing uses the archive's bucket before the archive; once training is seen that may already have begun.
-            until(lambda: driver.poll() is not None or "preflight  " in rehearsal.log(), "the cluster is there", 300)
+            until(lambda: driver.poll() is not None or "preflight  " in rehearsal.log(), "the cluster is there", 900)
             assert driver.poll() is None, rehearsal.log()
             faults(rehearsal, add=REFUSALS)
-            failed, said, status = driver.wait(timeout=300), rehearsal.log(), rehearsal.status()
+            failed, said, status = driver.wait(timeout=900), rehearsal.log(), rehearsal.status()
             until(lambda: not _gpu_nodes(rehearsal), "no GPU node is left", 60)
             folder = str(rehearsal.folder / "restored")
             restored = rehearsal.run("checkpoints", "restore", rehearsal.name, folder, "--tier", "shared")

@@ -35,7 +35,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         patch.setenv("BIVOUAC_CACHE", str(rehearsal.cache))
         try:
             driver = rehearsal.start()
-            until(lambda: driver.poll() is not None or rehearsal.step() >= 30, "training is under way", 300)
+            until(lambda: driver.poll() is not None or rehearsal.step() >= 30, "training is under way", 900)
             assert driver.poll() is None, rehearsal.log()
             driver.send_signal(signal.SIGINT)
             seen = Ended(rehearsal, driver.wait(timeout=120))

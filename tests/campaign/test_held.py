@@ -103,7 +103,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         patch.setenv("BIVOUAC_CACHE", str(rehearsal.cache))
         try:
             driver = rehearsal.start()
-            until(lambda: driver.poll() is not None or rehearsal.status().get("hold"), "the cluster is held", 300)
+            until(lambda: driver.poll() is not None or rehearsal.status().get("hold"), "the cluster is held", 900)
             assert driver.poll() is None, rehearsal.log()
             status = rehearsal.status()
             while_driven = rehearsal.run("relaunch", rehearsal.name, "--spec", str(mended))

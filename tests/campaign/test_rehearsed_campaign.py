@@ -67,7 +67,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 def _told(rehearsal: Rehearsal) -> Story:
     first = rehearsal.start()
-    until(lambda: first.poll() is not None or rehearsal.step() >= 5, "training has begun", 300)
+    until(lambda: first.poll() is not None or rehearsal.step() >= 5, "training has begun", 900)
     assert first.poll() is None, rehearsal.log()
     # First what needs the campaign's own things, which end with it; a command takes seconds beside a training.
     denied = rehearsal.python(AS_STEWARD.format(tests=Path(__file__).parent, role=f"bivouac-{rehearsal.name}-steward"))

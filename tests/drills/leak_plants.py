@@ -156,7 +156,7 @@ class Plant:
     """Service by which it can be tagged later: ec2."""
 
 
-LOG_GROUP = Plant("log group", log_group)
+LOG_GROUP, ROLE = Plant("log group", log_group), Plant("role", role)
 PLANTS = (
     Plant("volume", volume, retag="ec2"),
     Plant("snapshot", snapshot, placed=True, retag="ec2"),
@@ -170,7 +170,7 @@ PLANTS = (
     Plant("file system", file_system, placed=True, inside=True),
     Plant("capacity reservation", reservation, retag="ec2"),
     LOG_GROUP,
-    Plant("role", role),
+    ROLE,
     Plant("policy", policy),
     Plant("bucket", bucket),
     Plant("parameter", parameter),

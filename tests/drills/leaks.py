@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rehearsal"), str(ROOT / "tests"
 
 from aws_account import make_user  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402
-from leak_plants import LOG_GROUP, PLANTS, Place, Plant, listed  # noqa: E402
+from leak_plants import LOG_GROUP, PLANTS, ROLE, Place, Plant, listed  # noqa: E402
 
 from infra.account import Account  # noqa: E402
 from infra.components.outputs import CampaignOutputs  # noqa: E402
@@ -66,7 +66,8 @@ FATES = {
     "remade": _OURS,
     "in our network": _OURS,
     "tied to ours": _KIN,
-    "named alike": _KIN,
+    "named": _KIN,
+    "named alike": _UNCLEAR,
     "speaks of ours": _UNCLEAR,
     "shared": _UNCLEAR,
     "marked": _UNCLEAR,
@@ -76,7 +77,7 @@ FATES = {
     "older": _THEIRS,
     "older, owned": _THEIRS,
 }
-BESIDES = frozenset({"theirs", "older", "older, owned", "speaks of ours", "shared", "named alike", "remade"})
+BESIDES = frozenset({"theirs", "older", "older, owned", "speaks of ours", "shared", "named", "named alike", "remade"})
 """Planted in every round beside its cases: decoys, and the log group."""
 
 
@@ -168,6 +169,7 @@ def round_of(ground: Grounds, draw: random.Random, number: int, count: int) -> l
     for how in ("older, owned", "speaks of ours", "shared"):
         leaks.append(Leak(draw.choice(taggable), how, f"{how.split()[-1]}-{number}"))
     leaks.append(Leak(LOG_GROUP, "named alike", f"{ground.camped.names.prefix}-archive-audit-{number}"))
+    leaks.append(Leak(ROLE, "named", ground.camped.names.node_role))
     leaks.append(Leak(LOG_GROUP, "remade", ground.camped.names.log_group))
     return leaks
 

@@ -39,10 +39,11 @@ def start_aws(work: Path) -> tuple[int, str, str, str]:
 
 def _serve_aws(work: Path, pipe: int) -> None:
     from infra.rehearsal.aws import server
+    from infra.rehearsal.aws.strict.settings import SOFT
     from infra.rehearsal.aws.world import World
 
     make: Callable[..., Any] = server.make
-    world = World(work=work, tools=Path(), endpoint_url="http://127.0.0.1")
+    world = World(work=work, tools=Path(), endpoint_url="http://127.0.0.1", strictness=SOFT)
     http = make(world, "127.0.0.1", 0)
     world.endpoint_url = f"http://127.0.0.1:{http.server_port}"
     world.start()

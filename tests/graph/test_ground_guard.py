@@ -50,17 +50,21 @@ def test_a_blocks_fee_is_no_part_of_what_the_budget_waits_for() -> None:
     assert graph.one("Budget", "budget").inputs["limitAmount"] == "2011.12"
 
 
-def test_a_spent_budget_freezes_the_named_roles_and_lets_them_tear_down(campaign: Graph, full: Graph) -> None:
-    assert not campaign.of("BudgetAction") and not campaign.of("Policy")
+def test_a_spent_budget_freezes_the_named_roles_and_lets_them_tear_down(
+    campaign: Graph, full: Graph, foundation: Graph
+) -> None:
+    assert not campaign.of("BudgetAction") and not campaign.of("Policy") and not full.of("Policy")
     action = full.one("BudgetAction", "freeze").inputs
     assert action["approvalModel"] == "AUTOMATIC" and action["actionThreshold"]["actionThresholdValue"] == 100
     assert action["definition"]["iamActionDefinition"]["roles"] == ["ci"]
-    (denial,) = json.loads(full.one("Policy", "freeze").inputs["policy"])["Statement"]
+    (denial,) = json.loads(foundation.one("Policy", "freeze").inputs["policy"])["Statement"]
     assert denial["Effect"] == "Deny" and "ec2:RunInstances" in denial["Action"]
     ends = ("Delete", "Terminate", "Cancel", "Release", "Describe", "List", "Get", "UpdateNodegroupConfig")
     assert not [action for action in denial["Action"] if any(word in action for word in ends)]
     (may,) = [one for role, one in held(full) if role == "budget"]
-    assert may["Condition"]["ArnEquals"]["iam:PolicyARN"].endswith(":policy/bivouac-example-freeze")
+    assert may["Condition"]["ArnEquals"]["iam:PolicyARN"].endswith(":policy/bivouac_freeze_us-east-1")
+    attached = action["definition"]["iamActionDefinition"]["policyArn"]
+    assert attached == "arn:aws:iam::123456789012:policy/bivouac_freeze_us-east-1"
 
 
 def test_gpu_nodes_come_after_both_guards_and_fall_before_them(campaign: Graph) -> None:

@@ -200,6 +200,12 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("cluster_is_closed", "Cluster cluster", at("accessConfig.authenticationMode", "API_AND_CONFIG_MAP"),
      "whoever made it"),
     ("cluster_is_closed", "Cluster cluster", at("upgradePolicy.supportType", "EXTENDED"), "extended support"),
+    ("pods_are_bounded", "Namespace campaign", at("metadata.labels", {}), "privileged pods"),
+    ("pods_are_bounded", "ValidatingAdmissionPolicy steward", None, "bivouac-example-steward"),
+    ("pods_are_bounded", "ValidatingAdmissionPolicy pods", at("spec.failurePolicy", "Ignore"), "bivouac-example-pods"),
+    ("pods_are_bounded", "ValidatingAdmissionPolicyBinding pods", at("spec.validationActions", ["Audit"]),
+     "bivouac-example-pods"),
+    ("no_host_paths_but_ours", "PersistentVolume local", at("spec.hostPath.path", "/"), "folder of the nodes"),
 ]  # fmt: skip
 
 
@@ -291,8 +297,8 @@ def test_an_api_server_that_the_internet_reaches_is_mentioned_unless_ranges_are_
     assert mentioned(damaged(whole, "Cluster cluster", at("vpcConfig.endpointPublicAccess", False))) == []
 
 
-SEEN_ELSEWHERE = {"closed_buckets", "cni_outlives_nodes", "control_plane_from_outside"}
-"""Rules whose failing has a test of its own in this file."""
+SEEN_ELSEWHERE = {"closed_buckets", "cni_outlives_nodes", "control_plane_from_outside", "confined_pods"}
+"""Rules whose failing has a test of its own, in this file or in test_pods.py."""
 
 
 def test_no_rule_is_without_a_graph_that_it_refuses() -> None:

@@ -15,6 +15,7 @@ from campaign_world import ROOT, Camp
 
 CI = ROOT / "infra/ci"
 OPERATOR = ("operator/look", "operator/network", "operator/cluster", "operator/rights")
+FOUNDER = (*OPERATOR, "founder")
 BUYER = ("block-buyer-role",)
 _numbers = count(1)
 

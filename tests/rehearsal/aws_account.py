@@ -17,6 +17,7 @@ from moto.moto_api._internal.models import moto_api_backend
 
 from infra.account import Account as Own
 from infra.rehearsal.aws import server
+from infra.rehearsal.aws.strict.settings import SOFT
 from infra.rehearsal.aws.world import World
 from tests.waiting import until as until
 
@@ -42,7 +43,8 @@ class Account:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     moto_api_backend.reset()  # another module's world may have been in this process
-    world = World(work=tmp_path_factory.mktemp("site"), tools=Path(), endpoint_url="http://127.0.0.1")
+    site = tmp_path_factory.mktemp("site")
+    world = World(work=site, tools=Path(), endpoint_url="http://127.0.0.1", strictness=SOFT)
     http = server.make(world, "127.0.0.1", 0)
     world.endpoint_url = f"http://127.0.0.1:{http.server_port}"
     world.start()

@@ -17,6 +17,7 @@ from botocore.config import Config
 
 from infra.names import Names
 from infra.rehearsal.aws import server
+from infra.rehearsal.aws.strict.settings import SOFT, Strictness
 from infra.rehearsal.aws.world import ServiceAccount, World
 from tests.waiting import until
 
@@ -94,7 +95,8 @@ class Site:
 
 
 @contextmanager
-def fake_site(folder: Path) -> Iterator[Site]:
+def fake_site(folder: Path, strictness: Strictness = SOFT) -> Iterator[Site]:
+    """Soft unless a test says otherwise: most of these ask for something right after they made it."""
     machines: list[FakeMachine] = []
     planes: list[FakeControlPlane] = []
 
@@ -114,6 +116,7 @@ def fake_site(folder: Path) -> Iterator[Site]:
         work=folder,
         tools=folder,
         endpoint_url="",
+        strictness=strictness,
         machine_factory=machine,
         control_plane_factory=plane,
         ready_nodes=lambda _: {one.provider_id for one in machines if one.alive() and one.joined},

@@ -22,6 +22,7 @@ from infra.lifecycle.context import Context
 from infra.names import REPOSITORY, WORKSHOP, buckets, workshop_guard
 from infra.progress import Progress
 from infra.rehearsal.aws import server
+from infra.rehearsal.aws.strict.settings import SOFT
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.site import network
 from infra.spec import Spec
@@ -38,7 +39,7 @@ SPEC = Spec.model_validate(yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yam
 def world() -> Iterator[World]:
     network.add_addresses("lo", ())
     network.make_bridge("camp0", ["10.77.0.1/16", f"{AWS}/16"])
-    made = World(work=WORK, tools=WORK, endpoint_url=f"http://{AWS}:5000")
+    made = World(work=WORK, tools=WORK, endpoint_url=f"http://{AWS}:5000", strictness=SOFT)
     http = server.make(made, AWS, 5000)
     made.start()
     threading.Thread(target=http.serve_forever, daemon=True).start()
@@ -73,7 +74,7 @@ def workshop(world: World, account: Account) -> FoundationOutputs:
         (WORKSHOP, "ec2.amazonaws.com", policies.builder(place)),
         (workshop_guard(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)),
     ):
-        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=policies.trust(service))
+        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=policies.trust(service, place))
         iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=policies.document(statements))
         arns[name] = made["Role"]["Arn"]
     iam.attach_role_policy(RoleName=WORKSHOP, PolicyArn="arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore")

@@ -22,6 +22,7 @@ from infra.lifecycle.context import Context
 from infra.lifecycle.opening import opened
 from infra.names import Names
 from infra.plan import make_plan
+from infra.rehearsal.aws.strict.settings import SOFT, Strictness
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.rehearsal.paths import tools_dir
 from infra.rehearsal.providers import install
@@ -102,10 +103,10 @@ class Camp:
 
 
 @contextmanager
-def camp(folder: Path, **changes: Any) -> Iterator[Camp]:
+def camp(folder: Path, strictness: Strictness = SOFT, **changes: Any) -> Iterator[Camp]:
     """An emulated account whose environment this process takes on, for as long as the block runs."""
     before = dict(os.environ)
-    with fake_site(folder / "site") as site:
+    with fake_site(folder / "site", strictness) as site:
         world = site.world
 
         def plane(settings: dict[str, Any]) -> Plane:

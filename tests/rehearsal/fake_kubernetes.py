@@ -17,6 +17,7 @@ KINDS = {
     "v1": "Namespace ServiceAccount* PersistentVolume PersistentVolumeClaim* Secret* ConfigMap* Node Pod*",
     "scheduling.k8s.io/v1": "PriorityClass",
     "rbac.authorization.k8s.io/v1": "Role* RoleBinding* ClusterRole ClusterRoleBinding",
+    "admissionregistration.k8s.io/v1": "ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
     "jobset.x-k8s.io/v1alpha2": "JobSet*",
     "resource.k8s.io/v1": "ResourceClaimTemplate*",
 }
@@ -27,7 +28,8 @@ PATH = re.compile(
 
 
 def plural_of(kind: str) -> str:
-    return kind.lower() + ("es" if kind.endswith("s") else "s")
+    bare = kind.lower()
+    return f"{bare[:-1]}ies" if bare.endswith("y") else bare + ("es" if bare.endswith("s") else "s")
 
 
 class _Server(ThreadingHTTPServer):

@@ -24,6 +24,7 @@ from pulumi_world import World, counts
 from infra.catalogue import InstanceType, instance_types
 from infra.components.efa import efa_layout
 from infra.components.nodes import GpuNodes
+from infra.components.tags import tags
 from infra.names import Names
 from infra.spec import Capacity, Spec
 from tests.example import DEADLINE, example_spec
@@ -160,7 +161,8 @@ class Fleet:
                 # A type of its own for each: the URN of a child tells its parents by their types alone.
                 over = pulumi.ComponentResource(f"bivouac:fleet:Case{case.number}", case.campaign)
                 opts = pulumi.ResourceOptions(parent=over, providers=[provider])
-                GpuNodes(case.spec(count), cluster, DEADLINE, self.role, self.subnets[0], groups, [], None, opts=opts)
+                spec, subnet = case.spec(count), self.subnets[0]
+                GpuNodes(spec, cluster, tags(spec, DEADLINE), self.role, subnet, groups, [], None, opts=opts)
 
         return run
 

@@ -7,6 +7,7 @@ import gzip
 import http.client
 import json
 import os
+import re
 import ssl
 import subprocess
 import threading
@@ -27,13 +28,18 @@ from pyroute2 import IPRoute
 
 from infra.actions.gang import Gang
 from infra.actions.gang import jobset as gang_jobset
+from infra.admission import POD_SECURITY, binding, policies
 from infra.errors import PermanentError
+from infra.lifecycle.launch import steward_pod
 from infra.names import STEWARD_PRIORITY_CLASS
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.rehearsal.kubernetes.releases import STATE_ANNOTATION
 from infra.rehearsal.paths import tools_dir
+from tests.pods import IMAGE, archive, gang
+from tests.rehearsal import admission
 from tests.waiting import until as eventually
 
+RBAC = "rbac.authorization.k8s.io"
 ADDRESS, WEBHOOK = "10.77.0.10", "10.77.0.2"
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 USERS = {
@@ -222,6 +228,81 @@ def test_a_jobset_controller_that_dies_is_started_again(plane: ControlPlane, cli
     eventually(lambda: state_of(client, "again"))
     plane._jobset.kill()
     eventually(plane._jobset.alive)
+
+
+@pytest.fixture(scope="module")
+def asking(plane: ControlPlane, config: ControlPlaneConfig) -> admission.Asking:
+    """The campaign's namespace as the stack makes it, with a steward that may create jobs."""
+    one = admission.Asking(config.endpoint, plane.ca_pem, (config.pki / "admin.crt", config.pki / "admin.key"))
+    bounds = policies("bivouac-example", IMAGE.partition("@")[0])
+    plane.client().patch(Namespace, "campaign", {"metadata": {"labels": POD_SECURITY}})
+    place = {"namespace": "campaign"}
+    rules = [{"apiGroups": ["batch", "jobset.x-k8s.io"], "resources": ["jobs", "jobsets"], "verbs": ["create"]}]
+    who = {"kind": "ServiceAccount", "name": "steward", "namespace": "campaign"}
+    role = {"apiGroup": RBAC, "kind": "Role", "name": "steward"}
+    accounts = ("archive", "steward", "trainer")
+    one.make(
+        *({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**place, "name": name}} for name in accounts),
+        {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {**place, "name": "steward"}, "rules": rules},
+        {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": {**place, "name": "steward"},
+         "subjects": [who], "roleRef": role},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "bivouac-training"},
+         "value": 1000},
+        *bounds.values(),
+        *(binding(policy) for policy in bounds.values()),
+    )  # fmt: skip
+    # The API server takes a policy up some time after it was made.
+    strange = admission.changed(archive(), lambda pod: pod.update(serviceAccountName="default"))
+    eventually(lambda: one.refusal(strange, admission.STEWARD))
+    eventually(lambda: "image" in one.refusal(admission.as_pod(ROGUE)))
+    return one
+
+
+ROGUE = admission.changed(gang(), lambda pod: pod["containers"][0].update(image="docker.io/library/busybox"))
+
+
+def test_what_we_make_is_admitted(asking: admission.Asking) -> None:
+    for manifest in (gang(), gang(sees_node=True), archive()):
+        assert asking.refusal(manifest, admission.STEWARD) == ""
+        assert asking.refusal(admission.as_pod(manifest)) == ""
+    steward = {"kind": "Pod", "spec": steward_pod(IMAGE, 0, 2)}
+    assert asking.refusal(admission.as_pod(steward)) == ""
+    relaunched = admission.changed(
+        gang(), lambda pod: pod["containers"][0].update(image=IMAGE.partition("@")[0] + admission.OTHER_DIGEST)
+    )
+    assert asking.refusal(relaunched, admission.STEWARD) == "", "another image of ours"
+
+
+def test_what_no_pod_of_ours_may_have_is_refused_whoever_asks(asking: admission.Asking) -> None:
+    for name, (change, word) in admission.FORBIDDEN.items():
+        asked = admission.changed(gang(), change)
+        said = asking.refusal(asked, admission.STEWARD)
+        assert "bivouac-example-steward" in said and re.search(word, said), (name, said)
+        said = asking.refusal(admission.as_pod(asked))
+        assert re.search(word, said), (name, said)
+
+
+def test_the_steward_has_no_account_but_two_and_the_archives_is_for_the_archive(asking: admission.Asking) -> None:
+    for manifest, table in (
+        (gang(), admission.FORBIDDEN_TO_THE_STEWARD),
+        (archive(), admission.FORBIDDEN_TO_THE_ARCHIVE),
+    ):
+        for name, (change, word) in table.items():
+            said = asking.refusal(admission.changed(manifest, change), admission.STEWARD)
+            assert "bivouac-example-steward" in said and word in said, (name, said)
+
+
+def test_a_job_of_the_teams_own_runs_an_image_of_its_own_but_no_privileged_one(asking: admission.Asking) -> None:
+    container = {"name": "theirs", "image": "docker.io/library/python:3.12"}
+    theirs = {"kind": "Pod", "spec": {"containers": [container]}}
+    assert asking.refusal(admission.as_pod(theirs)) == ""
+    for name in ("privileged", "a folder of the node", "the node's network"):
+        change, _ = admission.FORBIDDEN[name]
+        spec = {"containers": [{**container, "securityContext": {}}], "volumes": []}
+        said = asking.refusal(admission.as_pod(admission.changed({"kind": "Pod", "spec": spec}, change)))
+        assert "violates PodSecurity" in said, (name, said)
+    borrowed = {"kind": "Pod", "spec": {"containers": [container], "serviceAccountName": "archive"}}
+    assert "denied request" in asking.refusal(admission.as_pod(borrowed))
 
 
 def test_a_chart_that_nothing_stands_behind_is_recorded(plane: ControlPlane, client: Client) -> None:

@@ -23,6 +23,7 @@ import boto3
 import pytest
 
 from infra.rehearsal.aws import server
+from infra.rehearsal.aws.strict.settings import SOFT
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.paths import tools_dir
@@ -47,7 +48,8 @@ def consoles() -> str:
 def world() -> Iterator[World]:
     network.add_addresses("lo", ())
     network.make_bridge("camp0", ["10.77.0.1/16", f"{AWS}/16", f"{PLANE}/16"])
-    made = World(work=WORK, tools=tools_dir(), endpoint_url=f"http://{AWS}:5000", control_plane_address=PLANE)
+    where = f"http://{AWS}:5000"
+    made = World(work=WORK, tools=tools_dir(), endpoint_url=where, control_plane_address=PLANE, strictness=SOFT)
     http = server.make(made, AWS, 5000)
     made.start()
     threading.Thread(target=http.serve_forever, daemon=True).start()

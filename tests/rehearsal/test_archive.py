@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import HTTPClientError
 
 from infra.actions import archive
-from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Content
+from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Clash, Content
 from infra.actions.archive_manifest import MANIFEST_NAME, RECORD, Proof
 from infra.actions.model_card import model_card
 from infra.actions.parts import Altered, Parts
@@ -29,6 +30,7 @@ from tests.manifests import manifest_of, seal, shard_at
 from trainer.contract import Manifest, attempt_folder, step_folder
 
 CAMPAIGN, STEP, PART = "tiny", 30, 5 * MIB
+IDENTITY = "20261101T000000Z-0a1b2c3d"
 PREFIX = f"campaigns/{CAMPAIGN}"
 
 
@@ -86,7 +88,9 @@ def site(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Simple
     return SimpleNamespace(s3=s3, bucket=bucket, wire=wire, said=said, root=tmp_path, data=data, state=f"state-{name}")
 
 
-def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77, step: int = STEP) -> Path:
+def commit(
+    site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77, step: int = STEP, identity: str = IDENTITY
+) -> Path:
     """A committed checkpoint of one large and one small shard on the shared tier."""
     folder = site.root / "shared" / CAMPAIGN / step_folder(step)
     shards = []
@@ -95,12 +99,12 @@ def commit(site: SimpleNamespace, loss: float | None, size: int = PART * 2 + 77,
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body[:size])
         shards.append(shard_at(path))
-    manifest = manifest_of(step, tuple(shards), campaign=CAMPAIGN, loss=2.5, evaluation_loss=loss)
+    manifest = manifest_of(step, tuple(shards), campaign=CAMPAIGN, identity=identity, loss=2.5, evaluation_loss=loss)
     seal(folder, manifest)
     return folder
 
 
-def archiver(site: SimpleNamespace, losses: dict[str, float]) -> archive.Archiver:
+def archiver(site: SimpleNamespace, losses: dict[str, float], committed: int = -1) -> archive.Archiver:
     """`losses`: what the model evaluates to on the shared tier, and out of what was read back."""
 
     def evaluate(checkpoint: Path) -> float:
@@ -112,6 +116,8 @@ def archiver(site: SimpleNamespace, losses: dict[str, float]) -> archive.Archive
 
     config = archive.ArchiveConfig(
         campaign=CAMPAIGN,
+        identity=IDENTITY,
+        committed_step=committed,
         region="us-east-1",
         state_bucket=site.state,
         archive_bucket=site.bucket.bucket,
@@ -224,3 +230,115 @@ def test_more_parts_than_the_bound_are_never_in_memory(site: SimpleNamespace) ->
     site.wire._start = counted
     site.bucket.read_back(site.bucket.place("large", Content.of_file(path)), None)
     assert 2 <= most[0] <= 4
+
+
+def lying(site: SimpleNamespace) -> dict[str, bytes]:
+    """Everything in the archive bucket, by key."""
+    keys = [item["Key"] for item in site.s3.list_objects_v2(Bucket=site.bucket.bucket).get("Contents", ())]
+    return {key: site.s3.get_object(Bucket=site.bucket.bucket, Key=key)["Body"].read() for key in keys}
+
+
+@pytest.mark.parametrize("told", [-1, 9000])
+def test_an_archive_of_step_40_does_not_stand_for_what_was_trained_since(site: SimpleNamespace, told: int) -> None:
+    commit(site, loss=2.25, size=999, step=40)
+    assert archiver(site, {"work": 2.25}, 40).run().step == 40
+    before = lying(site)
+    shutil.rmtree(site.root / "shared")
+    commit(site, loss=2.25, size=999, step=9000)
+    with pytest.raises(PermanentError, match="older than what was trained") as refused:
+        archiver(site, {"work": 2.25}, told).run()
+    assert "of step 40, newest committed step: 9000" in str(refused.value) and "--tier shared" in str(refused.value)
+    assert lying(site) == before
+
+
+def test_a_step_of_the_record_that_is_gone_from_the_tier_is_no_archive_of_an_older_one(site: SimpleNamespace) -> None:
+    commit(site, loss=2.25, size=999, step=40)
+    with pytest.raises(PermanentError, match="newest committed checkpoint is not on the shared tier"):
+        archiver(site, {"work": 2.25}, 50).run()
+    assert not lying(site)
+
+
+def test_a_newer_step_that_was_refused_by_name_lets_the_older_one_stand_now_and_when_asked_again(
+    site: SimpleNamespace,
+) -> None:
+    commit(site, loss=2.25, size=999, step=40)
+    (commit(site, loss=2.25, size=999, step=50) / attempt_folder(1) / "small.pt").unlink()
+    first = archiver(site, {"work": 2.25}, 50).run()
+    assert (first.step, first.accounts_for) == (40, 50) and "step-00000050: " in first.refused[0]
+    assert archiver(site, {"work": 2.25}, 50).run() == first
+    with pytest.raises(PermanentError, match="older than what was trained"):
+        archiver(site, {"work": 2.25}, 51).run()
+
+
+def test_a_checkpoint_of_another_campaign_of_the_name_is_refused_by_name(site: SimpleNamespace) -> None:
+    commit(site, loss=2.25, size=999, step=40)
+    commit(site, loss=2.25, size=999, step=900, identity="20250101T000000Z-ffffffff")
+    manifest = archiver(site, {"work": 2.25}, 900).run()
+    assert manifest.step == 40 and manifest.identity == IDENTITY
+    assert "step-00000900" in manifest.refused[0] and "20250101T000000Z-ffffffff" in manifest.refused[0]
+
+
+def test_a_manifest_of_another_identity_in_the_folder_is_neither_taken_nor_replaced(site: SimpleNamespace) -> None:
+    commit(site, loss=2.25, size=999)
+    stranger = archiver(site, {"work": 2.25})
+    stranger.config = stranger.config.model_copy(update={"identity": "another"})
+    stranger.run()
+    before = lying(site)
+    with pytest.raises(PermanentError, match="another campaign of this name"):
+        archiver(site, {"work": 2.25}).run()
+    assert lying(site) == before
+
+
+@pytest.mark.parametrize("size", [999, PART * 2 + 77])
+def test_other_bytes_where_a_shard_belongs_are_an_error_and_stay(site: SimpleNamespace, size: int) -> None:
+    folder = commit(site, loss=2.25, size=size)
+    key = f"{PREFIX}/golden/{folder.name}/attempt-0001/large.pt"
+    site.s3.put_object(Bucket=site.bucket.bucket, Key=key, Body=b"kept", Metadata={"sha256": "0" * 64})
+    with pytest.raises(PermanentError, match="something else lies in the archive"):
+        archiver(site, {"work": 2.25}).run()
+    assert lying(site)[key] == b"kept"
+
+
+def test_an_object_that_another_put_there_in_between_is_not_overwritten(
+    site: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looked before either wrote: S3 itself decides who was first."""
+    path = commit(site, loss=2.0, size=PART + 5) / "attempt-0001/large.pt"
+    for name, ours in (("large", Content.of_file(path)), ("small", Content.of(b"ours"))):
+        key, looked = f"{PREFIX}/{name}", list[str]()
+
+        def late(key: str = key, looked: list[str] = looked, **_: Any) -> None:
+            if not looked:
+                looked.append(key)
+                site.s3.put_object(Bucket=site.bucket.bucket, Key=key, Body=b"first", Metadata={"sha256": "1" * 64})
+
+        operations = ("PutObject", "CompleteMultipartUpload")
+        tokens = [f"before-call.s3.{operation}" for operation in operations]
+
+        def struck(params: Any = None, model: Any = None, key: str = key, late: Any = late, **_: Any) -> None:
+            if params["headers"].get("If-None-Match") is not None or model.name != "PutObject":
+                late(key)
+
+        for token in tokens:
+            site.s3.meta.events.register(token, struck, unique_id=name + token)
+        with pytest.raises(Clash):
+            site.bucket.place(name, ours)
+        for token in tokens:
+            site.s3.meta.events.unregister(token, unique_id=name + token)
+        assert lying(site)[key] == b"first"
+
+
+def test_a_record_that_moved_on_between_two_tries_stands_as_the_first_one_placed_it(site: SimpleNamespace) -> None:
+    commit(site, loss=2.25, size=999)
+    with pytest.raises(HTTPClientError):
+        broken = archiver(site, {"work": 2.25})
+        broken._publish = lambda manifest: (_ for _ in ()).throw(HTTPClientError(error="cut off"))  # type: ignore
+        broken.run()
+    before = lying(site)
+    site.s3.put_object(Bucket=site.state, Key=f"{PREFIX}/live.json", Body=b'{"spent_usd": 99.0, "owner": "ann"}')
+    manifest = archiver(site, {"work": 2.25}).run()
+    after = lying(site)
+    assert {key: after[key] for key in before} == before
+    assert {item.key: item.sha256 for item in manifest.objects} == {
+        key: hashlib.sha256(body).hexdigest() for key, body in after.items() if not key.endswith(MANIFEST_NAME)
+    }

@@ -26,7 +26,7 @@ from infra.commands.run import run_command
 from infra.components.settings import CampaignSettings, read_settings
 from infra.lifecycle.keeping import campaign_settings
 from infra.lifecycle.opening import STACK_CONFIG
-from infra.names import PROJECT, buckets
+from infra.names import PROJECT, WORKSHOP, buckets
 from infra.rehearsal.aws.quotas import OVERRIDES
 from infra.store import CampaignStore
 from tests.example import example_spec
@@ -171,6 +171,7 @@ def test_zones_of_a_stack_never_move_whatever_the_account_has_later(here: Accoun
     context: Any = SimpleNamespace(
         spec=spec, account=here, operator_arn="arn:aws:iam::123456789012:user/someone",
         deadline=datetime(2026, 12, 1, tzinfo=UTC), store=CampaignStore(here.client("s3"), where, "zoned", "test"),
+        identity="20261122T101500Z-0a1b2c3d",
     )  # fmt: skip
     first = campaign_settings(context, "a" * 12)
     assert first.control_plane_zones == ("us-east-1d", "us-east-1f"), "e is use1-az3, where EKS takes none"
@@ -181,3 +182,68 @@ def test_zones_of_a_stack_never_move_whatever_the_account_has_later(here: Accoun
     assert campaign_settings(context, "a" * 12).control_plane_zones == ("us-east-1d", "us-east-1a")
     context.store.put_json(STACK_CONFIG, {key: config[key] for key in config if "Zones" not in key})
     assert campaign_settings(context, "a" * 12).control_plane_zones is None, "made before zones were chosen so"
+
+
+@pytest.fixture
+def quotas(world: World) -> Iterator[Any]:
+    """Values by quota code; the others are a new account's."""
+    path = world.work / "aws" / OVERRIDES
+    path.parent.mkdir(exist_ok=True)
+    yield lambda values: path.write_text(json.dumps({P_ON_DEMAND: 1536, **values}))
+    path.unlink()
+
+
+SHORT = {
+    "L-F678F1CE": ("network", "VPCs per Region"),
+    "L-A4707A72": ("network.egress", "Internet gateways per Region"),
+    "L-0263D0A3": ("network.egress", "EC2-VPC Elastic IPs"),
+    "L-FE5A380F": ("zone", "NAT gateways per Availability Zone"),
+    "L-1194D53C": ("campaign", "Clusters"),
+    "L-FD6F2F22": ("storage.shared.deployment", "Lustre Persistent_2 file systems"),
+    "L-8F1B9C74": ("storage.shared.capacity_gib", "Lustre Persistent_2 storage capacity (GiB)"),
+}
+
+
+def findings_on_quotas(path: Path) -> dict[str, dict[str, Any]]:
+    """By field and code."""
+    said = io.StringIO()
+    check_command(path, json=True, console=Console(file=said), online=True)
+    found = [one for one in json.loads(said.getvalue())["findings"] if one["rule"] == "quotas-hold-the-campaign"]
+    return {one["cure"].partition("(")[2].partition(")")[0].split()[1]: one for one in found}
+
+
+def test_every_quota_that_is_full_is_a_finding_with_its_numbers_and_its_code(
+    here: Account, write: Any, quotas: Any
+) -> None:
+    path = write(nodes=NODES, image={"base": "bivouac/base:host"})
+    quotas({})
+    assert findings_on_quotas(path) == {}
+    quotas(dict.fromkeys(SHORT, 0))
+    found = findings_on_quotas(path)
+    assert {code: (one["field"], one["level"]) for code, one in found.items()} == {
+        code: (field, "error") for code, (field, _) in SHORT.items()
+    }
+    assert all(name in found[code]["message"] for code, (_, name) in SHORT.items())
+    assert found["L-8F1B9C74"]["seen"] == "1200 wanted, 0 of 0 in use"
+    assert "ask for 1200 in Service Quotas (fsx L-8F1B9C74)" in found["L-8F1B9C74"]["cure"]
+
+
+def test_what_the_account_uses_is_counted_with_what_is_to_come(
+    here: Account, write: Any, quotas: Any, world: World
+) -> None:
+    ec2 = Account_(world, *world.operator_key).ec2
+    path = write(nodes=NODES, image={"base": "bivouac/base:host"})
+    there = len(ec2.describe_vpcs()["Vpcs"])
+    quotas({"L-F678F1CE": there + 1, "L-0263D0A3": 1})
+    assert findings_on_quotas(path)["L-F678F1CE"]["seen"] == f"2 wanted, {there} of {there + 1} in use", (
+        "a workshop too"
+    )
+    allocated = ec2.allocate_address(Domain="vpc")["AllocationId"]
+    assert findings_on_quotas(path)["L-0263D0A3"]["seen"] == "1 wanted, 1 of 1 in use"
+    ec2.release_address(AllocationId=allocated)
+    assert "L-0263D0A3" not in findings_on_quotas(path)
+    tags = [{"ResourceType": "vpc", "Tags": [{"Key": "Name", "Value": WORKSHOP}]}]
+    vpc = ec2.create_vpc(CidrBlock="10.99.0.0/16", TagSpecifications=tags)["Vpc"]["VpcId"]
+    quotas({"L-F678F1CE": there + 2})
+    assert "L-F678F1CE" not in findings_on_quotas(path), "the workshop is there"
+    ec2.delete_vpc(VpcId=vpc)

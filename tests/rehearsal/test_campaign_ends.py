@@ -35,6 +35,7 @@ def context(camped: Camp) -> Iterator[Context]:
     """A campaign whose provision failed once by an add-on and was run again."""
     camped.ask("troubles", add=[{"kind": "add-on", "name": "coredns", "phase": "create", "outcome": "fail"}])
     with camped.opened() as one:
+        one.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
         with pytest.raises(PermanentError) as failed:
             provision.run(one)
         assert "Addon coredns" in str(failed.value) and "a trouble that was asked for" in str(failed.value)

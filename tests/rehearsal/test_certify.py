@@ -84,7 +84,7 @@ def test_what_carries_only_the_name_is_found_too(
     aws.iam.delete_role(RoleName=NAMES.node_role)
 
 
-@pytest.mark.parametrize("other", ["leaky2", "leaky-2"])
+@pytest.mark.parametrize("other", ["leaky2", "leaky-2", "leaky-gpu"])
 def test_another_campaign_whose_name_begins_alike_is_not_ours(
     world: World, aws: Account, account: Any, other: str
 ) -> None:

@@ -199,7 +199,7 @@ def test_a_spent_budget_alarms_its_topic_and_freezes_the_roles_that_the_spec_nam
     second = camped.ask("spent", budget=name, usd=101)
     assert [one["Status"] for one in second["actions"]] == ["EXECUTION_SUCCESS"], second
     attached = iam.list_attached_role_policies(RoleName=CI)["AttachedPolicies"]
-    assert [one["PolicyName"] for one in attached] == [context.names.freeze_policy]
+    assert [one["PolicyName"] for one in attached] == ["bivouac_freeze_us-east-1"]
 
 
 def test_a_second_up_and_a_refresh_change_nothing(context: Context) -> None:

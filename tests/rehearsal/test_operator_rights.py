@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from acting import BUYER, CI, OPERATOR, acting, as_reader, policy
+from acting import BUYER, CI, FOUNDER, OPERATOR, acting, as_reader, policy
 from aws_account import code_of
 from botocore import xform_name
 from botocore.exceptions import ClientError
@@ -29,6 +29,7 @@ from infra.commands.sweep import sweep_command
 from infra.events import Stage
 from infra.lifecycle import certify, previewing, provision, teardown
 from infra.lifecycle.context import Context
+from infra.lifecycle.foundation import foundation
 from infra.lifecycle.looking import looking
 from infra.lifecycle.stages import Step, run_step
 from infra.rehearsal.aws.iam_actions import ACTIONS, PREFIXES
@@ -56,10 +57,19 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
 
 
 @pytest.fixture(scope="module")
-def provisioned(camped: Camp) -> Camp:
-    with acting(camped, *OPERATOR), camped.opened() as context:
-        run_step(context, Step(Stage.PROVISION, "by the operator", provision.run))
+def founded(camped: Camp) -> Camp:
+    """An account that the founder has set up."""
+    with acting(camped, *FOUNDER), camped.opened() as context:
+        foundation(context)
     return camped
+
+
+@pytest.fixture(scope="module")
+def provisioned(founded: Camp) -> Camp:
+    """By the operator, who comes by the foundation again and finds nothing to change."""
+    with acting(founded, *OPERATOR), founded.opened() as context:
+        run_step(context, Step(Stage.PROVISION, "by the operator", provision.run))
+    return founded
 
 
 def test_the_operators_policies_are_enough_to_make_all_of_the_ground(provisioned: Camp) -> None:
@@ -93,6 +103,10 @@ def refusals(camped: Camp) -> dict[str, Callable[[], Any]]:
     stranger = admin("ec2").create_vpc(CidrBlock="10.99.0.0/16")["Vpc"]["VpcId"]
     admin("s3").create_bucket(Bucket="payroll")
     trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+    lustre = f"arn:aws:fsx:{camped.world.region}:{camped.world.account}:file-system/fs-0123456789abcdef0"
+    archive = f"bivouac-archive-{camped.world.account}-{camped.world.region}"
+    limit = f"arn:aws:iam::{camped.world.account}:policy/bivouac_boundary_{camped.world.region}"
+    mark = [{"Key": "bivouac:campaign", "Value": "drilled"}]
     mine = camped.names.node_role
     role = admin("iam").get_role(RoleName=mine)["Role"]["Arn"]
     image = admin("ec2").describe_images()["Images"][0]["ImageId"]
@@ -110,9 +124,33 @@ def refusals(camped: Camp) -> dict[str, Callable[[], Any]]:
             CapacityBlockOfferingId="cb-0123456789abcdef0", InstancePlatform="Linux/UNIX"
         ),
         "another's bucket": lambda: of("s3").delete_bucket(Bucket="payroll"),
-        "what was archived": lambda: of("s3").delete_object(
-            Bucket=f"bivouac-archive-{camped.world.account}-{camped.world.region}", Key="campaigns/drilled/x"
+        "what was archived": lambda: of("s3").delete_object(Bucket=archive, Key="campaigns/drilled/x"),
+        "another's file system made one's own": lambda: of("fsx").tag_resource(ResourceARN=lustre, Tags=mark),
+        "another's file system": lambda: of("fsx").delete_file_system(FileSystemId=lustre.rpartition("/")[2]),
+        "the archive's versions": lambda: of("s3").put_bucket_versioning(
+            Bucket=archive, VersioningConfiguration={"Status": "Suspended"}
         ),
+        "the archive's policy": lambda: of("s3").delete_bucket_policy(Bucket=archive),
+        "the archive's life": lambda: of("s3").delete_bucket_lifecycle(Bucket=archive),
+        "the archive's lock": lambda: of("s3").put_object_lock_configuration(
+            Bucket=archive, ObjectLockConfiguration={"ObjectLockEnabled": "Enabled"}
+        ),
+        "a version of what was archived": lambda: of("s3").delete_object(
+            Bucket=archive, Key="campaigns/drilled/x", VersionId="1", BypassGovernanceRetention=True
+        ),
+        "something among what was archived": lambda: of("s3").put_object(Bucket=archive, Key="campaigns/drilled/x"),
+        "a role beyond the boundary": lambda: of("iam").create_role(
+            RoleName="bivouac-drilled-more", AssumeRolePolicyDocument=trust
+        ),
+        "a role's boundary": lambda: of("iam").delete_role_permissions_boundary(RoleName=mine),
+        "another boundary": lambda: of("iam").put_role_permissions_boundary(RoleName=mine, PermissionsBoundary=full),
+        "what the boundary says": lambda: of("iam").create_policy_version(
+            PolicyArn=limit, PolicyDocument=trust, SetAsDefault=True
+        ),
+        "a policy of its own": lambda: of("iam").create_policy(
+            PolicyName="bivouac-drilled-freeze", PolicyDocument=trust
+        ),
+        "whose a role is": lambda: of("iam").tag_role(RoleName=mine, Tags=mark),
         "a role of another name": lambda: of("iam").create_role(RoleName="mine", AssumeRolePolicyDocument=trust),
         "all rights for a role": lambda: of("iam").attach_role_policy(RoleName=mine, PolicyArn=full),
         "a role lent to another service": lambda: of("eks").create_cluster(
@@ -155,8 +193,9 @@ def certificate_of(context: Context) -> dict[str, Any]:
     return dict(found)
 
 
-def test_a_block_is_bought_by_its_own_policy_and_by_no_other(camped: Camp, tmp_path: Path) -> None:
-    """`provisioned` is not needed: a block is bought before anything else stands."""
+def test_a_block_is_bought_by_its_own_policy_and_by_no_other(founded: Camp, tmp_path: Path) -> None:
+    """`provisioned` is not needed: a block is bought before anything else of a campaign stands."""
+    camped = founded
     spec = camped.spec.model_dump(mode="json", exclude_unset=True)
     spec |= {"campaign": "buyer", "nodes": {"count": 2, "instance_type": "p5.48xlarge", "capacity": "capacity-block"}}
     spec["training"]["global_batch"] = 128
@@ -180,7 +219,7 @@ LOOKS = ("Describe", "Get", "List", "View")
 
 def test_the_policies_fit_into_what_iam_takes_and_name_what_they_change() -> None:
     assert {str(path.relative_to(CI).with_suffix("")) for path in (CI / "operator").glob("*.json")} == set(OPERATOR)
-    for name in (*OPERATOR, *BUYER, "preview-role"):
+    for name in (*FOUNDER, *BUYER, "preview-role"):
         document = policy(name)
         assert len(json.dumps(document, separators=(",", ":"))) <= MOST, name
         for one in document["Statement"]:
@@ -190,12 +229,15 @@ def test_the_policies_fit_into_what_iam_takes_and_name_what_they_change() -> Non
             changing = {action for action in actions if not action.partition(":")[2].startswith(LOOKS)}
             if one["Resource"] == "*" and "Condition" not in one:
                 assert changing <= {"ce:UpdateCostAllocationTagsStatus"}, changing
+    assert sum(one["Effect"] == "Deny" for name in OPERATOR for one in policy(name)["Statement"]) == 3
 
 
 SERVICES = ("autoscaling", "budgets", "ce", "cloudwatch", "ec2", "ecr", "eks", "elb", "elbv2", "events", "fsx", "iam",
             "kms", "logs", "pricing", "resourcegroupstaggingapi", "s3", "scheduler", "service-quotas", "sns", "ssm",
             "sts")  # fmt: skip
 OTHERWISE = {
+    "create_bucket": "the founder's",
+    "delete_bucket": "the founder's",
     "publish": "a method of ours, no topic's",
     "purchase_capacity_block": "the buyer's",
     "verify": "a method of ours, no key's",

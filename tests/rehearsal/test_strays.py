@@ -13,14 +13,17 @@ import pytest
 from campaign_world import Camp, camp
 from rich.console import Console
 
+from infra.campaign_identity import claim_identity
+from infra.commands.down import down_command
 from infra.commands.strays import strays_command
-from infra.commands.sweep import _show
+from infra.commands.sweep import _show, sweep_command
+from infra.errors import UserError
 from infra.events import Kind, Stage
 from infra.identity import Holder
 from infra.lifecycle import certify, rates, strays, sweep
 from infra.lifecycle.context import Context
 from infra.lifecycle.looks import Evidence, Knowledge, Thing
-from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, Names
+from infra.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG, Names
 from infra.progress import Progress
 from infra.store import CampaignStore
 
@@ -61,6 +64,13 @@ def record(camped: Camp, context: Context, campaign: str) -> CampaignStore:
     return CampaignStore(camped.client("s3"), context.buckets.state, campaign, "test")
 
 
+def begun(camped: Camp, context: Context, campaign: str) -> CampaignStore:
+    """The record of a campaign that never launched anything: there is nothing to lose."""
+    store = record(camped, context, campaign)
+    store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
+    return store
+
+
 def command(camped: Camp, **more: Any) -> tuple[int, str]:
     out = StringIO()
     return strays_command(
@@ -68,10 +78,25 @@ def command(camped: Camp, **more: Any) -> tuple[int, str]:
     ), out.getvalue()
 
 
+def by_name(camped: Camp, campaign: str, **more: Any) -> tuple[int, dict[str, Any]]:
+    """`bivouac sweep NAME`."""
+    out = StringIO()
+    code = sweep_command(
+        campaign,
+        camped.world.region,
+        more.get("yes", False),
+        True,
+        Console(file=out, width=200),
+        more.get("abandon", False),
+    )
+    return code, json.loads(out.getvalue())
+
+
 def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: Camp, living: Context) -> None:
     store = record(camped, living, "ended")
     store.append(Kind.STAGE_STARTED, stage=Stage.TEARDOWN)
     store.append(Kind.STAGE_FINISHED, stage=Stage.TEARDOWN, seconds=1.0, outputs={})
+    begun(camped, living, "forgotten")
     dead = {volume(camped, "ended", FUTURE), volume(camped, "forgotten", PAST)}
     kept = {volume(camped, "drilled", PAST), volume(camped, "elsewhere", FUTURE), volume(camped, "unknown", None)}
     named = camped.client("ec2").create_volume(
@@ -94,6 +119,7 @@ def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: C
 
 
 def test_a_driver_that_comes_back_keeps_its_own(camped: Camp, living: Context, keeper: strays.Keeper) -> None:
+    begun(camped, living, "returned")
     mine = volume(camped, "returned", PAST)
     seen = strays.look(keeper)
     wanted = [one for one in seen.strays if one.left.thing.id == mine]
@@ -111,17 +137,19 @@ def test_a_driver_that_comes_back_keeps_its_own(camped: Camp, living: Context, k
     assert not keeper.leases, "nothing is held any more"
 
 
-def test_a_living_steward_looks_after_a_campaign_without_a_driver(camped: Camp, living: Context) -> None:
+def test_a_living_steward_looks_after_a_campaign_without_a_driver(
+    camped: Camp, living: Context, keeper: strays.Keeper
+) -> None:
     store = record(camped, living, "stewarded")
     lease = store.lease("steward", timedelta(seconds=30))
     lease.acquire()
     things = [Thing("vol-1", tags={EXPIRES_TAG: PAST})]
     try:
-        owner = strays.judge(store, things, datetime.now(UTC))
+        owner = strays.judge(keeper, store, "", things, datetime.now(UTC))
         assert not owner.over and "its steward lives" in owner.why
     finally:
         lease.release()
-    assert strays.judge(store, things, datetime.now(UTC)).over
+    assert strays.judge(keeper, store, "", things, datetime.now(UTC)).over
 
 
 def trained(camped: Camp, context: Context, campaign: str) -> CampaignStore:
@@ -132,10 +160,11 @@ def trained(camped: Camp, context: Context, campaign: str) -> CampaignStore:
     return store
 
 
-def lustre(camped: Camp, campaign: str, expires: str) -> str:
+def lustre(camped: Camp, campaign: str, expires: str, identity: str = "") -> str:
     """Its file system, and the subnet and group by which alone an archive could still be made."""
     ec2 = camped.client("ec2")
     tags = [{"Key": CAMPAIGN_TAG, "Value": campaign}, {"Key": EXPIRES_TAG, "Value": expires}]
+    tags += [{"Key": CAMPAIGN_ID_TAG, "Value": identity}] if identity else []
 
     def marked(kind: str) -> list[dict[str, Any]]:
         return [{"ResourceType": kind, "Tags": tags}]
@@ -165,6 +194,7 @@ def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_sw
     camped: Camp, living: Context
 ) -> None:
     store, kept = trained(camped, living, "unproven"), lustre(camped, "unproven", PAST)
+    begun(camped, living, "long-gone")
     dead = volume(camped, "long-gone", PAST)
     code, text = command(camped, yes=True)
     rows = {one["id"]: one for one in json.loads(text)["strays"]}
@@ -181,8 +211,90 @@ def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_sw
     assert rows[kept]["removable"] and rows[kept]["holds"] == "" and kept not in systems(camped)
 
 
+def address(camped: Camp, campaign: str, identity: str) -> str:
+    tags = {CAMPAIGN_TAG: campaign, EXPIRES_TAG: PAST, CAMPAIGN_ID_TAG: identity}
+    marked = [{"ResourceType": "elastic-ip", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
+    return str(camped.client("ec2").allocate_address(Domain="vpc", TagSpecifications=marked)["AllocationId"])
+
+
+NETWORK = {"file system", "subnet", "VPC", "security group"}
+
+
+def archive(camped: Camp, context: Context, campaign: str, folder: str, **changes: Any) -> None:
+    """An archive's manifest and its one object, as the archiver leaves them."""
+    prefix, s3 = f"campaigns/{campaign}/{folder}", camped.client("s3")
+    for bucket in {context.buckets.archive} - {one["Name"] for one in s3.list_buckets()["Buckets"]}:
+        s3.create_bucket(Bucket=bucket)
+    item = {"key": f"{prefix}/golden/step-00000040/manifest.json", "size_bytes": 3, "sha256": "0" * 64, "version": ""}
+    told = {
+        "campaign": campaign, "identity": folder, "step": 40, "tokens": 1, "proof": "recorded in training",
+        "recorded_evaluation_loss": 1.0, "reference_evaluation_loss": 1.0, "restored_evaluation_loss": 1.0,
+        "objects": [item], "refused": [],
+    }  # fmt: skip
+    s3.put_object(Bucket=context.buckets.archive, Key=item["key"], Body=b"abc")
+    body = json.dumps(told | changes).encode()
+    s3.put_object(Bucket=context.buckets.archive, Key=f"{prefix}/archive-manifest.json", Body=body)
+
+
+def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_the_network_to_read_it_from(
+    camped: Camp, living: Context
+) -> None:
+    kept, paid = lustre(camped, "recordless", PAST, "id-1"), address(camped, "recordless", "id-1")
+    code, text = command(camped, yes=True)
+    rows = [one for one in json.loads(text)["strays"] if one["campaign"] == "recordless"]
+    assert code == 74 and kept in systems(camped)
+    assert {one["kind"] for one in rows if not one["removable"]} >= NETWORK
+    told = {(one["kind"], one["identity"], one["holds"]) for one in rows}
+    (holds,) = {words for _, identity, words in told if identity == "id-1"}
+    assert {identity for _, identity, _ in told} == {"id-1"}, told
+    assert "record is missing" in holds and "`bivouac sweep recordless --abandon`" in holds
+    assert {one["kind"] for one in rows if one["removable"]} == {"elastic address"}, "it bills, and holds nothing"
+    assert paid not in {one["AllocationId"] for one in camped.client("ec2").describe_addresses()["Addresses"]}
+    # Shown by its name alone, it is held as well; another one's archive, or a damaged one, proves nothing.
+    assert by_name(camped, "recordless", yes=True)[0] == 74 and kept in systems(camped)
+    archive(camped, living, "recordless", "id-0")
+    archive(camped, living, "recordless", "id-1", identity="id-0")
+    assert command(camped, yes=True)[0] == 74 and kept in systems(camped)
+    archive(camped, living, "recordless", "id-1")
+    camped.client("s3").delete_object(
+        Bucket=living.buckets.archive, Key="campaigns/recordless/id-1/golden/step-00000040/manifest.json"
+    )
+    assert command(camped, yes=True)[0] == 74 and kept in systems(camped), "a manifest of what is not there"
+    archive(camped, living, "recordless", "id-1")
+    command(camped, yes=True)
+    assert kept not in systems(camped), "its archive is proven"
+
+
+def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: Camp, living: Context) -> None:
+    mine, other = lustre(camped, "given-up", FUTURE, "id-2"), lustre(camped, "not-given-up", PAST, "id-3")
+    code, shown = by_name(camped, "given-up", yes=True, abandon=True)
+    assert code == 0 and {one["kind"] for one in shown["strays"]} == NETWORK
+    assert mine not in systems(camped) and other in systems(camped)
+    with pytest.raises(UserError, match="no such campaign"):
+        by_name(camped, "never-heard-of", yes=True, abandon=True)
+    assert down_command("not-given-up", camped.world.region, True, Console(file=StringIO())) == 0
+    assert other not in systems(camped)
+
+
+def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_later_ones_record(
+    camped: Camp, living: Context
+) -> None:
+    store = record(camped, living, "twice")
+    own = claim_identity(store, adopted=False).identity
+    for kind in (Kind.STAGE_STARTED, Kind.STAGE_FINISHED):
+        store.append(kind, stage=Stage.TEARDOWN, seconds=1.0, outputs={})
+    earlier, later = lustre(camped, "twice", PAST, "20200101T000000Z-00000000"), lustre(camped, "twice", PAST, own)
+    _, text = command(camped, yes=True)
+    why = {one["id"]: one["holds"] for one in json.loads(text)["strays"]}
+    assert "is not of campaign 20200101T000000Z-00000000" in why[earlier] and why[later] == ""
+    assert earlier in systems(camped) and later not in systems(camped)
+    by_name(camped, "twice", yes=True, abandon=True)
+    assert earlier not in systems(camped)
+
+
 def test_a_campaign_that_trained_meanwhile_keeps_its_own(camped: Camp, living: Context, keeper: strays.Keeper) -> None:
     """Between what was shown and the yes, a driver came, trained and died."""
+    begun(camped, living, "revived")
     mine = volume(camped, "revived", PAST)
     wanted = [one for one in strays.look(keeper).strays if one.left.thing.id == mine]
     assert wanted[0].removable
@@ -193,6 +305,7 @@ def test_a_campaign_that_trained_meanwhile_keeps_its_own(camped: Camp, living: C
 
 
 def test_a_steward_that_came_back_keeps_its_own(camped: Camp, living: Context, keeper: strays.Keeper) -> None:
+    begun(camped, living, "restarted")
     mine = volume(camped, "restarted", PAST)
     wanted = [one for one in strays.look(keeper).strays if one.left.thing.id == mine]
     lease = record(camped, living, "restarted").lease("steward", timedelta(seconds=30))

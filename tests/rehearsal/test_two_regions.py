@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -50,7 +51,11 @@ def roles(camped: Camp) -> Iterator[Any]:
 
     def make(name: str, **tags: str) -> str:
         marks = [{"Key": key, "Value": value} for key, value in tags.items()]
-        iam.create_role(RoleName=name, AssumeRolePolicyDocument=policies.trust("ec2.amazonaws.com"), Tags=marks)
+        iam.create_role(
+            RoleName=name,
+            AssumeRolePolicyDocument=policies.trust(policies.EC2, policies.Place("123456789012", HOME)),
+            Tags=marks,
+        )
         made.add(name)
         return name
 
@@ -109,17 +114,20 @@ def test_an_upload_of_the_namesakes_archive_goes_on(camped: Camp) -> None:
 
 
 def test_the_freeze_of_a_namesake_is_not_lifted(camped: Camp, roles: Any) -> None:
-    iam, name = camped.client("iam"), Names("frozen").freeze_policy
+    iam, role = camped.client("iam"), roles("ci-that-buys")
     document = policies.document([{"Effect": "Deny", "Action": "ec2:RunInstances", "Resource": "*"}])
+    made = [iam.create_policy(PolicyName=f"bivouac_freeze_{region}", PolicyDocument=document) for region in (HOME, FAR)]
+    money = {"money": {"budget_usd": 100, "freeze_roles": [role, "never-made"]}}
     with driven(camped, "frozen", HOME) as home, driven(camped, "frozen", FAR) as far:
-        tags = [{"Key": key, "Value": value} for key, value in marks("frozen", HOME).items()]
-        arn = iam.create_policy(PolicyName=name, PolicyDocument=document, Tags=tags)["Policy"]["Arn"]
-        role = roles("ci-that-buys")
-        iam.attach_role_policy(RoleName=role, PolicyArn=arn)
-        for context, attached in ((far, 1), (home, 0)):
-            teardown._unfreeze(context)
-            assert len(iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]) == attached
-        iam.delete_policy(PolicyArn=arn)
+        for one in made:
+            iam.attach_role_policy(RoleName=role, PolicyArn=one["Policy"]["Arn"])
+        for context, left in ((far, [f"bivouac_freeze_{HOME}"]), (home, [])):
+            spec = Spec.model_validate(context.spec.model_dump(mode="json") | money)
+            teardown._unfreeze(replace(context, spec=spec))
+            attached = iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]
+            assert [one["PolicyName"] for one in attached] == left
+    for one in made:
+        iam.delete_policy(PolicyArn=one["Policy"]["Arn"])
 
 
 def test_orphans_are_judged_where_they_belong(camped: Camp, roles: Any) -> None:

@@ -118,11 +118,48 @@ def test_no_byte_of_a_manifest_can_change_unseen(position: int) -> None:
 def test_a_manifest_from_before_the_ledger_is_still_taken_and_with_a_ledger_it_is_forged() -> None:
     said = manifest_of(10).model_dump(mode="json") | {"format": 2, "seal": ""}
     ledger = said.pop("consumed")
+    del said["identity"]
     seal = hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
     content = json.dumps(said | {"seal": seal}, indent=1).encode() + b"\n"
     assert parse_manifest(content, 10, "tiny").serialize() == content
     with pytest.raises(ValueError, match="seal"):
         parse_manifest(json.dumps(said | {"consumed": ledger, "seal": seal}, indent=1).encode() + b"\n", 10, "tiny")
+
+
+def test_a_manifest_from_before_identities_is_still_taken_and_with_an_identity_it_is_forged() -> None:
+    said = manifest_of(10).model_dump(mode="json") | {"format": 3, "seal": ""}
+    del said["identity"]
+    seal = hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
+    content = json.dumps(said | {"seal": seal}, indent=1).encode() + b"\n"
+    assert parse_manifest(content, 10, "tiny", "mine").serialize() == content
+    with pytest.raises(ValueError):
+        parse_manifest(json.dumps(said | {"identity": "mine", "seal": seal}, indent=1).encode() + b"\n", 10, "tiny")
+
+
+def test_the_seal_holds_the_identity() -> None:
+    content = manifest_of(10, identity="mine").serialize()
+    assert parse_manifest(content, 10, "tiny", "mine").identity == "mine"
+    with pytest.raises(ValueError, match="seal"):
+        parse_manifest(content.replace(b'"mine"', b'"none"'), 10, "tiny", "none")
+
+
+def test_a_checkpoint_of_another_campaign_of_the_name_is_never_a_claim_and_never_tidied_away(tmp_path: Path) -> None:
+    theirs, ours = (Tier("shared", tmp_path / "tiny", identity) for identity in ("first", "second"))
+    theirs.publish(manifest_of(900, identity="first"), attempt=1)
+    theirs.publish(manifest_of(5, identity="first"), attempt=1)
+    for step in (10, 20, 30):
+        ours.publish(manifest_of(step, identity="second"), attempt=1)
+    assert committed(ours) == [30, 20, 10]
+    refused = {claim.step: claim.why for claim in ours.claims() if claim.manifest is None}
+    assert refused.keys() == {900, 5} and "another campaign of this name: first" in refused[900]
+    assert ours.retain(keep=1, newest=30, protected=(), attempt=1, began=-1) == [20, 10]
+    assert ours.reclaim(keep=(), attempt=1, began=-1) == []
+    assert committed(theirs) == [900, 5]
+
+
+def test_an_imported_checkpoint_which_no_identity_tells_is_taken_by_any_campaign_of_the_name(tmp_path: Path) -> None:
+    Tier("shared", tmp_path / "tiny").publish(manifest_of(10, attempt=0), attempt=0)
+    assert committed(Tier("shared", tmp_path / "tiny", "second")) == [10]
 
 
 @pytest.mark.parametrize("name", ["../attempt-0001/x", "/etc/passwd", "attempt-0001/../../x", "attempt-0001/.x", "x"])

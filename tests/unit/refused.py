@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from infra.catalogue.quotas import Quota
 from infra.checks import Level
-from infra.facts import Facts, Refused, Zone
+from infra.facts import Facts, QuotaRoom, Refused, Zone
 
 FRESH = date(2026, 8, 1)
 P5EN_BLOCK = {
@@ -50,6 +51,12 @@ def quota(vcpus: int) -> Callable[[Facts], Facts]:
         return facts.model_copy(update={"offers": offers})
 
     return bend
+
+
+def full(code: str, field: str) -> Callable[[Facts], Facts]:
+    """One quota of the account, of which one place is left where two are wanted."""
+    room = QuotaRoom(quota=Quota(code=code, name="a quota"), field=field, allowed=5, used=4, wanted=2)
+    return lambda facts: facts.model_copy(update={"quotas": (room,)})
 
 
 def zones(*known: str) -> Callable[[Facts], Facts]:

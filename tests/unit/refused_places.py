@@ -17,6 +17,7 @@ from tests.unit.refused import (
     Row,
     W,
     account,
+    full,
     no_base,
     no_place,
     quota,
@@ -102,6 +103,7 @@ PLACES = (
         cure="cr-",
     ),
     Row("what-is-bought-is-sold", E, "nodes.block_end", {"nodes.block_end": "2026-09-01T11:30:00Z"}, cure="remove"),
+    Row("quotas-hold-the-campaign", E, "network", facts=full("L-F678F1CE", "network"), cure="ask for 6"),
     Row("the-zone-sells-the-types", E, "nodes.instance_type", facts=sold(p5_4xlarge="us-east-1c"), cure="us-east-1c"),
     Row("the-zone-sells-the-types", E, "nodes.system_instance_type", facts=sold(m7i_large=""), cure="another type"),
     Row(

@@ -11,7 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 
-from infra.account import Account
+from infra.account import Account, explained
 from infra.commands.addons import offered
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
 from infra.refusals import refusal
@@ -133,3 +133,24 @@ def test_a_network_that_fails_is_no_lack_of_credentials(monkeypatch: pytest.Monk
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr("infra.account._RETRIES", Config(retries={"total_max_attempts": 1}, connect_timeout=1))
     assert "network" in _told(lambda: Account("us-east-1").identity())[2]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("KMS.DisabledException", "arn:aws:kms:eu-north-1:123456789012:key/k is disabled."),
+        (
+            "AccessDenied",
+            "User: arn:aws:sts::1:assumed-role/r/s is not authorized to perform: kms:GenerateDataKey on it",
+        ),
+        ("InvalidKMSKey.InvalidState", "The KMS key provided is in an incorrect state"),
+    ],
+)
+def test_a_key_that_does_not_serve_is_named_as_the_cause(code: str, message: str) -> None:
+    error = explained(ClientError({"Error": {"Code": code, "Message": message}}, "PutObject"))
+    assert isinstance(error, UserError) and "KMS key" in error.what and "enable-key" in str(error.cure)
+
+
+def test_a_refusal_that_only_names_a_key_s_setting_is_no_matter_of_the_key() -> None:
+    told = {"Error": {"Code": "AccessDenied", "Message": "not authorized to perform: s3:PutObject, kms:ViaService set"}}
+    assert isinstance(explained(ClientError(told, "PutObject")), PermanentError)

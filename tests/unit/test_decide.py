@@ -243,12 +243,6 @@ observations = st.builds(
 
 
 @given(observations, attempts)
-def test_the_same_sight_and_history_give_the_same_action(sight: Observation, past: list[Attempt]) -> None:
-    history = History(attempts=tuple(past))
-    assert decide(sight, POLICY, history) == decide(sight, POLICY, history)
-
-
-@given(observations, attempts)
 def test_nothing_is_launched_while_an_attempt_is_in_flight(sight: Observation, past: list[Attempt]) -> None:
     if sight.in_flight:
         assert not isinstance(decide(sight, POLICY, History(attempts=tuple(past))), Launch)

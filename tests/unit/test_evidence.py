@@ -89,12 +89,14 @@ def test_a_cluster_that_only_uses_a_thing_is_not_its_owner(word: str, suspect: b
     assert bool(fresh.suspects({"subnet": [thing({"Tags": tags}, "subnet-1")]})) is suspect
 
 
-@pytest.mark.parametrize("name", ["bivouac-train-archive-audit", "bivouac-train-node-logs"])
-def test_a_log_group_named_like_ours_is_shown_and_never_removed(name: str) -> None:
-    one = judged("log group", {"logGroupName": name}, name, name)
+@pytest.mark.parametrize(
+    ("kind", "name"), [("role", "bivouac-train-node"), ("topic", "bivouac-train-alarms"), ("cluster", "bivouac-train")]
+)
+def test_what_has_only_a_name_of_ours_is_shown_and_never_removed(kind: str, name: str) -> None:
+    one = judged(kind, {}, name, name)
     assert one is not None and one.evidence is Evidence.NAME and not one.removable and not beyond_doubt(one)
-    older = Knowledge(NAMES, before={"log group": frozenset({name})})
-    assert judged("log group", {"logGroupName": name}, name, name, older) is None
+    older = Knowledge(NAMES, before={kind: frozenset({name})})
+    assert judged(kind, {}, name, name, older) is None
 
 
 def test_the_log_group_that_eks_makes_again_is_removed_unless_it_was_there_before() -> None:

@@ -29,13 +29,16 @@ ERRORS = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)\n" + "".join(
 )
 
 
-def tools(query: str = QUERY, log: str = "", links: str = LINKS, errors: str = ERRORS) -> Callable[..., Output]:
+FIRST_LINE = "[    0.000000] ip-10-0-0-1 kernel: Linux version 6.12.40-63.114.amzn2023.x86_64\n"
+
+
+def tools(query: str = QUERY, log: str = FIRST_LINE, links: str = LINKS, errors: str = ERRORS) -> Callable[..., Output]:
     """A node's tools as they answer when they are called so."""
 
     def answer(*command: str, timeout_s: float = 0) -> Output:
         said = {
             ("nvidia-smi", "-q", "-x"): query,
-            ("dmesg",): log,
+            ("cat", "/node/kernel.log"): log,
             ("nvidia-smi", "nvlink", "-s"): links,
             ("nvidia-smi", "nvlink", "-e"): errors,
         }
@@ -95,9 +98,9 @@ def test_an_l40s_is_no_l4() -> None:
 
 
 def test_fatal_xids_end_a_node_and_an_applications_error_is_only_told() -> None:
-    fatal = verdicts(tools(log=sample("kernel_log/xid-119-gsp.txt")))["xid"]
+    fatal = verdicts(tools(log=FIRST_LINE + sample("kernel_log/xid-119-gsp.txt")))["xid"]
     assert fatal.verdict is Verdict.FAIL and fatal.seen.count("Xid 119") == 1, "each once"
-    told = verdicts(tools(log=sample("kernel_log/xid-31-43-94.txt")))["xid"]
+    told = verdicts(tools(log=FIRST_LINE + sample("kernel_log/xid-31-43-94.txt")))["xid"]
     assert told.ok and "not fatal: Xid 31" in told.seen
 
 
@@ -117,15 +120,19 @@ def test_another_driver_than_the_baked_one_is_told_with_the_file_that_decides() 
     assert gpus.version_probe("nccl", None, "2.28.9").verdict is Verdict.BLIND
 
 
+def test_a_kernel_log_that_nobody_wrote_is_none_without_errors() -> None:
+    assert verdicts(tools(log=""))["xid"].verdict is Verdict.BLIND
+
+
 def test_a_tool_that_is_not_there_or_refuses_makes_no_node_unfit() -> None:
     def refuses(*command: str, timeout_s: float = 0) -> Output:
-        if command[0] == "dmesg":
-            return Output(1, "", "dmesg: read kernel buffer failed: Operation not permitted")
+        if command[0] == "cat":
+            return Output(1, "", "cat: /node/kernel.log: No such file or directory")
         raise CannotLook(f"there is no {command[0]} in the image")
 
     seen = verdicts(refuses)
     assert {one.verdict for one in seen.values()} == {Verdict.BLIND}
-    assert "Operation not permitted" in seen["xid"].seen and "SYSLOG" in seen["xid"].cure
+    assert "No such file" in seen["xid"].seen and "bivouac-kernel-log" in seen["xid"].cure
     assert HealthReport(node="n", probes=tuple(seen.values())).fit
 
 

@@ -55,6 +55,9 @@ class Answers:
     def client(self, service: str) -> Answers:
         return self
 
+    def identity(self) -> dict[str, str]:
+        return {"Account": "123456789012"}
+
     def can_paginate(self, operation: str) -> bool:
         return False
 
@@ -114,29 +117,50 @@ def test_what_went_away_between_list_and_description_blinds_nothing(
     assert [(one.id, bool(one.unread)) for one in rows] == [("one", True), ("two", False)]
 
 
-def test_a_locked_bucket_of_the_foundations_names_does_not_hide_another_ones_uploads() -> None:
-    def uploads(asked: dict[str, str]) -> Any:
-        item = {"Key": "campaigns/train/x", "UploadId": "u"}
-        return {"bivouac-a": "AccessDenied", "bivouac-b": "NoSuchBucket"}.get(asked["Bucket"], {"Uploads": [item]})
-
-    buckets = [{"Name": name} for name in ("bivouac-a", "bivouac-b", "bivouac-c", "other")]
-    account = Answers(list_buckets={"Buckets": buckets}, list_multipart_uploads=uploads)
-    rows = next(look for look in LOOKS if look.kind == "incomplete upload").list(account)  # type: ignore[arg-type]
-    assert next(rows).id == "bivouac-c/campaigns/train/x#u"
-    with pytest.raises(ClientError, match="AccessDenied"):  # what it holds is unknown, whenever it was made
-        next(rows)
+UPLOAD = {"Key": "campaigns/train/x", "UploadId": "u"}
 
 
-def test_uploads_into_another_regions_buckets_are_not_looked_at() -> None:
-    """A campaign of the same name may be archiving there; its own region's certificate looks."""
+def uploads_of(answers: dict[str, Any]) -> tuple[Answers, list[str]]:
+    """An account whose buckets answer so to the question for their uploads, and the buckets that were asked."""
     asked: list[str] = []
 
     def uploads(told: dict[str, str]) -> Any:
         asked.append(told["Bucket"])
-        return {"Uploads": [{"Key": "campaigns/train/x", "UploadId": "u"}]}
+        return answers.get(told["Bucket"], {"Uploads": [UPLOAD]})
 
-    names = [f"bivouac-archive-123456789012-{region}" for region in ("us-east-1", "us-west-2")]
-    account = Answers(list_buckets={"Buckets": [{"Name": name} for name in names]}, list_multipart_uploads=uploads)
+    return Answers(list_multipart_uploads=uploads), asked
+
+
+def test_a_locked_bucket_does_not_hide_another_ones_uploads() -> None:
+    state, data, archive = (f"bivouac-{kind}-123456789012-us-east-1" for kind in ("state", "data", "archive"))
+    account, _ = uploads_of({state: "AccessDenied", data: "NoSuchBucket"})
+    rows = next(look for look in LOOKS if look.kind == "incomplete upload").list(account)  # type: ignore[arg-type]
+    assert next(rows).id == f"{archive}/campaigns/train/x#u"
+    with pytest.raises(ClientError, match="AccessDenied"):  # what it holds is unknown, whenever it was made
+        next(rows)
+
+
+def test_uploads_are_looked_for_in_the_buckets_of_the_regions_own_foundation_only() -> None:
+    """A campaign of the same name may be archiving in another region, whose certificate looks there; and a bucket that
+    only begins as ours do is somebody's own."""
+    account, asked = uploads_of({})
     account.region = "us-west-2"
-    assert [one.id for one in listed("incomplete upload", account)] == [f"{names[1]}/campaigns/train/x#u"]
-    assert asked == names[1:]
+    names = [f"bivouac-{kind}-123456789012-us-west-2" for kind in ("state", "data", "archive")]
+    assert [one.id for one in listed("incomplete upload", account)] == [f"{name}/campaigns/train/x#u" for name in names]
+    assert asked == names
+
+
+@pytest.mark.parametrize(
+    ("key", "campaign"),
+    [
+        ("campaigns/train/x", "train"),
+        ("campaigns/train-gpu/x", "train-gpu"),
+        ("datasets/train/x", None),
+        ("train", None),
+    ],
+)
+def test_an_upload_is_of_the_campaign_whose_folder_it_goes_into(key: str, campaign: str | None) -> None:
+    answer = {"Uploads": [{"Key": key, "UploadId": "u"}]}
+    account, _ = uploads_of({"bivouac-archive-123456789012-us-east-1": answer})
+    one = listed("incomplete upload", account)[-1]
+    assert one.tags == ({"bivouac:campaign": campaign} if campaign else {"bivouac:foundation": "true"})

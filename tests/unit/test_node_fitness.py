@@ -110,11 +110,9 @@ def test_a_condition_that_dates_itself_counts_also_for_a_steward_that_has_just_b
     assert timedelta(minutes=2) <= sick_for[Sickness.FAULT] < timedelta(minutes=3) and overdue(sick_for)
 
 
-def test_what_has_no_date_or_one_to_come_counts_from_its_first_sight_until_it_is_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, bay = [100.0], Sickbay()
-    monkeypatch.setattr("infra.actions.sickbay.time.monotonic", lambda: now[0])
+def test_what_has_no_date_or_one_to_come_counts_from_its_first_sight_until_it_is_well() -> None:
+    now = [100.0]
+    bay = Sickbay(lambda: now[0])
     ahead = DEAD | {"lastTransitionTime": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}
     for node in (facts(gpus=7), facts(ready=ahead)):
         assert bay.look([node], 8)["n1"] == {Sickness.LATE: timedelta()}

@@ -1,4 +1,7 @@
-"""A plan is a value: equal inputs give equal plans, every figure adds up, and it reads back from JSON."""
+"""A plan is a value: it reads back from JSON, every figure shows its formula, and what bends the spec bends it.
+
+Its numbers are held against paper in `test_plan_on_paper`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ from typing import Any
 import pytest
 
 from infra.errors import UserError
-from infra.estimates.clock import GIVE_BACK_S, seconds
-from infra.estimates.figure import cents, figure, rounded
-from infra.estimates.sizing import checkpoint_bytes, parameters
+from infra.estimates.figure import cents, figure
+from infra.estimates.sizing import parameters
 from infra.layout import layout
 from infra.plan import Plan, make_plan, train_config
 from infra.spec import load
@@ -28,56 +30,10 @@ def _plan(campaigns: Path, name: str) -> Plan:
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
-def test_equal_inputs_give_an_equal_plan(campaigns: Path, name: str) -> None:
-    first, second = _plan(campaigns, name), _plan(campaigns, name)
-    assert first == second
-    assert first.model_dump_json() == second.model_dump_json()
-
-
-@pytest.mark.parametrize("name", CAMPAIGNS)
 def test_a_plan_reads_back_from_json_unchanged(campaigns: Path, name: str) -> None:
     plan = _plan(campaigns, name)
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
     assert Plan.model_validate(json.loads(json.dumps(plan.model_dump(mode="json")))) == plan
-
-
-@pytest.mark.parametrize("name", CAMPAIGNS)
-def test_every_cost_line_is_rate_times_hours_to_the_cent_and_they_add_up(campaigns: Path, name: str) -> None:
-    plan = _plan(campaigns, name)
-    for line in plan.cost:
-        assert isinstance(line.usd, Decimal) and line.usd == line.usd.quantize(Decimal("0.01"))
-        if line.usd_per_hour:
-            assert line.usd == cents(line.usd_per_hour * line.hours)
-    assert plan.totals.usd.value == sum(line.usd for line in plan.cost)
-    stays = sum(line.usd_per_hour for line in plan.cost if not line.gpu and line.name != "builder")
-    gpu = sum(line.usd_per_hour for line in plan.cost if line.gpu)
-    assert plan.totals.usd_per_hour_idle.value == rounded(stays, 4)
-    assert plan.totals.usd_per_hour.value == rounded(stays + gpu, 4)
-    assert plan.totals.usd_at_deadline.value > plan.totals.usd.value
-
-
-def test_the_gpu_nodes_cost_what_the_catalogue_says(campaigns: Path) -> None:
-    plan = _plan(campaigns, "p5-32-nodes")
-    (gpu,) = [line for line in plan.cost if line.gpu]
-    assert gpu.usd_per_hour == 32 * Decimal("55.04")
-    archive = seconds(plan.clock, "archive")
-    gang = seconds(plan.clock, "preflight", "launch", "supervise") + GIVE_BACK_S + (archive - GIVE_BACK_S) / 32
-    assert gpu.hours == rounded(gang / 3600, 4)
-
-
-def test_the_clock_adds_up(campaigns: Path) -> None:
-    plan = _plan(campaigns, "rehearsal")
-    assert plan.totals.clock.value == sum(stage.seconds for stage in plan.clock)
-    assert [stage.stage for stage in plan.clock] == [
-        "bake",
-        "provision",
-        "preflight",
-        "launch",
-        "supervise",
-        "archive",
-        "teardown",
-        "certify",
-    ]
 
 
 def test_every_figure_shows_its_formula(campaigns: Path) -> None:
@@ -144,12 +100,6 @@ def test_what_has_no_price_is_named_and_counts_nothing(spec_file: Any) -> None:
     assert plan.cost[0].usd == 0 and "no price" in plan.cost[0].formula
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_checkpoint_is_weights_and_twelve_bytes_per_parameter(precision: str) -> None:
-    model = ModelConfig()
-    assert checkpoint_bytes(model, precision) == parameters(model) * (16 if precision == "float32" else 14)
-
-
 @pytest.mark.parametrize(
     "model", [ModelConfig(), ModelConfig(layers=3, width=160, heads=5, context=64, vocabulary=999)], ids=str
 )
@@ -189,22 +139,3 @@ def test_a_blocks_whole_fee_is_in_the_plan_whatever_of_it_is_used(spec_file: Any
     assert abs(at_deadline - left) <= Decimal("0.01")
     spent = make_plan(spec := spec_file(block | {"nodes.block_fee_usd": "1"}).spec, survey(spec))
     assert next(line.usd for line in spent.cost if line.upfront_usd is not None) == 0
-
-
-def test_while_the_archive_runs_one_node_is_planned(spec_file: Any) -> None:
-    for count, batch in ((1, 8), (2, 8), (64, 256)):
-        plan = make_plan(spec := spec_file({"nodes.count": count, "training.global_batch": batch}).spec, survey(spec))
-        gpu = next(line for line in plan.cost if line.name == "GPU nodes")
-        whole = seconds(plan.clock, "preflight", "launch", "supervise")
-        alone = seconds(plan.clock, "archive") - GIVE_BACK_S
-        by_hand = gpu.usd_per_hour * (whole + GIVE_BACK_S + alone / count) / 3600
-        assert alone > 0 and abs(gpu.usd - by_hand) < Decimal("0.01") + gpu.usd_per_hour * Decimal("0.0001")
-        assert ("one node while the archive runs" in gpu.formula) == (count > 1)
-
-
-def test_a_reservation_bills_the_same_whether_its_nodes_are_used_or_given_back(spec_file: Any) -> None:
-    held = {"nodes.capacity": "reservation", "nodes.reservation_id": "cr-0123456789abcdef0"}
-    plan = make_plan(spec := spec_file(held).spec, survey(spec))
-    lines = {line.name: line for line in plan.cost}
-    both = lines["GPU nodes"].usd + lines["reservation, unused"].usd
-    assert abs(both - lines["GPU nodes"].usd_per_hour * seconds(plan.clock) / 3600) < Decimal("0.02")

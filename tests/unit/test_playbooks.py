@@ -346,5 +346,5 @@ def test_the_base_that_people_push_holds_all_but_the_project() -> None:
     stages = dict(re.findall(r"^FROM \S+(?: AS (\w+))?\n(.*?)(?=^FROM |\Z)", text, re.MULTILINE | re.DOTALL))
     assert list(stages)[-2:] == ["base", ""]
     copied = re.findall(r"^COPY (.+) \S+$", stages["base"], re.MULTILINE)
-    assert copied == ["constraints.txt pyproject.toml"] and "import deepspeed, torch" in stages["base"]
+    assert copied == ["requirements/build.txt requirements/image.txt"] and "import deepspeed, torch" in stages["base"]
     assert "--no-deps" in stages[""], "what the project needs is the base's"

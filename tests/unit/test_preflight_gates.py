@@ -57,7 +57,7 @@ def test_amazons_efa_module_is_the_version_that_its_package_is(
 
 
 def test_the_nccl_that_is_loaded_is_held_against_the_containers_own_and_that_is_the_pinned_one() -> None:
-    pinned = re.search(r"^nvidia-nccl-cu13==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pinned = re.search(r"^nvidia-nccl-cu13==(\S+)", (ROOT / "requirements/image.txt").read_text(), re.MULTILINE)
     assert pinned and carried.wheel_nccl() == carried.loaded_nccl() == pinned[1]
     log = parse_nccl(f"x:1:1 [0] NCCL INFO NCCL version {pinned[1]}+cuda13.0\n")
     assert [one.verdict for one in carried.carried_probes(log, {})] == [Verdict.PASS]

@@ -128,7 +128,11 @@ def test_the_role_of_the_workflow_reads_only() -> None:
     assert all(action.partition(":")[2].startswith(verbs) for action in actions)
     assert not {"s3:*", "s3:Get*", "secretsmanager:GetSecretValue", "ecr:GetAuthorizationToken"} & set(actions)
     trust = json.loads((ROOT / "infra/ci/preview-trust.json").read_text())["Statement"][0]
-    assert trust["Action"] == "sts:AssumeRoleWithWebIdentity" and "pull_request" in str(trust["Condition"])
+    assert trust["Action"] == "sts:AssumeRoleWithWebIdentity"
+    whose = trust["Condition"]["StringEquals"]["token.actions.githubusercontent.com:sub"]
+    assert whose == "repo:OWNER/REPOSITORY:environment:bivouac-preview", "not any branch's code, nor a fork's"
+    flow = yaml.safe_load((ROOT / ".github/workflows/preview.yml").read_text())
+    assert flow["jobs"]["preview"]["environment"] == "bivouac-preview"
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,9 @@ def test_logs_are_read_of_the_first_two_pods_of_each_attempt() -> None:
         "big-a1-gang-0-0-abcde",
         "big-a1-gang-0-1-abcde",
     ]
+    mimic = "big-a1-gang-0-0"  # a campaign may be called so
+    named = [f"{mimic}-a{attempt}-gang-0-{index}-abcde" for attempt in (1, 2) for index in (0, 1)]
+    assert pods_to_read(named) == named
 
 
 def test_an_overlay_fills_only_what_is_free() -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +88,66 @@ def test_a_builder_fetches_and_brings_by_the_endpoint_of_its_own_region(
     for operation in ("put_object", "get_object"):
         made._on_instance("pass", operation, "k", "/a")
         assert f" https://state.s3.{region}.amazonaws.com/k?" in made._ssm.done.args[-1].replace("'", "")
+
+
+@contextmanager
+def bucket(refusals: list[int]) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """A store that first answers with `refusals`; its address and what it holds."""
+    held: dict[str, bytes] = {}
+
+    class Store(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            code = refusals.pop(0) if refusals else 200
+            if code == 200 and self.command == "PUT":
+                held[self.path] = body
+            said = held.get(self.path, b"") if self.command == "GET" else b""
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        do_GET = do_PUT = answer
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/k", held
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+    def ask(operation: str, url: str, path: Path) -> None:
+        made = connection(24_000)
+        made._s3 = type("S3", (), {"generate_presigned_url": lambda *_, **__: url})()
+        module = sys.modules[type(made).__module__]
+        made._on_instance(
+            {"get_object": module._FETCH, "put_object": module._SEND}[operation], operation, "k", str(path)
+        )
+
+    return ask
+
+
+def test_a_builder_asks_again_where_s3_asks_it_to_slow_down(tmp_path: Path, ask: Callable[..., None]) -> None:
+    sent, fetched = tmp_path / "sent", tmp_path / "fetched"
+    sent.write_bytes(bytes(range(256)))
+    with bucket([503, 500, 200, 503]) as (url, held):
+        ask("put_object", url, sent)
+        assert held == {"/k": sent.read_bytes()}
+        ask("get_object", url, fetched)
+    assert fetched.read_bytes() == sent.read_bytes()
+
+
+def test_a_builder_does_not_insist_where_s3_refuses_it(tmp_path: Path, ask: Callable[..., None]) -> None:
+    refusals = [403, 200]
+    with bucket(refusals) as (url, _), pytest.raises(AnsibleError, match=r"(?s)get_object of .*HTTP Error 403"):
+        ask("get_object", url, tmp_path / "fetched")
+    assert refusals == [200], "asked once"

@@ -53,6 +53,8 @@ class Identity:
     data_digest: str
     code_digest: str
     image_digest: str
+    identity: str = ""
+    """Of the campaign, beyond its name."""
 
 
 @dataclass(frozen=True)

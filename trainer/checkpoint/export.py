@@ -47,7 +47,7 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_b
 
     Raises `StorageError` when the checkpoint is not whole, `ConfigError` when the configuration is of another model.
     """
-    manifest = verified_manifest(checkpoint, config.campaign)
+    manifest = verified_manifest(checkpoint, config.campaign, config.identity)
     weights = load_weights(checkpoint, manifest)
     tensors = renamed(weights)
     prepared = load_manifest(data, manifest.data_digest)

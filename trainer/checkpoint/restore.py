@@ -117,11 +117,12 @@ def _choose(candidates: list[Manifest], search: Search, shape: tuple[int, int]) 
             f"(ranks, stage): {shapes}, this attempt has {shape}",
             "use the ZeRO stage of before; with stage 0 also as many ranks",
         )
-    claimed = gang.together("look at the shared tier", lambda: any(True for _ in tiers.shared.claims()))
-    if gang.sums([float(claimed)])[0]:
+    claims = gang.together("look at the shared tier", lambda: list(tiers.shared.claims()))
+    if gang.sums([float(bool(claims))])[0]:
+        unread = [f"step {claim.step}: {claim.why}" for claim in claims if claim.manifest is None]
         raise StorageError(
             "the shared tier holds checkpoints but none of them is sound",
-            ", ".join(f"step {manifest.step}" for manifest in fitting) or "damaged manifests",
+            ", ".join([*(f"step {manifest.step}" for manifest in fitting), *unread[:5]]) or "damaged manifests",
             "restore a sound copy from the archive, or remove the folder to start from the beginning",
         )
     return None

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.checkpoint.files import PARTIAL, durable, open_regular, sync_folder
-from trainer.contract import COMMITTED_NAME, Manifest, attempt_folder, parse_manifest, step_folder, step_of_folder
+from trainer.contract import (
+    COMMITTED_NAME,
+    Foreign,
+    Manifest,
+    attempt_folder,
+    parse_manifest,
+    step_folder,
+    step_of_folder,
+)
 from trainer.errors import Fenced, lasting
 from trainer.events import emit
 
@@ -34,6 +42,8 @@ class Claim:
     why: str = ""
     passing: bool = False
     """It could not be read, but perhaps can be soon."""
+    foreign: bool = False
+    """It is of another campaign of this name: never loaded, and no retention removes it."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,8 @@ class Tier:
 
     name: str
     root: Path
+    identity: str = ""
+    """Of the campaign; what carries another is refused. Empty: whatever has the campaign's name is taken."""
 
     def folder(self, step: int) -> Path:
         return self.root / step_folder(step)
@@ -67,9 +79,11 @@ class Tier:
             try:
                 with open_regular(self.folder(step) / COMMITTED_NAME) as file:
                     content = file.read(_MANIFEST_LIMIT_BYTES)
-                yield Claim(step, parse_manifest(content, step, self.root.name))
+                yield Claim(step, parse_manifest(content, step, self.root.name, self.identity))
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except Foreign as error:
+                yield Claim(step, None, str(error), foreign=True)
             except ValueError as error:
                 yield Claim(step, None, str(error))
             except OSError as error:
@@ -120,13 +134,14 @@ class Tier:
         training gets there again. Until then they do not count as kept: those that an earlier attempt left after
         `began`, the step at which this attempt began.
         """
-        sound = [manifest for manifest in self.committed() if manifest.step <= newest]
+        claims = list(self.claims())
+        sound = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
         counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
         untouched = {newest, *protected}
         young = [step for step in counted[:keep] if limits.hours is None or self._hours(step) <= limits.hours]
-        kept = {*untouched, *young}
+        kept = {*untouched, *young, *(claim.step for claim in claims if claim.foreign)}
         dropped = [step for step in self.steps() if step < newest and step not in kept and self.drop(step, attempt)]
-        for step in sorted(kept - untouched):
+        for step in sorted({*young} - untouched):
             if self.free_bytes() < limits.free_bytes and self.drop(step, attempt):
                 dropped.append(step)
         return dropped
@@ -144,8 +159,10 @@ class Tier:
 
     def reclaim(self, keep: Collection[int], attempt: int, began: int) -> list[int]:
         """As `retain`, for a full disk: of the committed steps the newest alone stays, and nothing that was refused."""
-        counted = [m.step for m in self.committed() if m.attempt == attempt or m.step <= began]
-        kept = {*counted[:1], *keep}
+        claims = list(self.claims())
+        sound = [claim.manifest for claim in claims if claim.manifest is not None]
+        counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
+        kept = {*counted[:1], *keep, *(claim.step for claim in claims if claim.foreign)}
         return [step for step in self.steps() if step not in kept and self.drop(step, attempt)]
 
     def drop(self, step: int, attempt: int) -> bool:
@@ -209,8 +226,8 @@ class Tiers:
         return iter((self.local, self.shared))
 
 
-def campaign_tiers(local: Path, shared: Path, campaign: str) -> Tiers:
-    return Tiers(Tier("local", local / campaign), Tier("shared", shared / campaign))
+def campaign_tiers(local: Path, shared: Path, campaign: str, identity: str = "") -> Tiers:
+    return Tiers(Tier("local", local / campaign, identity), Tier("shared", shared / campaign, identity))
 
 
 def _attempts(folder: Path) -> list[int]:

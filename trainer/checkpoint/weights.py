@@ -19,12 +19,12 @@ from trainer.errors import StorageError
 _STATES = "mp_rank_00_model_states.pt"
 
 
-def verified_manifest(checkpoint: Path, campaign: str | None = None) -> Manifest:
+def verified_manifest(checkpoint: Path, campaign: str | None = None, identity: str = "") -> Manifest:
     """The manifest of a step folder; raises `StorageError` naming every shard that does not have its digest."""
     path = checkpoint / COMMITTED_NAME
     try:
         with open_regular(path) as file:
-            manifest = parse_manifest(file.read(), step_of_folder(checkpoint.resolve().name), campaign)
+            manifest = parse_manifest(file.read(), step_of_folder(checkpoint.resolve().name), campaign, identity)
     except (OSError, ValueError) as error:
         raise StorageError("this is no committed checkpoint", f"{path}: {error}", "name a step folder") from error
     wrong = [f"{shard.file}: {seen}, wanted {shard.sha256}" for shard, seen in verified(manifest, checkpoint)]

@@ -45,9 +45,11 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[2, 3] = 3
-    """2 had no ledger, and is still read."""
+    format: Literal[2, 3, 4] = 4
+    """2 had no ledger, 3 no identity; both are still read."""
     campaign: str
+    identity: str = ""
+    """Of the campaign: its name may have been used before. Empty where nobody knows, as of what was imported."""
     attempt: int
     step: int
     tokens: int
@@ -77,22 +79,28 @@ class Manifest(BaseModel):
         names = [shard.file for shard in self.shards]
         if len(set(names)) != len(names) or any(not name.startswith(f"{folder}/") for name in names):
             raise ValueError(f"its shards are not one file each below {folder}")
-        if self.format == 2 and self.consumed:
-            raise ValueError("a manifest of format 2 has no ledger")
+        if any(getattr(self, name) for name in _unknown(self.format)):
+            raise ValueError(f"a manifest of format {self.format} has no {' and no '.join(_unknown(self.format))}")
         return self
 
     def serialize(self) -> bytes:
         """The file's content, sealed; equal manifests give equal bytes."""
-        unknown = {"consumed"} if self.format == 2 else set[str]()
+        unknown = set(_unknown(self.format))
         plain = self.model_copy(update={"seal": ""}).model_dump_json(exclude=unknown).encode()
         sealed = self.model_copy(update={"seal": hashlib.sha256(plain).hexdigest()})
         return sealed.model_dump_json(indent=1, exclude=unknown).encode() + b"\n"
 
 
-def parse_manifest(content: bytes, step: int | None = None, campaign: str | None = None) -> Manifest:
+class Foreign(ValueError):
+    """A checkpoint of another campaign that has, or had, the same name."""
+
+
+def parse_manifest(
+    content: bytes, step: int | None = None, campaign: str | None = None, identity: str = ""
+) -> Manifest:
     """The manifest in a file's bytes; raises `ValueError` (one line) for anything but what `serialize` wrote.
 
-    With `step` and `campaign` also for one of another place.
+    With `step` and `campaign` also for one of another place; with `identity` `Foreign` for one that has another.
     """
     try:
         manifest = Manifest.model_validate_json(content)
@@ -102,4 +110,11 @@ def parse_manifest(content: bytes, step: int | None = None, campaign: str | None
         raise ValueError("its seal does not fit its content")
     if (manifest.step if step is None else step, campaign or manifest.campaign) != (manifest.step, manifest.campaign):
         raise ValueError(f"it is of step {manifest.step} of campaign {manifest.campaign}")
+    if identity and manifest.identity not in ("", identity):
+        raise Foreign(f"it is of another campaign of this name: {manifest.identity}, this one is {identity}")
     return manifest
+
+
+def _unknown(number: int) -> tuple[str, ...]:
+    """Fields that a format does not have."""
+    return {2: ("consumed", "identity"), 3: ("identity",)}.get(number, ())

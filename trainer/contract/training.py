@@ -77,6 +77,8 @@ class TrainConfig(_Section):
     """Everything a rank needs to know besides its environment."""
 
     campaign: str
+    identity: str = ""
+    """Of the campaign, beyond its name; checkpoints that carry another are refused."""
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     data: DataConfig = DataConfig()

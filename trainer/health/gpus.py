@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from trainer.contract import GpuExpectation, Probe
+from trainer.contract import KERNEL_LOG, GpuExpectation, Probe
 from trainer.health.looking import CannotLook, Look, blind, text_of
 from trainer.health.parsers import kernel_log, nvidia_smi
 from trainer.health.parsers.nvidia_smi import Gpu, Smi
@@ -31,7 +31,7 @@ def gpu_probes(expectation: GpuExpectation, look: Look, driver: str | None = Non
         yield from query_probes(smi, expectation)
         if driver is not None:
             yield version_probe("driver", smi.driver, driver)
-    yield _looked("xid", "no fatal Xid", lambda: xid_probe(_said(look, "dmesg")), _KERNEL_CURE)
+    yield _looked("xid", "no fatal Xid", lambda: xid_probe(_kernel_log(look)), _KERNEL_CURE)
     if expectation.nvlinks:
         wanted = f"{expectation.nvlinks} active links per GPU"
         yield _looked("nvlinks", wanted, lambda: links_of(_said(look, "nvidia-smi", "nvlink", "-s"), expectation))
@@ -42,7 +42,16 @@ def _said(look: Look, *command: str) -> str:
     return text_of(look(*command), " ".join(command))
 
 
-_KERNEL_CURE = "the pod needs the capability SYSLOG to read the kernel log"
+_KERNEL_CURE = "look at the node's service bivouac-kernel-log, which the node image brings: bake it anew"
+_KERNEL_BEGINS = "Linux version"
+
+
+def _kernel_log(look: Look) -> str:
+    """Raises `CannotLook` where the node wrote none: an empty file tells nothing."""
+    log = _said(look, "cat", KERNEL_LOG)
+    if _KERNEL_BEGINS not in log:
+        raise CannotLook(f"{KERNEL_LOG} does not hold the kernel's first line")
+    return log
 
 
 def _looked(name: str, wanted: str, probe: Callable[[], Probe], cure: str = "") -> Probe:

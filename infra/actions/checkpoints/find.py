@@ -11,9 +11,10 @@ from infra.actions.archive_manifest import GOLDEN, MANIFEST_NAME, ArchiveManifes
 from infra.actions.checkpoints.errand import CARRIED
 from infra.actions.checkpoints.place import BucketPlace, FolderPlace, Place
 from infra.actions.transfer import Transfer
+from infra.campaign_identity import archive_prefix_of
 from infra.errors import UserError
 from infra.events import Stage
-from infra.folders import results_folder
+from infra.folders import kept_results
 from infra.store import CampaignStore
 from trainer.contract import step_of_folder
 from trainer.contract.listing import Listed, Listing
@@ -95,18 +96,19 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> Found:
         store = CampaignStore(s3, where.state, campaign, "checkpoints")
         known = store.get_json("spec.json") is not None
     except UserError:
-        if not _exported(campaign).is_dir():
+        if not exported(campaign, region).is_dir():
             raise
         known = False
     if not known:
-        if _exported(campaign).is_dir():
-            return _in_folder(_exported(campaign))
+        if exported(campaign, region).is_dir():
+            return _in_folder(exported(campaign, region))
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
     if archive:
-        found = _in_bucket(f"s3://{where.archive}/{store.prefix}", region)
+        found = _in_bucket(f"s3://{where.archive}/{archive_prefix_of(store)}", region)
     else:
-        found = Found(BucketPlace(s3, where.archive, f"{store.prefix}/{GOLDEN}", Transfer(s3, where.archive)))
+        golden = f"{archive_prefix_of(store)}/{GOLDEN}"
+        found = Found(BucketPlace(s3, where.archive, golden, Transfer(s3, where.archive)))
     return replace(found, tiers=_tiers(store), store=store)
 
 
@@ -115,9 +117,10 @@ def carried(store: CampaignStore) -> BucketPlace:
     return BucketPlace(store.s3, store.bucket, f"{store.prefix}/{CARRIED}", Transfer(store.s3, store.bucket))
 
 
-def _exported(campaign: str) -> Path:
-    """What the end of a rehearsal's site left of a campaign's archive."""
-    return results_folder(campaign) / "archive"
+def exported(campaign: str, region: str) -> Path:
+    """What the end of a rehearsal's site left of a campaign's archive; the newest where the name was used again."""
+    root = kept_results(campaign, region) / "archive"
+    return max((path.parent for path in root.glob(f"*/{GOLDEN}")), default=root)
 
 
 def _tiers(store: CampaignStore) -> tuple[Listed, ...]:

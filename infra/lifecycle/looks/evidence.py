@@ -91,7 +91,7 @@ class Knowledge:
             return Evidence.PLACE
         if thing.mentions & places:
             return Evidence.KIN
-        if any(is_ours(text, names) for text in (thing.name, tags.get("Name", ""))):
+        if any(is_ours(kind, text, names) for text in (thing.name, tags.get("Name", ""))):
             return Evidence.NAME
         return None
 

@@ -6,17 +6,16 @@ What of a thing may not be read is said of that thing, and the listing goes on: 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.account import Account, says_missing
+from infra.account import Account, every, says_missing
 from infra.lifecycle.looks.ghosts import tagged
 from infra.lifecycle.looks.thing import Thing, tags_of, thing
-from infra.names import CAMPAIGN_TAG, FOUNDATION_PREFIX, FOUNDATION_TAG
+from infra.names import CAMPAIGN_TAG, FOUNDATION_TAG, buckets
 
 ANYTHING = "anything tagged"
 """The tagging service's own view: of what has no look of its own."""
@@ -45,14 +44,6 @@ class Look:
     """Whether something new and untagged of this kind is worth a human's look."""
 
 
-def _items(client: Any, operation: str, result: str, **arguments: Any) -> Iterator[Any]:
-    if client.can_paginate(operation):
-        for page in client.get_paginator(operation).paginate(**arguments):
-            yield from page.get(result) or ()
-    else:
-        yield from getattr(client, operation)(**arguments).get(result) or ()
-
-
 def _ended(kind: str, item: Mapping[str, Any]) -> bool:
     state = item.get("State") or item.get("Status") or ""
     if isinstance(state, Mapping):
@@ -76,7 +67,7 @@ def _listed(
     """A look through a listing whose items tell all: id, name, tags, state (which `kind` tells how to read)."""
 
     def listing(account: Account) -> Iterator[Thing]:
-        for item in _items(account.client(service), operation, result, **arguments):
+        for item in every(account.client(service), operation, result, **arguments):
             if kind not in _ENDED or not _ended(kind, item):
                 yield thing(item, str(item[id_key]), str(item.get(name_key or "", "") or ""))
 
@@ -84,7 +75,7 @@ def _listed(
 
 
 def _instances(account: Account) -> Iterator[Thing]:
-    for reservation in _items(account.client("ec2"), "describe_instances", "Reservations"):
+    for reservation in every(account.client("ec2"), "describe_instances", "Reservations"):
         for item in reservation["Instances"]:
             if not _ended("instance", item):
                 yield thing(item, item["InstanceId"])
@@ -110,7 +101,7 @@ def _with_tags(
 
 
 def _iam_tags(operation: str, parameter: str) -> Callable[[Account, Thing], Mapping[str, str]]:
-    return lambda account, one: tags_of(getattr(account.client("iam"), operation)(**{parameter: one.id})["Tags"])
+    return lambda account, one: tags_of(list(every(account.client("iam"), operation, "Tags", **{parameter: one.id})))
 
 
 def _bucket_tags(account: Account, one: Thing) -> Mapping[str, str]:
@@ -145,12 +136,12 @@ def _classic_tags(account: Account, one: Thing) -> Mapping[str, str]:
 
 def _budgets(account: Account) -> Iterator[Thing]:
     owner = account.identity()["Account"]
-    for item in _items(account.client("budgets"), "describe_budgets", "Budgets", AccountId=owner):
+    for item in every(account.client("budgets"), "describe_budgets", "Budgets", AccountId=owner):
         yield thing(item, item["BudgetName"], item["BudgetName"], {})
 
 
 def _topics(account: Account) -> Iterator[Thing]:
-    for item in _items(account.client("sns"), "list_topics", "Topics"):
+    for item in every(account.client("sns"), "list_topics", "Topics"):
         yield Thing(item["TopicArn"], item["TopicArn"].rpartition(":")[2])
 
 
@@ -160,7 +151,7 @@ def _topic_tags(account: Account, one: Thing) -> Mapping[str, str]:
 
 def _clusters(account: Account) -> Iterator[Thing]:
     eks = account.client("eks")
-    for name in _items(eks, "list_clusters", "clusters"):
+    for name in every(eks, "list_clusters", "clusters"):
         try:
             yield thing(eks.describe_cluster(name=name)["cluster"], name, name)
         except ClientError as error:
@@ -171,7 +162,7 @@ def _clusters(account: Account) -> Iterator[Thing]:
 def _schedules(account: Account) -> Iterator[Thing]:
     """The listing does not tell which role a schedule uses, and schedules carry no tags."""
     client = account.client("scheduler")
-    for item in _items(client, "list_schedules", "Schedules"):
+    for item in every(client, "list_schedules", "Schedules"):
         try:
             whole = client.get_schedule(Name=item["Name"], GroupName=item.get("GroupName", "default"))
             yield thing({**item, **whole}, item["Name"], item["Name"], {})
@@ -181,35 +172,24 @@ def _schedules(account: Account) -> Iterator[Thing]:
 
 
 def _uploads(account: Account) -> Iterator[Thing]:
-    """Incomplete multipart uploads bill and are shown nowhere else; only the kit's own buckets are looked into, and not
-    those of its foundations in other regions, into which a campaign of the same name may be archiving.
+    """Incomplete multipart uploads bill and are shown nowhere else. Only the buckets of the region's own foundation are
+    looked into: into those of another region a campaign of the same name may be archiving.
 
     A bucket that was there before the campaign holds what it uploaded since: one that is locked blinds this look, once
     the others have been looked into.
     """
     s3, locked = account.client("s3"), list[ClientError]()
-    for bucket in s3.list_buckets()["Buckets"]:
-        name = bucket["Name"]
-        if not name.startswith(FOUNDATION_PREFIX) or _in_another_region(account, name):
-            continue
+    for bucket in vars(buckets(account.identity()["Account"], account.region)).values():
         try:
-            for item in _items(s3, "list_multipart_uploads", "Uploads", Bucket=name):
+            for item in every(s3, "list_multipart_uploads", "Uploads", Bucket=bucket):
                 part = item["Key"].split("/")[1] if item["Key"].startswith("campaigns/") else ""
                 tags = {CAMPAIGN_TAG: part} if part else {FOUNDATION_TAG: "true"}
-                yield thing(item, f"{name}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
+                yield thing(item, f"{bucket}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
         except ClientError as error:
             if not says_missing(error):
                 locked.append(error)
     if locked:
         raise locked[0]
-
-
-def _in_another_region(account: Account, bucket: str) -> bool:
-    found = _FOUNDATION_BUCKET.fullmatch(bucket)
-    return found is not None and found["region"] != account.region
-
-
-_FOUNDATION_BUCKET = re.compile(r"bivouac-(?:state|data|archive)-\d{12}-(?P<region>[a-z0-9-]+)")
 
 
 def _ec2(kind: str, operation: str, result: str, id_key: str, name: str | None = None, **arguments: Any) -> Look:

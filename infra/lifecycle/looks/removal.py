@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.account import Account, says_missing
+from infra.account import Account, every, says_missing
 from infra.lifecycle.looks.thing import Thing
 
 Remove = Callable[[Account, Thing], None]
@@ -87,11 +87,11 @@ def _security_group(account: Account, one: Thing) -> None:
 
 def _role(account: Account, one: Thing) -> None:
     iam, name = account.client("iam"), one.id
-    for profile in iam.list_instance_profiles_for_role(RoleName=name)["InstanceProfiles"]:
+    for profile in list(every(iam, "list_instance_profiles_for_role", "InstanceProfiles", RoleName=name)):
         iam.remove_role_from_instance_profile(InstanceProfileName=profile["InstanceProfileName"], RoleName=name)
-    for policy in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]:
+    for policy in list(every(iam, "list_attached_role_policies", "AttachedPolicies", RoleName=name)):
         iam.detach_role_policy(RoleName=name, PolicyArn=policy["PolicyArn"])
-    for inline in iam.list_role_policies(RoleName=name)["PolicyNames"]:
+    for inline in list(every(iam, "list_role_policies", "PolicyNames", RoleName=name)):
         iam.delete_role_policy(RoleName=name, PolicyName=inline)
     iam.delete_role(RoleName=name)
 
@@ -106,10 +106,9 @@ def _instance_profile(account: Account, one: Thing) -> None:
 
 def _policy(account: Account, one: Thing) -> None:
     iam = account.client("iam")
-    users = iam.list_entities_for_policy(PolicyArn=one.id)
-    for role in users["PolicyRoles"]:
+    for role in list(every(iam, "list_entities_for_policy", "PolicyRoles", PolicyArn=one.id)):
         iam.detach_role_policy(RoleName=role["RoleName"], PolicyArn=one.id)
-    for version in iam.list_policy_versions(PolicyArn=one.id)["Versions"]:
+    for version in list(every(iam, "list_policy_versions", "Versions", PolicyArn=one.id)):
         if not version["IsDefaultVersion"]:
             iam.delete_policy_version(PolicyArn=one.id, VersionId=version["VersionId"])
     iam.delete_policy(PolicyArn=one.id)
@@ -121,7 +120,7 @@ def _schedule(account: Account, one: Thing) -> None:
 
 def _rule(account: Account, one: Thing) -> None:
     events = account.client("events")
-    targets = [target["Id"] for target in events.list_targets_by_rule(Rule=one.id)["Targets"]]
+    targets = [target["Id"] for target in every(events, "list_targets_by_rule", "Targets", Rule=one.id)]
     if targets:
         events.remove_targets(Rule=one.id, Ids=targets)
     events.delete_rule(Name=one.id)

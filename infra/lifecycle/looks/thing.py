@@ -12,29 +12,18 @@ from typing import Any
 
 from infra.names import Names
 
-_PARTS = (
-    "cluster",
-    "node",
-    "nodes",
-    "steward",
-    "trainer",
-    "archive",
-    "builder",
-    "guard",
-    "gpu",
-    "system",
-    "deadline",
-    "shared",
-    "lustre",
-    "budget",
-    "freeze",
-    "alarms",
-)
 _ID = re.compile(
     r"\b(?:vpc|subnet|sg|sgr|i|vol|snap|ami|eni|rtb|igw|nat|eipalloc|vpce|fs|lt|acl|pcx|tgw|cr|fl|dra|backup)"
     r"-[0-9a-f]{8,}\b"
 )
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(?:role|instance-profile)/[\w+=,.@/-]+")
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_BY_EKS = {
+    "Auto Scaling group": ("node group", "eks-", f"-{_UUID}"),
+    "security group": ("cluster", "eks-cluster-sg-", r"-\d+"),
+}
+"""Kind -> of what kind's names EKS makes its own, what it puts before, and which form it puts after. What comes after
+is of a fixed form, so that where the campaign's name ends is never in doubt."""
 _BORN = (
     "CreateTime", "CreationTime", "CreateDate", "CreationDate", "CreatedTime", "StartTime", "LaunchTime", "createdAt",
     "creationTime", "CreationTimestamp", "CreateTimestamp", "LastModifiedDate", "CreatedAt", "Initiated",
@@ -146,9 +135,9 @@ def is_account_wide(kind: str, one: Thing) -> bool:
     return kind in _ACCOUNT_WIDE or (one.id.startswith("arn:") and one.id.split(":")[3] == "")
 
 
-def is_ours(text: str, names: Names) -> bool:
-    """Names made from the prefix; `bivouac-train-2` is another campaign's than `train`'s."""
-    if text in (names.prefix, names.log_group):
+def is_ours(kind: str, text: str, names: Names) -> bool:
+    """Whether the whole text is a name that the campaign gives to this kind, or that EKS makes of one of its names."""
+    if text in names.given(kind) or text == names.log_group:
         return True
-    bare = text.removeprefix("eks-")
-    return any(bare == f"{names.prefix}-{part}" or bare.startswith(f"{names.prefix}-{part}-") for part in _PARTS)
+    of, before, after = _BY_EKS.get(kind, ("", "", ""))
+    return any(re.fullmatch(re.escape(before + one) + after, text) for one in names.given(of))

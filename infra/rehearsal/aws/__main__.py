@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from infra.rehearsal.aws.server import serve
+from infra.rehearsal.aws.strict import settings
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.paths import cache_root
 
@@ -31,6 +32,7 @@ def main() -> None:
         region=options.region,
         account=options.account,
         control_plane_address=options.control_plane_address,
+        strictness=settings.read(options.work),
     )
     serve(world, options.host, options.port)
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from moto.iam.exceptions import NotFoundException
 
-from infra.rehearsal.aws import policies
+from infra.rehearsal.aws import bucket_policies, policies
 from infra.rehearsal.aws.keys import key_lets
 from infra.rehearsal.aws.operations import AwsError
 from infra.rehearsal.aws.policies import Context, Document, Question
@@ -39,6 +39,11 @@ class Principal:
 
 caller: ContextVar[Principal | None] = ContextVar("caller", default=None)
 """Whose request this thread answers; None for the emulator's own doing."""
+LINK = "https"
+"""What a site's one link stands for. It is plain HTTP inside the site's own namespace, where no certificate of AWS's
+could be had; on AWS the same clients come by TLS. One that says otherwise of itself, as behind a balancer that ends
+TLS, is believed: X-Forwarded-Proto."""
+_transport: ContextVar[str] = ContextVar("transport", default=LINK)
 
 
 def create_principals(world: World) -> None:
@@ -60,6 +65,7 @@ def authenticate(world: World, message: Message, signature: Signature, lifetime:
 
     `lifetime` stands in for what a presigned URL says of itself.
     """
+    _transport.set(message.headers.get("x-forwarded-proto", LINK))
     if signature.token is None:
         secret, principal = _user(world, signature.access_key)
     else:
@@ -69,7 +75,7 @@ def authenticate(world: World, message: Message, signature: Signature, lifetime:
 
 
 def _user(world: World, access_key: str) -> tuple[str, Principal]:
-    for user in world.backend("iam").users.values():
+    for user in list(world.backend("iam").users.values()):
         for key in user.access_keys:
             if key.access_key_id == access_key and key.status == "Active":
                 principal = Principal(user.arn, user.arn, user.name, is_agent=user.path == AGENT_PATH)
@@ -109,13 +115,32 @@ def authorise(world: World, principal: Principal, action: str, resources: list[s
     except NotFoundException as error:
         raise AwsError("InvalidClientTokenId", f"{principal.identity_arn} is no more") from error
     for resource in [None] if resources is None else resources:
-        question = Question(action, resource, context)
-        by_identity = policies.allowed(granted, question)
-        if action.startswith("kms:") and ":key/" in str(resource):
-            by_identity = key_lets(world, [principal.arn, principal.identity_arn], question, by_identity)
-        if not by_identity or not all(policies.allowed([one], question) for one in limits):
+        if not _may(world, principal, Question(action, resource, context), granted, limits):
             on = f" on resource: {resource}" if resource else ""
             raise AwsError("AccessDenied", f"User: {principal.arn} is not authorized to perform: {action}{on}")
+
+
+def _may(
+    world: World, principal: Principal, question: Question, granted: list[Document], limits: list[Document]
+) -> bool:
+    """Allowed by the caller's policies or by the resource's own, within every limit, and denied by none of them.
+
+    AWS lets a resource's policy that names a session pass some limits; here every limit holds.
+    """
+    said = policies.verdict(granted, question)
+    # A policy that names the account leaves it to IAM: it denies by that, and allows nobody.
+    own, all_names = [principal.arn, principal.identity_arn], _names(world, principal)
+    by_resource = bucket_policies.verdict(world, own, all_names, question)
+    if "Deny" in (said, by_resource) or not all(policies.allowed([one], question) for one in limits):
+        return False
+    if question.action.startswith("kms:") and ":key/" in str(question.resource):
+        return key_lets(world, own, question, said == "Allow")
+    return "Allow" in (said, by_resource)
+
+
+def _names(world: World, principal: Principal) -> list[str]:
+    """As whom the policy of a resource may name the caller."""
+    return [principal.arn, principal.identity_arn, f"arn:aws:iam::{world.account}:root", world.account]
 
 
 def _about(world: World, principal: Principal) -> dict[str, list[str]]:
@@ -123,9 +148,33 @@ def _about(world: World, principal: Principal) -> dict[str, list[str]]:
         "aws:principalarn": [principal.identity_arn],
         "aws:principalaccount": [world.account],
         "aws:requestedregion": [world.region],
-        "aws:securetransport": ["true"],
+        "aws:securetransport": [str(_transport.get() == "https").lower()],
         "aws:currenttime": [datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")],
+        "aws:epochtime": [str(int(datetime.now(UTC).timestamp()))],
+        "aws:principaltype": ["AssumedRole" if principal.session else "User"],
+        "aws:principalisawsservice": ["false"],
+        "aws:viaawsservice": ["false"],
+        **_principal_tags(world, principal),
     } | ({} if principal.session else {"aws:username": [principal.name]})
+
+
+def _principal_tags(world: World, principal: Principal) -> dict[str, list[str]]:
+    """Of the role or user itself; this emulation's sessions carry none of their own."""
+    iam = world.backend("iam")
+    try:
+        if principal.session:
+            tags = [{"Key": key, "Value": value} for key, value in role_tags(iam.get_role(principal.name)).items()]
+        else:
+            tags = list(iam.list_user_tags(principal.name))
+    except NotFoundException:
+        return {}
+    return {f"aws:principaltag/{one['Key'].lower()}": [one["Value"]] for one in tags}
+
+
+def role_tags(role: Any) -> dict[str, str]:
+    """moto keeps them by key, or as a list."""
+    tags = role.tags.values() if isinstance(role.tags, dict) else role.tags
+    return {str(one["Key"]): str(one["Value"]) for one in tags or ()}
 
 
 def _identity(world: World, principal: Principal) -> Any:
@@ -135,12 +184,15 @@ def _identity(world: World, principal: Principal) -> Any:
 
 def _granted(world: World, principal: Principal) -> Iterator[Document]:
     identity = _identity(world, principal)
+    if (before := world.settling(identity.arn, "granted")) is not None:
+        yield from before
+        return
     owners = [identity]
     if not principal.session:
         owners += world.backend("iam").get_groups_for_user(principal.name)
     for owner in owners:
-        yield from (policies.parse(unquote_once(document)) for document in owner.policies.values())
-        yield from (managed_document(policy) for policy in owner.managed_policies.values())
+        yield from (policies.parse(unquote_once(document)) for document in list(owner.policies.values()))
+        yield from (managed_document(policy) for policy in list(owner.managed_policies.values()))
 
 
 def _limits(world: World, principal: Principal) -> Iterator[Document]:
@@ -165,7 +217,21 @@ def trust_policy(world: World, role_arn: str) -> Document:
         role = world.backend("iam").get_role_by_arn(role_arn)
     except NotFoundException as error:
         raise AwsError("NoSuchEntity", f"the role {role_arn} does not exist") from error
+    for before in world.settling(role_arn, "trust") or ():
+        return before  # type: ignore[no-any-return]
     return policies.parse(unquote_once(role.assume_role_policy_document))
+
+
+_SOURCES = {
+    "budgets.amazonaws.com": "arn:aws:budgets::{account}:budget/*",
+    "scheduler.amazonaws.com": "arn:aws:scheduler:{region}:{account}:schedule-group/default",
+}
+"""Service -> what it says as aws:SourceArn when it takes a role, as its documentation on confused deputies has it.
+
+EC2 says neither account nor ARN; of EKS, and of its pods, only the account is told here, since a role is looked at
+before its cluster is named.
+"""
+_WITHOUT_SOURCE = {"ec2.amazonaws.com"}
 
 
 def role_trusts(world: World, role_arn: str, service: str, action: str = "sts:AssumeRole") -> bool:
@@ -174,7 +240,11 @@ def role_trusts(world: World, role_arn: str, service: str, action: str = "sts:As
         document = trust_policy(world, role_arn)
     except AwsError:
         return False
-    context = {"aws:sourceaccount": [world.account]}
+    context = {"aws:principalisawsservice": ["true"], "aws:securetransport": ["true"]}
+    if service not in _WITHOUT_SOURCE:
+        context["aws:sourceaccount"] = [world.account]
+    if service in _SOURCES:
+        context["aws:sourcearn"] = [_SOURCES[service].format(account=world.account, region=world.region)]
     return policies.trusts(document, [service], action, context)
 
 
@@ -183,13 +253,17 @@ def authorise_assume_role(world: World, principal: Principal, role_arn: str, par
     if principal.is_agent:
         trust_policy(world, role_arn)
         return
-    context = {"sts:externalid": [params["ExternalId"]]} if params.get("ExternalId") else {}
-    context["aws:principalarn"] = [principal.identity_arn]
-    root = f"arn:aws:iam::{world.account}:root"
-    names = [principal.arn, principal.identity_arn, root, world.account]
-    if not policies.trusts(trust_policy(world, role_arn), names, "sts:AssumeRole", context):
-        denied = f"User: {principal.arn} is not authorized to perform: sts:AssumeRole on resource: {role_arn}"
-        raise AwsError("AccessDenied", denied)
+    context = _about(world, principal) | {"sts:rolesessionname": [str(params.get("RoleSessionName"))]}
+    if params.get("ExternalId"):
+        context["sts:externalid"] = [params["ExternalId"]]
+    if tags := params.get("Tags"):
+        context["aws:tagkeys"] = [one["Key"] for one in tags]
+        context |= {f"aws:requesttag/{one['Key'].lower()}": [one["Value"]] for one in tags}
+    document, names = trust_policy(world, role_arn), _names(world, principal)
+    for action in ("sts:AssumeRole", *(["sts:TagSession"] if tags else [])):
+        if not policies.trusts(document, names, action, context):
+            denied = f"User: {principal.arn} is not authorized to perform: {action} on resource: {role_arn}"
+            raise AwsError("AccessDenied", denied)
 
 
 def open_session(world: World, role_arn: str, name: str, duration_s: int = 3600) -> Any:

@@ -1,6 +1,6 @@
 """What a call is about, in IAM's terms: its action, the ARNs of its resources, the facts that conditions ask for.
 
-Services that are not listed give None: policies.Question says what an unknown resource means.
+Services that are not listed give None: who may do it to some named resource alone may then not.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infra.rehearsal.aws import ec2_resources, keys
-from infra.rehearsal.aws.iam_actions import ACTIONS, PREFIXES
+from infra.rehearsal.aws import ec2_resources, iam_context, keys
+from infra.rehearsal.aws.asked_tags import given_tags, tagged_at_creation, taken_tags
+from infra.rehearsal.aws.iam_actions import ACTIONS, BESIDE, PREFIXES, ROLE_PASSED_BY, TAGS_WITH, VERSIONED
+from infra.rehearsal.aws.operations import AwsError
 from infra.rehearsal.aws.world import World
 
 Parameters = dict[str, Any]
@@ -25,20 +27,6 @@ class Need:
     context: dict[str, list[str]]
 
 
-ROLE_PASSED_BY = {
-    ("eks", "CreateCluster"): ("roleArn", "eks.amazonaws.com"),
-    ("eks", "CreateNodegroup"): ("nodeRole", "eks.amazonaws.com"),
-    ("eks", "CreateAddon"): ("serviceAccountRoleArn", "eks.amazonaws.com"),
-    ("eks", "CreatePodIdentityAssociation"): ("roleArn", "pods.eks.amazonaws.com"),
-    ("eks", "UpdatePodIdentityAssociation"): ("roleArn", "pods.eks.amazonaws.com"),
-    ("budgets", "CreateBudgetAction"): ("ExecutionRoleArn", "budgets.amazonaws.com"),
-    ("budgets", "UpdateBudgetAction"): ("ExecutionRoleArn", "budgets.amazonaws.com"),
-    ("scheduler", "CreateSchedule"): ("Target.RoleArn", "scheduler.amazonaws.com"),
-    ("scheduler", "UpdateSchedule"): ("Target.RoleArn", "scheduler.amazonaws.com"),
-}
-"""Operation -> (parameter that names a role, the service that will assume it): each needs iam:PassRole."""
-
-
 def needs(world: World, service: str, operation: str, params: Parameters) -> Iterator[Need]:
     """Every permission that the call asks for, its own first."""
     prefix = PREFIXES.get(service, service)
@@ -46,21 +34,43 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
     resources = _resources(world, service, operation, params)
     if service == "ec2" and ec2_resources.by_resource(operation):
         yield from _of_ec2(world, operation, params)
+    elif service == "s3":
+        yield from _of_s3(world, operation, action, resources or [], params)
     else:
         # Each by itself: conditions ask for the tags of one.
         for one in [[part] for part in resources] if resources else [None]:
-            yield Need(action, one, _context(world, service, operation, params, one))
+            context = _context(world, service, operation, params, one)
+            yield Need(action, one, context)
+        if (service, operation) in TAGS_WITH and given_tags(params):
+            new = [tagged_at_creation(operation, params, resources or ["*"])]
+            yield Need(TAGS_WITH[service, operation], new, _context(world, service, operation, params, new))
     if (service, operation) in ROLE_PASSED_BY:
         path, principal = ROLE_PASSED_BY[service, operation]
         role: Any = params
         for step in path.split("."):
             role = (role or {}).get(step)
         if role:
-            yield Need("iam:PassRole", [role], {"iam:passedtoservice": [principal]})
-    if service == "s3":
-        for asked, key, context in keys.through_s3(world, operation, params):
-            yield Need(asked, [key], dict(context))
-    if service == "s3" and operation == "CopyObject":
+            passed = [role] if str(role).startswith("arn:") else iam_context.arns_of_role(world, role, params)
+            yield Need("iam:PassRole", passed, {"iam:passedtoservice": [principal]})
+
+
+def _of_s3(world: World, operation: str, action: str, resources: list[str], params: Parameters) -> Iterator[Need]:
+    """With what a version, a lock or tags ask for besides, the key of the bucket, and the source of a copy."""
+    deleted = params.get("Delete", {}).get("Objects", []) if operation == "DeleteObjects" else [params]
+    for one, target in zip(resources, deleted, strict=True):
+        context = _context(world, "s3", operation, params, [one])
+        versioned = target.get("VersionId") and action.partition(":")[2] in VERSIONED
+        if versioned:
+            context["s3:versionid"] = [str(target["VersionId"])]
+        yield Need(action.replace("Object", "ObjectVersion", 1) if versioned else action, [one], context)
+        for asked in sorted({need for name, need in BESIDE.items() if params.get(name) and "/" in one}):
+            yield Need(asked, [one], context)
+        if operation == "CreateBucket" and params.get("ObjectLockEnabledForBucket"):
+            yield Need("s3:PutBucketObjectLockConfiguration", [one], context)
+            yield Need("s3:PutBucketVersioning", [one], context)
+    for asked, key, via in keys.through_s3(world, operation, params):
+        yield Need(asked, [key], dict(via))
+    if operation == "CopyObject":
         source = str(params["CopySource"]).lstrip("/").partition("?")[0]
         yield Need("s3:GetObject", [f"arn:aws:s3:::{source}"], {})
 
@@ -80,10 +90,11 @@ def _of_ec2(world: World, operation: str, params: Parameters) -> Iterator[Need]:
         if params.get("TagSpecifications") and marks:
             needs.append(Need("ec2:CreateTags", [one], marks | {"ec2:createaction": [operation]}))
     yield from needs or [Need(f"ec2:{operation}", None, asked)]
-    if profile := (params.get("IamInstanceProfile") or {}).get("Name"):
-        known = world.backend("iam").instance_profiles.values()
-        roles = [role.arn for one in known if one.name == profile for role in one.roles]
-        yield Need("iam:PassRole", roles, {"iam:passedtoservice": ["ec2.amazonaws.com"]})
+    if profile := params.get("IamInstanceProfile"):
+        known = list(world.backend("iam").instance_profiles.values())
+        chosen = [one for one in known if profile.get("Name") == one.name or profile.get("Arn") == one.arn]
+        roles = [role.arn for one in chosen for role in one.roles]
+        yield Need("iam:PassRole", roles or None, {"iam:passedtoservice": ["ec2.amazonaws.com"]})
 
 
 def _of_kind(params: Parameters, resource: str) -> Parameters:
@@ -137,7 +148,8 @@ def _eks(world: World, operation: str, params: Parameters) -> list[str] | None:
     if "addonName" in params and operation != "CreateAddon":
         return [arn(world, "eks", f"addon/{cluster}/{params['addonName']}/x")]
     if "principalArn" in params and operation != "CreateAccessEntry":
-        return None
+        kind, _, name = str(params["principalArn"]).rpartition(":")[2].partition("/")
+        return [arn(world, "eks", f"access-entry/{cluster}/{kind}/{world.account}/{name}/x")]
     return [arn(world, "eks", f"cluster/{cluster}")]
 
 
@@ -155,24 +167,21 @@ def _autoscaling(world: World, operation: str, params: Parameters) -> list[str] 
     groups = world.backend("autoscaling").autoscaling_groups
     name = params.get("AutoScalingGroupName")
     if name is None and "InstanceId" in params:
-        states = ((group, state) for group in groups.values() for state in group.instance_states)
+        states = ((group, state) for group in list(groups.values()) for state in list(group.instance_states))
         name = next((group.name for group, state in states if state.instance.id == params["InstanceId"]), None)
-    return [groups[name].arn] if name in groups else None
-
-
-def _iam(world: World, operation: str, params: Parameters) -> list[str] | None:
-    account = f"arn:aws:iam::{world.account}:"
-    iam = world.backend("iam")
-    if "RoleName" in params:
-        roles = [role.arn for role in iam.get_roles() if role.name == params["RoleName"]]
-        return roles or [f"{account}role{params.get('Path') or '/'}{params['RoleName']}"]
-    if "PolicyArn" in params:
-        return [params["PolicyArn"]]
-    if "InstanceProfileName" in params:
-        return [f"{account}instance-profile{params.get('Path') or '/'}{params['InstanceProfileName']}"]
-    if "UserName" in params:
-        return [f"{account}user{params.get('Path') or '/'}{params['UserName']}"]
-    return ["*"] if operation.startswith("List") else None
+        if name is None:
+            # The group is the resource, so it is looked for before IAM is asked.
+            missing = f"Instance Id not found - No managed instance found for instance ID {params['InstanceId']}"
+            raise AwsError("ValidationError", missing)
+    if launch := params.get("LaunchConfigurationName"):
+        return [arn(world, "autoscaling", f"launchConfiguration:*:launchConfigurationName/{launch}")]
+    if name is None:
+        return None
+    return [
+        groups[name].arn
+        if name in groups
+        else arn(world, "autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{name}")
+    ]
 
 
 def _named(kind: str, *keys: str) -> Callable[[World, str, Parameters], list[str] | None]:
@@ -195,6 +204,9 @@ def _fsx(world: World, operation: str, params: Parameters) -> list[str] | None:
         return [one for one in known if one.endswith(association)] or [arn(world, "fsx", f"association/{association}")]
     if operation == "CreateFileSystem":
         return [arn(world, "fsx", "file-system/*")]
+    if operation == "CreateDataRepositoryAssociation":
+        system = params.get("FileSystemId")
+        return [arn(world, "fsx", f"file-system/{system}"), arn(world, "fsx", f"association/{system}/*")]
     return _named("fsx:file-system/", "FileSystemId", "FileSystemIds", "ResourceARN")(world, operation, params)
 
 
@@ -211,8 +223,31 @@ def _ssm(world: World, operation: str, params: Parameters) -> list[str] | None:
     if operation in ("GetCommandInvocation", "ListCommands", "ListCommandInvocations", "DescribeInstanceInformation"):
         return ["*"]
     if names := params.get("Names") or ([params["Name"]] if "Name" in params else None):
-        return [arn(world, "ssm", f"parameter/{str(name).lstrip('/')}") for name in names]
+        return [_parameter(world, str(name)) for name in names]
     return None
+
+
+def _parameter(world: World, name: str) -> str:
+    """AWS's public ones are no account's."""
+    owner = "" if name.startswith("/aws/service/") else world.account
+    return f"arn:aws:ssm:{world.region}:{owner}:parameter/{name.lstrip('/')}"
+
+
+def _balancers(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation.startswith("Describe"):
+        return ["*"]
+    given = [params[key] for key in ("LoadBalancerArn", "TargetGroupArn") if params.get(key)]
+    names = [params["LoadBalancerName"]] if params.get("LoadBalancerName") else []
+    given += params.get("ResourceArns") or []
+    return given + [arn(world, "elasticloadbalancing", f"loadbalancer/{name}") for name in names] or None
+
+
+def _events(world: World, operation: str, params: Parameters) -> list[str] | None:
+    name = params.get("Rule") or params.get("Name")
+    if name is None or operation.startswith("List"):
+        return ["*"]
+    bus = params.get("EventBusName") or "default"
+    return [arn(world, "events", f"rule/{name}" if bus == "default" else f"rule/{bus}/{name}")]
 
 
 def _kms(world: World, operation: str, params: Parameters) -> list[str] | None:
@@ -243,13 +278,13 @@ RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "eks": _eks,
     "eks-auth": lambda world, operation, params: [arn(world, "eks", f"cluster/{params.get('clusterName')}")],
     "autoscaling": _autoscaling,
-    "iam": _iam,
+    "iam": iam_context.resources,
     "kms": _kms,
     "sns": _named("sns:", "TopicArn", "ResourceArn", "Name"),
     "budgets": _budgets,
-    "events": lambda world, operation, params: (
-        [arn(world, "events", f"rule/{params['Rule']}")] if "Rule" in params else ["*"]
-    ),
+    "elasticloadbalancing": _balancers,
+    "events": _events,
+    "monitoring": _named("cloudwatch:alarm:", "AlarmNames", "AlarmName"),
     "sts": lambda world, operation, params: [params["RoleArn"]] if "RoleArn" in params else ["*"],
     "scheduler": _scheduler,
     "ssm": _ssm,
@@ -266,36 +301,28 @@ def _context(
     world: World, service: str, operation: str, params: Parameters, resources: list[str] | None
 ) -> dict[str, list[str]]:
     context: dict[str, list[str]] = {}
-    if tags := _request_tags(params):
-        context["aws:tagkeys"] = list(tags)
+    tags = given_tags(params)
+    if named := [*tags, *taken_tags(params)]:
+        context["aws:tagkeys"] = named
+    if tags:
         context |= {f"aws:requesttag/{key.lower()}": [value] for key, value in tags.items()}
     for key, value in _resource_tags(world, resources or []).items():
         context[f"aws:resourcetag/{key.lower()}"] = context[f"{service}:resourcetag/{key.lower()}"] = [value]
     if service == "s3" and "Prefix" in params:
         context["s3:prefix"] = [params["Prefix"]]
-    if service == "iam" and "PolicyArn" in params:
-        context["iam:policyarn"] = [params["PolicyArn"]]
+    if service == "iam":
+        context |= iam_context.context(world, operation, params)
     return context
-
-
-def _request_tags(params: Parameters) -> dict[str, str]:
-    tags = params.get("tags") or params.get("Tags") or []
-    if isinstance(tags, dict):
-        return tags
-    pairs = list(tags) if isinstance(tags, list) else []
-    for specification in params.get("TagSpecifications", []):
-        pairs += specification.get("Tags", [])
-    return {
-        str(pair.get("Key", pair.get("key", pair.get("TagKey")))): str(pair.get("Value", pair.get("value", "")))
-        for pair in pairs
-        if isinstance(pair, dict)
-    }
 
 
 def _resource_tags(world: World, resources: list[str]) -> dict[str, str]:
     """Tags of a single resource: instances, Auto Scaling groups, node groups, clusters."""
     if len(resources) != 1:
         return {}
+    if resources[0] == "*":
+        return {}
+    if ":iam:" in resources[0]:
+        return iam_context.tags(world, resources[0])
     kind = resources[0].split(":", 5)[-1]
     if kind.startswith("instance/"):
         instance = world.backend("ec2").get_instance_by_id(kind.removeprefix("instance/"))
@@ -308,7 +335,7 @@ def _resource_tags(world: World, resources: list[str]) -> dict[str, str]:
     if kind.startswith("key/"):
         return dict(world.backend("kms").tagger.get_tag_dict_for_resource(kind.removeprefix("key/")))
     if kind.startswith("nodegroup/"):
-        return next((tags for found, tags in _eks_tags(world).values() if found == resources[0]), {})
+        return next((tags for found, tags in list(_eks_tags(world).values()) if found == resources[0]), {})
     if kind.startswith("cluster/") and kind.removeprefix("cluster/") in world.clusters:
         return dict(world.clusters[kind.removeprefix("cluster/")].document["tags"])
     return {}

@@ -1,13 +1,11 @@
 """Bucket policies with their conditions, and locks on buckets that hold something already, as S3 allows.
 
-moto applies a Deny whatever its Condition says, and locks only empty buckets.
-
-The site's one link stands for TLS: a request inside a site counts as secure transport.
+moto applies a Deny whatever its Condition says and to whomever, and locks only empty buckets. Here a bucket's policy is
+asked where IAM asks it, with the caller and the request's own context (`access.authorise`), and no more by moto.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -15,22 +13,32 @@ from moto.iam.access_control import PermissionResult
 from moto.s3.models import FakeBucket, S3Backend, _VersionedKeyStore
 
 from infra.rehearsal.aws.operations import wrap
-from infra.rehearsal.aws.policies import Question, applies, listed
+from infra.rehearsal.aws.policies import Effect, Question, parse, said_to
 from infra.rehearsal.aws.world import World
+
+_ARN = "arn:aws:s3:::"
+
+
+def verdict(world: World, own: list[str], names: list[str], question: Question) -> Effect | None:
+    """What the policy of the bucket that `question` is about says to a caller; None: nothing.
+
+    `own`: the caller's own names, by which it is allowed; `names`: those and its account's, by which it is denied.
+    """
+    resource = str(question.resource)
+    if not resource.startswith(_ARN):
+        return None
+    bucket = world.backend("s3").buckets.get(resource.removeprefix(_ARN).partition("/")[0])
+    if bucket is None or bucket.policy is None:
+        return None
+    text = bucket.policy if isinstance(bucket.policy, str) else bucket.policy.decode()
+    if said_to(parse(text), names, question) == "Deny":
+        return "Deny"
+    return said_to(parse(text), own, question)
 
 
 def install(world: World) -> None:
-    context = {"aws:securetransport": ["true"], "aws:principalaccount": [world.account]}
-
     def get_permission(bucket: FakeBucket, action: str, resource: str) -> Any:
-        if bucket.policy is None:
-            return PermissionResult.NEUTRAL
-        question = Question(action, resource, context)
-        statements = listed(json.loads(bucket.policy)["Statement"])
-        effects = {statement["Effect"] for statement in statements if applies(statement, question)}
-        if "Deny" in effects:
-            return PermissionResult.DENIED
-        return PermissionResult.PERMITTED if "Allow" in effects else PermissionResult.NEUTRAL
+        return PermissionResult.NEUTRAL
 
     def put_lock(moto: Callable[..., None], backend: S3Backend, bucket_name: str, *given: Any, **named: Any) -> None:
         bucket = backend.get_bucket(bucket_name)

@@ -8,6 +8,7 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,7 @@ from infra.rehearsal.aws import eks_settings
 from infra.rehearsal.aws.access import caller, role_trusts
 from infra.rehearsal.aws.eks_entries import admin_entry, eks_arn
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.strict.settings import Delay
 from infra.rehearsal.aws.world import World
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,9 @@ VERSIONS = ("1.36", "1.35", "1.34", "1.33")
 """Newest first. The control plane refuses one that it has no binaries for, and the cluster is then FAILED."""
 NO_CONTROL_PLANE = ("use1-az3", "usw1-az2", "cac1-az3")
 """Zone ids, by EKS's user guide."""
+UPDATABLE = ("upgradePolicy", "logging", "zonalShiftConfig", "deletionProtection")
+UPDATED = Delay(0.2, 0.6)
+"""How long a change of a cluster takes; on AWS minutes."""
 UNKNOWN_CLUSTER = "No cluster found for name: {}."
 
 
@@ -64,7 +69,7 @@ class Cluster:
         return "API" in self.document["accessConfig"]["authenticationMode"]
 
     def record(self, kind: str, params: list[dict[str, str]] | None = None, **more: Any) -> dict[str, Any]:
-        """An Update that was applied at once."""
+        """An Update that was applied at once; `begin` makes one that takes its time."""
         update: dict[str, Any] = {
             "id": str(uuid.uuid4()),
             "status": "Successful",
@@ -75,6 +80,28 @@ class Cluster:
         } | more
         self.updates[update["id"]] = update
         return update
+
+
+def begin(
+    world: World, cluster: Cluster, apply: Callable[[], None], kind: str, changes: list[dict[str, str]]
+) -> dict[str, Any]:
+    """A change of a cluster's configuration: meanwhile it is UPDATING, and takes no other."""
+    document, delay = cluster.document, UPDATED.draw(world.strictness, "cluster update", len(cluster.updates))
+    update = cluster.record(kind, changes)
+    if not delay:
+        apply()
+        return update
+    update["status"], document["status"] = "InProgress", "UPDATING"
+
+    def end() -> None:
+        with world.lock:
+            apply()
+            update["status"] = "Successful"
+            if document["status"] == "UPDATING":
+                document["status"] = "ACTIVE"
+
+    world.later(delay, end)
+    return update
 
 
 def find(world: World, name: str) -> Cluster:
@@ -271,25 +298,31 @@ class Clusters:
             ec2.delete_security_group(group_id=group.id)
 
     def update_cluster_config(self, params: Parameters) -> dict[str, Any]:
-        cluster = find_active(self.world, params["name"])
-        document, changed = cluster.document, []
-        if mode := params.get("accessConfig", {}).get("authenticationMode"):
+        cluster = find(self.world, params["name"])
+        document, changes, inner = cluster.document, dict[str, Any](), dict(params.get("resourcesVpcConfig", {}))
+        if document["status"] == "UPDATING":
+            message = f"Cannot update cluster {cluster.name}: another update of it is in progress"
+            raise AwsError("ResourceInUseException", message)
+        find_active(self.world, params["name"])
+        mode, changed = params.get("accessConfig", {}).get("authenticationMode"), list[str]()
+        if mode:
             if document["accessConfig"]["authenticationMode"] == "API" != mode:
                 message = f"Unsupported authentication mode update from API to {mode}"
                 raise AwsError("InvalidParameterException", message)
-            document["accessConfig"]["authenticationMode"] = mode
             changed.append("authenticationMode")
-        for key in ("upgradePolicy", "zonalShiftConfig", "deletionProtection"):
-            if key in params:
-                document[key] = params[key]
-                changed.append(key)
-        if "logging" in params:
-            document["logging"] = eks_settings.logging(document["logging"], params["logging"])
-            changed.append("logging")
-        for key, value in params.get("resourcesVpcConfig", {}).items():
-            document["resourcesVpcConfig"][key] = value
-            changed.append(key)
-        return {"update": cluster.record(eks_settings.kind(changed), eks_settings.told(changed, params))}
+        changes = {key: params[key] for key in UPDATABLE if key in params}
+        changed += [*changes, *inner]
+
+        def apply() -> None:
+            if mode:
+                document["accessConfig"]["authenticationMode"] = mode
+            if "logging" in changes:
+                changes["logging"] = eks_settings.logging(document["logging"], changes["logging"])
+            document.update(changes)
+            document["resourcesVpcConfig"].update(inner)
+
+        told = eks_settings.told(changed, params)
+        return {"update": begin(self.world, cluster, apply, eks_settings.kind(changed), told)}
 
     def update_cluster_version(self, params: Parameters) -> dict[str, Any]:
         find_active(self.world, params["name"])

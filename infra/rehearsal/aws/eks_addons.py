@@ -48,6 +48,8 @@ class Addons:
         self.world = world
         self._since: dict[str, float] = {}
         """ARN -> when the present change began."""
+        self._updates: dict[str, dict[str, Any]] = {}
+        """ARN -> the update in progress."""
 
     def _find(self, params: Parameters) -> tuple[Cluster, dict[str, Any]]:
         cluster = find(self.world, params["clusterName"])
@@ -98,12 +100,18 @@ class Addons:
 
     def update_addon(self, params: Parameters) -> dict[str, Any]:
         cluster, addon = self._find(params)
+        if self.world.strictness.on and addon["status"] in ("CREATING", "UPDATING", "DELETING"):
+            message = f"Cannot update add-on {addon['addonName']} while it is {addon['status']}"
+            raise AwsError("ResourceInUseException", message)
         self._refuse_unknown(params)
         keys = ("addonVersion", "serviceAccountRoleArn", "configurationValues")
         addon |= {key: params[key] for key in keys if params.get(key)}
         addon |= {"modifiedAt": datetime.now(UTC), "status": "UPDATING"}
         self._since[addon["addonArn"]] = time.monotonic()
-        return {"update": cluster.record("AddonUpdate", addonName=addon["addonName"])}
+        update = cluster.record("AddonUpdate", addonName=addon["addonName"])
+        if self.world.strictness.on:
+            update["status"], self._updates[addon["addonArn"]] = "InProgress", update
+        return {"update": update}
 
     def delete_addon(self, params: Parameters) -> dict[str, Any]:
         cluster, addon = self._find(params)
@@ -157,6 +165,8 @@ class Addons:
                     nodes = self._has_node(cluster)
                 with self.world.lock:
                     self._settle(addon, bool(nodes))
+                    if addon["status"] != "UPDATING" and (update := self._updates.pop(addon["addonArn"], None)):
+                        update["status"] = "Successful" if addon["status"] == "ACTIVE" else "Failed"
 
     def _has_node(self, cluster: Cluster) -> bool:
         plane = self.world.control_planes.get(cluster.name)

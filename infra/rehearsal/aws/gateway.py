@@ -9,7 +9,6 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -23,9 +22,11 @@ from moto.moto_server.werkzeug_app import BackendRequest, DomainDispatcherApplic
 from werkzeug.wrappers import Response
 
 from infra.rehearsal.aws.access import authenticate, authorise, authorise_assume_role, caller
+from infra.rehearsal.aws.answers import Answer, Refused, rewind
 from infra.rehearsal.aws.arns import needs
 from infra.rehearsal.aws.operations import AwsError
 from infra.rehearsal.aws.signing import Message, Signature, read_signature
+from infra.rehearsal.aws.strict.door import Asked, Door
 from infra.rehearsal.aws.world import Call, Fault, World
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Gateway:
     def __init__(self, world: World) -> None:
         self.world = world
         self.moto = DomainDispatcherApplication(create_backend_app)
+        self.door = Door(world)
         self.past: dict[str, tuple[float, Answer]] = {}
         """Question -> when it was answered, and how: for faults of the effect `stale`."""
 
@@ -90,6 +92,8 @@ class Gateway:
             operation, params = identify(environ, model)
             fault = self._fault(signature, operation, environ)
             self._admit(message, signature, operation, params)
+            asked = Asked(signature.service, operation, model, params)
+            self.door.admit(asked)
         except AwsError as error:
             return refusal(environ, signature, model, operation, error)(environ, start_response)
         except ConnectionResetError:
@@ -99,17 +103,20 @@ class Gateway:
             return Response(BROKEN, 500)(environ, start_response)
         finally:
             rewind(environ)
+        serve = self.door.around(asked, self._serve)
         if fault is None:
-            return self._serve(signature.service, environ, start_response)
+            return serve(signature.service, environ, start_response)
         if fault.effect == "stale":
             question = json.dumps([signature.service, operation, params], default=str, sort_keys=True)
-            answer = self._lagging(question, fault.lag_s, lambda: Answer.of(self._serve, signature.service, environ))
+            answer = self._lagging(question, fault.lag_s, lambda: Answer.of(serve, signature.service, environ))
         else:
-            answer = Answer.of(self._serve, signature.service, environ)
+            answer = Answer.of(serve, signature.service, environ)
         if fault.effect == "drop-after":
             return hang_up(environ)
         if fault.effect == "refuse-after":
-            return refusal(environ, signature, model, operation, Refused(fault))(environ, start_response)
+            return refusal(environ, signature, model, operation, Refused(fault.code, fault.message, fault.status))(
+                environ, start_response
+            )
         start_response(answer.status, answer.headers)
         return [answer.body[: fault.keep_bytes] if fault.effect == "truncate" else answer.body]
 
@@ -119,7 +126,7 @@ class Gateway:
         if told is not None and time.monotonic() - told[0] < lag_s:
             return told[1]
         answer = ask()
-        if answer.status.startswith("2"):
+        if answer.ok:
             self.past[question] = (time.monotonic(), answer)
         return answer
 
@@ -131,7 +138,7 @@ class Gateway:
         if fault is not None:
             time.sleep(fault.delay_s)
             if fault.effect == "refuse":
-                raise Refused(fault)
+                raise Refused(fault.code, fault.message, fault.status)
             if fault.effect == "drop":
                 hang_up(environ)
         return fault
@@ -163,30 +170,6 @@ class Gateway:
         return response(environ, start_response)
 
 
-class Refused(AwsError):
-    """A fault's answer, with its own HTTP status."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.code, fault.message)
-        self.status = fault.status
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A service's whole answer, held back."""
-
-    status: str
-    headers: list[tuple[str, str]]
-    body: bytes
-
-    @classmethod
-    def of(cls, serve: Callable[..., Iterable[bytes]], service: str, environ: Environ) -> Answer:
-        given: list[Any] = []
-        body = b"".join(serve(service, environ, lambda status, headers, *_: given.extend((status, headers))))
-        status, headers = given
-        return cls(status, headers, body)
-
-
 def hang_up(environ: Environ) -> NoReturn:
     """Close the line without an answer."""
     environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
@@ -201,13 +184,6 @@ def read_body(environ: Environ) -> bytes:
     environ["bivouac.body"] = body
     environ["wsgi.input"] = io.BytesIO(body)
     return bytes(body)
-
-
-def rewind(environ: Environ) -> None:
-    if (body := environ.get("bivouac.body")) is not None:
-        environ["wsgi.input"] = io.BytesIO(body)
-        environ["CONTENT_LENGTH"] = str(len(body))
-        environ.pop("HTTP_TRANSFER_ENCODING", None)
 
 
 def message_of(environ: Environ, body_hash: str | None = None) -> Message:

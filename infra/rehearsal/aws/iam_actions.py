@@ -49,7 +49,54 @@ BUDGET_ACTIONS = {
     "DescribeSubscribersForNotification": "ViewBudget",
 }
 """https://docs.aws.amazon.com/service-authorization/latest/reference/list_budgets.html"""
+VERSIONED = {"GetObject", "DeleteObject", "GetObjectTagging", "PutObjectTagging", "DeleteObjectTagging"}
+"""Permissions of S3 that have another name, with `Version` behind `Object`, for who names a version."""
+BESIDE = {
+    "BypassGovernanceRetention": "s3:BypassGovernanceRetention",
+    "ObjectLockMode": "s3:PutObjectRetention",
+    "ObjectLockRetainUntilDate": "s3:PutObjectRetention",
+    "ObjectLockLegalHoldStatus": "s3:PutObjectLegalHold",
+    "Tagging": "s3:PutObjectTagging",
+    "ACL": "s3:PutObjectAcl",
+}
+"""Parameter of a call on an object -> what it needs besides the call itself."""
 ACTIONS = {"s3": S3_ACTIONS, "budgets": BUDGET_ACTIONS}
 """Service -> operations whose permission has another name."""
 PREFIXES = {"monitoring": "cloudwatch", "email": "ses", "tagging": "tag"}
 """Signing names whose IAM prefix is another word."""
+
+
+ROLE_PASSED_BY = {
+    ("eks", "CreateCluster"): ("roleArn", "eks.amazonaws.com"),
+    ("eks", "CreateNodegroup"): ("nodeRole", "eks.amazonaws.com"),
+    ("eks", "CreateAddon"): ("serviceAccountRoleArn", "eks.amazonaws.com"),
+    ("eks", "UpdateAddon"): ("serviceAccountRoleArn", "eks.amazonaws.com"),
+    ("eks", "CreatePodIdentityAssociation"): ("roleArn", "pods.eks.amazonaws.com"),
+    ("eks", "UpdatePodIdentityAssociation"): ("roleArn", "pods.eks.amazonaws.com"),
+    ("budgets", "CreateBudgetAction"): ("ExecutionRoleArn", "budgets.amazonaws.com"),
+    ("budgets", "UpdateBudgetAction"): ("ExecutionRoleArn", "budgets.amazonaws.com"),
+    ("scheduler", "CreateSchedule"): ("Target.RoleArn", "scheduler.amazonaws.com"),
+    ("scheduler", "UpdateSchedule"): ("Target.RoleArn", "scheduler.amazonaws.com"),
+    ("iam", "AddRoleToInstanceProfile"): ("RoleName", "ec2.amazonaws.com"),
+    ("ssm", "SendCommand"): ("ServiceRoleArn", "ssm.amazonaws.com"),
+}
+"""Operation -> (parameter that names a role, the service that will assume it): each needs iam:PassRole."""
+
+TAGS_WITH = {
+    ("ecr", "CreateRepository"): "ecr:TagResource",
+    ("eks", "CreateAccessEntry"): "eks:TagResource",
+    ("eks", "CreateAddon"): "eks:TagResource",
+    ("eks", "CreateCluster"): "eks:TagResource",
+    ("eks", "CreateNodegroup"): "eks:TagResource",
+    ("eks", "CreatePodIdentityAssociation"): "eks:TagResource",
+    ("fsx", "CreateDataRepositoryAssociation"): "fsx:TagResource",
+    ("fsx", "CreateFileSystem"): "fsx:TagResource",
+    ("iam", "CreateInstanceProfile"): "iam:TagInstanceProfile",
+    ("iam", "CreatePolicy"): "iam:TagPolicy",
+    ("iam", "CreateRole"): "iam:TagRole",
+    ("kms", "CreateKey"): "kms:TagResource",
+    ("logs", "CreateLogGroup"): "logs:TagResource",
+    ("sns", "CreateTopic"): "sns:TagResource",
+}
+"""Operation that makes something -> what it needs besides when it gives tags. The resource is then the new one, which
+of file systems has no id yet: `file-system/*` (https://github.com/kubernetes-sigs/aws-fsx-csi-driver/issues/214)."""

@@ -33,6 +33,8 @@ class NodeGroup:
     own_template: str | None = None
     """The launch template that EKS made where none was given."""
     since: float = field(default_factory=time.monotonic)
+    update: dict[str, Any] | None = None
+    """That which is in progress."""
     was: str | None = None
     """Status before a change of configuration that is under way."""
 
@@ -227,7 +229,13 @@ class NodeGroups:
                 document[key] = params[key]
         document["modifiedAt"] = datetime.now(UTC)
         group.was, group.since, document["status"] = document["status"], time.monotonic(), "UPDATING"
-        return {"update": cluster.record("ConfigUpdate", rules.told(params), nodegroupName=group.name)}
+        update = cluster.record("ConfigUpdate", rules.told(params), nodegroupName=group.name)
+        return {"update": self._under_way(group, update)}
+
+    def _under_way(self, group: NodeGroup, update: dict[str, Any]) -> dict[str, Any]:
+        if self.world.strictness.on and group.document["status"] == "UPDATING":
+            update["status"], group.update = "InProgress", update
+        return update
 
     @staticmethod
     def _refuse_unless_settled(group: NodeGroup) -> None:
@@ -252,7 +260,7 @@ class NodeGroups:
             for state in found.instance_states:
                 state.health_status = "Unhealthy"
             group.document["status"], group.since = "UPDATING", time.monotonic()
-        return {"update": cluster.record("VersionUpdate", nodegroupName=group.name)}
+        return {"update": self._under_way(group, cluster.record("VersionUpdate", nodegroupName=group.name))}
 
     def delete_nodegroup(self, params: Parameters) -> dict[str, Any]:
         _, group = self._find(params)
@@ -271,6 +279,9 @@ class NodeGroups:
             with self.world.lock:
                 for group in groups:
                     self._settle(cluster, group, ready)
+                    if group.update is not None and group.document["status"] != "UPDATING":
+                        over = "Successful" if group.document["status"] == "ACTIVE" else "Failed"
+                        group.update["status"], group.update = over, None
 
     def _settle(self, cluster: Cluster, group: NodeGroup, ready: set[str]) -> None:
         found, status = self._scaling_group(group), group.document["status"]

@@ -24,8 +24,19 @@ VCPUS = {
 OTHERS = {
     ("vpc", "L-F678F1CE"): ("VPCs per Region", 5),
     ("ec2", "L-0263D0A3"): ("EC2-VPC Elastic IPs", 5),
+    ("vpc", "L-A4707A72"): ("Internet gateways per Region", 5),
+    ("vpc", "L-FE5A380F"): ("NAT gateways per Availability Zone", 5),
+    ("vpc", "L-0EA8095F"): ("Inbound or outbound rules per security group", 60),
+    ("vpc", "L-93826ACB"): ("Routes per route table", 50),
+    ("vpc", "L-29B6F2EB"): ("Interface VPC endpoints per VPC", 50),
     ("eks", "L-1194D53C"): ("Clusters", 100),
+    ("eks", "L-6D54EA21"): ("Managed node groups per cluster", 30),
+    ("fsx", "L-FD6F2F22"): ("Lustre Persistent_2 file systems", 100),
+    ("fsx", "L-8F1B9C74"): ("Lustre Persistent_2 storage capacity", 100_800),
+    ("fsx", "L-C48231E5"): ("Lustre Scratch file systems", 100),
+    ("fsx", "L-AD2FC696"): ("Lustre Scratch storage capacity", 100_800),
 }
+"""Values of a new account."""
 OVERRIDES = "quotas.json"
 """In <work>/aws: {quota code: value}; read at each call."""
 
@@ -44,18 +55,22 @@ class Quotas:
     def list_service_quotas(self, params: Parameters) -> dict[str, Any]:
         return {"Quotas": [self._describe(*key) for key in self.known if key[0] == params["ServiceCode"]]}
 
-    def _describe(self, service: str, code: str) -> dict[str, Any]:
-        name, value = self.known[service, code]
+    def name(self, service: str, code: str) -> str:
+        return self.known[service, code][0]
+
+    def value(self, service: str, code: str) -> float:
         path = self.world.work / "aws" / OVERRIDES
-        if path.exists():
-            value = json.loads(path.read_text()).get(code, value)
+        own = json.loads(path.read_text()).get(code) if path.exists() else None
+        return float(self.known[service, code][1] if own is None else own)
+
+    def _describe(self, service: str, code: str) -> dict[str, Any]:
         return {
             "ServiceCode": service,
             "ServiceName": service.upper(),
             "QuotaArn": f"arn:aws:servicequotas:{self.world.region}:{self.world.account}:{service}/{code}",
             "QuotaCode": code,
-            "QuotaName": name,
-            "Value": float(value),
+            "QuotaName": self.name(service, code),
+            "Value": self.value(service, code),
             "Unit": "None",
             "Adjustable": True,
             "GlobalQuota": False,

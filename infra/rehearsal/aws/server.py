@@ -53,6 +53,7 @@ MODULES = (
     "residual",
     "tagging",
     "faults",
+    "strict.buckets",
     "journal",
 )
 """In this order; each has `install(world: World) -> None`."""

@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from infra.rehearsal.aws.strict.settings import STRICT, Strictness
+
 log = logging.getLogger(__name__)
 
 
@@ -172,6 +174,7 @@ class World:
     endpoint_url: str
     region: str = "us-east-1"
     account: str = "123456789012"
+    strictness: Strictness = STRICT
     fsx_root: Path = Path()
     agent_key: tuple[str, str] = ("", "")
     """Access key of the emulator's own principal, which may assume every role."""
@@ -203,6 +206,8 @@ class World:
     """Tags of a placement group, by its name."""
     block_ends: Callable[[str], datetime | None] = lambda name: None
     """End of a reservation, once `reservations` is installed."""
+    settling: Callable[[str, str], list[Any] | None] = lambda arn, what: None
+    """Policy documents that still count where a change of `trust` or `granted` of a role or user is not known yet."""
     faults: list[FaultHook] = field(default_factory=list)
     """Asked in order before each signed request; the first Fault is the answer."""
     routes: dict[str, SiteRoute] = field(default_factory=dict)

@@ -23,7 +23,8 @@ MNT_DETACH = 2
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 SYS_MOUNT_SETATTR = 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 23, 24, 38
+CLONE_NEWUSER = 0x10000000
 ATTENDED = {
     signal.SIGCHLD,
     signal.SIGTERM,
@@ -155,6 +156,29 @@ def build(spec: dict[str, Any]) -> None:
     os.chdir(spec["cwd"])
 
 
+def confine(confined: dict[str, Any]) -> None:
+    """What the program that comes next can never do: its rights end with the bounding set at its execve."""
+    if confined["read_only_root"]:
+        kept = os.statvfs("/").f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+    user, group = confined["user"], confined["group"]
+    if (user, group) != (0, 0):
+        # Here we own one user only: the pod's is another name for it, in a namespace where root is nobody.
+        outside = os.geteuid(), os.getegid()
+        checked(libc.unshare(CLONE_NEWUSER), "unshare of a user namespace")
+        told = ("setgroups", "deny"), ("uid_map", f"{user} {outside[0]} 1"), ("gid_map", f"{group} {outside[1]} 1")
+        for name, text in told:
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    for number in range(64):
+        if libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1 and number not in confined["capabilities"]:
+            checked(libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0), "drop of a capability")
+    if confined["no_new_privileges"]:
+        checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    # A change of user may have taken it away.
+    checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
+
+
 def reset_signals() -> None:
     # Python ignores two signals for itself, and a caller may have blocked some: a program inherits both.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -175,6 +199,8 @@ def become(spec_path: str, status: int) -> None:
         socket.sethostname(spec["hostname"])
         os.umask(0o022)
         build(spec)
+        if spec["confined"] is not None:
+            confine(spec["confined"])
         stage = "exec"
         reset_signals()
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])

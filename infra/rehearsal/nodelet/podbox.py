@@ -11,6 +11,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from infra.errors import TemporaryError
 from infra.rehearsal.nodelet.client import NOT_FOUND, Object, Refused, namespaced
+from infra.rehearsal.nodelet.confinement import confinement
 from infra.rehearsal.nodelet.containers import Folders, PodContainer, Policy, command_line
 from infra.rehearsal.nodelet.environment import environment, expand
 from infra.rehearsal.nodelet.hosts import PodHosts, host_name, own_lines
@@ -112,6 +113,7 @@ class PodBox:
             cwd=container.spec.get("workingDir") or image.cwd,
             binds=[*image.binds(), Bind(self._folder / "own", OWN), *mounts, message],
             links={"/etc/hosts": f"..{OWN}/hosts"},
+            confined=confinement(pod["spec"], container.spec),
         )
 
     def remove(self) -> None:
@@ -147,12 +149,14 @@ class PodBox:
     def _has_identity(self) -> bool:
         """EKS's webhook decides this in the control plane, so it is not the node's role that asks."""
         try:
-            answer = self._around.credentials.agent_client("eks").list_pod_identity_associations(
-                clusterName=self._around.node.cluster, namespace=self._namespace, serviceAccount=self._account
-            )
+            pages = self._around.credentials.agent_client("eks").get_paginator("list_pod_identity_associations")
+            asked = {"clusterName": self._around.node.cluster, "namespace": self._namespace}
+            found = [
+                one for page in pages.paginate(**asked, serviceAccount=self._account) for one in page["associations"]
+            ]
         except (ClientError, BotoCoreError) as error:
             raise TemporaryError("the pod identity associations cannot be read", seen=error, delay=RETRY) from error
-        return bool(answer["associations"])
+        return bool(found)
 
     def _lookup(self, plural: str, name: str) -> Mapping[str, str] | None:
         try:

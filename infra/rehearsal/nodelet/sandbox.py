@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from infra.errors import PermanentError, TemporaryError
+from infra.rehearsal.nodelet.confinement import Confinement
 
 RETRY = timedelta(seconds=2)
 ENTER = Path(__file__).with_name("enter.py")
@@ -49,6 +50,8 @@ class RootSpec:
     files: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     persistent: bool = False
+    confined: Confinement | None = None
+    """None: root with everything that a machine's own programs may do."""
 
     def document(self) -> dict[str, Any]:
         links, host = host_parts()
@@ -64,6 +67,7 @@ class RootSpec:
             "tmpfs": {"/run": "size=65536k"},
             "files": {**ACCOUNTS, "/etc/hostname": self.hostname + "\n", **self.files},
             "binds": binds,
+            "confined": None if self.confined is None else asdict(self.confined),
         }
 
 

@@ -149,9 +149,12 @@ class Volumes:
             name = found["spec"].get("volumeName")
             if not name or (found.get("status") or {}).get("phase") != "Bound":
                 raise NotMounted("the claim is not bound", seen=claim)
-            csi = self._api.get(f"/api/v1/persistentvolumes/{name}")["spec"].get("csi") or {}
+            volume = self._api.get(f"/api/v1/persistentvolumes/{name}")["spec"]
         except Refused as error:
             raise NotMounted("the claim cannot be read", seen=error) from error
+        if "hostPath" in volume:
+            return self._host_path(volume["hostPath"])
+        csi = volume.get("csi") or {}
         if csi.get("driver") != FSX_DRIVER:
             cure = f"use {FSX_DRIVER}"
             raise NotMounted("this node has no such storage driver", seen=csi.get("driver"), cure=cure)

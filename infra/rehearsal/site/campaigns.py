@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infra.rehearsal.aws.strict import settings
 from infra.rehearsal.paths import sites_dir
 from infra.rehearsal.site import handle
 
@@ -19,8 +20,11 @@ _FOLDER = "campaigns"
 
 
 def remember(spec: Spec, folder: Path) -> None:
-    """The site holds this campaign from now on; its fault injector reads the faults from here."""
+    """The site holds this campaign from now on; its fault injector reads the faults from here, its AWS how strict it
+    is, which the first campaign decides."""
     (folder / _FOLDER).mkdir(exist_ok=True)
+    asked = spec.rehearsal
+    settings.write(folder, settings.Strictness(level=asked.aws, seed=asked.seed) if asked else settings.Strictness())
     faults = [fault.model_dump(mode="json") for fault in (spec.rehearsal.faults if spec.rehearsal else ())]
     body = {"campaign": spec.campaign, "account": spec.account, "region": spec.region, "faults": faults}
     path = folder / _FOLDER / f"{spec.campaign}.json"

@@ -37,8 +37,8 @@ def _export_all(site: handle.Site, say: Callable[[str], None]) -> int:
     failed = 0
     for held in campaigns.campaigns_in(Path(site.folder)):
         campaign = str(held["campaign"])
-        out = results_folder(campaign)
-        bucket = buckets(str(held["account"]), str(held["region"])).archive
+        place = str(held["account"]), str(held["region"])
+        out, bucket = results_folder(campaign, *place), buckets(*place).archive
         command = site.entry([sys.executable, "-m", "infra.rehearsal.site.export", bucket, campaign, str(out)])
         say(f"{campaign}: exporting what is kept to {out}")
         try:

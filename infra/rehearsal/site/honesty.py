@@ -6,8 +6,10 @@ from typing import Any
 
 EMULATED = (
     "AWS APIs: moto, extended (EKS, FSx, ECR layers, SSM commands, schedules); IAM is enforced",
+    "AWS's delays, page sizes and chance refusals: by a seed, some ten times shorter than AWS's",
     "pulumi-aws and pulumi-kubernetes plugins: table-driven plugins of the kit, same resource inputs, real engine",
     "EC2 instances and kubelets: nodelets in namespaces of their own; pods are processes with their own root",
+    "a pod's user: a name inside its user namespace, without root's rights; what a node cannot honour it refuses",
     "GPUs, NCCL and EFA: CPU, gloo and a bridge; device counts are those of the instance type",
     "NVMe and FSx for Lustre: folders; what an FSx data repository imports lazily is there at once",
     "AMIs: the folder that was the builder's disk; machines of such an AMI start with a copy of it",
@@ -21,6 +23,7 @@ NOT_REHEARSED = (
     "GPU health, NVLink, fabric bandwidth",
     "capacity, quotas and prices as AWS has them at the moment",
     "routing, NAT, peering, security groups: every address of a site is on one link",
+    "seccomp profiles; who owns which file: to the disks of a site all its pods are one user",
     "encryption: keys are made and asked for as IAM has it, but nothing lies encrypted under them",
     "shell scripts in user data (Lustre's client settings): a nodelet reads the NodeConfig only",
     "EKS's own node repair; what a budget sees of spending: a site is told by hand",

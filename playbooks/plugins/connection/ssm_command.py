@@ -49,12 +49,27 @@ options:
     vars: [{name: ssm_timeout}]
 """
 
-_FETCH = "import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])"
+_PATIENT = """
+import http.client, sys, time, urllib.request
+url, path = sys.argv[1:]
+def patiently(given):
+    pause = 0.25
+    for left in range(6, -1, -1):
+        try:
+            return urllib.request.urlopen(given, timeout=60).read()
+        except (OSError, http.client.HTTPException) as error:
+            if not left or getattr(error, "code", 503) < 500:
+                raise
+        time.sleep(pause)
+        pause *= 2
+"""
+"""Runs on the instance, which has no SDK: S3 answers 503 SlowDown to a new prefix, and asks for a repetition."""
+_FETCH = _PATIENT + "open(path, 'wb').write(patiently(url))"
 _SEND = (
-    "import sys, urllib.request; body = open(sys.argv[2], 'rb').read(); "
+    _PATIENT + "body = open(path, 'rb').read()\n"
     # Without a type of its own, urllib calls it a form.
-    "headers = {'Content-Type': 'application/octet-stream'}; "
-    "urllib.request.urlopen(urllib.request.Request(sys.argv[1], data=body, headers=headers, method='PUT'))"
+    "headers = {'Content-Type': 'application/octet-stream'}\n"
+    "patiently(urllib.request.Request(url, data=body, headers=headers, method='PUT'))"
 )
 _SAID = "\nbivouac-stdout "
 """Ends every answer; then `whole`, or the file on the instance that holds what is too long for SSM."""

@@ -94,8 +94,15 @@ class Call:
     def wait_gone(self, probe: Callable[[], Any], what: str) -> None:
         self.wait(lambda: not self.or_none(probe), what)
 
-    def retry(self, act: Callable[[], Value], *codes: str, within: timedelta | None = PROPAGATION) -> Value:
-        """Do `act`, again while AWS answers with one of `codes`: it is eventually consistent."""
+    def listed(self, operation: str, member: str, service: str | None = None, **request: Any) -> list[Any]:
+        """Every item of a listing, from all its pages."""
+        pages = self.client(service).get_paginator(operation).paginate(**request)
+        return [item for page in pages for item in page.get(member) or ()]
+
+    def retry(
+        self, act: Callable[[], Value], *codes: str, saying: str = "", within: timedelta | None = PROPAGATION
+    ) -> Value:
+        """Do `act`, again while AWS answers with one of `codes` and these words: it is eventually consistent."""
         result: list[Value] = []
         refusal: list[ClientError] = []
 
@@ -103,7 +110,7 @@ class Call:
             try:
                 result.append(act())
             except ClientError as error:
-                if error_code(error) not in codes:
+                if error_code(error) not in codes or saying not in str(error):
                     raise
                 refusal[:] = [error]
                 return False

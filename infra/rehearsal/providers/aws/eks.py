@@ -39,7 +39,9 @@ def create(call: Call) -> str:
         request["encryptionConfig"] = [request["encryptionConfig"]]
     if call.new.get("enabledClusterLogTypes"):
         request["logging"] = _logging(call)
-    call.client().create_cluster(**request, tags=call.tags)
+    make = call.client().create_cluster
+    # The role was made a moment ago.
+    call.retry(lambda: make(**request, tags=call.tags), "InvalidParameterException", saying="could not be assumed")
     call.id = call.new["name"]
     call.wait(lambda: _is_active(call), f"EKS cluster {call.id} to become ACTIVE")
     return call.id

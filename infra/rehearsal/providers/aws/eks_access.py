@@ -9,7 +9,9 @@ from infra.rehearsal.providers.wire import Props
 
 
 def create_entry(call: Call) -> str:
-    call.client().create_access_entry(**call.whole_request(), tags=call.tags)
+    make, request = call.client().create_access_entry, call.whole_request()
+    # A role that was made a moment ago is no principal yet.
+    call.retry(lambda: make(**request, tags=call.tags), "InvalidParameterException", saying="invalid principal")
     return f"{call.new['clusterName']}:{call.new['principalArn']}"
 
 
@@ -45,9 +47,8 @@ def update_association(call: Call) -> None:
 
 def read_association(call: Call) -> Props | None:
     cluster, principal, policy = call.id.split("#", 2)
-    ask = call.client().list_associated_access_policies
-    answer = call.or_none(lambda: ask(clusterName=cluster, principalArn=principal))
-    for found in answer["associatedAccessPolicies"] if answer else []:
+    ask, key = "list_associated_access_policies", {"clusterName": cluster, "principalArn": principal}
+    for found in call.or_none(lambda: call.listed(ask, "associatedAccessPolicies", **key)) or ():
         if found["policyArn"] == policy:
             return {**call.observed(found), "clusterName": cluster, "principalArn": principal}
     return None
@@ -60,7 +61,8 @@ def disassociate(call: Call) -> None:
 
 
 def create_identity(call: Call) -> str:
-    answer = call.client().create_pod_identity_association(**call.whole_request(), tags=call.tags)
+    make, request = call.client().create_pod_identity_association, call.whole_request()
+    answer = call.retry(lambda: make(**request, tags=call.tags), "InvalidParameterException", saying="does not exist")
     return str(answer["association"]["associationId"])
 
 

@@ -48,7 +48,7 @@ def _prefix_list(call: Call, service: str) -> str | None:
     if call.new.get("vpcEndpointType", "Gateway") != "Gateway":
         return None
     wanted = [{"Name": "prefix-list-name", "Values": [service]}]
-    found = call.client().describe_prefix_lists(Filters=wanted)["PrefixLists"]
+    found = call.listed("describe_prefix_lists", "PrefixLists", Filters=wanted)
     return next((item["PrefixListId"] for item in found if item["PrefixListName"] == service), None)
 
 

@@ -52,7 +52,8 @@ def _parameter(clients: Clients, arguments: Props) -> Props:
 def _image(clients: Clients, arguments: Props) -> Props:
     wanted = [{"Name": item["name"], "Values": item["values"]} for item in arguments.get("filters") or []]
     ec2 = clients.get("ec2", arguments.get("region"))
-    images = ec2.describe_images(Owners=arguments.get("owners") or [], Filters=wanted)["Images"]
+    pages = ec2.get_paginator("describe_images").paginate(Owners=arguments.get("owners") or [], Filters=wanted)
+    images = [image for page in pages for image in page["Images"]]
     if not images:
         raise Refused(f"aws:ec2/getAmi: no image matches; seen: {arguments}; cure: change filters or owners")
     if len(images) > 1 and not arguments.get("mostRecent"):

@@ -48,9 +48,9 @@ def delete_role(call: Call) -> None:
 
 def _detach_all(call: Call) -> None:
     client = call.client()
-    for policy in client.list_attached_role_policies(RoleName=call.id)["AttachedPolicies"]:
+    for policy in call.listed("list_attached_role_policies", "AttachedPolicies", RoleName=call.id):
         client.detach_role_policy(RoleName=call.id, PolicyArn=policy["PolicyArn"])
-    for name in client.list_role_policies(RoleName=call.id)["PolicyNames"]:
+    for name in call.listed("list_role_policies", "PolicyNames", RoleName=call.id):
         client.delete_role_policy(RoleName=call.id, PolicyName=name)
 
 
@@ -95,8 +95,8 @@ def attach(call: Call) -> str:
 
 def read_attachment(call: Call) -> Props | None:
     role, policy = call.id.split("/", 1)
-    answer = call.or_none(lambda: call.client().list_attached_role_policies(RoleName=role))
-    arns = {item["PolicyArn"] for item in answer["AttachedPolicies"]} if answer else set()
+    found = call.or_none(lambda: call.listed("list_attached_role_policies", "AttachedPolicies", RoleName=role))
+    arns = {item["PolicyArn"] for item in found or ()}
     return {"role": role, "policyArn": policy} if policy in arns else None
 
 

@@ -30,7 +30,7 @@ def read_key(call: Call) -> Props | None:
     if not answer or answer["KeyMetadata"]["KeyState"] == "PendingDeletion":
         return None
     found = answer["KeyMetadata"]
-    tags = client.list_resource_tags(KeyId=call.id)["Tags"]
+    tags = call.listed("list_resource_tags", "Tags", KeyId=call.id)
     return {
         **call.observed(found),
         "policy": client.get_key_policy(KeyId=call.id, PolicyName="default")["Policy"],

@@ -27,7 +27,7 @@ def _retain(call: Call) -> None:
 
 def read(call: Call) -> Props | None:
     client = call.client()
-    groups = client.describe_log_groups(logGroupNamePrefix=call.id)["logGroups"]
+    groups = call.listed("describe_log_groups", "logGroups", logGroupNamePrefix=call.id)
     found = next((group for group in groups if group["logGroupName"] == call.id), None)
     if not found:
         return None

@@ -41,18 +41,20 @@ def read_vpc(call: Call) -> Props | None:
         field = name[0].upper() + name[1:]
         switches[name] = client.describe_vpc_attribute(VpcId=call.id, Attribute=name)[field]["Value"]
     mine = [{"Name": "vpc-id", "Values": [call.id]}]
-    groups = client.describe_security_groups(Filters=[*mine, {"Name": "group-name", "Values": ["default"]}])
-    tables = client.describe_route_tables(Filters=[*mine, {"Name": "association.main", "Values": ["true"]}])
-    acls = client.describe_network_acls(Filters=[*mine, {"Name": "default", "Values": ["true"]}])
-    table = next((item["RouteTableId"] for item in tables["RouteTables"]), None)
+    by_name, is_main = {"Name": "group-name", "Values": ["default"]}, {"Name": "association.main", "Values": ["true"]}
+    is_default = {"Name": "default", "Values": ["true"]}
+    groups = call.listed("describe_security_groups", "SecurityGroups", Filters=[*mine, by_name])
+    tables = call.listed("describe_route_tables", "RouteTables", Filters=[*mine, is_main])
+    acls = call.listed("describe_network_acls", "NetworkAcls", Filters=[*mine, is_default])
+    table = next((item["RouteTableId"] for item in tables), None)
     return {
         **call.observed(found),
         **switches,
         "arn": call.arn("ec2", f"vpc/{call.id}"),
-        "defaultSecurityGroupId": next((item["GroupId"] for item in groups["SecurityGroups"]), None),
+        "defaultSecurityGroupId": next((item["GroupId"] for item in groups), None),
         "defaultRouteTableId": table,
         "mainRouteTableId": table,
-        "defaultNetworkAclId": next((item["NetworkAclId"] for item in acls["NetworkAcls"]), None),
+        "defaultNetworkAclId": next((item["NetworkAclId"] for item in acls), None),
         "tags": found["Tags"],
     }
 
@@ -78,7 +80,9 @@ def read_subnet(call: Call) -> Props | None:
 def create_gateway(call: Call) -> str:
     GATEWAY.create(call)
     if call.new.get("vpcId"):
-        call.client().attach_internet_gateway(InternetGatewayId=call.id, VpcId=call.new["vpcId"])
+        attach, vpc = call.client().attach_internet_gateway, call.new["vpcId"]
+        # A gateway that was made a moment ago may not be known everywhere yet.
+        call.retry(lambda: attach(InternetGatewayId=call.id, VpcId=vpc), "InvalidInternetGatewayID.NotFound")
     return call.id
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.rehearsal.providers.aws import config, functions, mapping, notes
-from infra.rehearsal.providers.aws.call import Call, NotReady, error_code
+from infra.rehearsal.providers.aws.call import PROPAGATION, Call, NotReady, error_code
 from infra.rehearsal.providers.aws.catalogue import RESOURCES
 from infra.rehearsal.providers.aws.client import Clients
 from infra.rehearsal.providers.aws.table import Naming, Resource
@@ -81,6 +81,8 @@ class AwsPackage:
         with _named(call, "creating"):
             try:
                 call.id = resource.create(call)
+                # Like the real plugin: what AWS does not show yet is waited for, or its outputs would be missing.
+                call.wait(lambda: self._observe(call) is not None, "AWS to show what was made", PROPAGATION)
             except NotReady as error:
                 if not call.id:
                     raise Refused(str(error)) from error
@@ -171,6 +173,10 @@ class AwsPackage:
 
     def _state(self, call: Call) -> Props:
         observed = self._observe(call) or {}
+        if call.tags and not observed.get("tags"):
+            # They are set with the call that makes a thing, and shown later.
+            observed = {name: value for name, value in observed.items() if name not in ("tags", "tagsAll")}
+            observed |= {"tagsAll": call.tags}
         table = call.resource.table()
         return {**call.new, **observed, **_agreed(table, call.new, observed)}
 

@@ -23,7 +23,7 @@ def read(call: Call) -> Props | None:
         return None
     found = answer["Policy"]
     version = client.get_policy_version(PolicyArn=call.id, VersionId=found["DefaultVersionId"])["PolicyVersion"]
-    tags = tag_map(client.list_policy_tags(PolicyArn=call.id)["Tags"])
+    tags = tag_map(call.listed("list_policy_tags", "Tags", PolicyArn=call.id))
     return {
         **call.observed({**found, "PolicyDocument": version["Document"]}),
         "name": found["PolicyName"],
@@ -49,7 +49,7 @@ def delete(call: Call) -> None:
 
 
 def _versions(call: Call) -> list[Props]:
-    found = call.client().list_policy_versions(PolicyArn=call.id)["Versions"]
+    found = call.listed("list_policy_versions", "Versions", PolicyArn=call.id)
     return sorted(found, key=lambda item: item["CreateDate"], reverse=True)
 
 

@@ -100,8 +100,7 @@ def create_association(call: Call) -> str:
 
 def read_association(call: Call) -> Props | None:
     wanted = [{"Name": "association.route-table-association-id", "Values": [call.id]}]
-    answer = call.client().describe_route_tables(Filters=wanted)
-    for table in answer["RouteTables"]:
+    for table in call.listed("describe_route_tables", "RouteTables", Filters=wanted):
         for found in table["Associations"]:
             if found["RouteTableAssociationId"] == call.id:
                 return call.observed(found)

@@ -14,7 +14,9 @@ def _request(call: Call) -> dict[str, Any]:
 
 
 def create(call: Call) -> str:
-    call.client().create_schedule(**_request(call))
+    make, request = call.client().create_schedule, _request(call)
+    # The role was made a moment ago.
+    call.retry(lambda: make(**request), "ValidationException", saying="to assume the role")
     return f"{call.new.get('groupName', 'default')}/{call.new['name']}"
 
 

@@ -1,0 +1,70 @@
+"""This moment, as several clocks agree on it: before anything irreversible no machine's own clock is believed alone."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+TOLERANCE = timedelta(seconds=30)
+"""Answers are dated to the second and take some time to come; a clock that is further off is said."""
+OWN = "this machine"
+
+
+def _boottime() -> float:
+    """Goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Clock:
+    """The median of what others' answers were dated, carried on by the monotonic clock, which alone measures durations.
+
+    This machine's own clock counts where the others are an even number, so that one of the clocks is the median; alone
+    it is believed while nobody else has answered, and never against a single other: AWS bills by its own.
+    """
+
+    def __init__(
+        self, monotonic: Callable[[], float] = _boottime, own: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self.monotonic, self._own = monotonic, own
+        self._heard: dict[str, float] = {}
+        """Source -> its time less ours on the monotonic clock, in seconds."""
+        self._lock = threading.Lock()
+
+    def hear(self, source: str, date: str | None) -> None:
+        """An answer's `Date` header, right after it came. What is no date is no news."""
+        try:
+            at = parsedate_to_datetime(date or "")
+        except ValueError:
+            return
+        with self._lock:
+            self._heard[source] = at.timestamp() - self.monotonic()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.monotonic() + self._offset(), UTC)
+
+    def disagreement(self) -> str | None:
+        """Which clocks are off, in words for people; None while all agree."""
+        right, known = self._offset(), self._known()
+        off = {
+            source: offset - right
+            for source, offset in known.items()
+            if abs(offset - right) > TOLERANCE.total_seconds()
+        }
+        if not off:
+            return None
+        words = (f"{source} is {abs(by):.0f} s {'ahead' if by > 0 else 'behind'}" for source, by in sorted(off.items()))
+        others = ", ".join(sorted(known.keys() - off.keys()))
+        return f"clocks disagree: {', '.join(words)}; believed: {others}"
+
+    def _known(self) -> dict[str, float]:
+        with self._lock:
+            return {**self._heard, OWN: self._own().timestamp() - self.monotonic()}
+
+    def _offset(self) -> float:
+        known = self._known()
+        own = known.pop(OWN)
+        return statistics.median([*known.values(), *([own] if len(known) % 2 == 0 else [])])

@@ -1,0 +1,53 @@
+"""A service's whole answer, held back to be looked at; a refusal with an HTTP status of its own."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from infra.rehearsal.aws.operations import AwsError
+
+Environ = dict[str, Any]
+Serve = Callable[[str, Environ, Callable[..., Any]], Iterable[bytes]]
+"""(service, environ, start_response) -> body."""
+
+
+class Refused(AwsError):
+    """An error whose HTTP status is not the 403 of a missing right."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(code, message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A service's whole answer, held back."""
+
+    status: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    @classmethod
+    def of(cls, serve: Serve, service: str, environ: Environ) -> Answer:
+        given: list[Any] = []
+        body = b"".join(serve(service, environ, lambda status, headers, *_: given.extend((status, headers))))
+        status, headers = given
+        return cls(status, headers, body)
+
+    @property
+    def ok(self) -> bool:
+        return self.status.startswith("2")
+
+    def with_body(self, body: bytes) -> Answer:
+        kept = [(name, value) for name, value in self.headers if name.lower() != "content-length"]
+        return Answer(self.status, [*kept, ("Content-Length", str(len(body)))], body)
+
+
+def rewind(environ: Environ) -> None:
+    if (body := environ.get("bivouac.body")) is not None:
+        environ["wsgi.input"] = io.BytesIO(body)
+        environ["CONTENT_LENGTH"] = str(len(body))
+        environ.pop("HTTP_TRANSFER_ENCODING", None)

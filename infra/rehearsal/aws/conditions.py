@@ -1,0 +1,205 @@
+"""Conditions of IAM policies: every operator of IAM's documentation, what a missing key means to it, policy variables.
+
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-single-vs-multi-valued-context-keys.html
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_variables.html
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+Context = Mapping[str, list[str]]
+"""Condition keys in lower case -> values; an absent key is absent on AWS too."""
+EVERY, ANY, OPTIONAL = "ForAllValues:", "ForAnyValue:", "IfExists"
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_LITERAL = {"*": "*", "?": "?", "$": "$"}
+_NOTHING = re.compile(r"(?!)")
+
+
+def holds(
+    operator: str, wanted: list[Any], seen: list[str] | None, context: Context, denies: bool, variables: bool = True
+) -> bool:
+    """Whether one test of a Condition is met. `seen`: the key's values in the request; None or none: it has no such
+    key. `denies`: of a statement that does; what AWS leaves undefined holds there, and nowhere else."""
+    name = operator.removeprefix(EVERY).removeprefix(ANY)
+    optional, name = name.endswith(OPTIONAL), name.removesuffix(OPTIONAL)
+    if name == "Null":
+        return any((not seen) == (str(value).lower() == "true") for value in wanted)
+    negated = NEGATED.get(name)
+    compare = COMPARES.get(negated or name)
+    if compare is None:
+        raise ValueError(f"the emulated IAM does not know the condition operator {operator!r}: add it in conditions.py")
+    if not seen:
+        if operator.startswith(ANY):
+            return optional
+        return optional or operator.startswith(EVERY) or negated is not None
+    given = context if variables and (negated or name) in TAKE_VARIABLES else None
+
+    def meets(value: str) -> bool:
+        return any(compare(str(one), value, given) for one in wanted) is (negated is None)
+
+    if operator.startswith(EVERY):
+        return all(map(meets, seen))
+    if operator.startswith(ANY):
+        return any(map(meets, seen))
+    # A key of several values without a set operator: IAM promises nothing.
+    return meets(seen[0]) if len(seen) == 1 else denies
+
+
+@lru_cache(maxsize=4096)
+def _pattern(text: str, ignore_case: bool) -> re.Pattern[str]:
+    return re.compile(_expression(text), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+
+
+def _expression(text: str) -> str:
+    return re.escape(text).replace(r"\*", ".*").replace(r"\?", ".")
+
+
+def like(pattern: str, text: str, ignore_case: bool = False) -> bool:
+    return _pattern(pattern, ignore_case).fullmatch(text) is not None
+
+
+def substituted(text: str, context: Context | None, wild: bool = True) -> re.Pattern[str]:
+    """What `text` matches once its variables are filled in: their values stand for themselves, whatever signs they
+    hold. A variable without a value, or with several, matches nothing; `context` None: there are no variables."""
+    plain: Callable[[str], str] = _expression if wild else re.escape
+    if context is None or "${" not in text:
+        return _pattern(text, False) if wild else re.compile(re.escape(text), re.DOTALL)
+    whole, end = "", 0
+    for found in _VARIABLE.finditer(text):
+        value = _value(found[1], context)
+        if value is None:
+            return _NOTHING
+        whole += plain(text[end : found.start()]) + re.escape(value)
+        end = found.end()
+    return re.compile(whole + plain(text[end:]), re.DOTALL)
+
+
+def _value(variable: str, context: Context) -> str | None:
+    """Of `aws:username`, `aws:PrincipalTag/team, 'none'` or one of the literals `*`, `?` and `$`."""
+    if variable in _LITERAL:
+        return _LITERAL[variable]
+    key, comma, default = variable.partition(",")
+    values = context.get(key.strip().lower()) or []
+    if not values and comma:
+        return default.strip().removeprefix("'").removesuffix("'")
+    return values[0] if len(values) == 1 else None
+
+
+def _equal(wanted: str, seen: str, context: Context | None) -> bool:
+    return substituted(wanted, context, wild=False).fullmatch(seen) is not None
+
+
+def _alike(wanted: str, seen: str, context: Context | None) -> bool:
+    return substituted(wanted, context).fullmatch(seen) is not None
+
+
+def is_of(pattern: str, arn: str, context: Context | None) -> bool:
+    """Part by part, as IAM compares ARNs: a wildcard does not reach over a colon but in the last part. Parts that an
+    incomplete ARN leaves out are any."""
+    if pattern == "*":
+        return True
+    wanted, given = _parts(pattern), arn.split(":", 5)
+    wanted += ["*"] * (6 - len(wanted))
+    return len(given) == 6 and all(
+        substituted(one, context).fullmatch(seen) is not None for one, seen in zip(wanted, given, strict=True)
+    )
+
+
+def _parts(pattern: str) -> list[str]:
+    """Split at colons, though not at those of policy variables such as ${aws:username}."""
+    parts, depth = [""], 0
+    for at, sign in enumerate(pattern):
+        depth += (sign == "{" and pattern[at - 1 : at] == "$") - (sign == "}" and depth > 0)
+        if sign == ":" and not depth and len(parts) < 6:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
+
+
+def _arn(wanted: str, seen: str, context: Context | None) -> bool:
+    """Wildcards count in both ArnEquals and ArnLike."""
+    return is_of(wanted, seen, context)
+
+
+def _number(compare: Callable[[float, float], bool]) -> Callable[[str, str, Context | None], bool]:
+    def judge(wanted: str, seen: str, context: Context | None) -> bool:
+        try:
+            return compare(float(seen), float(wanted))
+        except ValueError:
+            return False
+
+    return judge
+
+
+def _date(compare: Callable[[datetime, datetime], bool]) -> Callable[[str, str, Context | None], bool]:
+    def judge(wanted: str, seen: str, context: Context | None) -> bool:
+        try:
+            return compare(_moment(seen), _moment(wanted))
+        except ValueError:
+            return False
+
+    return judge
+
+
+def _moment(text: str) -> datetime:
+    """Of ISO 8601 or of seconds since 1970."""
+    if re.fullmatch(r"\d+(\.\d+)?", text) and len(text) > 4:
+        return datetime.fromtimestamp(float(text), UTC)
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _address(wanted: str, seen: str, context: Context | None) -> bool:
+    try:
+        return ipaddress.ip_address(seen) in ipaddress.ip_network(wanted, strict=False)
+    except ValueError:
+        return False
+
+
+def _same_bytes(wanted: str, seen: str, context: Context | None) -> bool:
+    return base64.b64decode(wanted) == base64.b64decode(seen)
+
+
+COMPARES: Mapping[str, Callable[[str, str, Context | None], bool]] = {
+    "StringEquals": _equal,
+    "StringEqualsIgnoreCase": lambda wanted, seen, context: (
+        re.compile(substituted(wanted, context, wild=False).pattern, re.DOTALL | re.IGNORECASE).fullmatch(seen)
+        is not None
+    ),
+    "StringLike": _alike,
+    "ArnEquals": _arn,
+    "ArnLike": _arn,
+    "Bool": lambda wanted, seen, context: wanted.lower() == seen.lower(),
+    "NumericEquals": _number(lambda seen, wanted: seen == wanted),
+    "NumericLessThan": _number(lambda seen, wanted: seen < wanted),
+    "NumericLessThanEquals": _number(lambda seen, wanted: seen <= wanted),
+    "NumericGreaterThan": _number(lambda seen, wanted: seen > wanted),
+    "NumericGreaterThanEquals": _number(lambda seen, wanted: seen >= wanted),
+    "DateEquals": _date(lambda seen, wanted: seen == wanted),
+    "DateLessThan": _date(lambda seen, wanted: seen < wanted),
+    "DateLessThanEquals": _date(lambda seen, wanted: seen <= wanted),
+    "DateGreaterThan": _date(lambda seen, wanted: seen > wanted),
+    "DateGreaterThanEquals": _date(lambda seen, wanted: seen >= wanted),
+    "BinaryEquals": _same_bytes,
+    "IpAddress": _address,
+}
+NEGATED = {
+    "StringNotEquals": "StringEquals",
+    "StringNotEqualsIgnoreCase": "StringEqualsIgnoreCase",
+    "StringNotLike": "StringLike",
+    "ArnNotEquals": "ArnEquals",
+    "ArnNotLike": "ArnLike",
+    "NumericNotEquals": "NumericEquals",
+    "DateNotEquals": "DateEquals",
+    "NotIpAddress": "IpAddress",
+}
+TAKE_VARIABLES = {"StringEquals", "StringEqualsIgnoreCase", "StringLike", "ArnEquals", "ArnLike", "Bool"}

@@ -1,0 +1,123 @@
+"""The steward's clocks: since when a gang hangs, nodes are short, pods are silent, nodes are sick. Pure.
+
+Kept beside the record as moments, so that a steward that is started again and again still ends a hung gang in time;
+within a process they are seconds of the monotonic clock, which no jump of a wall clock touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict
+
+CLOCKS = "clocks.json"
+"""Name in a campaign's record."""
+EVERY_S = 15.0
+"""Changes after the first one of a process are stored at most so often."""
+SAME = timedelta(seconds=5)
+"""Moments that differ by less are the same one, read off clocks that agree to the second."""
+
+
+class Kept(BaseModel):
+    """Clocks as they are stored; moments by the clock that all agree on."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    attempt: int
+    launched: datetime
+    stepped: datetime
+    """When the gang's slowest step last rose."""
+    step: int
+    """That step."""
+    short: datetime | None = None
+    """Since when fewer nodes are fit than wanted."""
+    quiet: dict[str, datetime] = {}
+    """Pod -> since when it has been silent; only those that are."""
+    sick: dict[str, datetime] = {}
+    """Node, instance and sickness -> since when."""
+
+    def same_as(self, other: Kept | None) -> bool:
+        """Whether storing this one would tell a successor nothing new."""
+        if other is None or (self.attempt, self.step) != (other.attempt, other.step):
+            return False
+        ours, theirs = self._moments(), other._moments()
+        return ours.keys() == theirs.keys() and all(abs(ours[name] - theirs[name]) < SAME for name in ours)
+
+    def _moments(self) -> dict[str, datetime]:
+        own = {"launched": self.launched, "stepped": self.stepped, **({"short": self.short} if self.short else {})}
+        return own | {f"quiet {k}": v for k, v in self.quiet.items()} | {f"sick {k}": v for k, v in self.sick.items()}
+
+
+@dataclass
+class Clocks:
+    """Marks in seconds of the monotonic clock."""
+
+    attempt: int
+    launched: float
+    stepped: float
+    step: int = 0
+    short: float | None = None
+    quiet: dict[str, float] = field(default_factory=dict)
+    sick: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, attempt: int, mono: float, before: Clocks | None = None) -> Clocks:
+        """Of a new attempt: what nodes lack and suffer from is no matter of attempts."""
+        kept = (before.short, before.sick) if before else (None, {})
+        return cls(attempt, launched=mono, stepped=mono, short=kept[0], sick=kept[1])
+
+    def rose(self, step: int, mono: float) -> None:
+        """The gang's slowest step, as seen now."""
+        if step > self.step:
+            self.step, self.stepped = step, mono
+
+    def lacks(self, short: bool, mono: float) -> None:
+        if not short:
+            self.short = None
+        elif self.short is None:
+            self.short = mono
+
+    def kept(self, mono: float, now: datetime) -> Kept:
+        def moment(mark: float) -> datetime:
+            return now - timedelta(seconds=mono - mark)
+
+        return Kept(
+            attempt=self.attempt,
+            launched=moment(self.launched),
+            stepped=moment(self.stepped),
+            step=self.step,
+            short=None if self.short is None else moment(self.short),
+            quiet={pod: moment(mark) for pod, mark in self.quiet.items()},
+            sick={node: moment(mark) for node, mark in self.sick.items()},
+        )
+
+
+def taken_over(
+    kept: Kept | None, attempt: int, launched_at: datetime | None, began_at: datetime | None, mono: float, now: datetime
+) -> Clocks:
+    """Clocks that go on from a predecessor's. `launched_at` of this attempt and `began_at` of the campaign
+    stand in the events: nothing has lasted longer than since then, or for less than no time.
+
+    Without stored clocks of this attempt its launch is all that is known: the gang has stepped since, or it hangs.
+    """
+
+    def mark(moment: datetime, bound: datetime | None) -> float:
+        age = now - (moment if bound is None else max(moment, bound))
+        return mono - max(timedelta(), age).total_seconds()
+
+    def marks(moments: Mapping[str, datetime]) -> dict[str, float]:
+        return {name: mark(moment, began_at) for name, moment in moments.items()}
+
+    begun = now if launched_at is None else launched_at
+    own = kept if kept is not None and kept.attempt == attempt else None
+    return Clocks(
+        attempt,
+        launched=mark(own.launched if own else begun, launched_at),
+        stepped=mark(own.stepped if own else begun, launched_at),
+        step=own.step if own else 0,
+        short=mark(kept.short, began_at) if kept and kept.short else None,
+        quiet=marks(own.quiet) if own else {},
+        sick=marks(kept.sick) if kept else {},
+    )

@@ -1,0 +1,33 @@
+"""The gang of an attempt, as the steward's configuration has it."""
+
+from __future__ import annotations
+
+from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
+from infra.actions.steward_config import StewardConfig
+
+
+def labels(config: StewardConfig, attempt: int) -> dict[str, str]:
+    return {CAMPAIGN_LABEL: config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
+
+
+def job(config: StewardConfig, attempt: int) -> str:
+    """Name of the attempt's JobSet."""
+    return f"{config.spec.campaign}-a{attempt}"
+
+
+def gang(config: StewardConfig, attempt: int, config_map: str) -> Gang:
+    return Gang(
+        name=job(config, attempt),
+        campaign=config.spec.campaign,
+        attempt=attempt,
+        image=config.image,
+        code_digest=config.code_digest,
+        nodes=config.spec.nodes.count,
+        ranks_per_node=config.ranks_per_node,
+        accelerators=config.accelerators,
+        efa_interfaces=config.efa_interfaces,
+        efa_by_claim=config.spec.addons.efa == "dra",
+        command=("python", "-m", "trainer.agent"),
+        config_map=config_map,
+        grace_seconds=config.grace_seconds,
+    )

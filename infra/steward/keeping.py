@@ -1,0 +1,38 @@
+"""Where the steward's clocks are kept, and taken over from: beside the record, at changes and not too often."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from infra.clock import Clock
+from infra.events import CampaignState
+from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, Kept, taken_over
+from infra.store import CampaignStore
+
+
+class Keeper:
+    def __init__(self, store: CampaignStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._stored: Kept | None = None
+        self._next = 0.0
+
+    def take_over(self, state: CampaignState, attempt: int) -> Clocks:
+        """Raises what S3 says."""
+        stored, launched = self._store.get_json(CLOCKS), None
+        for known in state.attempts:
+            if known["attempt"] == attempt:
+                launched = known["launched_at"]
+        try:
+            self._stored = None if stored is None else Kept.model_validate(stored)
+        except ValidationError:
+            self._stored = None  # another version's: the events bound what is not known
+        mono, now = self._clock.monotonic(), self._clock.now()
+        return taken_over(self._stored, attempt, launched, state.started_at, mono, now)
+
+    def keep(self, clocks: Clocks) -> None:
+        """Store what has changed: at once the first time, then at most every `EVERY_S`. Raises what S3 says."""
+        mono = self._clock.monotonic()
+        kept = clocks.kept(mono, self._clock.now())
+        if mono >= self._next and not kept.same_as(self._stored):
+            self._store.put_json(CLOCKS, kept.model_dump(mode="json"))
+            self._stored, self._next = kept, mono + EVERY_S

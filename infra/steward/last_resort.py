@@ -1,0 +1,96 @@
+"""The last resort against a bill that nobody ends: without a record the gang commits and the GPU nodes go back.
+
+Only the steward does it that Kubernetes names as the last holder of the lease, or one that outlived the named one: S3,
+which else says whose the campaign is, does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import httpx2
+from lightkube import Client
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import ConfigMap, Pod
+
+from infra.actions import attempts
+from infra.actions.cluster import OF_WORLD, is_gone
+from infra.actions.gang import CAMPAIGN_LABEL
+from infra.actions.nodes import GpuNodes
+from infra.errors import LeaseLost, LeaseUnproven
+from infra.lease import Lease
+from infra.names import NAMESPACE
+
+log = logging.getLogger("steward")
+HOLDER = "steward-holder"
+STEWARD = "steward"
+MARGIN_S = 15.0
+"""Beyond the gang's grace, for its pods to be gone."""
+
+
+def sign(client: Client, pod: str) -> None:
+    """Say in Kubernetes, too, which pod holds the lease: said by each holder before it touches anything."""
+    attempts.create_config(client, HOLDER, {}, {"pod": pod})
+
+
+def other_holder(client: Client, pod: str) -> str | None:
+    """The living steward that took the lease after this one; None where there is none. Raises what the API says."""
+    try:
+        signed = (client.get(ConfigMap, HOLDER, namespace=NAMESPACE).data or {}).get("pod")
+    except ApiError as error:
+        if not is_gone(error):
+            raise
+        return None
+    living = {
+        one.metadata.name for one in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}) if one.metadata
+    }
+    return signed if signed != pod and signed in living else None
+
+
+def give_back(
+    client: Client, nodes: GpuNodes, lease: Lease, campaign: str, grace_s: float, pause: Callable[[], None], why: str
+) -> bool:
+    """Ask every gang of the campaign to commit, wait for it, and set the GPU nodes to zero; whether they are.
+
+    Done twice is done once. Raises `LeaseLost` where another steward has the campaign. Where neither S3 nor Kubernetes
+    can say so nothing is done: that may be our own network, and AWS's own schedule ends the bill at the deadline.
+    """
+    try:
+        _refuse_other(client, lease)
+        log.error("the GPU nodes go back, unrecorded: %s", why)
+        with suppress(httpx2.HTTPError):  # a gang that cannot be asked is not waited for
+            for name in attempts.jobsets(client, campaign).values():
+                attempts.remove(client, name)
+            until = time.monotonic() + grace_s + MARGIN_S
+            while _gang(client, campaign) and time.monotonic() < until:
+                pause()
+        nodes.set_desired(0)
+    except OF_WORLD as error:
+        log.error("the GPU nodes are not given back yet: %s", error)
+        return False
+    return True
+
+
+def _refuse_other(client: Client, lease: Lease) -> None:
+    try:
+        lease.check()
+    except LeaseUnproven:
+        other = other_holder(client, os.uname().nodename)
+        if other is not None:
+            cure = "nothing: it goes on, and this one ends"
+            raise LeaseLost("another steward has the campaign", seen=other, cure=cure) from None
+
+
+def _gang(client: Client, campaign: str) -> list[str]:
+    pods = attempts.pods(client, {CAMPAIGN_LABEL: campaign})
+    return [
+        str(pod.metadata.name)
+        for pod in pods
+        if pod.metadata
+        and (pod.metadata.labels or {}).get("app") != STEWARD
+        and (pod.status is None or pod.status.phase not in ("Succeeded", "Failed"))
+    ]

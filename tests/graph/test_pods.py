@@ -1,0 +1,102 @@
+"""How the campaign's pods are confined: those that are made at run time, and those of the stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra.checks.finding import Level
+from infra.lifecycle.launch import steward_pod
+from infra.rules import findings
+from infra.rules.graph import Graph
+from tests.example import example_spec
+from tests.graph.engine import campaign_graph
+from tests.graph.test_rules import at, damaged
+from tests.pods import IMAGE, archive, gang
+
+SPEC = example_spec(addons={"mpi_operator": True})
+NO_ROOT = {"runAsUser": 65532, "runAsGroup": 65532, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+ROOT = {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+BARE = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+AS_ROOT = {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False}
+
+
+def pods_of(document: Any) -> Iterator[dict[str, Any]]:
+    """Every pod's spec in a manifest."""
+    if isinstance(document, dict) and "containers" in document:
+        yield document
+    else:
+        for value in (
+            document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+        ):
+            yield from pods_of(value)
+
+
+MADE: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]], bool | None]] = {
+    "steward": (steward_pod(IMAGE, 0, 2), NO_ROOT, {"steward": {**BARE, "readOnlyRootFilesystem": True}}, None),
+    "training": (gang(), ROOT, {"trainer": BARE}, False),
+    "health check": (gang(sees_node=True), ROOT, {"trainer": BARE}, False),
+    "archive": (archive(), NO_ROOT, {"room": {**BARE, **AS_ROOT}, "archive": BARE}, False),
+}
+"""Manifest, security context of its pod and of each container, and whether it carries a key to the API server."""
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_pod_of_ours_is_confined_as_written_down_here(name: str) -> None:
+    manifest, context, containers, token = MADE[name]
+    (pod,) = pods_of(manifest)
+    assert pod["securityContext"] == context and pod.get("automountServiceAccountToken") == token
+    made = [*pod.get("initContainers", []), *pod["containers"]]
+    assert {one["name"]: one["securityContext"] for one in made} == containers
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_no_pod_of_ours_names_a_folder_or_a_namespace_of_its_node(name: str) -> None:
+    (pod,) = pods_of(MADE[name][0])
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"configMap", "emptyDir", "persistentVolumeClaim"}
+
+
+def test_training_does_not_see_what_the_health_check_reads_of_its_node() -> None:
+    def mounted(manifest: dict[str, Any]) -> dict[str, bool]:
+        (pod,) = pods_of(manifest)
+        return {one["mountPath"]: one.get("readOnly", False) for one in pod["containers"][0]["volumeMounts"]}
+
+    assert "/node" not in mounted(gang()) and mounted(gang(sees_node=True))["/node"] is True
+
+
+@pytest.fixture(scope="module")
+def whole() -> Graph:
+    return campaign_graph(SPEC).asked
+
+
+POD = "spec.template.spec"
+CONTAINER = f"{POD}.containers.0.securityContext"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "word"),
+    [
+        (f"{POD}.securityContext.runAsNonRoot", False, "runAsNonRoot"),
+        (f"{POD}.securityContext.runAsUser", 0, "runAsNonRoot"),
+        (f"{POD}.securityContext.seccompProfile", {"type": "Unconfined"}, "seccompProfile"),
+        (f"{CONTAINER}.seccompProfile", {"type": "Unconfined"}, "seccompProfile"),
+        (f"{CONTAINER}.allowPrivilegeEscalation", True, "allowPrivilegeEscalation"),
+        (f"{CONTAINER}.capabilities", {"drop": ["ALL"], "add": ["SYS_ADMIN"]}, "capabilities"),
+        (f"{CONTAINER}.privileged", True, "privileged"),
+    ],
+)
+def test_a_pod_of_the_stack_that_is_not_confined_is_told(whole: Graph, path: str, value: Any, word: str) -> None:
+    assert not [one for one in findings(whole, SPEC) if one.rule == "confined_pods"]
+    told = findings(damaged(whole, "Deployment mpi-operator", at(path, value)), SPEC)
+    assert [word in one.seen for one in told if one.rule == "confined_pods"] == [True]
+
+
+def test_a_right_to_make_pods_that_may_come_before_its_bounds_is_told(whole: Graph) -> None:
+    free = damaged(whole, "RoleBinding steward", None, depends=frozenset(), refers={})
+    told = [one.message for one in findings(free, SPEC) if one.level is Level.ERROR]
+    assert told and all("before its bounds" in message for message in told if "bounds" in message)
+    assert any("before its bounds" in message for message in told)

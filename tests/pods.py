@@ -1,0 +1,23 @@
+"""The manifests of a campaign's pods, as steward and preflight ask for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.actions import archive_job
+from infra.actions.gang import Gang, jobset
+
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:" + "0" * 64
+
+
+def gang(**changes: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "name": "example-1", "campaign": "example", "attempt": 1, "image": IMAGE, "code_digest": "c", "nodes": 2,
+        "ranks_per_node": 8, "accelerators": 8, "efa_interfaces": 32, "command": ("python", "-m", "trainer.agent"),
+        "config_map": "c", "grace_seconds": 1,
+    }  # fmt: skip
+    return jobset(Gang(**known | changes))
+
+
+def archive() -> dict[str, Any]:
+    return archive_job.manifest(archive_job.ArchiveConfig.model_construct(campaign="example"), IMAGE, 8)

@@ -1,0 +1,78 @@
+"""A campaign's identity: made once, read back by all, on everything that is made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from infra.actions.archive_manifest import ArchiveManifest, Proof
+from infra.campaign_identity import archive_prefix_of, claim_identity, read_identity
+from infra.components.settings import CampaignSettings, read_settings
+from infra.components.tags import tags
+from infra.events import Kind
+from infra.store import CampaignStore
+from tests.example import example_spec
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[CampaignStore]:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with mock_aws():
+        s3 = boto3.client("s3", region_name="us-east-1")
+        s3.create_bucket(Bucket="state")
+        yield CampaignStore(s3, "state", "train", "test")
+
+
+def test_the_first_writer_makes_it_and_whoever_comes_later_reads_the_same(store: CampaignStore) -> None:
+    assert read_identity(store) is None
+    first = claim_identity(store, adopted=False)
+    other = CampaignStore(store.s3, "state", "train", "another")
+    assert claim_identity(other, adopted=True) == first == read_identity(other)
+    assert claim_identity(CampaignStore(store.s3, "state", "second", "test"), adopted=False) != first
+
+
+def test_the_archive_of_a_campaign_lies_apart_from_that_of_an_earlier_one_of_its_name(store: CampaignStore) -> None:
+    known = claim_identity(store, adopted=False)
+    assert archive_prefix_of(store) == f"campaigns/train/{known.identity}"
+    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/b", step=1, identity=known.identity)
+    assert archive_prefix_of(store) == f"campaigns/train/{known.identity}"
+
+
+def test_what_was_archived_before_identities_were_is_read_where_it_lies(store: CampaignStore) -> None:
+    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/campaigns/train/archive-manifest.json", step=1)
+    assert archive_prefix_of(store) == "campaigns/train"
+    claim_identity(store, adopted=True)
+    assert archive_prefix_of(store) == "campaigns/train"
+
+
+def test_it_is_a_tag_of_what_the_stack_makes_and_travels_in_its_configuration() -> None:
+    spec, deadline = example_spec(), datetime(2026, 11, 1, tzinfo=UTC)
+    assert tags(spec, deadline, "id-1")["bivouac:campaign-id"] == "id-1"
+    assert "bivouac:campaign-id" not in tags(spec, deadline)
+    settings = CampaignSettings(spec=spec, deadline=deadline, data_digest="d" * 64, identity="id-1")
+    config = settings.to_config()
+    assert read_settings(lambda key: config.get(f"bivouac:{key}")) == settings
+
+
+@pytest.mark.parametrize(
+    ("step", "refused", "accounts_for", "names"),
+    [
+        (40, (), 40, {40: True, 41: False, 39: False}),
+        (40, ("step-00000050: no shard",), 50, {40: True, 50: True, 45: False, 5: False}),
+        (40, ("step-00000050: a", "step-00000060: b"), 60, {60: True, 50: True, 55: False}),
+    ],
+)
+def test_an_archive_accounts_for_its_step_and_for_what_it_refuses_by_name(
+    step: int, refused: tuple[str, ...], accounts_for: int, names: dict[int, bool]
+) -> None:
+    plain: dict[str, Any] = {"campaign": "t", "tokens": 1, "proof": Proof.RECORDED, "recorded_evaluation_loss": 1.0}
+    plain |= {"reference_evaluation_loss": 1.0, "restored_evaluation_loss": 1.0, "objects": ()}
+    manifest = ArchiveManifest(step=step, refused=refused, **plain)
+    assert manifest.accounts_for == accounts_for and {each: manifest.names(each) for each in names} == names

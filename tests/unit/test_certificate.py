@@ -1,0 +1,291 @@
+"""What certifies that nothing is left: every look to its end, twice, and nothing seen that may be the campaign's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from infra.errors import NotProven
+from infra.events import Event, Kind
+from infra.lifecycle import certify
+from infra.lifecycle.certify import Certificate, Looked, look_through, refuse_unclean
+from infra.lifecycle.looks import Knowledge, Look, Thing
+from infra.names import Names
+
+NAMES, NOON = Names("train"), datetime(2026, 11, 1, 12, tzinfo=UTC)
+OURS = Thing("vol-0aaaaaaaaaaaaaaa1", tags={"bivouac:campaign": "train"})
+THEIRS = Thing("vol-0bbbbbbbbbbbbbbb2", tags={"bivouac:campaign": "another"})
+UNTAGGED = Thing("vol-0ccccccccccccccc3", created=NOON + timedelta(hours=1))
+DENIED = ClientError({"Error": {"Code": "AccessDenied", "Message": "not allowed"}}, "DescribeVolumes")
+BUSY = ClientError({"Error": {"Code": "Throttling", "Message": "Rate exceeded"}}, "DescribeVolumes")
+Answer = list[Any]
+"""What one listing gives in turn; an error in it ends the listing there."""
+
+
+def looks(monkeypatch: pytest.MonkeyPatch, **answers: Callable[[], Answer]) -> None:
+    """The certificate looks at these kinds only, each as often as it likes."""
+
+    def one(kind: str, answer: Callable[[], Answer]) -> Look:
+        def listing(_: Any) -> Iterator[Thing]:
+            for each in answer():
+                if isinstance(each, Exception):
+                    raise each
+                yield each
+
+        return Look("ec2", kind, listing, attributable=kind != "generic")
+
+    monkeypatch.setattr(certify, "LOOKS", tuple(one(kind, answer) for kind, answer in answers.items()))
+
+
+def certificate(known: Knowledge | None = None) -> Certificate:
+    account: Any = SimpleNamespace(region="us-east-1")
+    return look_through(account, NAMES, "arn:me", "123456789012", ("kept",), known)
+
+
+@pytest.mark.parametrize("error", [DENIED, EndpointConnectionError(endpoint_url="https://ec2")], ids=["denied", "gone"])
+@pytest.mark.parametrize("before", [[], [THEIRS], [OURS]], ids=["at once", "after another's", "after ours"])
+def test_a_listing_that_breaks_off_never_certifies_and_what_it_showed_counts(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, before: Answer
+) -> None:
+    looks(monkeypatch, volume=lambda: [*before, error], snapshot=lambda: [])
+    seen = certificate()
+    assert not seen.clean and len(seen.blind) == 1 and seen.blind[0].startswith("volume: ")
+    assert seen.found == (("volume vol-0aaaaaaaaaaaaaaa1",) if before == [OURS] else ())
+    assert seen.looks[0].listed == len(before) and seen.looks[1].could_not_look is None
+    with pytest.raises(NotProven, match="could not look: volume"):
+        refuse_unclean(seen)
+
+
+def test_nothing_of_ours_seen_to_the_end_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks(monkeypatch, volume=lambda: [THEIRS], snapshot=lambda: [])
+    seen = certificate()
+    assert seen.clean and not seen.suspects and [look.listed for look in seen.looks] == [1, 0]
+    refuse_unclean(seen)
+
+
+def test_one_thing_of_ours_among_others_is_left_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks(monkeypatch, volume=lambda: [THEIRS, OURS])
+    seen = certificate()
+    assert seen.found == seen.certain == ("volume vol-0aaaaaaaaaaaaaaa1",) and not seen.clean
+    assert seen.looks[0].evidence == ("campaign tag",) and seen.looks[0].doubts == ("",)
+    with pytest.raises(NotProven, match="left: volume vol-0aaaaaaaaaaaaaaa1"):
+        refuse_unclean(seen)
+
+
+def test_two_things_of_one_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = {"bivouac:campaign": "train"}
+    several = [Thing(f"sg-0aaaaaaaaaaaaaaa{n}", "web", tags) for n in (1, 2)]
+    looks(monkeypatch, **{"security group": lambda: several})
+    assert len(certificate().found) == 2
+
+
+def test_what_tags_could_not_be_read_of_blinds_unless_it_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = Thing("locked", unread="AccessDenied")
+    looks(monkeypatch, bucket=lambda: [locked])
+    seen = certificate()
+    assert not seen.clean and seen.blind == ("bucket: AccessDenied: the tags of locked",)
+    seen = certificate(Knowledge(NAMES, before={"bucket": frozenset({"locked"})}))
+    assert seen.clean and seen.unread == ("bucket locked",)
+
+
+def test_a_listing_that_broke_off_is_told_before_tags_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks(monkeypatch, bucket=lambda: [Thing("locked", unread="NoTags"), DENIED])
+    assert certificate().looks[0].could_not_look == f"AccessDenied: {DENIED}"
+
+
+def test_what_is_new_and_untagged_is_shown_of_kinds_that_a_human_can_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks(monkeypatch, volume=lambda: [UNTAGGED], generic=lambda: [UNTAGGED])
+    seen = certificate(Knowledge(NAMES, began=NOON))
+    assert len(seen.suspects) == 1 and seen.suspects[0].startswith("volume vol-0ccc") and seen.clean
+
+
+def looked(**fields: Any) -> Certificate:
+    rows = tuple(Looked(service="s", kind=kind, listed=1, **more) for kind, more in fields.items())
+    return Certificate(
+        campaign="train", account="1", region="us-east-1", principal="p", at=NOON, looks=rows, kept=()
+    )  # fmt: skip
+
+
+def test_what_the_tagging_service_alone_shows_is_perhaps_left_since_it_was_first_seen() -> None:
+    doubtful = {"found": ("arn:x", "arn:y"), "doubts": ("ask ECR", "")}
+    seen = looked(tagged=doubtful)
+    assert seen.doubted == {"tagged arn:x": "ask ECR"} and seen.certain == ("tagged arn:y",) and not seen.clean
+    earlier = {"doubted_since": {"tagged arn:x": (NOON - timedelta(days=1)).isoformat(), "tagged gone": "2020-01-01"}}
+    store: Any = SimpleNamespace(get_json=lambda name: earlier if name == "certificate.json" else None)
+    dated = certify._dated(store, seen)
+    assert dated.doubted_since == {"tagged arn:x": NOON - timedelta(days=1)}
+    with pytest.raises(
+        NotProven, match=r"left: tagged arn:y; perhaps left: tagged arn:x \(ask ECR, first seen 2026-10"
+    ):
+        refuse_unclean(dated)
+    store = SimpleNamespace(get_json=lambda name: None)
+    assert certify._dated(store, seen).doubted_since == {"tagged arn:x": NOON}
+
+
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [("Throttling: Rate exceeded", True), ("InternalError: 500", True), ("AccessDenied: no", False)],
+)
+def test_only_what_aws_may_answer_another_time_is_asked_again(words: str, passes: bool) -> None:
+    seen = looked(volume={"could_not_look": words}, snapshot={})
+    assert seen.blind == (f"volume: {words}",) and bool(seen.passing) is passes and not seen.clean
+
+
+class Clock:
+    """Time that passes only where somebody waits for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(certify, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def settled(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[Certificate, int, float]:
+    """The certificate over listings that answer so in turn, the last for ever; how many looks, how long it waited."""
+    clock, asked = Clock(monkeypatch), 0
+
+    def answer() -> Answer:
+        nonlocal asked
+        asked += 1
+        return answers[min(asked, len(answers)) - 1]
+
+    def turns(seconds: float) -> Iterator[None]:
+        clock.sleep(seconds)
+        yield
+
+    looks(monkeypatch, volume=answer)
+    monkeypatch.setattr(certify, "kept", lambda context: ())
+    progress = SimpleNamespace(step=lambda words: None, note=lambda words: None)
+    context: Any = SimpleNamespace(
+        account=SimpleNamespace(region="us-east-1"), names=NAMES, operator_arn="arn:me",
+        spec=SimpleNamespace(account="123456789012"), progress=progress, turns=turns,
+    )  # fmt: skip
+    certificate = certify._settled(context, Knowledge(NAMES))
+    return certificate, asked, clock.now - 1000.0
+
+
+def test_nothing_seen_once_is_looked_for_again_after_the_listings_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, asked, waited = settled(monkeypatch, [], [])
+    assert seen.clean and asked == 2 and waited == 3.0
+    seen, asked, _ = settled(monkeypatch, [], [OURS])
+    assert not seen.clean and asked == 2, "what comes late is found"
+
+
+def test_what_is_on_its_way_out_is_given_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, asked, _ = settled(monkeypatch, [OURS], [OURS], [OURS], [])
+    assert seen.clean and asked == 5, "until it is gone, and once more"
+
+
+def test_what_stays_is_waited_for_a_minute_and_what_may_be_a_ghost_for_five(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, _, waited = settled(monkeypatch, [OURS])
+    assert not seen.clean and 60.0 <= waited <= 62.0
+    ghost = Thing("arn:aws:ecr:us-east-1:1:repository/x", tags={"bivouac:campaign": "train"}, doubt="ask")
+    seen, _, waited = settled(monkeypatch, [ghost])
+    assert not seen.clean and 300.0 <= waited <= 302.0
+    seen, _, waited = settled(monkeypatch, [ghost, DENIED])
+    assert not seen.clean and 60.0 <= waited <= 62.0, "a look that was refused will not be answered by waiting"
+
+
+def test_a_throttled_look_is_made_again_and_a_denied_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, asked, _ = settled(monkeypatch, [BUSY], [BUSY], [])
+    assert seen.clean and asked == 4
+    seen, asked, _ = settled(monkeypatch, [DENIED])
+    assert not seen.clean and asked == 2
+    seen, asked, _ = settled(monkeypatch, [], [BUSY], [])
+    assert seen.clean and asked == 3, "the second look may be the throttled one"
+
+
+class Store:
+    """A record in memory."""
+
+    region, prefix = "us-east-1", "campaigns/train"
+
+    def __init__(self, events: tuple[Event, ...] = (), **names: Any) -> None:
+        self.kept: dict[str, Any] = {f"{name}.json": value for name, value in names.items()}
+        self._events, self.written = events, list[str]()
+
+    def get_json(self, name: str) -> Any:
+        return self.kept.get(name)
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        self.written.append(key)
+        self.kept.setdefault(key.removeprefix(f"{self.prefix}/"), json.loads(body))
+        return True
+
+    def put(self, key: str, body: bytes) -> None:
+        self.written.append(key)
+        self.kept[key.removeprefix(f"{self.prefix}/")] = json.loads(body)
+
+    def append(self, kind: Kind, **data: Any) -> None:
+        self.kept[str(kind)] = data
+
+    def events(self) -> tuple[Event, ...]:
+        return self._events
+
+
+def test_the_baseline_is_taken_once_and_holds_no_kind_that_broke_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks(monkeypatch, volume=lambda: [UNTAGGED, THEIRS], snapshot=lambda: [THEIRS, DENIED])
+    store: Any = Store()
+    context: Any = SimpleNamespace(store=store, account=SimpleNamespace())
+    certify.note_baseline(context)
+    assert store.kept["baseline.json"] == {"volume": [THEIRS.id, UNTAGGED.id]}
+    looks(monkeypatch, volume=lambda: [])
+    certify.note_baseline(context)
+    assert store.written == ["campaigns/train/baseline.json"], "what came later is no part of it"
+
+
+def test_the_record_tells_where_the_campaign_was_and_what_was_there_before() -> None:
+    def event(kind: Kind, hours: int, **data: Any) -> Event:
+        return Event(at=NOON + timedelta(hours=hours), writer="w", sequence=hours, kind=kind, data=data)
+
+    names = (
+        "vpc_id", "gpu_subnet_id", "system_subnet_id", "node_security_group_id", "file_system_id", "node_role_arn",
+        "steward_role_arn", "trainer_role_arn", "archive_role_arn",
+    )  # fmt: skip
+    outputs = {name: "x" for name in certify.CampaignOutputs.model_fields} | {name: f"id-{name}" for name in names}
+    store: Any = Store(
+        (
+            event(Kind.STAGE_STARTED, 0, stage="provision"),
+            event(Kind.STAGE_FINISHED, 1, stage="provision", seconds=1.0, outputs={"outputs": outputs}),
+            event(Kind.STAGE_FINISHED, 2, stage="launch", seconds=1.0, outputs={}),
+            event(Kind.STAGE_STARTED, 3, stage="launch", instance="i-0123456789abcdef0"),
+        ),
+        baseline={"volume": ["vol-1"]},
+    )
+    known = certify.knowledge(store, NAMES)
+    assert known.places == {*(f"id-{name}" for name in names), "i-0123456789abcdef0"}
+    assert known.began == NOON and known.before == {"volume": {"vol-1"}} and known.region == "us-east-1"
+    assert certify.knowledge(Store(), NAMES).began is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("answer", [[], [OURS], [DENIED]], ids=["clean", "left", "blind"])
+def test_the_certificate_is_kept_whatever_it_says_and_raises_unless_clean(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: Answer
+) -> None:
+    Clock(monkeypatch)
+    looks(monkeypatch, volume=lambda: answer)
+    monkeypatch.setattr(certify, "kept", lambda context: ("s3://kept",))
+    store: Any = Store()
+    context: Any = SimpleNamespace(
+        account=SimpleNamespace(region="us-east-1"), names=NAMES, operator_arn="arn:me", store=store, results=tmp_path,
+        spec=SimpleNamespace(account="123456789012"), turns=lambda seconds: iter([None]),
+        progress=SimpleNamespace(step=lambda words: None, note=lambda words: None),
+    )  # fmt: skip
+    if answer:
+        with pytest.raises(NotProven):
+            certify.run(context)
+    else:
+        assert certify.run(context)["clean"] is True
+    told = store.kept["certificate.json"]
+    assert told == json.loads((tmp_path / "certificate.json").read_text())
+    assert bool(told["looks"][0]["found"]) == (answer == [OURS]) and told["kept"] == ["s3://kept"]
+    assert store.kept[str(Kind.CERTIFIED)]["clean"] is (not answer)

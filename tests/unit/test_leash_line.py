@@ -1,0 +1,99 @@
+"""The leash without an engine: until when it holds, and what makes it let go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from infra.lifecycle import leash
+
+
+class Line:
+    """Standard input of the leash, by a virtual clock: each read gives the next word, silence lets time pass."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now, self.words, self.ended = 100.0, list[bytes | float](), list[str]()
+        patch.setattr(leash, "now", lambda: self.now)
+        patch.setattr(leash, "end", self.ended.append)
+        patch.setattr(leash.signal, "signal", lambda *_: None)
+        patch.setattr(leash.select, "select", self._select)
+        patch.setattr(os, "read", lambda *_: self.words.pop(0))
+
+    def _select(self, _: object, __: object, ___: object, seconds: float) -> tuple[list[int], list[int], list[int]]:
+        if self.words and isinstance(self.words[0], bytes):
+            return [0], [], []
+        silence = float(self.words.pop(0)) if self.words else seconds  # type: ignore[arg-type]
+        self.now += min(silence, seconds)
+        return [], [], []
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    yield Line(monkeypatch)
+
+
+def test_done_lets_the_engine_go(line: Line) -> None:
+    line.words = [b"130\n", b"do", b"ne\n"]
+    assert leash.main("m") == 0 and line.ended == []
+
+
+def test_a_line_that_closes_without_done_ends_the_engine_at_once(line: Line) -> None:
+    line.words = [b"130\n", b""]
+    assert leash.main("m") == 1 and line.ended == ["m"] and line.now == 100
+
+
+def test_a_lease_that_is_no_longer_renewed_ends_the_engine_when_it_is_over(line: Line) -> None:
+    line.words = [b"130\n", 10.0, b"140\n"]
+    assert leash.main("m") == 1 and line.ended == ["m"] and line.now == 140
+
+
+def test_of_several_words_at_once_the_last_counts(line: Line) -> None:
+    line.words = [b"130\n150\n", b"12", b"0\n"]
+    assert leash.main("m") == 1 and line.now == 120
+
+
+def test_who_never_says_a_word_has_the_bound(line: Line) -> None:
+    assert leash.main("m") == 1 and line.now == 100 + leash.BOUND_S
+
+
+def test_a_moment_that_has_passed_ends_the_engine_without_a_wait(line: Line) -> None:
+    line.words = [b"0.0\n"]
+    assert leash.main("m") == 1 and line.ended == ["m"] and line.now == 100
+
+
+class Processes:
+    """pid -> (name, parent); what is signalled goes when it heeds that signal."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, living: dict[int, tuple[str, int]], stubborn: frozenset[int]) -> None:
+        self.now, self.living, self.stubborn, self.sent = 0.0, dict(living), stubborn, list[tuple[float, int, str]]()
+        patch.setattr(leash, "now", lambda: self.now)
+        patch.setattr(leash, "marked", lambda mark=None: dict.fromkeys(self.living, "m"))
+        patch.setattr(leash, "_parent", lambda pid: self.living[pid][1])
+        patch.setattr(leash, "_is_engine", lambda pid: self.living[pid][0] == "pulumi")
+        patch.setattr(leash, "_send", self._send)
+        patch.setattr(leash.time, "sleep", self._sleep)
+
+    def _send(self, pid: int, number: leash.signal.Signals) -> None:
+        self.sent.append((self.now, pid, number.name))
+        if number is leash.signal.SIGKILL or pid not in self.stubborn:
+            self.living.pop(pid, None)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_the_engine_is_asked_and_its_plugins_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Processes(monkeypatch, {1: ("pulumi", 0), 2: ("pulumi-aws", 1)}, frozenset())
+    leash.end("m", 20)
+    assert found.sent[0] == (0.0, 1, "SIGINT") and [pid for _, pid, _ in found.sent] == [1, 2]
+    (at, _, how) = found.sent[1]
+    assert how == "SIGKILL" and 2 < at < 2.5
+
+
+def test_an_engine_that_does_not_heed_is_ended_by_force_after_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Processes(monkeypatch, {1: ("pulumi", 0), 2: ("pulumi-aws", 1)}, frozenset({1, 2}))
+    leash.end("m", 20)
+    forced = [at for at, _, how in found.sent if how == "SIGKILL"]
+    assert len(forced) == 2 and all(20 < at < 20.5 for at in forced)

@@ -1,0 +1,376 @@
+"""The plans of the shipped campaigns, every line, held against arithmetic done on paper.
+
+The numbers of the specs, the catalogue's prices and the assumptions stand in the comments as they were when this was
+worked out: who changes one of them works it out again here. Nothing but the spec's reader and the plan is the
+product's.
+
+What holds for all: host copy 6 GB/s, disk 1 GB/s, S3 1.25 GB/s, one node to Lustre 12.5 GB/s; 989 TFLOP/s of an H100 or
+H200; a month has 730 h; a restart takes heartbeat + 300 s replacement + 30 s start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.plan import Plan, make_plan
+from infra.spec import Spec, load
+from infra.survey import survey
+
+Numbers = dict[str, str]
+Lines = dict[str, tuple[str, str, str]]
+BAKE, PROVISION, PREFLIGHT, LAUNCH, TEARDOWN, CERTIFY = "1800", "1200", "600", "120", "1200", "120"
+"""30, 20, 10, 2, 20 and 2 minutes."""
+
+# 32 x p5.48xlarge: 8 H100, 8 disks of 3,800 GB, 55.04 USD/h. 32 layers, width 4,096, context 4,096, vocabulary 32,000.
+# 20,000 steps of 1.9 s, batch 1,024 in micro batches of 2, bfloat16, ZeRO 1, 16 batches evaluated every 500 steps.
+# Lustre 9,600 GiB at 500 MB/s per TiB, 0.340 USD per GB and month. 3,700 h between a node's failures. 16 h to the end.
+P5_WORK: Numbers = {
+    # hidden width: 8/3 x 4,096 = 10,922.7, up to a multiple of 32: 10,944
+    # a block: 4 x 4,096 x 4,096 = 67,108,864; 3 x 4,096 x 10,944 = 134,479,872; 2 x 4,096 = 8,192; sum 201,596,928
+    # 32,000 x 4,096 = 131,072,000; + 32 x 201,596,928 = 6,451,101,696; + 4,096
+    "parameters": "6582177792",
+    "tokens per step": "4194304",  # 1,024 x 4,096
+    "steps": "20000",
+    "tokens": "83886080000",  # 4,194,304 x 20,000
+    "step time": "1.9",
+    "training time": "38000",  # 20,000 x 1.9
+    # a micro step of all 256 ranks: 1.9 x 2 x 256 / 1,024 = 0.95 s, a third of it forward: 0.316667 s
+    # 20,000 / 500 = 40 evaluations x 16 batches x 0.316667
+    "evaluation time": "202.667",
+    # FLOP per token: 6 x 6,582,177,792 + 12 x 32 x 4,096 x 4,096 = 39,493,066,752 + 6,442,450,944 = 45,935,517,696
+    # x 4,194,304 = 1.926675e17, of 1.9 x 256 x 989e12 = 4.810496e17
+    "implied MFU": "40.051",
+}
+P5_CADENCE: Numbers = {
+    # the busiest rank: 2 x 6,582,177,792 + 12 x 6,582,177,792 / 256 = 13,164,355,584 + 308,539,584 = 13,472,895,168 B
+    # / 6e9 = 2.245483, + 0.005
+    "save stall": "2.25",
+    "local write": "1.954",  # 15,632,672,256 B (tier local) / 8e9
+    # Lustre writes 500 x 9,600 / 1,024 = 4,687.5 MB/s; the nodes could 400,000: 92,150,489,088 B / 4.6875e9
+    "shared write": "19.659",
+    "emergency save": "23.863",  # 2.2505 + 1.9541 + 19.6588
+    "MTBF of the job": "115.625",  # 3,700 / 32; 416,250 s
+    # sqrt(2 x 2.250483 x 416,250) = 1,368.768; C/2mu = 2.70328e-6: root/3 = 5.4806e-4, /9 = 3.0e-7
+    # 1,368.768 x 1.00054836
+    "Daly's period": "1369.519",
+    "Daly's interval": "719.615",  # (1,369.519 - 2.250) / 1.9
+    "fewest steps": "119",  # 2.250483 / 0.01 = 225.05 s, / 1.9 = 118.4
+    "most steps": "1894",  # 3,600 / 1.9 = 1,894.7; a tenth of the run would be 2,000
+    "save every": "720",
+    "re-evaluated": "1",
+    "replicate every": "1",  # 19.66 s of 720 x 1.9 = 1,368 s
+    # T = 1,370.2505, mu = 416,250, D = 30 + 300 + 30 = 360, R = 19.6588
+    # 1,368 / [416,610 x 1.00004723 x (e^0.003291893 - 1 = 0.003297317)] = 1,368 / 1,373.760 = 0.9958070
+    "expected waste": "0.419",
+}
+P5_CLOCK: Numbers = {
+    "bake": BAKE,
+    "provision": PROVISION,
+    "preflight": PREFLIGHT,
+    "launch": LAUNCH,
+    "supervise": "38394",  # 30 + 38,202.667 / 0.9958070 = 30 + 38,363.526
+    "archive": "327",  # 180 + 2 x 92.150489 / 1.25 = 180 + 147.441
+    "teardown": TEARDOWN,
+    "certify": CERTIFY,
+}
+# The stack is up for all but the bake: 1,200 + 600 + 120 + 38,394 + 327 + 1,200 + 120 = 41,961 s = 11.6558 h.
+# The gang: 600 + 120 + 38,394, 60 until given back, then one of 32 nodes for 267 s: 39,174 + 8.344 = 39,182.344 s.
+P5_COST: Lines = {
+    "GPU nodes": ("1761.28", "10.884", "19169.77"),  # 32 x 55.04; 39,182.344 / 3,600; 1,761.28 x 10.884
+    # it bills from the bake to the certificate, 43,761 s = 12.1558 h: 12.1558 - 10.884 = 1.2718 h x 1,761.28
+    "reservation, unused": ("0", "1.2718", "2240.00"),
+    "system node": ("0.1008", "11.6558", "1.17"),
+    "builder": ("0.1008", "0.5", "0.05"),
+    "EKS control plane": ("0.1", "11.6558", "1.17"),
+    "NAT gateway": ("0.05", "11.6558", "0.58"),  # 0.045 + 0.005 for its address
+    "NAT traffic": ("0", "0", "2.97"),  # 33 nodes x 2 GB x 0.045
+    "FSx for Lustre": ("4.471233", "11.6558", "52.12"),  # 9,600 x 0.340 / 730
+    "S3 archive": ("0", "0", "2.12"),  # 92.150 GB x 0.023
+}
+P5_TIERS = {
+    # 13,164,355,584 + 78,986,133,504 / 32 = 13,164,355,584 + 2,468,316,672; 2 kept + 1; 8 x 3,800 GB
+    "local": (15_632_672_256, 46_898_016_768, 30_400_000_000_000),
+    "shared": (92_150_489_088, 368_601_956_352, 10_307_921_510_400),  # 14 x parameters; 3 kept + 1; 9,600 x 2^30
+    "archive": (92_150_489_088, 92_150_489_088, None),
+}
+P5_TOTALS: Numbers = {
+    "clock": "43761",  # 41,961 + 1,800
+    "gpu_clock": "42441",  # without the last 1,320
+    # 19,169.77 + 2,240.00 + 1.17 + 0.05 + 1.17 + 0.58 + 2.97 + 52.12 + 2.12
+    "usd": "21469.95",
+    "usd_per_hour": "1766.002",  # 1,761.28 + 4.722
+    "usd_per_hour_idle": "4.722",  # 0.1008 + 0.1 + 0.05 + 4.471233
+    # 16 x 1,766.002033 = 28,256.0325; teardown 0.3333 x 4.722033 = 1.5739; builder, traffic, archive 5.14
+    "usd_at_deadline": "28262.75",
+}
+
+# 16 x p5en.48xlarge: 8 H200, 8 disks of 3,800 GB; a block of 15,978.24 USD, 41.61 USD/h. 40 layers, width 5,120,
+# context 4,096, vocabulary 32,000. 10,000 steps of 3.6 s, batch 512 in micro batches of 1, bfloat16, ZeRO 2, 16 batches
+# evaluated every 500 steps. Lustre 4,800 GiB at 1,000 MB/s per TiB, 0.600 USD per GB and month. Interface endpoints.
+P5EN_WORK: Numbers = {
+    # hidden width: 8/3 x 5,120 = 13,653.3, up to a multiple of 32: 13,664
+    # a block: 4 x 5,120 x 5,120 = 104,857,600; 3 x 5,120 x 13,664 = 209,879,040; 2 x 5,120 = 10,240; sum 314,746,880
+    # 32,000 x 5,120 = 163,840,000; + 40 x 314,746,880 = 12,589,875,200; + 5,120
+    "parameters": "12753720320",
+    "tokens per step": "2097152",  # 512 x 4,096
+    "steps": "10000",
+    "tokens": "20971520000",
+    "step time": "3.6",
+    "training time": "36000",
+    "evaluation time": "96",  # 3.6 x 1 x 128 / 512 = 0.9 s, a third 0.3 s; 20 evaluations x 16 x 0.3
+    # 6 x 12,753,720,320 + 12 x 40 x 5,120 x 4,096 = 76,522,321,920 + 10,066,329,600 = 86,588,651,520 FLOP per token
+    # x 2,097,152 = 1.815896e17, of 3.6 x 128 x 989e12 = 4.557312e17
+    "implied MFU": "39.846",
+}
+P5EN_CADENCE: Numbers = {
+    # 25,507,440,640 + 153,044,643,840 / 128 = 25,507,440,640 + 1,195,661,280 = 26,703,101,920 B / 6e9 + 0.005
+    "save stall": "4.456",
+    "local write": "4.384",  # 35,072,730,880 B / 8e9
+    "shared write": "38.091",  # 1,000 x 4,800 / 1,024 = 4,687.5 MB/s; 178,552,084,480 B / 4.6875e9
+    "emergency save": "46.931",  # 4.4555 + 4.3841 + 38.0911
+    "MTBF of the job": "231.25",  # 3,700 / 16; 832,500 s
+    # sqrt(2 x 4.455517 x 832,500) = 2,723.681; C/2mu = 2.67599e-6: root/3 = 5.4529e-4, /9 = 3.0e-7
+    "Daly's period": "2725.167",
+    "Daly's interval": "755.753",  # (2,725.167 - 4.456) / 3.6
+    "fewest steps": "124",  # 445.55 s / 3.6 = 123.8
+    "most steps": "1000",  # a tenth of 10,000; 3,600 s would be 1,000 too
+    "save every": "756",
+    "re-evaluated": "1",
+    "replicate every": "1",
+    # T = 2,726.0555, mu = 832,500, D = 360, R = 38.0911
+    # 2,721.6 / [832,860 x 1.00004576 x (e^0.003274541 - 1 = 0.003279908)] = 2,721.6 / 2,731.829 = 0.9962555
+    "expected waste": "0.374",
+}
+P5EN_CLOCK: Numbers = {
+    "bake": BAKE,
+    "provision": PROVISION,
+    "preflight": PREFLIGHT,
+    "launch": LAUNCH,
+    "supervise": "36262",  # 30 + 36,096 / 0.9962555 = 30 + 36,231.671
+    "archive": "466",  # 180 + 2 x 178.552084 / 1.25 = 180 + 285.683
+    "teardown": TEARDOWN,
+    "certify": CERTIFY,
+}
+# Up: 1,200 + 600 + 120 + 36,262 + 466 + 1,200 + 120 = 39,968 s = 11.1022 h. The gang: 600 + 120 + 36,262 + 60, then one
+# of 16 nodes for 406 s: 37,042 + 25.375 = 37,067.375 s.
+P5EN_COST: Lines = {
+    "GPU nodes": ("665.76", "10.2965", "6855.00"),  # 16 x 41.61; 37,067.375 / 3,600
+    "capacity block, unused": ("0", "0", "9123.24"),  # 15,978.24 - 6,855.00
+    "system node": ("0.1008", "11.1022", "1.12"),
+    "builder": ("0.1008", "0.5", "0.05"),
+    "EKS control plane": ("0.1", "11.1022", "1.11"),
+    # autoscaling, ec2, ecr.api, ecr.dkr, eks, eks-auth, fsx, logs, ssm, ssmmessages, sts: 11 x 0.01
+    "interface endpoints": ("0.11", "11.1022", "1.22"),
+    "FSx for Lustre": ("3.945205", "11.1022", "43.80"),  # 4,800 x 0.600 / 730
+    "S3 archive": ("0", "0", "4.11"),  # 178.552 GB x 0.023
+}
+P5EN_TIERS = {
+    # 25,507,440,640 + 153,044,643,840 / 16 = 25,507,440,640 + 9,565,290,240
+    "local": (35_072_730_880, 105_218_192_640, 30_400_000_000_000),
+    "shared": (178_552_084_480, 714_208_337_920, 5_153_960_755_200),  # 4,800 x 2^30
+    "archive": (178_552_084_480, 178_552_084_480, None),
+}
+P5EN_TOTALS: Numbers = {
+    "clock": "41768",
+    "gpu_clock": "40448",
+    # 6,855.00 + 9,123.24 + 1.12 + 0.05 + 1.11 + 1.22 + 43.80 + 4.11
+    "usd": "16029.65",
+    "usd_per_hour": "670.016",  # 665.76 + 4.256
+    "usd_per_hour_idle": "4.256",  # 0.1008 + 0.1 + 0.11 + 3.945205
+    # 16 x 670.016005 = 10,720.2561; of the block 15,978.24 - 16 x 665.76 = 5,326.08; 0.3333 x 4.256 = 1.4185;
+    # builder and archive 0.05 + 4.11
+    "usd_at_deadline": "16051.91",
+}
+
+# 2 x p5.4xlarge: 1 H100, one disk of 3,800 GB, 6.88 USD/h. 2 layers, width 256, context 128, vocabulary 2,048. 110
+# steps of 0.35 s, batch 16 in micro batches of 8, float32, ZeRO 1, 8 batches evaluated every 50 steps; saves every 20.
+# Lustre 1,200 GiB at 250 MB/s per TiB, 0.210 USD per GB and month. 2,000 h between a node's failures, heartbeat 5 s.
+SMALL_WORK: Numbers = {
+    # hidden width: 8/3 x 256 = 682.7, up to a multiple of 32: 704
+    # a block: 4 x 256 x 256 = 262,144; 3 x 256 x 704 = 540,672; 2 x 256 = 512; sum 803,328
+    # 2,048 x 256 = 524,288; + 2 x 803,328 = 1,606,656; + 256
+    "parameters": "2131200",
+    "tokens per step": "2048",  # 16 x 128
+    "steps": "110",
+    "tokens": "225280",
+    "step time": "0.35",
+    "training time": "38.5",
+    "evaluation time": "2.8",  # 0.35 x 8 x 2 / 16 = 0.35 s, a third 0.116667; 110 / 50 makes 3 x 8 batches
+    # (6 x 2,131,200 + 12 x 2 x 256 x 128 = 13,573,632) x 2,048 = 2.77988e10, of 0.35 x 2 x 989e12 = 6.923e14
+    "implied MFU": "0.004",
+}
+SMALL_CADENCE: Numbers = {
+    "save stall": "0.009",  # (8,524,800 + 25,574,400 / 2 = 21,312,000 B) / 6e9 = 0.003552, + 0.005
+    "local write": "0.021",  # 21,312,000 / 1e9
+    "shared write": "0.116",  # 250 x 1,200 / 1,024 = 292.96875 MB/s; 34,099,200 B
+    "emergency save": "0.146",  # 0.008552 + 0.021312 + 0.116392
+    "MTBF of the job": "1000",  # 2,000 / 2
+    "Daly's period": "248.145",  # sqrt(2 x 0.008552 x 3,600,000) = 248.142; x 1.0000115
+    "Daly's interval": "708.961",  # (248.145 - 0.009) / 0.35
+    "fewest steps": "3",  # 0.8552 s / 0.35 = 2.4
+    "most steps": "11",  # a tenth of 110
+    "save every": "20",
+    "re-evaluated": "0",
+    "replicate every": "1",
+    # T = 7.008552, mu = 3,600,000, D = 5 + 300 + 30: 7 / [3,600,335 x 1.00000003 x 1.946822e-6] = 7 / 7.009211
+    "expected waste": "0.131",
+}
+SMALL_CLOCK: Numbers = {
+    "bake": BAKE,
+    "provision": PROVISION,
+    "preflight": PREFLIGHT,
+    "launch": LAUNCH,
+    "supervise": "71",  # 30 + 41.3 / 0.9986858 = 71.354
+    "archive": "180",  # 180 + 2 x 0.0341 / 1.25
+    "teardown": TEARDOWN,
+    "certify": CERTIFY,
+}
+# Up: 1,200 + 600 + 120 + 71 + 180 + 1,200 + 120 = 3,491 s = 0.9697 h. The gang: 600 + 120 + 71 + 60 + 120 / 2 = 911 s.
+SMALL_COST: Lines = {
+    "GPU nodes": ("13.76", "0.2531", "3.48"),  # 2 x 6.88; 911 / 3,600
+    "system node": ("0.1008", "0.9697", "0.10"),
+    "builder": ("0.1008", "0.5", "0.05"),
+    "EKS control plane": ("0.1", "0.9697", "0.10"),
+    "NAT gateway": ("0.05", "0.9697", "0.05"),
+    "NAT traffic": ("0", "0", "0.27"),  # 3 nodes x 2 GB x 0.045
+    "FSx for Lustre": ("0.345205", "0.9697", "0.33"),  # 1,200 x 0.210 / 730
+    "S3 archive": ("0", "0", "0.00"),  # 0.034 GB x 0.023
+}
+SMALL_TIERS = {
+    "local": (21_312_000, 63_936_000, 3_800_000_000_000),
+    "shared": (34_099_200, 136_396_800, 1_288_490_188_800),  # 16 x parameters; 3 kept + 1; 1,200 x 2^30
+    "archive": (34_099_200, 34_099_200, None),
+}
+SMALL_TOTALS: Numbers = {
+    "clock": "5291",
+    "gpu_clock": "3971",
+    "usd": "4.38",  # 3.48 + 0.10 + 0.05 + 0.10 + 0.05 + 0.27 + 0.33
+    "usd_per_hour": "14.356",
+    "usd_per_hour_idle": "0.596",  # 0.1008 + 0.1 + 0.05 + 0.345205
+    "usd_at_deadline": "57.94",  # 4 x 14.356005 = 57.4240; 0.3333 x 0.596005 = 0.1986; 0.05 + 0.27
+}
+
+PAPER = {
+    "p5-32-nodes": (P5_WORK, P5_CADENCE, P5_CLOCK, P5_COST, P5_TIERS, P5_TOTALS),
+    "p5en-capacity-block": (P5EN_WORK, P5EN_CADENCE, P5EN_CLOCK, P5EN_COST, P5EN_TIERS, P5EN_TOTALS),
+    "rehearsal": (SMALL_WORK, SMALL_CADENCE, SMALL_CLOCK, SMALL_COST, SMALL_TIERS, SMALL_TOTALS),
+}
+
+
+def planned(spec: Spec) -> Plan:
+    return make_plan(spec, survey(spec))
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_line_of_a_shipped_campaigns_plan_is_what_paper_says(campaigns: Path, name: str) -> None:
+    work, cadence, clock, cost, tiers, totals = PAPER[name]
+    plan = planned(load(campaigns / f"{name}.yaml").spec)
+    assert {one.name: str(one.value) for one in plan.work} == work
+    assert {one.name: str(one.value) for one in plan.cadence} == cadence
+    assert {one.stage: str(one.seconds) for one in plan.clock} == clock
+    assert {one.name: (str(one.usd_per_hour), str(one.hours), str(one.usd)) for one in plan.cost} == cost
+    assert {one.name: (one.checkpoint_bytes, one.needed_bytes, one.capacity_bytes) for one in plan.tiers} == tiers
+    assert {key: str(getattr(plan.totals, key).value) for key in type(plan.totals).model_fields} == totals
+    assert [one.name for one in plan.cost if one.gpu] == ["GPU nodes"] and not plan.unpriced
+
+
+def test_the_ranks_of_the_shipped_campaigns_lie_as_paper_says(campaigns: Path) -> None:
+    shapes = {name: planned(load(campaigns / f"{name}.yaml").spec).layout for name in PAPER}
+    told = {key: (one.nodes, one.ranks_per_node, one.world_size, one.accumulation) for key, one in shapes.items()}
+    assert told == {
+        "p5-32-nodes": (32, 8, 256, 2),  # 1,024 / (2 x 256)
+        "p5en-capacity-block": (16, 8, 128, 4),  # 512 / (1 x 128)
+        "rehearsal": (2, 1, 2, 1),  # 16 / (8 x 2)
+    }
+
+
+# The unit tests' spec: 4 layers, width 192, context 128, vocabulary 4,096, float32; 16 B per parameter.
+# hidden width 512; a block: 4 x 36,864 + 3 x 192 x 512 + 384 = 442,752
+# 786,432 + 4 x 442,752 + 192 = 2,557,632 parameters
+ZERO = {  # stage -> bytes of the fullest of 4 nodes: weights 10,230,528, optimizer 30,691,584
+    0: 40_922_112,
+    1: 17_903_424,  # 10,230,528 + 30,691,584 / 4
+    2: 17_903_424,
+    3: 10_230_528,  # 40,922,112 / 4
+}
+
+
+@pytest.mark.parametrize("stage", ZERO)
+@pytest.mark.parametrize(("raid", "disks"), [("RAID0", 30_400_000_000_000), ("RAID10", 15_200_000_000_000)])
+def test_what_a_node_holds_by_zero_stage_and_how_its_disks_are_joined(
+    spec_file: Callable[..., Any], stage: int, raid: str, disks: int
+) -> None:
+    fleet = {"nodes.count": 4, "nodes.instance_type": "p5.48xlarge", "training.global_batch": 128}
+    spec = spec_file(fleet | {"training.zero_stage": stage, "storage.local.layout": raid}).spec
+    local = planned(spec).tiers[0]
+    assert (local.checkpoint_bytes, local.needed_bytes) == (ZERO[stage], 3 * ZERO[stage])
+    assert local.capacity_bytes == disks  # 8 x 3,800 GB, and half of it where each block lies twice
+
+
+LARGE = {"training.model": {"layers": 32, "width": 4096, "heads": 32, "context": 512, "vocabulary": 32000}}
+# 6,582,177,792 parameters as above, x 16 B = 105,314,844,672 B
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        # 125 x 1,200 / 1,024 = 146.484375 MB/s
+        ({"storage.shared.throughput_mbs_per_tib": 125}, "718.949"),
+        # SCRATCH_2 writes 200 MB/s per TiB: 200 x 1,200 / 1,024 = 234.375 MB/s
+        ({"storage.shared": {"deployment": "SCRATCH_2", "throughput_mbs_per_tib": None}}, "449.343"),
+        # 1,000 x 48,000 / 1,024 = 46,875 MB/s, but two nodes send no more than 25,000
+        ({"storage.shared": {"capacity_gib": 48000, "throughput_mbs_per_tib": 1000}}, "4.213"),
+    ],
+)
+def test_the_shared_write_takes_what_the_slower_of_file_system_and_nodes_needs(
+    spec_file: Callable[..., Any], changes: dict[str, Any], seconds: str
+) -> None:
+    assert str(planned(spec_file(LARGE | changes).spec).figure("shared write").value) == seconds
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "usd"),
+    [
+        # 100 steps x 0.3 s and 2 x 8 evaluations x 0.15 / 3 = 30.8 s, saves 3.0118 / 3.0: 30 + 30.92 = 61 s
+        # 600 + 120 + 61 + 180 of archive, all of it by the one node: 961 s = 0.2669 h x 6.88
+        (1, 8, "1.84"),
+        # evaluations x 0.3 / 3: 31.6 s, saves 3.0093 / 3.0: 30 + 31.70 = 62 s
+        # 600 + 120 + 62 + 60 + 120 / 2 = 902 s = 0.2506 h x 13.76
+        (2, 8, "3.45"),
+        # 600 + 120 + 62 + 60 + 120 / 64 = 843.875 s = 0.2344 h x 440.32
+        (64, 256, "103.21"),
+    ],
+)
+def test_while_the_archive_runs_one_node_is_planned(
+    spec_file: Callable[..., Any], count: int, batch: int, usd: str
+) -> None:
+    plan = planned(spec_file({"nodes.count": count, "training.global_batch": batch}).spec)
+    gpu = next(line for line in plan.cost if line.name == "GPU nodes")
+    assert str(gpu.usd) == usd
+    assert ("one node while the archive runs" in gpu.formula) == (count > 1)
+
+
+def test_a_blocks_end_leaves_forty_minutes_an_interval_and_the_archive(spec_file: Callable[..., Any]) -> None:
+    block = {
+        "nodes.instance_type": "p5en.48xlarge", "nodes.capacity": "capacity-block", "nodes.usd_per_hour": "41.61",
+        "nodes.reservation_id": "cr-0123456789abcdef0", "nodes.block_end": "2026-12-01T11:30:00Z",
+        "training.global_batch": 64,
+    }  # fmt: skip
+    times = planned(spec_file(block).spec).block
+    assert times is not None
+    assert times.nodes_until == datetime(2026, 12, 1, 10, 50, tzinfo=UTC)
+    # 10 steps of 0.3 s, and 180 s of archive
+    assert times.train_until == datetime(2026, 12, 1, 10, 46, 57, tzinfo=UTC)
+
+
+def test_a_reservation_bills_from_the_first_stage_to_the_last(spec_file: Callable[..., Any]) -> None:
+    held = {"nodes.capacity": "reservation", "nodes.reservation_id": "cr-0123456789abcdef0"}
+    lines = {line.name: line for line in planned(spec_file(held).spec).cost}
+    # 1,800 + 1,200 + 600 + 120 + 62 + 180 + 1,200 + 120 = 5,282 s = 1.4672 h; nodes 0.2506 h; the rest 1.2166 h x 13.76
+    assert lines["GPU nodes"].usd == Decimal("3.45") and lines["reservation, unused"].usd == Decimal("16.74")

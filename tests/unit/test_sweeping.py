@@ -1,0 +1,134 @@
+"""What a sweep removes and what it leaves: by evidence, in order, and again while something holds a thing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from infra.errors import LeaseLost
+from infra.lifecycle import sweep
+from infra.lifecycle.looks import Evidence, Thing
+from infra.lifecycle.sweep import Left, Swept, beyond_doubt, order
+
+REMOVABLE = {Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED}
+UNASKED = {Evidence.TAG, Evidence.CLUSTER, Evidence.LOGS}
+
+
+def refusal(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": "no"}}, "Delete")
+
+
+@pytest.mark.parametrize("why", Evidence)
+def test_kinship_and_a_name_remove_nothing_and_a_place_only_after_a_yes(why: Evidence) -> None:
+    one = Left("volume", Thing("vol-1"), why)
+    assert one.removable is (why in REMOVABLE) and beyond_doubt(one) is (why in UNASKED)
+    unknown = Left("anything tagged", Thing("arn:x"), why)
+    assert not unknown.removable and not beyond_doubt(unknown), "of no kind that we know how to remove"
+
+
+def test_what_holds_others_goes_first() -> None:
+    kinds = [
+        "VPC",
+        "subnet",
+        "security group",
+        "network interface",
+        "instance",
+        "cluster",
+        "Auto Scaling group",
+        "role",
+    ]
+    rows = sorted((Left(kind, Thing("x"), Evidence.TAG) for kind in [*kinds, "anything tagged"]), key=order)
+    assert [one.kind for one in rows] == [
+        "Auto Scaling group", "cluster", "instance", "network interface", "security group", "subnet", "VPC", "role",
+        "anything tagged",
+    ]  # fmt: skip
+
+
+class World:
+    """Removals answer in turn; time passes only where somebody waits for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: list[Exception | None]) -> None:
+        self.answers, self.called, self.now, self.lost_after = answers, list[str](), 0.0, 10**6
+        monkeypatch.setattr(sweep, "REMOVERS", {"volume": self._remove})
+        monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(sweep, "turns", self._turns)
+        self.account: Any = None
+        self.progress: Any = SimpleNamespace(step=lambda words: None, note=lambda words: None)
+
+    def _turns(self, seconds: float) -> list[None]:
+        self.now += seconds
+        return [None]
+
+    def guard(self) -> None:
+        if len(self.called) >= self.lost_after:
+            raise LeaseLost("another driver", seen="it", cure="wait")
+
+    def _remove(self, account: Any, one: Thing) -> None:
+        self.called.append(one.id)
+        several = self.answers.get(one.id, [None])
+        answer = several.pop(0) if len(several) > 1 else several[0]
+        if answer is not None:
+            raise answer
+
+    def sweep(self, *ids: str) -> Swept:
+        return sweep.remove(self, [Left("volume", Thing(id), Evidence.TAG) for id in ids])
+
+
+def ids(rows: tuple[Left, ...]) -> list[str]:
+    return [one.thing.id for one in rows]
+
+
+def test_what_is_held_is_tried_again_until_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, held=[refusal("DependencyViolation"), refusal("DependencyViolation"), None])
+    swept = world.sweep("held", "free")
+    assert ids(swept.removed) == ["free", "held"] and not swept.stuck
+    assert world.called == ["held", "free", "held", "held"] and world.now == 2.0
+
+
+def test_what_never_lets_go_is_told_after_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, held=[refusal("DependencyViolation")])
+    swept = world.sweep("held")
+    assert not swept.removed and [(one.thing.id, why) for one, why in swept.stuck] == [
+        ("held", "DependencyViolation: no")
+    ]
+    assert world.now == 300.0
+
+
+@pytest.mark.parametrize("code", ["InvalidVolume.NotFound", "NoSuchEntity", "ResourceNotFoundException"])
+def test_what_is_gone_already_counts_as_removed(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    assert ids(World(monkeypatch, gone=[refusal(code)]).sweep("gone").removed) == ["gone"]
+
+
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "AccessDenied", "InvalidParameterValue"])
+def test_a_final_refusal_is_told_at_once_and_stops_nothing_else(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    world = World(monkeypatch, denied=[refusal(code)])
+    swept = world.sweep("denied", "free")
+    assert ids(swept.removed) == ["free"] and world.called == ["denied", "free"] and world.now == 0.0
+    assert [why for _, why in swept.stuck] == [f"{code}: no"]
+
+
+def test_no_answer_at_all_is_no_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    swept = World(monkeypatch, far=[EndpointConnectionError(endpoint_url="https://ec2")]).sweep("far")
+    assert not swept.removed and ids(tuple(one for one, _ in swept.stuck)) == ["far"]
+
+
+def test_a_lost_lease_stops_before_the_next_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.lost_after = 1
+    with pytest.raises(LeaseLost):
+        world.sweep("first", "second")
+    assert world.called == ["first"]
+
+
+def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, notes = World(monkeypatch), list[str]()
+    world.progress = SimpleNamespace(step=lambda words: None, note=notes.append)
+    rows = [Left("volume", Thing(f"by-{why.name}"), why) for why in Evidence]
+    rows.append(Left("volume", Thing("leaving", leaving=True), Evidence.TAG))
+    monkeypatch.setattr(sweep, "look", lambda context: sweep.Sight(tuple(rows), (), {"role": "AccessDenied"}))
+    removed: Any = sweep.remove_left(world)  # type: ignore[arg-type]
+    assert sorted(world.called) == ["by-CLUSTER", "by-LOGS", "by-TAG"] and len(removed) == 3
+    assert notes == ["could not look for anything left: role: AccessDenied"]
