@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.rehearsal.aws_cluster import role
 from tests.rehearsal.aws_fakes import Site, fake_site
@@ -116,6 +117,20 @@ def test_a_launch_template_shows_its_data_as_written_and_a_version_takes_over_it
     ec2.create_launch_template_version(**where, LaunchTemplateData=larger)
     (shown,) = ec2.describe_launch_template_versions(**where, Versions=["3"])["LaunchTemplateVersions"]
     assert shown["LaunchTemplateData"] == larger
+
+
+def test_a_launch_template_version_takes_over_from_a_source_that_is_there_before_it(site: Site) -> None:
+    ec2, small = site.client("ec2"), {"InstanceType": "m5.large"}
+    made = ec2.create_launch_template(LaunchTemplateName="grown", LaunchTemplateData=small)["LaunchTemplate"]
+    where = {"LaunchTemplateId": made["LaunchTemplateId"]}
+    optimised = ec2.create_launch_template_version(
+        LaunchTemplateName="grown", SourceVersion="$Latest", LaunchTemplateData={"EbsOptimized": True}
+    )["LaunchTemplateVersion"]
+    assert optimised["LaunchTemplateData"] == small | {"EbsOptimized": True}
+    with pytest.raises(ClientError) as refused:
+        ec2.create_launch_template_version(**where, SourceVersion="9", LaunchTemplateData={})
+    assert refused.value.response["Error"]["Code"] == "InvalidLaunchTemplateId.VersionNotFound"
+    assert len(ec2.describe_launch_template_versions(**where)["LaunchTemplateVersions"]) == 2
 
 
 def test_a_new_vpc_s_default_group_lets_its_own_members_in(site: Site, vpc: str) -> None:

@@ -82,7 +82,7 @@ def install(world: World) -> None:
     wrap(NatGatewayBackend, "create_nat_gateway", _nat)
     wrap(VPCEndPoint, "__init__", _endpoint)
     wrap(EC2Response, "allocate_address", _address)
-    shown = {
+    shown: dict[type, dict[str, Any]] = {
         SecurityGroupRule: {"group_owner_id": property(lambda rule: world.account)},
         VPCEndPoint: {"ip_address_type": "ipv4", "requester_managed": False},
         ElasticAddress: {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from moto.core.responses import ActionResult
 from moto.ec2.models.launch_templates import LaunchTemplate, LaunchTemplateBackend
@@ -28,17 +28,25 @@ def _create(
 
 def _create_version(moto: Callable[..., ActionResult], response: Any) -> ActionResult:
     """From the version that the request names: what the request leaves out is taken over from there."""
-    answer = moto(response)
     source = response._get_param("SourceVersion")
-    if source is not None:
-        shown: Any = answer.result
-        shown = shown["LaunchTemplateVersion"]
-        template = response.ec2_backend.get_launch_template(shown["LaunchTemplateId"])
-        before, made = template.get_version(source), template.latest_version()
+    # Before the new version is: `$Latest` is then another one, and an unknown version leaves nothing behind.
+    before = None if source is None else _template(response).get_version(source)
+    answer = moto(response)
+    if before is not None:
+        result: Any = answer.result
+        shown = result["LaunchTemplateVersion"]
+        made = before.template.get_version(shown["VersionNumber"])
         if "TagSpecifications" not in made.data:
             made.instance_tags = before.instance_tags
         made.data = shown["LaunchTemplateData"] = before.data | made.data
     return answer
+
+
+def _template(response: Any) -> LaunchTemplate:
+    ec2, name = response.ec2_backend, response._get_param("LaunchTemplateName")
+    if name:
+        return cast(LaunchTemplate, ec2.get_launch_template_by_name(name))
+    return cast(LaunchTemplate, ec2.get_launch_template(response._get_param("LaunchTemplateId")))
 
 
 def install(world: World) -> None:
