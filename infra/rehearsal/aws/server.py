@@ -23,6 +23,7 @@ from infra.rehearsal.aws.world import World
 log = logging.getLogger(__name__)
 
 MODULES = (
+    "lookups",
     "troubles",
     "compute",
     "power",
