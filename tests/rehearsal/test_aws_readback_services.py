@@ -238,7 +238,7 @@ def test_a_cluster_shows_the_settings_that_were_made_and_no_others(site: Site, s
         upgradePolicy={"supportType": "EXTENDED"},
     )
     audited = {"clusterLogging": [{"types": ["audit"], "enabled": True}]}
-    update = eks.update_cluster_config(name="bare", logging=audited)["update"]
+    update = first = eks.update_cluster_config(name="bare", logging=audited)["update"]
     assert holds(update, type="LoggingUpdate", params=[{"type": "ClusterLogging", "value": json.dumps(audited)}])
     rest = [{"types": [one for one in LOGS if one != "audit"], "enabled": False}]
     assert eks.describe_cluster(name="bare")["cluster"]["logging"]["clusterLogging"] == [
@@ -249,6 +249,11 @@ def test_a_cluster_shows_the_settings_that_were_made_and_no_others(site: Site, s
     assert update["type"] == "ZonalShiftConfigUpdate"
     assert eks.describe_cluster(name="bare")["cluster"]["zonalShiftConfig"] == {"enabled": True}
     _grow(site, subnets)
+    assert eks.list_updates(name="bare")["updateIds"] == [first["id"], update["id"]]
+    assert eks.list_updates(name="bare", nodegroupName="own")["updateIds"] == []
+    policies = eks.list_access_policies()["accessPolicies"]
+    arn = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
+    assert {"name": "AmazonEKSClusterAdminPolicy", "arn": arn} in policies
 
 
 def _grow(site: Site, subnets: list[str]) -> None:

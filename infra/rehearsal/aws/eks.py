@@ -328,12 +328,6 @@ class Clusters:
         find_active(self.world, params["name"])
         raise AwsError("InvalidParameterException", "a rehearsal cannot change the version of a running control plane")
 
-    def describe_update(self, params: Parameters) -> dict[str, Any]:
-        updates = find(self.world, params["name"]).updates
-        if params["updateId"] not in updates:
-            raise AwsError("ResourceNotFoundException", f"No update found for ID: {params['updateId']}")
-        return {"update": updates[params["updateId"]]}
-
 
 def find_subnets(world: World, subnet_ids: list[str]) -> list[Any]:
     known = {subnet.id: subnet for zone in world.backend("ec2").subnets.values() for subnet in zone.values()}

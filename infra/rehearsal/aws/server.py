@@ -33,6 +33,7 @@ MODULES = (
     "eks_addons",
     "eks_pod_identity",
     "eks_tags",
+    "eks_updates",
     "nodegroups",
     "identity",
     "fsx",
