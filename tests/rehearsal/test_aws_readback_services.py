@@ -18,6 +18,8 @@ from tests.rehearsal.aws_cluster import role
 from tests.rehearsal.aws_fakes import Site, fake_site
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("answers_as_modelled")
+
 ACCOUNT = "123456789012"
 FIRST, LATER = [{"Key": "a", "Value": "b"}], [{"Key": "c", "Value": "d"}]
 
