@@ -44,7 +44,7 @@ ADDRESS, WEBHOOK = "10.77.0.10", "10.77.0.2"
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 USERS = {
     "owner": ("arn:aws:iam::123456789012:user/operator", ["eks:cluster-admin"]),
-    "node": ("system:node:ip-10-42-1-17.ec2.internal", ["system:bootstrappers", "system:nodes"]),
+    "node": ("system:node:ip-10-42-1-17.ec2.internal", ["system:nodes"]),
 }
 
 

@@ -6,6 +6,8 @@ import base64
 
 import pytest
 from botocore.exceptions import ClientError
+from moto import backends
+from moto.ec2.responses import EC2Response
 
 from infra.rehearsal.aws.world import Call, Fault, Launch, LaunchRefused
 from tests.rehearsal.aws_cluster import (
@@ -274,3 +276,28 @@ def test_a_fault_hook_answers_in_place_of_the_service(site: Site) -> None:
     finally:
         site.world.faults.remove(throttle)
     assert site.client("eks").list_clusters()["clusters"] == []
+
+
+def test_a_request_changes_the_rules_of_its_own_answer_alone(site: Site) -> None:
+    ec2 = site.client("ec2")
+    ec2.create_key_pair(KeyName="shown")
+    rules = dict(EC2Response.RESPONSE_KEY_PATH_TO_TRANSFORMER)
+    (pair,) = ec2.describe_key_pairs(IncludePublicKey=True)["KeyPairs"]
+    assert pair["PublicKey"]
+    (pair,) = ec2.describe_key_pairs()["KeyPairs"]
+    assert "PublicKey" not in pair
+    assert rules == EC2Response.RESPONSE_KEY_PATH_TO_TRANSFORMER, "one for all requests, also for those under way"
+
+
+def test_a_request_looks_for_nothing_again_that_another_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto would look through the folders of all its services twice with each request."""
+    clients = [site.client(name) for name in ("sts", "ec2")]
+    asks = [clients[0].get_caller_identity, clients[1].describe_vpcs]
+    for ask in asks:
+        ask()
+    looked: list[str] = []
+    monkeypatch.setattr(backends, "list_of_moto_modules", lambda: looked.append("modules") or [])
+    monkeypatch.setattr(backends, "_import_backend", lambda *names: looked.append("backend"))
+    for ask in asks:
+        ask()
+    assert looked == []

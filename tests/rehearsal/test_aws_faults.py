@@ -16,6 +16,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError, HTTPClientEr
 
 from infra.rehearsal.aws.world import World
 
+pytestmark = pytest.mark.usefixtures("answers_as_modelled")
+
 ONCE = Config(retries={"total_max_attempts": 1}, response_checksum_validation="when_required")
 
 

@@ -78,7 +78,7 @@ def test_a_nodes_token_names_the_node_while_its_instance_runs(
     given = token(assume(site, node_role, machine.settings["instance_id"]), site, "camp")
     user = review(site, given)["user"]
     assert user["username"] == f"system:node:{machine.settings['hostname']}"
-    assert set(user["groups"]) == {"system:nodes", "system:bootstrappers"}
+    assert set(user["groups"]) == {"system:nodes"}
     delete_group(site, "who")
     assert not review(site, given)["authenticated"]
 

@@ -13,6 +13,8 @@ from aws_account import Account, aws, code_of, make_user, network, world
 
 from infra.rehearsal.aws.world import World
 
+pytestmark = pytest.mark.usefixtures("answers_as_modelled")
+
 __all__ = ["aws", "network", "world"]
 DENIED = {"AccessDenied", "AccessDeniedException", "403"}
 MARK = [{"Key": "bivouac:campaign", "Value": "camp"}]

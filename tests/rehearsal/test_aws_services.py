@@ -17,6 +17,8 @@ from aws_account import Account, aws, code_of, launch, make_user, network, pitch
 from infra.rehearsal.aws import fsx
 from infra.rehearsal.aws.world import World
 
+pytestmark = pytest.mark.usefixtures("answers_as_modelled")
+
 
 def describe_lustre(aws: Account, file_system_id: str) -> dict[str, Any]:
     return aws.fsx.describe_file_systems(FileSystemIds=[file_system_id])["FileSystems"][0]

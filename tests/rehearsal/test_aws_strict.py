@@ -30,6 +30,8 @@ from infra.rehearsal.aws.world import Call, Launch, LaunchRefused, World
 from infra.rehearsal.providers.aws.package import AwsPackage
 from infra.rehearsal.providers.package import Request
 
+pytestmark = pytest.mark.usefixtures("answers_as_modelled")
+
 LONG = Delay(60.0, 60.0)
 NEVER = Delay(0.0, 0.0)
 

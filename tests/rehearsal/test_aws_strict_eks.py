@@ -13,6 +13,8 @@ from infra.account import every
 from infra.names import Names
 from infra.rehearsal.aws.strict.settings import SOFT, STRICT
 
+pytestmark = pytest.mark.usefixtures("answers_as_modelled")
+
 NAMES = Names("updated")
 CLUSTER, GROUP = NAMES.cluster, NAMES.gpu_group
 

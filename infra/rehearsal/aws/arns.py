@@ -134,7 +134,7 @@ def _ec2(world: World, operation: str, params: Parameters) -> list[str] | None:
 
 
 def _eks(world: World, operation: str, params: Parameters) -> list[str] | None:
-    if operation in ("ListClusters", "DescribeAddonVersions"):
+    if operation in ("ListClusters", "ListAccessPolicies", "DescribeAddonVersions"):
         return ["*"]
     if "resourceArn" in params:
         return [params["resourceArn"]]

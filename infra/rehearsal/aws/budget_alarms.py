@@ -97,6 +97,7 @@ class Alarms:
 
     def delete_budget_action(self, params: Parameters) -> dict[str, Any]:
         action = self.actions.pop(self.find(params).document["ActionId"])
+        self.budgets.tags.pop(f"{self.budgets.arn(action.budget)}/action/{action.document['ActionId']}", None)
         return self._key(params) | {"Action": action.describe()}
 
     @staticmethod
@@ -121,6 +122,7 @@ class Alarms:
             due = [one for one in known.notifications if _reached(one.details, spent, limit)]
             acting = [one for one in self.actions.values() if one.budget == asked["budget"] and _due(one, spent, limit)]
         for notification in due:
+            notification.details["NotificationState"] = "ALARM"
             # moto calls one dictionary what is a list of them.
             for subscriber in cast(list[dict[str, str]], notification.subscribers):
                 self._tell(asked["budget"], subscriber, notification.details["Threshold"])

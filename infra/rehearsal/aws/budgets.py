@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 from moto.budgets.models import Budget, BudgetsBackend, Notification
@@ -43,6 +45,8 @@ class Budgets:
         budget, notifications = params["Budget"], params.get("NotificationsWithSubscribers") or []
         for one in notifications:
             _refuse_many(one.get("Subscribers") or [])
+            one["Notification"] = _with_defaults(one["Notification"])
+        budget.setdefault("TimePeriod", _from_start_of(budget["TimeUnit"]))
         self.backend.create_budget(params["AccountId"], budget, notifications)
         self.tags[self.arn(budget["BudgetName"])] = {t["Key"]: t["Value"] for t in params.get("ResourceTags") or []}
 
@@ -52,23 +56,31 @@ class Budgets:
         self.alarms.forget(params["BudgetName"])
 
     def describe_budget(self, params: Parameters) -> dict[str, Any]:
-        return {"Budget": self.find(params).to_dict()}
+        return {"Budget": _shown(self.find(params))}
 
     def describe_budgets(self, params: Parameters) -> dict[str, Any]:
-        return {"Budgets": [one.to_dict() for one in self.backend.budgets[params["AccountId"]].values()]}
+        return {"Budgets": [_shown(one) for one in self.backend.budgets[params["AccountId"]].values()]}
 
     def update_budget(self, params: Parameters) -> None:
         new = params["NewBudget"]
         budget = self.find({"AccountId": params["AccountId"], "BudgetName": new["BudgetName"]})
-        former = {key: budget.budget[key] for key in ("TimePeriod", "LastUpdatedTime") if key in budget.budget}
-        budget.budget = former | new
+        former = {key: budget.budget[key] for key in ("TimePeriod", "CalculatedSpend") if key in budget.budget}
+        budget.budget = former | new | {"LastUpdatedTime": time.time()}
 
     def describe_notifications_for_budget(self, params: Parameters) -> dict[str, Any]:
         return {"Notifications": [one.details for one in self.find(params).notifications]}
 
     def update_notification(self, params: Parameters) -> None:
         found = self.notification(params | {"Notification": params["OldNotification"]})
-        found.details = params["NewNotification"]
+        found.details = _with_defaults(params["NewNotification"])
+
+    def create_notification(self, params: Parameters) -> None:
+        _refuse_many(params["Subscribers"])
+        details = _with_defaults(params["Notification"])
+        self.backend.create_notification(params["AccountId"], params["BudgetName"], details, params["Subscribers"])
+
+    def delete_notification(self, params: Parameters) -> None:
+        self.find(params).notifications.remove(self.notification(params))
 
     def describe_subscribers_for_notification(self, params: Parameters) -> dict[str, Any]:
         return {"Subscribers": self.notification(params).subscribers}
@@ -85,15 +97,20 @@ class Budgets:
         subscribers.remove(params["Subscriber"])
 
     def list_tags_for_resource(self, params: Parameters) -> dict[str, Any]:
-        return {"ResourceTags": tag_list(self.tags.get(params["ResourceARN"], {}))}
+        return {"ResourceTags": tag_list(self._tags(params))}
+
+    def _tags(self, params: Parameters) -> dict[str, str]:
+        if params["ResourceARN"] not in self.tags:
+            raise AwsError("NotFoundException", f"there is no resource {params['ResourceARN']}")
+        return self.tags[params["ResourceARN"]]
 
     def tag_resource(self, params: Parameters) -> None:
         tags = {tag["Key"]: tag["Value"] for tag in params["ResourceTags"]}
-        self.tags.setdefault(params["ResourceARN"], {}).update(tags)
+        self._tags(params).update(tags)
 
     def untag_resource(self, params: Parameters) -> None:
         for key in params["ResourceTagKeys"]:
-            self.tags.get(params["ResourceARN"], {}).pop(key, None)
+            self._tags(params).pop(key, None)
 
 
 def _refuse_many(subscribers: list[dict[str, str]]) -> None:
@@ -103,6 +120,31 @@ def _refuse_many(subscribers: list[dict[str, str]]) -> None:
         if count > most:
             words = f"a notification takes at most {most} subscribers of type {kind}, not {count}"
             raise AwsError("CreationLimitExceededException", words)
+
+
+def _with_defaults(notification: dict[str, Any]) -> dict[str, Any]:
+    return {"ThresholdType": "PERCENTAGE", "NotificationState": "OK"} | notification
+
+
+def _from_start_of(unit: str) -> dict[str, Any]:
+    """AWS: a budget without a start date begins with the present period, and ends in 2087."""
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    month = {"ANNUALLY": 1, "QUARTERLY": today.month - (today.month - 1) % 3}.get(unit, today.month)
+    start = today if unit == "DAILY" else today.replace(month=month, day=1)
+    return {"Start": start.timestamp(), "End": datetime(2087, 6, 15, tzinfo=UTC).timestamp()}
+
+
+def _shown(budget: Budget) -> dict[str, Any]:
+    """AWS writes amounts with a decimal point."""
+    shown = budget.to_dict()
+    if "BudgetLimit" in shown:  # else planned limits, month by month
+        shown["BudgetLimit"] = _decimal(shown["BudgetLimit"])
+    shown["CalculatedSpend"] = {key: _decimal(one) for key, one in shown["CalculatedSpend"].items()}
+    return shown
+
+
+def _decimal(spend: dict[str, str]) -> dict[str, str]:
+    return spend | {"Amount": spend["Amount"] if "." in spend["Amount"] else f"{spend['Amount']}.0"}
 
 
 def _same(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
@@ -121,7 +163,9 @@ def install(world: World) -> None:
         "describe_budgets",
         "update_budget",
         "describe_notifications_for_budget",
+        "create_notification",
         "update_notification",
+        "delete_notification",
         "describe_subscribers_for_notification",
         "create_subscriber",
         "delete_subscriber",

@@ -15,6 +15,7 @@ from typing import Any
 
 from moto.core.responses import BaseResponse
 
+from infra.rehearsal.aws import eks_settings
 from infra.rehearsal.aws.access import caller, role_trusts
 from infra.rehearsal.aws.eks_entries import admin_entry, eks_arn
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
@@ -81,10 +82,12 @@ class Cluster:
         return update
 
 
-def begin(world: World, cluster: Cluster, apply: Callable[[], None], changes: list[dict[str, str]]) -> dict[str, Any]:
+def begin(
+    world: World, cluster: Cluster, apply: Callable[[], None], kind: str, changes: list[dict[str, str]]
+) -> dict[str, Any]:
     """A change of a cluster's configuration: meanwhile it is UPDATING, and takes no other."""
     document, delay = cluster.document, UPDATED.draw(world.strictness, "cluster update", len(cluster.updates))
-    update = cluster.record("ConfigUpdate", changes)
+    update = cluster.record(kind, changes)
     if not delay:
         apply()
         return update
@@ -195,15 +198,13 @@ class Clusters:
             },
             "accessConfig": {"authenticationMode": access.get("authenticationMode", "CONFIG_MAP")},
             "upgradePolicy": params.get("upgradePolicy", {"supportType": "EXTENDED"}),
-            "logging": params.get("logging", {"clusterLogging": []}),
+            "logging": eks_settings.logging({}, params.get("logging") or {}),
             "identity": {"oidc": {"issuer": issuer}},
             "certificateAuthority": {},
-            "encryptionConfig": params.get("encryptionConfig", []),
             "deletionProtection": params.get("deletionProtection", False),
-            "zonalShiftConfig": params.get("zonalShiftConfig", {"enabled": False}),
             "health": {"issues": []},
             "tags": dict(params.get("tags", {})),
-        }
+        } | {key: params[key] for key in eks_settings.ONLY_IF_SET if params.get(key)}
 
     def _security_group(self, name: str, vpc_id: str) -> str:
         ec2 = self.world.backend("ec2")
@@ -308,27 +309,24 @@ class Clusters:
             if document["accessConfig"]["authenticationMode"] == "API" != mode:
                 message = f"Unsupported authentication mode update from API to {mode}"
                 raise AwsError("InvalidParameterException", message)
-            changed.append("AuthenticationMode")
+            changed.append("authenticationMode")
         changes = {key: params[key] for key in UPDATABLE if key in params}
+        changed += [*changes, *inner]
 
         def apply() -> None:
             if mode:
                 document["accessConfig"]["authenticationMode"] = mode
+            if "logging" in changes:
+                changes["logging"] = eks_settings.logging(document["logging"], changes["logging"])
             document.update(changes)
             document["resourcesVpcConfig"].update(inner)
 
-        said = ",".join([*changed, *changes, *inner])
-        return {"update": begin(self.world, cluster, apply, [{"type": "Changed", "value": said}])}
+        told = eks_settings.told(changed, params)
+        return {"update": begin(self.world, cluster, apply, eks_settings.kind(changed), told)}
 
     def update_cluster_version(self, params: Parameters) -> dict[str, Any]:
         find_active(self.world, params["name"])
         raise AwsError("InvalidParameterException", "a rehearsal cannot change the version of a running control plane")
-
-    def describe_update(self, params: Parameters) -> dict[str, Any]:
-        updates = find(self.world, params["name"]).updates
-        if params["updateId"] not in updates:
-            raise AwsError("ResourceNotFoundException", f"No update found for ID: {params['updateId']}")
-        return {"update": updates[params["updateId"]]}
 
 
 def find_subnets(world: World, subnet_ids: list[str]) -> list[Any]:

@@ -119,6 +119,9 @@ class AccessEntries:
         found = list(self._entry(params)["policies"].values())
         return self._about(params) | {"associatedAccessPolicies": found}
 
+    def list_access_policies(self, params: Parameters) -> dict[str, Any]:
+        return {"accessPolicies": [{"name": name, "arn": POLICY_ARN + name} for name in POLICIES]}
+
     @staticmethod
     def _about(params: Parameters) -> dict[str, str]:
         return {"clusterName": params["clusterName"], "principalArn": params["principalArn"]}

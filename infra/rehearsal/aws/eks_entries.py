@@ -40,7 +40,7 @@ def access_entry(world: World, cluster: str, principal: str, kind: str) -> dict[
         "clusterName": cluster,
         "principalArn": principal,
         "accessEntryArn": eks_arn(world, "access-entry", cluster, shape, world.account, name, str(uuid.uuid4())),
-        "kubernetesGroups": ["system:nodes", "system:bootstrappers"] if kind == "EC2_LINUX" else [],
+        "kubernetesGroups": ["system:nodes"] if kind == "EC2_LINUX" else [],
         "username": username,
         "type": kind,
         "createdAt": datetime.now(UTC),

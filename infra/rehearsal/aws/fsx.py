@@ -16,6 +16,7 @@ from moto.fsx.responses import FSxResponse
 
 from infra.rehearsal.aws import fsx_rules
 from infra.rehearsal.aws.fsx_repositories import Repositories
+from infra.rehearsal.aws.kms import OF_FSX
 from infra.rehearsal.aws.operations import (
     AwsError,
     Parameters,
@@ -59,7 +60,7 @@ class FileSystem:
     folder: Path
     token: str | None
     key: str | None = None
-    """Of the customer's own; None: FSx's."""
+    """None: a scratch file system, which has none that anybody sees."""
     lifecycle: str = "CREATING"
     creation_time: float = field(default_factory=time.time)
     actions: list[dict[str, Any]] = field(default_factory=list)
@@ -149,7 +150,7 @@ class Lustre:
             storage_capacity=params["StorageCapacity"],
             storage_type=params.get("StorageType") or "SSD",
             version=params.get("FileSystemTypeVersion") or fsx_rules.VERSIONS[deployment][-1],
-            lustre=lustre,
+            lustre=fsx_rules.with_metadata(lustre, params["StorageCapacity"]),
             folder=folder,
             token=token,
             key=self._key(params.get("KmsKeyId"), deployment),
@@ -158,12 +159,15 @@ class Lustre:
         return created
 
     def _key(self, arn: str | None, deployment: str) -> str | None:
-        if arn is None:
-            return None
+        """The customer's, else FSx's own of this account."""
+        kms = self.world.backend("kms")
         if deployment.startswith("SCRATCH"):
-            raise fsx_rules.bad_request(f"KmsKeyId is not supported with deployment type {deployment}")
-        keys = self.world.backend("kms").keys
-        if arn.rpartition("/")[2] not in keys:
+            if arn is not None:
+                raise fsx_rules.bad_request(f"KmsKeyId is not supported with deployment type {deployment}")
+            return None
+        if arn is None:
+            return str(kms.keys[kms.get_key_id_from_alias(OF_FSX)].arn)
+        if arn.rpartition("/")[2] not in kms.keys:
             raise fsx_rules.bad_request(f"The KMS key {arn} does not exist")
         return arn
 
@@ -232,7 +236,7 @@ class Lustre:
         ):
             raise fsx_rules.bad_request(f"StorageCapacity can only grow, and not on SCRATCH_1; asked for {capacity}")
         fsx_rules.check_lustre({"StorageCapacity": capacity, "StorageType": file_system.storage_type}, merged)
-        file_system.lustre, file_system.storage_capacity = merged, capacity
+        file_system.lustre, file_system.storage_capacity = fsx_rules.with_metadata(merged, capacity), capacity
         action = {"AdministrativeActionType": "FILE_SYSTEM_UPDATE", "Status": "COMPLETED", "RequestTime": time.time()}
         file_system.actions.append(action)
         return {"FileSystem": file_system.describe(self.tags_of(file_system.resource_arn))}

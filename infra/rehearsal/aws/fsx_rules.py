@@ -32,7 +32,22 @@ def with_defaults(params: dict[str, Any]) -> dict[str, Any]:
         lustre.setdefault("AutomaticBackupRetentionDays", 0)
     if lustre["DeploymentType"] == "PERSISTENT_2":
         lustre.setdefault("EfaEnabled", False)
+    if lustre.get("AutomaticBackupRetentionDays"):
+        lustre.setdefault("DailyAutomaticBackupStartTime", "05:00")
     return lustre
+
+
+def with_metadata(lustre: dict[str, Any], capacity_gib: int) -> dict[str, Any]:
+    """With the metadata IOPS that FSx provides for the capacity where it is left to FSx.
+
+    https://docs.aws.amazon.com/fsx/latest/LustreGuide/managing-metadata-performance.html
+    """
+    metadata = lustre.get("MetadataConfiguration") or {}
+    if metadata.get("Mode") != "AUTOMATIC":
+        return lustre
+    steps = ((1200, 1500), (2400, 3000), (9600, 6000), (45600, 12000))
+    iops = next((iops for most, iops in steps if capacity_gib <= most), capacity_gib // 24000 * 12000)
+    return lustre | {"MetadataConfiguration": metadata | {"Iops": iops}}
 
 
 def check_lustre(params: dict[str, Any], lustre: dict[str, Any]) -> None:

@@ -44,6 +44,7 @@ MODELS = {
 """Signing names that differ from the name of the service's model."""
 WITH_BODY = {"DeleteObjects", "CreateBucket"}
 """S3 operations whose permission depends on the body; the others' bodies are streamed through unread."""
+HOSTS = 1000
 
 
 class Gateway:
@@ -52,6 +53,8 @@ class Gateway:
     def __init__(self, world: World) -> None:
         self.world = world
         self.moto = DomainDispatcherApplication(create_backend_app)
+        # moto lists its own folders to tell what a host name stands for, twice with each request.
+        self.moto.get_backend_for_host = lru_cache(HOSTS)(self.moto.get_backend_for_host)  # type: ignore[method-assign]
         self.door = Door(world)
         self.past: dict[str, tuple[float, Answer]] = {}
         """Question -> when it was answered, and how: for faults of the effect `stale`."""

@@ -93,6 +93,8 @@ class Instances:
         return nics
 
     def _finish(self, ec2: Any, instance: Any, data: dict[str, Any], launch: Launch) -> None:
+        if instance.kernel_id == "None":  # moto knows no such image: then as of any image of today
+            instance.kernel_id, instance.virtualization_type, instance.root_device_name = None, "hvm", "/dev/xvda"
         instance.lifecycle = launch.market if launch.market in ("spot", "capacity-block") else None
         profile = data.get("IamInstanceProfile") or {}
         if profile and instance.id not in ec2.iam_instance_profile_associations:

@@ -1,12 +1,8 @@
-"""What CreateNodegroup refuses, and what EKS adds to the user data of a node group without an image of its own."""
+"""What CreateNodegroup refuses, and what UpdateNodegroupConfig changes, in the words of EKS."""
 
 from __future__ import annotations
 
 import json
-from email.message import EmailMessage
-from email.mime.multipart import MIMEMultipart
-from email.mime.text import MIMEText
-from email.parser import Parser
 from typing import Any
 
 from infra.rehearsal.aws.access import role_trusts
@@ -15,8 +11,6 @@ from infra.rehearsal.aws.operations import AwsError, Parameters
 from infra.rehearsal.aws.world import World
 
 FORBIDDEN = ("IamInstanceProfile", "InstanceInitiatedShutdownBehavior", "HibernationOptions")
-NODE_CONFIG = "application/node.eks.aws"
-TAINT_EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule"}
 
 
 def invalid(message: str) -> AwsError:
@@ -96,33 +90,21 @@ def block_id(template: dict[str, Any]) -> str:
     return str(target.get("CapacityReservationId") or "")
 
 
-def merged_user_data(cluster: Cluster, group: dict[str, Any], own: str) -> str:
-    """`own` user data (MIME or empty), then EKS's NodeConfig: what a node gets whose image EKS chose."""
-    whole = MIMEMultipart("mixed")
-    parsed = Parser().parsestr(own) if own else EmailMessage()
-    for part in parsed.walk() if parsed.is_multipart() else ():
-        if not part.is_multipart():
-            whole.attach(part)
-    document, network = cluster.document, cluster.document["kubernetesNetworkConfig"]
-    labels = {"eks.amazonaws.com/nodegroup": group["nodegroupName"], **group["labels"]}
-    flags = ["--node-labels=" + ",".join(f"{key}={value}" for key, value in sorted(labels.items()))]
-    taints = [f"{one['key']}={one.get('value', '')}:{TAINT_EFFECTS[one['effect']]}" for one in group["taints"]]
-    if taints:
-        flags.append("--register-with-taints=" + ",".join(taints))
-    config = {
-        "apiVersion": "node.eks.aws/v1alpha1",
-        "kind": "NodeConfig",
-        "spec": {
-            "cluster": {
-                "name": cluster.name,
-                "apiServerEndpoint": document["endpoint"],
-                "certificateAuthority": document["certificateAuthority"]["data"],
-                "cidr": network["serviceIpv4Cidr"],
-            },
-            "kubelet": {"flags": flags},
-        },
-    }
-    last = MIMEText(json.dumps(config), "plain")  # JSON is YAML
-    last.replace_header("Content-Type", NODE_CONFIG)
-    whole.attach(last)
-    return whole.as_string()
+CHANGES = {
+    "scalingConfig": {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredSize"},
+    "labels": {"addOrUpdateLabels": "LabelsToAdd", "removeLabels": "LabelsToRemove"},
+    "taints": {"addOrUpdateTaints": "TaintsToAdd", "removeTaints": "TaintsToRemove"},
+    "updateConfig": {"maxUnavailable": "MaxUnavailable", "maxUnavailablePercentage": "MaxUnavailablePercentage"},
+    "nodeRepairConfig": {"enabled": "NodeRepairEnabled"},
+}
+"""Parameter of an update -> each of its parts -> UpdateParamType."""
+
+
+def told(params: dict[str, Any]) -> list[dict[str, str]]:
+    """The params of an Update: each part of the configuration that was asked for."""
+    return [
+        {"type": kind, "value": json.dumps(params[name][part])}
+        for name, parts in CHANGES.items()
+        for part, kind in parts.items()
+        if part in (params.get(name) or {})
+    ]

@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
+from infra.rehearsal.aws import nodegroup_parts as parts
 from infra.rehearsal.aws import nodegroup_rules as rules
-from infra.rehearsal.aws.autoscaling import CAPACITY, Recipe
+from infra.rehearsal.aws.autoscaling import CAPACITY
 from infra.rehearsal.aws.eks import Cluster, EksResponse, find, find_active
 from infra.rehearsal.aws.eks_entries import access_entry, eks_arn
-from infra.rehearsal.aws.instances import CLUSTER_TAG, NODE_GROUP_TAG
+from infra.rehearsal.aws.nodegroup_parts import NodeGroup
 from infra.rehearsal.aws.nodegroup_rights import check_launch
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
-from infra.rehearsal.aws.ssm_parameters import recommended
 from infra.rehearsal.aws.world import World
 
 PERIOD_S = 0.25
 DEFAULT_TYPES = ["t3.medium"]
 SETTLE_S = 0.3
-SCALE_DOWN = timedelta(minutes=40)
-"""So long before a capacity block's end EKS empties the node group."""
-CHANGES = {"scalingConfig": "DesiredSize", "labels": "LabelsToAdd", "taints": "TaintsToAdd"}
-"""Parameter of an update -> UpdateParamType."""
-
-
-@dataclass
-class NodeGroup:
-    document: dict[str, Any]
-    scaling_group: str
-    profile: str
-    own_template: str | None = None
-    """The launch template that EKS made where none was given."""
-    since: float = field(default_factory=time.monotonic)
-    update: dict[str, Any] | None = None
-    """That which is in progress."""
-    was: str | None = None
-    """Status before a change of configuration that is under way."""
-
-    @property
-    def name(self) -> str:
-        return str(self.document["nodegroupName"])
 
 
 class NodeGroups:
@@ -70,12 +47,12 @@ class NodeGroups:
         )
         check_launch(world, cluster, group.document, version)
         if version is None:
-            version = self._make_template(cluster, group, number, params)
-        self._make_profile(group, params["nodeRole"])
+            version = parts.make_template(world, cluster, group, number)
+        parts.make_profile(world, group, params["nodeRole"])
         if cluster.uses_entries and params["nodeRole"] not in cluster.entries:
             entry = access_entry(world, cluster.name, params["nodeRole"], "EC2_LINUX")
             cluster.entries[params["nodeRole"]] = entry
-        self._make_scaling_group(cluster, group, version)
+        parts.make_scaling_group(world, cluster, group, version)
         cluster.nodegroups[group.name] = group
         return {"nodegroup": self._shown(group)}
 
@@ -114,11 +91,9 @@ class NodeGroups:
             "updateConfig": params.get("updateConfig") or {"maxUnavailable": 1},
             "tags": dict(params.get("tags") or {}),
         }
-        if not own_image:
-            document |= {
-                "version": params.get("version") or cluster.document["version"],
-                "releaseVersion": params.get("releaseVersion") or f"{cluster.document['version']}.0-20261101",
-            }
+        kubernetes = params.get("version") or cluster.document["version"]
+        recent = params.get("releaseVersion") or f"{kubernetes}.0-20261101"
+        document |= {"version": kubernetes, "releaseVersion": version.data["ImageId"] if own_image else recent}
         if params.get("nodeRepairConfig"):
             document["nodeRepairConfig"] = params["nodeRepairConfig"]
         if version:
@@ -129,77 +104,6 @@ class NodeGroups:
         if not version:
             document["diskSize"] = params.get("diskSize") or 20
         return document
-
-    def _make_template(self, cluster: Cluster, group: NodeGroup, number: str, params: Parameters) -> Any:
-        disk = {"VolumeSize": group.document["diskSize"], "VolumeType": "gp3", "DeleteOnTermination": True}
-        data = {"BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": disk}], "UserData": None}
-        tags = {"launch-template": {CLUSTER_TAG: cluster.name, NODE_GROUP_TAG: group.name}}
-        ec2 = self.world.backend("ec2")
-        template = ec2.create_launch_template(f"eks-{number}", "", data, tags)
-        group.own_template = template.id
-        return template.default_version()
-
-    def _make_profile(self, group: NodeGroup, role_arn: str) -> None:
-        self.world.backend("iam").create_instance_profile(group.profile, "/", [role_arn.rpartition("/")[2]])
-
-    def _make_scaling_group(self, cluster: Cluster, group: NodeGroup, version: Any) -> None:
-        document, world = group.document, self.world
-        self._set_recipe(cluster, group, version)
-        tags = {
-            CLUSTER_TAG: cluster.name,
-            NODE_GROUP_TAG: group.name,
-            f"kubernetes.io/cluster/{cluster.name}": "owned",
-            "k8s.io/cluster-autoscaler/enabled": "true",
-            f"k8s.io/cluster-autoscaler/{cluster.name}": "owned",
-        }
-        scaling = document["scalingConfig"]
-        world.backend("autoscaling").create_auto_scaling_group(
-            name=group.scaling_group,
-            availability_zones=[],
-            desired_capacity=scaling["desiredSize"],
-            max_size=scaling["maxSize"],
-            min_size=scaling["minSize"],
-            launch_config_name=None,
-            launch_template={"LaunchTemplateId": version.template.id, "Version": str(version.number)},
-            vpc_zone_identifier=",".join(document["subnets"]),
-            default_cooldown=None,
-            health_check_period=15,
-            health_check_type="EC2",
-            load_balancers=[],
-            target_group_arns=[],
-            placement_group=None,
-            termination_policies=["AllocationStrategy", "OldestLaunchTemplate", "OldestInstance"],
-            tags=[{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in tags.items()],
-            capacity_rebalance=document["capacityType"] == "SPOT",
-        )
-        if document["capacityType"] == "CAPACITY_BLOCK":
-            self._end_with_block(group, version)
-
-    def _end_with_block(self, group: NodeGroup, version: Any) -> None:
-        """As EKS does: a scheduled action that empties the group before EC2 ends what runs in the block."""
-        ends = self.world.block_ends(rules.block_id(version.data))
-        if ends is not None:
-            self.world.backend("autoscaling").put_scheduled_update_group_action(
-                name=group.scaling_group, desired_capacity=0, max_size=None, min_size=0,
-                scheduled_action_name="Amazon EKS Node Group Capacity Scaledown Before Reservation End",
-                start_time=(ends - SCALE_DOWN).isoformat(), end_time=None, recurrence=None, timezone=None,
-            )  # fmt: skip
-
-    def _set_recipe(self, cluster: Cluster, group: NodeGroup, version: Any) -> None:
-        document, data = group.document, version.data
-        merged = None
-        if not data.get("ImageId"):
-            own = data["UserData"].decode() if data.get("UserData") else ""
-            merged = rules.merged_user_data(cluster, document, own)
-        profile = self.world.backend("iam").get_instance_profile(group.profile)
-        self.world.auto_scaling.recipes[group.scaling_group] = Recipe(
-            instance_types=document.get("instanceTypes", []),
-            security_groups=[cluster.security_group],
-            user_data=merged,
-            profile_arn=profile.arn,
-            market="spot" if document["capacityType"] == "SPOT" else None,
-            image=recommended(document["version"], document["amiType"]) if "version" in document else "",
-        )
 
     def _scaling_group(self, group: NodeGroup) -> Any:
         return self.world.auto_scaling.groups.get(group.scaling_group)
@@ -233,8 +137,7 @@ class NodeGroups:
                 document[key] = params[key]
         document["modifiedAt"] = datetime.now(UTC)
         group.was, group.since, document["status"] = document["status"], time.monotonic(), "UPDATING"
-        changes = [{"type": kind, "value": str(params[key])} for key, kind in CHANGES.items() if key in params]
-        update = cluster.record("ConfigUpdate", changes, nodegroupName=group.name)
+        update = cluster.record("ConfigUpdate", rules.told(params), nodegroupName=group.name)
         return {"update": self._under_way(group, update)}
 
     def _under_way(self, group: NodeGroup, update: dict[str, Any]) -> dict[str, Any]:
@@ -257,9 +160,11 @@ class NodeGroups:
             version = self._template({**group.document["launchTemplate"], **given})
             check_launch(self.world, cluster, group.document, version)
             group.document["launchTemplate"]["version"] = str(version.number)
+            if group.document["amiType"] == "CUSTOM":
+                group.document["releaseVersion"] = version.data["ImageId"]
             found = self._scaling_group(group)
             found.launch_template_version = found.provided_launch_template_version = str(version.number)
-            self._set_recipe(cluster, group, version)
+            parts.set_recipe(self.world, cluster, group, version)
             for state in found.instance_states:
                 state.health_status = "Unhealthy"
             group.document["status"], group.since = "UPDATING", time.monotonic()

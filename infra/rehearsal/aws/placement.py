@@ -16,6 +16,7 @@ from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations,
 from infra.rehearsal.aws.world import Launch, LaunchRefused, World
 
 STRATEGIES = ("cluster", "spread", "partition")
+PARTITIONS = 2
 
 
 @dataclass
@@ -25,6 +26,7 @@ class PlacementGroup:
     arn: str
     strategy: str
     partitions: int | None
+    spread: str | None
 
     def describe(self, tags: dict[str, str]) -> dict[str, Any]:
         return {
@@ -34,6 +36,7 @@ class PlacementGroup:
             "State": "available",
             "Strategy": self.strategy,
             "PartitionCount": self.partitions,
+            "SpreadLevel": self.spread,
             "Tags": tag_list(tags),
         }
 
@@ -56,7 +59,9 @@ class Placement:
             raise AwsError("InvalidParameterValue", f"Value ({strategy}) for parameter strategy is invalid.")
         group_id = f"pg-{secrets.token_hex(9)[:17]}"
         arn = f"arn:aws:ec2:{self.world.region}:{self.world.account}:placement-group/{name}"
-        group = PlacementGroup(group_id, name, arn, strategy, params.get("PartitionCount"))
+        partitions = params.get("PartitionCount") or (PARTITIONS if strategy == "partition" else None)
+        spread = params.get("SpreadLevel") or ("rack" if strategy == "spread" else None)
+        group = PlacementGroup(group_id, name, arn, strategy, partitions, spread)
         self.groups[name] = group
         self.world.backend("ec2").create_tags([group_id], specified_tags(params))
         return {"PlacementGroup": group.describe(self.tags_of(group))}

@@ -37,6 +37,7 @@ class Reservation:
     end: datetime | None
     start: datetime
     match: str = "open"
+    ebs_optimized: bool = False
     kind: str = "default"
     cancelled: bool = False
     paid: bool = True
@@ -129,7 +130,7 @@ class Reservations:
             "Tenancy": "default",
             "TotalInstanceCount": reservation.count if state in ("active", "scheduled") else 0,
             "AvailableInstanceCount": free,
-            "EbsOptimized": True,
+            "EbsOptimized": reservation.ebs_optimized,
             "EphemeralStorage": False,
             "State": state,
             "StartDate": reservation.start,
@@ -157,6 +158,7 @@ class Reservations:
             end=end,
             start=datetime.now(UTC),
             match=params.get("InstanceMatchCriteria") or "open",
+            ebs_optimized=bool(params.get("EbsOptimized")),
         )
         return {"CapacityReservation": self._keep(reservation, params)}
 

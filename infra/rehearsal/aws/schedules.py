@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +20,7 @@ from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule
 from moto.scheduler.responses import EventBridgeSchedulerResponse
 
 from infra.rehearsal.aws import access, schedule_targets
-from infra.rehearsal.aws.operations import Parameters, add_operations
+from infra.rehearsal.aws.operations import Parameters, add_operations, wrap
 from infra.rehearsal.aws.schedule_targets import invalid
 from infra.rehearsal.aws.world import World
 
@@ -182,15 +183,25 @@ def _fields(params: Parameters) -> dict[str, Any]:
         "schedule_expression_timezone": params.get("ScheduleExpressionTimezone"),
         "start_date": dates["StartDate"],
         "state": params.get("State") or "ENABLED",
-        "target": params["Target"],
+        "target": params["Target"] | {"RetryPolicy": RETRIES | (params["Target"].get("RetryPolicy") or {})},
     }
 
 
 DATES = ("StartDate", "EndDate")
+RETRIES = {"MaximumEventAgeInSeconds": 86400, "MaximumRetryAttempts": 185}
+LISTED = ("Arn", "CreationDate", "GroupName", "LastModificationDate", "Name", "State", "Target")
+
+
+def _listed(moto: Callable[..., str], response: EventBridgeSchedulerResponse) -> str:
+    """A list shows less of each schedule than GetSchedule."""
+    page = json.loads(moto(response))
+    page["Schedules"] = [{key: one[key] for key in LISTED} for one in page["Schedules"]]
+    return json.dumps(page)
 
 
 def install(world: World) -> None:
     schedules = Schedules(world)
     names = ("create_schedule", "update_schedule")
     add_operations(world, EventBridgeSchedulerResponse, {name: getattr(schedules, name) for name in names})
+    wrap(EventBridgeSchedulerResponse, "list_schedules", _listed)
     world.every(TICK_S, schedules.tick)

@@ -23,6 +23,7 @@ from infra.rehearsal.aws.world import World
 log = logging.getLogger(__name__)
 
 MODULES = (
+    "lookups",
     "troubles",
     "compute",
     "power",
@@ -32,6 +33,7 @@ MODULES = (
     "eks_addons",
     "eks_pod_identity",
     "eks_tags",
+    "eks_updates",
     "nodegroups",
     "identity",
     "fsx",
@@ -46,6 +48,10 @@ MODULES = (
     "bucket_policies",
     "bucket_settings",
     "quotas",
+    "networks",
+    "templates",
+    "kms",
+    "logs",
     "residual",
     "tagging",
     "faults",

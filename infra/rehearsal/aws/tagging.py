@@ -130,6 +130,7 @@ def living(ec2: Any) -> set[str]:
         "snapshots",
         "volumes",
         "vpc_end_points",
+        "vpc_pcxs",
         "vpcs",
     ):
         found |= {resource.id for resource in list(getattr(ec2, name, {}).values())}

@@ -219,6 +219,7 @@ class World:
     def __post_init__(self) -> None:
         if self.fsx_root == Path():
             self.fsx_root = self.work / "fsx"
+        self._backends: dict[str, Any] = {}
         self._due: list[tuple[float, int, Callable[[], None], float | None]] = []
         self._order = itertools.count()
         self._tick = threading.Condition()
@@ -231,8 +232,11 @@ class World:
         """moto's backend of this account and region, for instance `ec2`; global services have their own key."""
         from moto.backends import get_backend
 
-        accounts = get_backend(service)[self.account]  # type: ignore[call-overload]
-        return accounts["aws"] if service in ("iam", "s3", "sts", "budgets") else accounts[self.region]
+        if service not in self._backends:
+            accounts = get_backend(service)[self.account]  # type: ignore[call-overload]
+            where = "aws" if service in ("iam", "s3", "sts", "budgets") else self.region
+            self._backends[service] = accounts[where]
+        return self._backends[service]
 
     def every(self, seconds: float, function: Callable[[], None], apart: bool = False) -> None:
         """Run `function` about every `seconds` on the clockwork's thread; it must be short and may raise.

@@ -121,10 +121,8 @@ def read_template(call: Call) -> Props | None:
     latest = str(found["LatestVersionNumber"])
     versions = call.client().describe_launch_template_versions(LaunchTemplateId=call.id, Versions=[latest])
     data: dict[str, Any] = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
-    # moto mixes the template's own tags into those of its instances.
-    marks = [item for item in data.get("TagSpecifications") or [] if item["ResourceType"] != "launch-template"]
     return {
-        **call.observed({**data, "TagSpecifications": marks or None}),
+        **call.observed(data),
         "name": found["LaunchTemplateName"],
         "arn": call.arn("ec2", f"launch-template/{call.id}"),
         "latestVersion": found["LatestVersionNumber"],

@@ -1,0 +1,89 @@
+"""Customers' keys as KMS shows them: what a key is for, and when it is rotated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from moto.kms.models import Key, KmsBackend
+from moto.kms.responses import KmsResponse
+from moto.kms.utils import RESERVED_ALIASES
+
+from infra.rehearsal.aws.operations import wrap
+from infra.rehearsal.aws.world import World
+
+PERIOD_DAYS = 365
+OF_FSX = "alias/aws/fsx"
+"""Of FSx's own key, which moto does not know."""
+
+
+def _create(
+    moto: Callable[..., Key],
+    kms: KmsBackend,
+    policy: str | None,
+    key_usage: str | None,
+    key_spec: str | None,
+    description: str,
+    tags: Any,
+    multi_region: bool | None = None,
+    origin: str = "AWS_KMS",
+) -> Key:
+    usage = key_usage or "ENCRYPT_DECRYPT"
+    return moto(kms, policy, usage, key_spec, description, tags, bool(multi_region), origin)
+
+
+def _default(moto: Callable[..., str | None], kms: KmsBackend, alias_name: str) -> str | None:
+    """A service's own key of this account is managed by AWS."""
+    made = moto(kms, alias_name)
+    if made is not None:
+        kms.keys[made].key_manager = "AWS"
+    return made
+
+
+def _shown(moto: Callable[..., dict[str, Any]], key: Key) -> dict[str, Any]:
+    """Only the algorithms of what the key is for."""
+    shown = moto(key)
+    metadata = shown["KeyMetadata"]
+    for algorithms in ("SigningAlgorithms", "EncryptionAlgorithms"):
+        if not metadata[algorithms]:
+            del metadata[algorithms]
+    return shown
+
+
+def _of(response: KmsResponse) -> Any:
+    return response.kms_backend.keys[response.kms_backend.get_key_id(response._get_param("KeyId"))]
+
+
+def _enable(moto: Callable[..., str], response: KmsResponse) -> str:
+    answer = moto(response)
+    _of(response).rotation_days = response._get_param("RotationPeriodInDays") or PERIOD_DAYS
+    return answer
+
+
+def _rotation(moto: Callable[..., str], response: KmsResponse) -> str:
+    shown, key = json.loads(moto(response)), _of(response)
+    shown["KeyId"] = key.id
+    if shown["KeyRotationEnabled"]:
+        days = getattr(key, "rotation_days", PERIOD_DAYS)
+        due = key.creation_date + timedelta(days=days).total_seconds()
+        shown |= {"RotationPeriodInDays": days, "NextRotationDate": due}
+    return json.dumps(shown)
+
+
+def _deletion(moto: Callable[..., str], response: KmsResponse) -> str:
+    days = response._get_param("PendingWindowInDays") or 30
+    shown, key = json.loads(moto(response)), _of(response)
+    return json.dumps(shown | {"KeyId": key.arn, "KeyState": key.key_state, "PendingWindowInDays": days})
+
+
+def install(world: World) -> None:
+    if OF_FSX not in RESERVED_ALIASES:
+        RESERVED_ALIASES.append(OF_FSX)
+    wrap(KmsBackend, "create_key", _create)
+    wrap(KmsBackend, "_generate_default_keys", _default)
+    wrap(Key, "to_dict", _shown)
+    wrap(KmsResponse, "enable_key_rotation", _enable)
+    wrap(KmsResponse, "get_key_rotation_status", _rotation)
+    wrap(KmsResponse, "schedule_key_deletion", _deletion)

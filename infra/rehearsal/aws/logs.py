@@ -1,0 +1,19 @@
+"""Log groups as CloudWatch Logs shows them: with their class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moto.logs.models import LogGroup
+
+from infra.rehearsal.aws.operations import wrap
+from infra.rehearsal.aws.world import World
+
+
+def _shown(moto: Callable[..., dict[str, Any]], group: LogGroup) -> dict[str, Any]:
+    return moto(group) | {"logGroupClass": "STANDARD"}
+
+
+def install(world: World) -> None:
+    wrap(LogGroup, "to_describe_dict", _shown)

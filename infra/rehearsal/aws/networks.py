@@ -1,0 +1,97 @@
+"""What EC2 shows of VPCs, security groups, NAT gateways, endpoints and addresses, where moto shows less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.ec2.models.elastic_ip_addresses import ElasticAddress
+from moto.ec2.models.nat_gateways import NatGatewayBackend
+from moto.ec2.models.security_groups import SecurityGroupRule
+from moto.ec2.models.vpcs import VPCBackend, VPCEndPoint
+from moto.ec2.responses import EC2Response
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE
+
+from infra.rehearsal.aws.operations import wrap
+from infra.rehearsal.aws.world import World
+
+TAG_TYPES = {"eipalloc": "elastic-ip", "nat": "natgateway", "pcx": "vpc-peering-connection"}
+"""Prefix of an id -> DescribeTags' word for it, where moto has another or none."""
+POOL = "amazon"
+Moto = Callable[..., ActionResult]
+
+
+def _vpc(moto: Callable[..., Any], ec2: Any, *args: Any, **kwargs: Any) -> Any:
+    """With a default security group that lets its own members in."""
+    vpc = moto(ec2, *args, **kwargs)
+    group = ec2.get_security_group_from_name("default", vpc_id=vpc.id)
+    if not group.ingress_rules:
+        itself = [{"GroupId": group.id}]
+        ec2.authorize_security_group_ingress(group.id, "-1", None, None, [], source_groups=itself, vpc_id=vpc.id)
+    return vpc
+
+
+def _authorize(direction: str) -> Callable[..., ActionResult]:
+    """moto answers with the rules of the last permission only."""
+
+    def authorize(moto: Moto, response: Any) -> ActionResult:
+        response.error_on_dryrun()
+        rules: list[SecurityGroupRule] = []
+        for asked in response._process_rules_from_querystring():
+            made, _ = getattr(response.ec2_backend, f"authorize_security_group_{direction}")(**asked)
+            rules += made
+        return ActionResult({"Return": True, "SecurityGroupRules": rules})
+
+    authorize.__qualname__ = f"authorize.{direction}"
+    return authorize
+
+
+def _nat(moto: Callable[..., Any], ec2: Any, subnet_id: str, *args: Any, **kwargs: Any) -> Any:
+    """Public unless asked otherwise, with an address of its subnet."""
+    if kwargs.get("connectivity_type") is None:
+        kwargs["connectivity_type"] = "public"
+    gateway = moto(ec2, subnet_id, *args, **kwargs)
+    eni, (address,) = gateway._eni, gateway.address_set
+    eni.private_ip_address = gateway.private_ip = ec2.get_subnet(subnet_id).get_available_subnet_ip(eni)
+    eni.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": eni.private_ip_address}]
+    address |= {"privateIp": eni.private_ip_address, "isPrimary": True, "status": "succeeded"}
+    return gateway
+
+
+def _endpoint(moto: Callable[..., None], endpoint: Any, *args: Any, **kwargs: Any) -> None:
+    """Private DNS is for interfaces: a gateway has none."""
+    moto(endpoint, *args, **kwargs)
+    endpoint.vpc_endpoint_type = endpoint.vpc_endpoint_type or "Gateway"
+    if endpoint.vpc_endpoint_type == "Gateway":
+        endpoint.private_dns_enabled = False
+
+
+def _address(moto: Moto, response: Any) -> ActionResult:
+    answer = moto(response)
+    shown: Any = answer.result
+    shown |= {"PublicIpv4Pool": POOL, "NetworkBorderGroup": response.region}
+    return answer
+
+
+def install(world: World) -> None:
+    EC2_PREFIX_TO_RESOURCE.update(TAG_TYPES)
+    wrap(VPCBackend, "create_vpc", _vpc)
+    for direction in ("ingress", "egress"):
+        wrap(EC2Response, f"authorize_security_group_{direction}", _authorize(direction))
+    wrap(NatGatewayBackend, "create_nat_gateway", _nat)
+    wrap(VPCEndPoint, "__init__", _endpoint)
+    wrap(EC2Response, "allocate_address", _address)
+    shown: dict[type, dict[str, Any]] = {
+        SecurityGroupRule: {"group_owner_id": property(lambda rule: world.account)},
+        VPCEndPoint: {"ip_address_type": "ipv4", "requester_managed": False},
+        ElasticAddress: {
+            "public_ipv4_pool": POOL,
+            "network_border_group": property(lambda address: address.ec2_backend.region_name),
+            "instance_id": property(lambda address: address.instance.id if address.instance else None),
+            "network_interface_id": property(lambda address: address.eni.id if address.eni else None),
+        },
+    }
+    for kind, facts in shown.items():
+        for name, fact in facts.items():
+            setattr(kind, name, fact)

@@ -1,0 +1,56 @@
+"""Launch templates as EC2 shows them: tags that change, versions made from versions, data without the own tags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from moto.core.responses import ActionResult
+from moto.ec2.models.launch_templates import LaunchTemplate, LaunchTemplateBackend
+from moto.ec2.responses import EC2Response
+
+from infra.rehearsal.aws.operations import wrap
+from infra.rehearsal.aws.world import World
+
+
+def _create(
+    moto: Callable[..., LaunchTemplate],
+    ec2: Any,
+    name: str,
+    description: str,
+    data: dict[str, Any],
+    tags: dict[str, dict[str, str]],
+) -> LaunchTemplate:
+    """moto mixes the template's own tags into those of what is launched from it."""
+    launched = [one for one in data.pop("TagSpecifications", []) if one["ResourceType"] != "launch-template"]
+    return moto(ec2, name, description, data | ({"TagSpecifications": launched} if launched else {}), tags)
+
+
+def _create_version(moto: Callable[..., ActionResult], response: Any) -> ActionResult:
+    """From the version that the request names: what the request leaves out is taken over from there."""
+    source = response._get_param("SourceVersion")
+    # Before the new version is: `$Latest` is then another one, and an unknown version leaves nothing behind.
+    before = None if source is None else _template(response).get_version(source)
+    answer = moto(response)
+    if before is not None:
+        result: Any = answer.result
+        shown = result["LaunchTemplateVersion"]
+        made = before.template.get_version(shown["VersionNumber"])
+        if "TagSpecifications" not in made.data:
+            made.instance_tags = before.instance_tags
+        made.data = shown["LaunchTemplateData"] = before.data | made.data
+    return answer
+
+
+def _template(response: Any) -> LaunchTemplate:
+    ec2, name = response.ec2_backend, response._get_param("LaunchTemplateName")
+    if name:
+        return cast(LaunchTemplate, ec2.get_launch_template_by_name(name))
+    return cast(LaunchTemplate, ec2.get_launch_template(response._get_param("LaunchTemplateId")))
+
+
+def install(world: World) -> None:
+    # moto looks at the tags once, when it makes the template.
+    LaunchTemplate.tags = property(lambda template: template.get_tags(), lambda template, tags: None)  # type: ignore[assignment]
+    wrap(LaunchTemplateBackend, "create_launch_template", _create)
+    wrap(EC2Response, "create_launch_template_version", _create_version)
