@@ -42,7 +42,7 @@ rehearsal: setup  ## A whole campaign on this machine: spec to certificate
 	@$(BIN)/bivouac down --all
 
 test: setup lint  ## All tests that need neither AWS nor a GPU
-	@$(BIN)/python -m pytest $(WORKERS)
+	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5
 
 test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph

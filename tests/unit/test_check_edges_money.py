@@ -80,7 +80,7 @@ def test_what_has_no_price_is_an_error_only_for_nodes_that_nobody_paid_for(case:
     assert told(money.everything_has_a_price, case(facts=unknown)) == []
 
 
-def test_prices_are_old_after_120_days_and_the_oldest_is_told(case: Callable[..., Case]) -> None:
+def test_prices_are_old_after_90_days_and_the_oldest_is_told(case: Callable[..., Case]) -> None:
     def dated(*gpus: date, rest: date) -> Callable[[Facts], Facts]:
         def bend(facts: Facts) -> Facts:
             (offer, *_) = facts.offers
@@ -92,12 +92,12 @@ def test_prices_are_old_after_120_days_and_the_oldest_is_told(case: Callable[...
         return bend
 
     rule, new = money.prices_are_fresh, date(2026, 7, 30)
-    # 120 days before 1 August are 3 April
+    # 90 days before 1 August are 3 May
     for gpus, rest, seen in (
-        ((date(2026, 4, 3), new), date(2026, 4, 3), None),
-        ((new, date(2026, 4, 2)), new, "as of 2026-04-02, 121 days"),
-        ((new,), date(2026, 4, 1), "as of 2026-04-01, 122 days"),
-        ((date(2026, 4, 1),), date(2026, 4, 2), "as of 2026-04-01, 122 days"),
+        ((date(2026, 5, 3), new), date(2026, 5, 3), None),
+        ((new, date(2026, 5, 2)), new, "as of 2026-05-02, 91 days"),
+        ((new,), date(2026, 5, 1), "as of 2026-05-01, 92 days"),
+        ((date(2026, 5, 1),), date(2026, 5, 2), "as of 2026-05-01, 92 days"),
         ((), new, None),
     ):
         drafts = list(rule(case(facts=dated(*gpus, rest=rest))))
