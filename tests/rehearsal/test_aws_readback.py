@@ -153,3 +153,16 @@ def test_an_upload_in_parts_tells_when_it_began(site: Site) -> None:
     (shown,) = s3.list_multipart_uploads(Bucket="parts", Prefix="a/")["Uploads"]
     assert (shown["UploadId"], shown["Key"], shown["StorageClass"]) == (begun, "a/b", "STANDARD")
     assert began <= shown["Initiated"] <= datetime.now(UTC)
+
+
+def test_a_write_whose_condition_does_not_hold_is_refused_with_the_status_of_s3(site: Site) -> None:
+    s3 = site.client("s3")
+    s3.create_bucket(Bucket="conditions")
+    tag = s3.put_object(Bucket="conditions", Key="k", Body=b"1", IfNoneMatch="*")["ETag"]
+    conditions: tuple[dict[str, str], ...] = ({"IfNoneMatch": "*"}, {"IfMatch": '"another"'})
+    for condition in conditions:
+        with pytest.raises(s3.exceptions.ClientError) as caught:
+            s3.put_object(Bucket="conditions", Key="k", Body=b"2", **condition)
+        assert code_of(caught) == "PreconditionFailed"
+        assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 412
+    s3.put_object(Bucket="conditions", Key="k", Body=b"2", IfMatch=tag)

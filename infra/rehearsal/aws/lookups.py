@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from botocore.loaders import create_loader
 from moto.core import responses, utils
+from moto.core.loaders import create_loader
 from moto.core.responses import BaseResponse
 
 from infra.rehearsal.aws.operations import wrap
