@@ -15,6 +15,7 @@ import pytest
 from aws_account import *  # noqa: F403
 from aws_account import Account as Account_
 from aws_account import World, code_of
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 from rich.console import Console
 
 from infra.account import Account
@@ -76,9 +77,13 @@ def quota(world: World) -> Iterator[Any]:
 NODES = {"count": 2, "instance_type": "p5.48xlarge"}
 
 
-def test_check_tells_of_zones_quota_and_base_only_when_it_is_told_to_ask(here: Account, write: Any, quota: Any) -> None:
+def test_check_tells_of_zones_quota_and_base_only_when_it_is_told_to_ask(
+    here: Account, write: Any, quota: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zones = RegionsAndZonesBackend.zones
+    monkeypatch.setitem(zones, "us-east-1", [zone for zone in zones["us-east-1"] if zone.name != "us-east-1e"])
     quota(383)
-    path = write(nodes=NODES, zone="us-east-1z", image={"base": "bivouac/base:cuda"})
+    path = write(nodes=NODES, zone="us-east-1e", image={"base": "bivouac/base:cuda"})
     assert errors(path, online=False) == {}
     found = errors(path)
     assert set(found) == {
