@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,7 @@ def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, in
 
     def look() -> None:
         try:
-            paths = [folder] if folder.is_file() else folder.glob(part.pattern)
-            for path in paths:
+            for path in _fitting(folder, part.pattern):
                 if path.is_file() and FOREIGN.isdisjoint(path.relative_to(folder).parts):
                     sizes.append(-1 if path.suffix in _PACKED else path.stat().st_size)
                     if time.monotonic() > late:
@@ -120,6 +119,19 @@ def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, in
     share = min(1.0, max_files / len(sizes)) if max_files and sizes else 1.0
     seen = DataSource(location=str(folder), folder=there, matches=matches)
     return seen, int(sum(sizes) * share) if weighed else None
+
+
+def _fitting(folder: Path, pattern: str) -> Iterator[Path]:
+    """What the pattern finds, without a walk through foreign folders at the top: installed packages are many."""
+    if folder.is_file():
+        yield folder
+    elif pattern.startswith("**/"):
+        yield from folder.glob(pattern.removeprefix("**/"))
+        for below in folder.iterdir():
+            if below.is_dir() and not below.is_symlink() and below.name not in FOREIGN:
+                yield from below.glob(pattern)
+    else:
+        yield from folder.glob(pattern)
 
 
 def _is_there(path: Path) -> bool:

@@ -71,7 +71,8 @@ def test_only_a_near_name_is_suggested(tmp_path: Path, written: str, suggested: 
 def test_tokens_are_estimated_from_what_the_preparation_would_read(tmp_path: Path) -> None:
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "foreign.py").write_bytes(b"x" * 1_000_000)
-    for name in "abcd":
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    for name in ("a", "b", "deep/c", "deep/er/d"):
         (tmp_path / f"{name}.py").write_bytes(b"x" * 3_000)
     (tmp_path / "other.txt").write_bytes(b"x" * 1_000_000)
 
