@@ -48,7 +48,8 @@ def unsold(world: World) -> Iterator[Any]:
 def workshop(zone: str | None) -> Program:
     def program() -> None:
         provider = pulumi_aws.Provider("aws", region="us-east-1")
-        made = Workshop(Place("123456789012", "us-east-1"), zone, pulumi.ResourceOptions(provider=provider))
+        boundary = "arn:aws:iam::123456789012:policy/bivouac-boundary"
+        made = Workshop(Place("123456789012", "us-east-1"), boundary, zone, pulumi.ResourceOptions(provider=provider))
         pulumi.export("subnet", made.subnet.id)
         pulumi.export("zone", made.subnet.availability_zone)
 

@@ -35,12 +35,15 @@ def _answered(path: Path) -> None:
             assert all(len(row["seen"]) <= 500 for row in rows)
 
 
-@settings(max_examples=300, deadline=8000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# "Soon" is counted in processor time, which a busy machine does not stretch.
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**40))
 def test_every_broken_spec_gets_an_answer(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "campaign.yaml"
     path.write_bytes(broken_spec(random.Random(seed)))
+    begun = time.process_time()
     _answered(path)
+    assert time.process_time() - begun < 8
 
 
 @pytest.mark.parametrize(
@@ -78,10 +81,10 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
     path.write_text("\n".join(rows))
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(SpecError, match="too large a document"):
         load(path)
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 def test_what_is_no_file_is_told_without_waiting(tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ def test_what_is_no_file_is_told_without_waiting(tmp_path: Path) -> None:
         file.truncate(2**40)
     with pytest.raises(SpecError, match="larger than 64 KiB"):
         load(tmp_path / "huge.yaml")
+    (tmp_path / "loop").symlink_to("loop")
     for path in (Path("x" * 5000), Path("a\0b"), tmp_path / "loop"):
-        (tmp_path / "loop").is_symlink() or (tmp_path / "loop").symlink_to("loop")
         with pytest.raises(UserError):
             load(path)
