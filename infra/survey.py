@@ -49,7 +49,7 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
         return Facts.model_validate({name: look() for name, look in looks.items()})
     found: dict[str, Any] = {}
     for name, look in looks.items():
-        with suppress(AttributeError):
+        with suppress(AttributeError, ValueError):
             found[name] = look()
     facts = Facts.model_construct(**found)
     for name in set(looks) - set(found):

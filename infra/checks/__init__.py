@@ -52,7 +52,7 @@ def _drafts(rule: Rule, case: Case, whole: bool) -> Iterator[Draft]:
     """What a rule finds; where the numbers are beyond arithmetic, that."""
     try:
         yield from rule(case)
-    except AttributeError:
+    except (AttributeError, ValueError):  # a section that is not whole breaks what its own rules promise
         if whole:
             raise
     except ArithmeticError as problem:

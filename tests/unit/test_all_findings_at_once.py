@@ -50,6 +50,15 @@ def test_a_broken_field_is_not_judged_by_its_default(tmp_path: Path) -> None:
     assert {one.rule for one in checked(path).findings if one.field == "money.deadline"} == {"shape"}
 
 
+def test_data_without_a_source_but_with_a_field_that_is_none_are_told_without_an_exception(tmp_path: Path) -> None:
+    content = yaml.safe_load(BASE)
+    content["data"], content["zone"] = {"sources": "python:stdlib"}, "us-west-2a"
+    path = tmp_path / "campaign.yaml"
+    path.write_text(yaml.safe_dump(content))
+    found = {(one.rule, one.field) for one in checked(path).findings if one.level == "error"}
+    assert found == {("shape", "data.sources"), ("zone-belongs-to-the-region", "zone")}
+
+
 @pytest.mark.parametrize("written", ["16", '"16"', "1.5"])
 def test_a_duration_without_a_unit_is_refused_with_the_four_that_it_may_mean(tmp_path: Path, written: str) -> None:
     path = tmp_path / "campaign.yaml"
