@@ -47,7 +47,7 @@ def main() -> int:
         held = Rehearsal(Path(folder), LONG)
         try:
             driver = held.start()
-            until(lambda: driver.poll() is not None or held.step() >= 3, "training has begun", 400)
+            until(lambda: driver.poll() is not None or held.step() >= 3, "training has begun")
             assert driver.poll() is None, held.log()
             for _ in range(TIMES):
                 rows["python -c ''"].append(seconds(lambda: subprocess.run(bare, capture_output=True, text=True)))

@@ -37,8 +37,8 @@ def quick(steps: int, **changes: Any) -> dict[str, Any]:
     return _merged(tiny, changes)
 
 
-def until(seen: Callable[[], Any], what: str, timeout_s: float) -> Any:
-    return waiting.until(seen, timeout_s, what, every_s=0.3)
+def until(seen: Callable[[], Any], what: str) -> Any:
+    return waiting.until(seen, what, every_s=0.3)
 
 
 class Rehearsal:
@@ -69,12 +69,12 @@ class Rehearsal:
             command, env=self.environment, cwd=self.root, stdout=log, stderr=log, text=True, start_new_session=True
         )
 
-    def run(self, *arguments: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = waiting.HUNG_S) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*BIVOUAC, *arguments], env=self.environment, cwd=self.root, capture_output=True, text=True, timeout=timeout
         )
 
-    def inside(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def inside(self, *arguments: str, timeout: float = waiting.HUNG_S) -> subprocess.CompletedProcess[str]:
         """Run something in the site's network with the operator's credentials."""
         site = self.found()
         environment = self.environment | site.environment

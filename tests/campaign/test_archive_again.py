@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from rehearsal import Rehearsal, quick, until
 
+from tests.waiting import HUNG_S
+
 SPEC = quick(60, campaign="refused")
 REFUSALS = [
     {
@@ -45,23 +47,23 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         try:
             driver = rehearsal.start()
             # Nothing uses the archive's bucket before the archive; once training is seen that may already have begun.
-            until(lambda: driver.poll() is not None or "preflight  " in rehearsal.log(), "the cluster is there", 900)
+            until(lambda: driver.poll() is not None or "preflight  " in rehearsal.log(), "the cluster is there")
             assert driver.poll() is None, rehearsal.log()
             faults(rehearsal, add=REFUSALS)
-            failed, said, status = driver.wait(timeout=900), rehearsal.log(), rehearsal.status()
-            until(lambda: not _gpu_nodes(rehearsal), "no GPU node is left", 60)
+            failed, said, status = driver.wait(timeout=HUNG_S), rehearsal.log(), rehearsal.status()
+            until(lambda: not _gpu_nodes(rehearsal), "no GPU node is left")
             folder = str(rehearsal.folder / "restored")
             restored = rehearsal.run("checkpoints", "restore", rehearsal.name, folder, "--tier", "shared")
             faults(rehearsal, clear=True)
             shell(rehearsal, "kubectl", "rollout", "restart", "deployment/steward")
-            until(lambda: "asks" in told(rehearsal), "the restarted steward asks for a node", 60)
+            until(lambda: "asks" in told(rehearsal), "the restarted steward asks for a node")
             driver = rehearsal.start()
-            until(lambda: driver.poll() is not None or _destroys(rehearsal), "the camp is being struck", 200)
+            until(lambda: driver.poll() is not None or _destroys(rehearsal), "the camp is being struck")
             assert driver.poll() is None, rehearsal.log()
             for _ in range(2):
                 driver.send_signal(signal.SIGINT)
-                until(lambda: driver.poll() is not None or "another Ctrl-C" in rehearsal.log(), "it was heard", 20)
-            again = driver.wait(timeout=60)
+                until(lambda: driver.poll() is not None or "another Ctrl-C" in rehearsal.log(), "it was heard")
+            again = driver.wait(timeout=HUNG_S)
             down = rehearsal.run("down", rehearsal.name)
             yield Seen(rehearsal, failed, said, status, restored, again, down)
         finally:

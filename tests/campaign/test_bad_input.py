@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.waiting import HUNG_S
+
 ROOT = Path(__file__).parents[2]
 TEN_MISTAKES: dict[str, Any] = {
     "campaign": "A Name",
@@ -26,7 +28,7 @@ TEN_MISTAKES: dict[str, Any] = {
 def run(path: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"BIVOUAC_CACHE": str(cache), "COLUMNS": "200"}
     command = [sys.executable, "-m", "infra.cli", "run", str(path)]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
 
 
 def written(folder: Path, content: dict[str, Any] | None) -> Path:
@@ -64,5 +66,5 @@ def test_an_unknown_campaign_is_told_with_what_there_is(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
     environment |= {"BIVOUAC_CACHE": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
     command = [sys.executable, "-m", "infra.cli", "status", "nobody"]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
     assert done.returncode == 64 and "cure" in done.stderr and "Traceback" not in done.stderr, done.stderr

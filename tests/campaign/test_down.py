@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from rehearsal import ROOT, Rehearsal, quick, until
 
+from tests.waiting import HUNG_S
+
 LONG = quick(5000, campaign="stopped")
 
 
@@ -35,16 +37,16 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         patch.setenv("BIVOUAC_CACHE", str(rehearsal.cache))
         try:
             driver = rehearsal.start()
-            until(lambda: driver.poll() is not None or rehearsal.step() >= 30, "training is under way", 900)
+            until(lambda: driver.poll() is not None or rehearsal.step() >= 30, "training is under way")
             assert driver.poll() is None, rehearsal.log()
             driver.send_signal(signal.SIGINT)
-            seen = Ended(rehearsal, driver.wait(timeout=120))
+            seen = Ended(rehearsal, driver.wait(timeout=HUNG_S))
             seen.walk = {line: rehearsal.run(*shlex.split(line)[1:]) for line in walk(rehearsal.name)}
             down = rehearsal.start("down", rehearsal.name)
             verified = "read back; evaluation"
-            until(lambda: down.poll() is not None or verified in rehearsal.log(), "the archive is verified", 200)
+            until(lambda: down.poll() is not None or verified in rehearsal.log(), "the archive is verified")
             down.send_signal(signal.SIGINT)
-            down.wait(timeout=120)
+            down.wait(timeout=HUNG_S)
             shell = ("shell", rehearsal.name, "--", "pulumi")
             seen.destroy = rehearsal.run(*shell, "destroy", "--yes")
             seen.down = rehearsal.run("down", rehearsal.name)

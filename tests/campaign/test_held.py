@@ -16,6 +16,7 @@ import yaml
 from rehearsal import Rehearsal, quick, until
 
 from infra.actions.gang import CAMPAIGN_LABEL
+from tests.waiting import HUNG_S
 
 SLIPPED = quick(
     40,
@@ -103,13 +104,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         patch.setenv("BIVOUAC_CACHE", str(rehearsal.cache))
         try:
             driver = rehearsal.start()
-            until(lambda: driver.poll() is not None or rehearsal.status().get("hold"), "the cluster is held", 900)
+            until(lambda: driver.poll() is not None or rehearsal.status().get("hold"), "the cluster is held")
             assert driver.poll() is None, rehearsal.log()
             status = rehearsal.status()
             while_driven = rehearsal.run("relaunch", rehearsal.name, "--spec", str(mended))
             mpi = run_mpi_job(rehearsal)
             driver.send_signal(signal.SIGINT)
-            driver.wait(timeout=120)
+            driver.wait(timeout=HUNG_S)
             foreign = rehearsal.run("relaunch", rehearsal.name, "--spec", str(other))
             relaunched = rehearsal.run("relaunch", rehearsal.name, "--spec", str(mended))
             yield Seen(rehearsal, status, while_driven, foreign, relaunched, *mpi)
@@ -135,7 +136,7 @@ def run_mpi_job(rehearsal: Rehearsal) -> tuple[dict[str, Any], str, list[str]]:
     image = kubectl("get", "deployments", f"--selector={CAMPAIGN_LABEL}={rehearsal.name}", f"--output={steward}")
     manifest.write_text(json.dumps(mpi_job(image)))
     kubectl("apply", f"--filename={manifest}")
-    job = until(succeeded, "the MPIJob has succeeded", 120)
+    job = until(succeeded, "the MPIJob has succeeded")
     role = "--selector=training.kubeflow.org/job-role"
     phases = kubectl("get", "pods", f"{role}=worker", "--output=jsonpath={.items[*].status.phase}")
     return job, kubectl("logs", f"{role}=launcher"), phases.split()

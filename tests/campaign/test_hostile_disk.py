@@ -17,6 +17,7 @@ from infra.errors import UserError
 from infra.identity import start_ticks
 from infra.rehearsal.site import campaigns, handle, processes
 from infra.spec import Spec
+from tests.waiting import HUNG_S
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode, Parameters
 from trainer.contract.recipe import Recipe, Source
 
@@ -54,7 +55,7 @@ def private(script: str, *arguments: str, **variables: str) -> subprocess.Comple
     """As root of a user namespace with mounts of its own."""
     command = ["unshare", "-Urm", "sh", "-c", script, "sh", *arguments]
     environment = {key: value for key, value in (os.environ | variables).items() if value}
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +107,7 @@ def words(folder: Path, *names: str) -> Path:
 
 def prepared(source: Path, out: Path, *before: str) -> subprocess.CompletedProcess[str]:
     command = [*before, sys.executable, "-m", "trainer.data", recipe(source), str(out)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
 
 
 def test_a_file_that_may_not_be_read_is_refused_by_name(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from infra.actions import dataset
 from infra.rehearsal.paths import sites_dir
 from infra.spec import Spec
 from tests.trainer.agents import World, run
+from tests.waiting import HUNG_S
 from trainer.contract import TrainConfig
 
 STEPS, EVERY, KILL_AFTER = 60, 10, 25
@@ -67,19 +68,19 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 def _told(rehearsal: Rehearsal) -> Story:
     first = rehearsal.start()
-    until(lambda: first.poll() is not None or rehearsal.step() >= 5, "training has begun", 900)
+    until(lambda: first.poll() is not None or rehearsal.step() >= 5, "training has begun")
     assert first.poll() is None, rehearsal.log()
     # First what needs the campaign's own things, which end with it; a command takes seconds beside a training.
     denied = rehearsal.python(AS_STEWARD.format(tests=Path(__file__).parent, role=f"bivouac-{rehearsal.name}-steward"))
     strayed = rehearsal.python(LEAVE_A_VOLUME.format(key="bivouac:campaign", value=rehearsal.name))
     left = rehearsal.python(LEAVE_A_VOLUME.format(key="Name", value=f"bivouac-{rehearsal.name}-builder"))
     listens = listening(rehearsal)
-    nodes = until(lambda: _whole(rehearsal), "three nodes are Ready and the gang's first pod is there", 120)
+    nodes = until(lambda: _whole(rehearsal), "three nodes are Ready and the gang's first pod is there")
     second = rehearsal.run("run", str(rehearsal.path))
     logs = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "logs", "deployment/steward").stdout
     stack = rehearsal.run("shell", rehearsal.name, "--", "pulumi", "stack", "--show-urns").stdout
     rehearsal.kill(first)
-    leaky = rehearsal.run("run", str(rehearsal.path), timeout=400)
+    leaky = rehearsal.run("run", str(rehearsal.path), timeout=HUNG_S)
     rehearsal.python(f"import boto3; boto3.client('ec2').delete_volume(VolumeId='{left}')")
     last = rehearsal.run("run", str(rehearsal.path))
     events = rehearsal.events()

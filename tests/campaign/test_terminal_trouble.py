@@ -16,6 +16,7 @@ from infra.errors import BivouacError, UserError
 from infra.folders import cache_root, keep, refuse_unwritable, writable
 from infra.refusals import refusal
 from infra.terminal import agreed
+from tests.waiting import HUNG_S
 
 ROOT = Path(__file__).parents[2]
 SPEC = "infra/campaigns/rehearsal.yaml"
@@ -27,7 +28,7 @@ def sh(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in (os.environ | variables).items() if value or key not in variables}
     script = script.replace("bivouac", python)
     command = ["bash", "-c", f"set -o pipefail; {script}"]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
 
 
 @pytest.mark.parametrize(

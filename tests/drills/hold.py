@@ -61,7 +61,7 @@ def cloned(folder: Path) -> tuple[Path, Path]:
 
 def mended_code(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     driver = held.start()
-    until(lambda: driver.poll() is not None or held.status().get("hold"), WITHIN_S, "the cluster is held")
+    until(lambda: driver.poll() is not None or held.status().get("hold"), "the cluster is held", within_s=WITHIN_S)
     assert driver.poll() is None, f"the driver ended with {driver.returncode}: {held.log()[-1200:]}"
     driver.send_signal(signal.SIGINT)
     driver.wait(60)
@@ -83,7 +83,7 @@ def mended_code(held: Rehearsal, slipped: Path) -> dict[str, Any]:
 
 def own_end(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     driver = held.start()
-    until(lambda: driver.poll() is not None, WITHIN_S, "the hold has ended and the camp is struck")
+    until(lambda: driver.poll() is not None, "the hold has ended and the camp is struck", within_s=WITHIN_S)
     events = held.events()
     kinds = [one["kind"] for one in events]
     assert "held" in kinds and "relaunched" not in kinds, kinds

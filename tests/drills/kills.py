@@ -95,8 +95,8 @@ def strike(held: Camp, changes: Changes, kill: Kill, driver: subprocess.Popen[st
     begun, log = len(changes.seen), held.folder / "driver.log"
     until(
         lambda: len(changes.seen) - begun >= kill.at or driver.poll() is not None or _idle(log, said),
-        3 * ENDS_S,
         f"{kill.at} changes",
+        within_s=3 * ENDS_S,
     )
     kill.late = driver.poll() is not None
     driver.send_signal(kill.signal)
@@ -107,7 +107,7 @@ def strike(held: Camp, changes: Changes, kill: Kill, driver: subprocess.Popen[st
             f"exit code {code}: {words[-800:]}"
         )
         assert "Traceback" not in words, words[-1500:]
-    until(lambda: not engines(held), LEASE_S + leash.BOUND_S + 15, "no engine outlives its driver's lease")
+    until(lambda: not engines(held), "no engine outlives its driver's lease", within_s=LEASE_S + leash.BOUND_S + 15)
     if kill.signal is signal.SIGSTOP:
         # One that may wake keeps its lease until then; S3 dates by whole seconds, and an age is never overstated.
         time.sleep(LEASE_S + 2.0)

@@ -83,7 +83,7 @@ def steward_of(rehearsal: Rehearsal) -> psutil.Process | None:
 def stewards(rehearsal: Rehearsal, rows: list[Row], count: int) -> list[str]:
     """The first campaign; what is wrong with it in the end."""
     driver = Command(rehearsal, "driver", "run", str(rehearsal.path))
-    until(lambda: driver.ended() or pitched(rehearsal), POINT_S, "the site is pitched")
+    until(lambda: driver.ended() or pitched(rehearsal), "the site is pitched", within_s=POINT_S)
     watcher = Watcher(rehearsal)
     slow = {"service": "s3", "action": "PutObject", "path": "*-archive-*", "effect": "delay", "delay_s": 15.0}
     watcher.ask("faults", {"add": [slow]})
@@ -94,15 +94,19 @@ def stewards(rehearsal: Rehearsal, rows: list[Row], count: int) -> list[str]:
     ]
     try:
         for name, reached in points[:count]:
-            until(lambda reached=reached: driver.ended() or reached(watcher.seen()), POINT_S, name)
+            until(lambda reached=reached: driver.ended() or reached(watcher.seen()), name, within_s=POINT_S)
             assert not driver.ended(), f"it ended before {name}: {driver.words()[-600:]}"
-            until(lambda: steward_of(rehearsal), POINT_S, "a steward runs")
+            until(lambda: steward_of(rehearsal), "a steward runs", within_s=POINT_S)
             steward = steward_of(rehearsal)
             assert steward is not None
             steward.kill()
-            until(lambda pid=steward.pid: (new := steward_of(rehearsal)) and new.pid != pid, POINT_S, "another steward")
+            until(
+                lambda pid=steward.pid: (new := steward_of(rehearsal)) and new.pid != pid,
+                "another steward",
+                within_s=POINT_S,
+            )
             rows.append(told("steward", name))
-        until(driver.ended, END_S, "the campaign ends")
+        until(driver.ended, "the campaign ends", within_s=END_S)
         return wrong_of(watcher, driver, attempts=1)
     finally:
         driver.kill()
@@ -112,10 +116,10 @@ def stewards(rehearsal: Rehearsal, rows: list[Row], count: int) -> list[str]:
 def relaunches(rehearsal: Rehearsal, rows: list[Row], count: int, dice: random.Random) -> list[str]:
     """The second campaign; what is wrong with it in the end."""
     driver = Command(rehearsal, "driver", "run", str(rehearsal.path))
-    until(lambda: driver.ended() or pitched(rehearsal), POINT_S, "the site is pitched")
+    until(lambda: driver.ended() or pitched(rehearsal), "the site is pitched", within_s=POINT_S)
     watcher, going = Watcher(rehearsal), driver
     try:
-        until(lambda: driver.ended() or "held" in watcher.seen().kinds, POINT_S, "the cluster is held")
+        until(lambda: driver.ended() or "held" in watcher.seen().kinds, "the cluster is held", within_s=POINT_S)
         assert not driver.ended(), driver.words()[-600:]
         driver.kill()
         mended = rehearsal.folder / "mended.yaml"
@@ -126,11 +130,11 @@ def relaunches(rehearsal: Rehearsal, rows: list[Row], count: int, dice: random.R
             if number == count:
                 break
             at = dice.randint(1, MOST_CHANGES)
-            until(lambda at=at, now=going: now.ended() or changes(watcher, now) >= at, POINT_S, f"change {at}")
+            until(lambda at=at, now=going: now.ended() or changes(watcher, now) >= at, f"change {at}", within_s=POINT_S)
             assert not going.ended(), f"it ended before change {at}: {going.words()[-600:]}"
             going.kill()
             rows.append(told("relaunch", f"at change {at}"))
-        until(going.ended, END_S, "the campaign ends")
+        until(going.ended, "the campaign ends", within_s=END_S)
         return wrong_of(watcher, going, attempts=2)
     finally:
         for one in (driver, going):

@@ -134,7 +134,7 @@ class Campaign:
     def run(self) -> list[str]:
         """Every kill, then to the end; what is wrong with the whole."""
         first = self._drive()
-        until(lambda: first.ended() or pitched(self.rehearsal), POINT_WITHIN_S, "the site is pitched")
+        until(lambda: first.ended() or pitched(self.rehearsal), "the site is pitched", within_s=POINT_WITHIN_S)
         assert not first.ended(), f"no site: {first.words()[-800:]}"
         self.watcher = Watcher(self.rehearsal)
         self._slow_archive()
@@ -152,7 +152,7 @@ class Campaign:
             if self.drivers[-1].ended():
                 self._drive()
         last = self.drivers[-1]
-        until(last.ended, 2 * POINT_WITHIN_S, f"the last driver has finished: {last.words()[-500:]}")
+        until(last.ended, f"the last driver has finished: {last.words()[-500:]}", within_s=2 * POINT_WITHIN_S)
         return self._wrong(last)
 
     def _slow_archive(self) -> None:
@@ -174,8 +174,8 @@ class Campaign:
         driver = self.drivers[-1]
         until(
             lambda: driver.ended() or self._reached(point, driver),
-            POINT_WITHIN_S,
             f"{point.name} is reached: {driver.words()[-300:]}",
+            within_s=POINT_WITHIN_S,
         )
         assert not driver.ended(), f"the driver ended by itself, {driver.process.returncode}: {driver.words()[-600:]}"
         running, engine = self._seen().running, self._engines()
@@ -218,7 +218,11 @@ class Campaign:
                 refused = driver.words()
                 assert "already has a driver" in refused, refused[-600:]
                 driver = self._drive()
-        until(lambda: not engine & self._engines(), LEASE_S + leash.BOUND_S + 15, "the stopped driver's engine ends")
+        until(
+            lambda: not engine & self._engines(),
+            "the stopped driver's engine ends",
+            within_s=LEASE_S + leash.BOUND_S + 15,
+        )
         before = self._seen()
         stopped.process.send_signal(signal.SIGCONT)
         code = stopped.process.wait(WAKES_WITHIN_S)

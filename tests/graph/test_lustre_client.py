@@ -20,6 +20,7 @@ from infra.lifecycle.launch import steward_pod
 from infra.names import GPU_POOL, POOL_LABEL, SHARED_CLAIM, SYSTEM_POOL
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
+from tests.waiting import HUNG_S
 
 ROOT = VERSIONS.parents[1]
 BAKED = "ami-baked"
@@ -119,7 +120,7 @@ class Machine:
         # A console takes line after line; a file would be emptied by each.
         script = client_script().replace("tee /dev/console", f"tee -a {self.console}")
         environment = {"PATH": f"{self.work / 'bin'}:{os.environ['PATH']}"}
-        ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=20)
+        ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=HUNG_S)
         assert (ran.returncode, ran.stderr) == (0, ""), "kubelet starts, whatever became of it"
 
     def read(self, name: str) -> list[str]:

@@ -129,5 +129,5 @@ def nothing_is_left(context: Context) -> bool:
         schedules = [one["Name"] for one in account.client("scheduler").list_schedules()["Schedules"]]
         return not builder.living_builders(account, names) and names.builder not in schedules
 
-    eventually(gone, 60)
+    eventually(gone)
     return not context.store.keys("bake/")

@@ -187,13 +187,13 @@ class Fleet:
         found = self.clients["ec2"].describe_placement_groups()["PlacementGroups"]
         return [one for one in found if one["GroupName"] == names.placement_group]
 
-    def launch(self, case: Case, within_s: float = 300.0) -> dict[str, Any]:
+    def launch(self, case: Case) -> dict[str, Any]:
         """One node, as preflight asks for it: EC2 takes the whole template or refuses it."""
         if case.short_s:
             pattern = Names(case.campaign).gpu_group
             self.ask("capacity", add=[{"node_group": pattern, "seconds": case.short_s}])
         self.resize(case, 1)
-        return dict(until(lambda: next(iter(self.running(case)), None), within_s))
+        return dict(until(lambda: next(iter(self.running(case)), None)))
 
     def resize(self, case: Case, desired: int) -> None:
         group = {"clusterName": "camp", "nodegroupName": Names(case.campaign).gpu_group}
@@ -250,7 +250,7 @@ def life(fleet: Fleet, cases: Sequence[Case], failed: Callable[[Case, AssertionE
     told |= {f"refresh {key}": value for key, value in counts(stack.refresh()).items()}
     each(lambda case: fleet.check_node(case, fleet.launch(case)))
     each(lambda case: fleet.resize(case, 0))
-    each(lambda case: until(lambda: not fleet.running(case), 300.0) and None)
+    each(lambda case: until(lambda: not fleet.running(case)) and None)
     told |= {f"change {key}": value for key, value in counts(stack.up()).items()}
     each(lambda case: fleet.check(case, 5))
     stack.destroy()

@@ -36,8 +36,8 @@ OCI = "application/vnd.oci.image."
 HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
 
 
-def eventually(probe: Callable[[], Any], within_s: float = 20) -> Any:
-    return waiting.until(probe, within_s, consoles)
+def eventually(probe: Callable[[], Any]) -> Any:
+    return waiting.until(probe, consoles)
 
 
 def consoles() -> str:

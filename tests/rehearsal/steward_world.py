@@ -187,7 +187,7 @@ class Camp:
 
         nodes = GpuNodes(Account(self.spec.region), self.client(Fuse()), Names(self.spec.campaign), lambda: None)
         nodes.set_desired(count)
-        until(lambda: len([one for one in self.site.alive() if one.joined]) == count, 20)
+        until(lambda: len([one for one in self.site.alive() if one.joined]) == count)
 
     def forget(self) -> None:
         """A record, an API server and nodes as they are before the first attempt."""

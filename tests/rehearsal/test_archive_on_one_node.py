@@ -60,7 +60,7 @@ class Archive:
         threading.Thread(target=self._end, args=(document,), daemon=True).start()
 
     def _end(self, document: dict[str, Any]) -> None:
-        until(lambda: len(self.camp.site.alive()) == self.left and self._said(), 15)
+        until(lambda: len(self.camp.site.alive()) == self.left and self._said())
         self.camp.created(document)
 
     def _said(self) -> bool:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import HUNG_S
+
 INSIDE = Path(__file__).with_name("inside_bake.py")
 
 
@@ -15,6 +17,6 @@ def test_images_are_baked_on_builders_that_are_gone_afterwards_whatever_happens(
     unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
     inner = [sys.executable, "-m", "pytest", str(INSIDE), "-p", "no:cacheprovider", "-s", f"--rootdir={tmp_path}"]
     environment = {**os.environ, "BAKE_WORK": str(tmp_path / "site")}
-    answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=280)
+    answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=HUNG_S)
     print(answer.stdout)
     assert answer.returncode == 0, answer.stdout[-12000:] + answer.stderr[-2000:]

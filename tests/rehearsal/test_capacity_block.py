@@ -121,9 +121,9 @@ def test_a_block_that_comes_late_is_used_and_its_end_takes_the_nodes_away(
     assert len(capacity.wait_for_nodes(context, nodes)) == 2
     assert all(one.state == "running" for one in nodes.launched())
     camped.ask("blocks", end_in_s=1790)
-    until(lambda: not nodes.launched(), 10.0)
+    until(lambda: not nodes.launched())
     since = datetime.now(UTC)
-    until(lambda: nodes.refusals(since), 10.0)
+    until(lambda: nodes.refusals(since))
     assert any("ReservationCapacityExceeded" in one for one in nodes.refusals(since))
     assert "given back" in capacity.retreat(context, nodes) or not nodes.launched()
     assert nodes.desired() == 0

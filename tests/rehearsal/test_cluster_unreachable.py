@@ -170,7 +170,7 @@ def test_a_look_for_onlookers_that_aws_refuses_neither_ends_the_wait_nor_keeps_t
         made.api.nodes = seen
     assert "could not" in str(refused.value) and "not now" in str(refused.value)
     assert nodes.desired() == 0
-    until(lambda: not gpu_nodes(made), 10)
+    until(lambda: not gpu_nodes(made))
 
 
 def test_a_preflight_that_aws_cuts_off_gives_the_nodes_back(
@@ -249,7 +249,7 @@ def test_a_silent_steward_behind_an_api_server_that_is_gone_is_said(
     monkeypatch.setattr(supervise, "_LOOK_EVERY_S", 0.0)
     watch = StewardWatch(context)
     made.api.dropping = 10_000
-    until(lambda: "and the cluster does not answer" in (watch.look() or ""), 20)
+    until(lambda: "and the cluster does not answer" in (watch.look() or ""))
 
 
 def test_a_driver_that_wakes_without_its_lease_changes_nothing_in_the_cluster(made: Camp, context: Context) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.rehearsal.paths import tools_dir
+from tests.waiting import HUNG_S
 from tests.waiting import until as eventually
 
 INSIDE = Path(__file__).with_name("inside_control_plane.py")
@@ -20,7 +21,7 @@ def test_a_control_plane_lives_serves_and_dies_in_private_namespaces(tmp_path: P
     unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
     inner = [sys.executable, "-m", "pytest", str(INSIDE), "-p", "no:cacheprovider", "-s", f"--rootdir={tmp_path}"]
     environment = {**os.environ, "CONTROL_PLANE_WORK": str(tmp_path / "control-plane")}
-    answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=120)
+    answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=HUNG_S)
     print(answer.stdout)
     assert answer.returncode == 0, answer.stdout[-6000:] + answer.stderr[-2000:]
 

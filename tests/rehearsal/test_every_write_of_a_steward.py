@@ -157,7 +157,7 @@ def test_a_steward_whose_deployment_was_deleted_is_made_again_with_its_own_confi
     before, watch = in_force(made, held), StewardWatch(held)
     key = ("apps/v1", "deployments", NAMESPACE, "steward")
     del made.api.objects[key]
-    until(lambda: watch.look() == "the steward starts again", 20)
+    until(lambda: watch.look() == "the steward starts again")
     assert in_force(made, held) == before
 
 

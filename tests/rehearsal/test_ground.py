@@ -261,10 +261,10 @@ def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(c
         ScheduleExpression=f"at({soon:%Y-%m-%dT%H:%M:%S})",
         **{key: schedule[key] for key in kept},
     )
-    until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["desiredSize"] == 0, 30)
+    until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["desiredSize"] == 0)
     told = camped.world.work / "aws" / "schedule-runs.jsonl"
     # It is written once the call has come back.
-    until(lambda: told.exists() and told.read_text().endswith("\n"), 10)
+    until(lambda: told.exists() and told.read_text().endswith("\n"))
     fired = [json.loads(line) for line in told.read_text().splitlines()]
     assert [one["error"] for one in fired] == [None] and names.schedule in fired[0]["schedule"]
 

@@ -120,14 +120,14 @@ def drive(held: Camp, name: str, action: str) -> subprocess.Popen[str]:
         assert driver.poll() is None, log.read_text()
         return any(one["id"] == rule and one["hits"] for one in held.ask("faults")["rules"])
 
-    until(creating, 180)
+    until(creating)
     return driver
 
 
 def ended(held: Camp, name: str, lease_s: float) -> list[str]:
     """The driver's name where its engine is still there after lease and bound, with what a busy machine takes."""
     try:
-        until(lambda: not engines(held), lease_s + leash.BOUND_S + 10)
+        until(lambda: not engines(held), within_s=lease_s + leash.BOUND_S + 10)
     except AssertionError:
         return [name]
     return []

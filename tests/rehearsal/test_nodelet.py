@@ -19,6 +19,7 @@ from infra.rehearsal.nodelet.hosts import hosts_lines
 from infra.rehearsal.nodelet.images import unpack
 from infra.rehearsal.nodelet.volumes import write_atomically
 from infra.rehearsal.paths import tools_dir
+from tests.waiting import HUNG_S
 
 INSIDE = Path(__file__).with_name("inside_nodelet.py")
 
@@ -30,7 +31,7 @@ def test_machines_join_and_run_pods_in_private_namespaces(tmp_path: Path) -> Non
     unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
     inner = [sys.executable, "-m", "pytest", str(INSIDE), "-p", "no:cacheprovider", "-s", f"--rootdir={tmp_path}"]
     environment = {**os.environ, "NODELET_WORK": str(tmp_path / "site")}
-    answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=170)
+    answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=HUNG_S)
     print(answer.stdout)
     assert answer.returncode == 0, answer.stdout[-12000:] + answer.stderr[-2000:]
 

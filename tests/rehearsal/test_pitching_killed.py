@@ -21,6 +21,7 @@ from aws_account import until
 from infra.folders import cache_root
 from infra.rehearsal.site import handle, processes
 from infra.rehearsal.site.layout import AWS_PORT
+from tests.waiting import HUNG_S
 
 ROOT = Path(__file__).parents[2]
 BIVOUAC = [sys.executable, "-m", "infra.cli"]
@@ -73,7 +74,7 @@ def killed_while(reached: Callable[[], Any], spec: Path, environment: dict[str, 
             [*BIVOUAC, "run", str(spec)], env=environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        until(lambda: driver.poll() is not None or reached(), 120)
+        until(lambda: driver.poll() is not None or reached())
         assert driver.poll() is None, (spec.parent / "driver.log").read_text()
     finally:
         driver.send_signal(signal.SIGKILL)
@@ -90,7 +91,9 @@ def test_what_a_driver_killed_while_pitching_leaves_is_stricken_by_down_and_by_t
     killed_while(lambda: processes.supervisors(folder), spec, world)
     left = processes.supervisors(folder)
     assert left and not (folder / "site.json").exists(), "a site nobody has written down goes on"
-    done = subprocess.run([*BIVOUAC, "down", "begun"], env=world, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [*BIVOUAC, "down", "begun"], env=world, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
+    )
     assert done.returncode == 0 and f"site {name}" in done.stdout, done.stdout + done.stderr
     assert not folder.exists() and not processes.supervisors(folder)
 
@@ -101,7 +104,7 @@ def test_what_a_driver_killed_while_pitching_leaves_is_stricken_by_down_and_by_t
     assert "site: what a killed command had begun to pitch is ended" in said
     assert not set(orphans) & set(processes.supervisors(folder)), "the killed one's site has gone"
     ask = f"import urllib.request as r; print(r.urlopen('http://10.77.0.2:{AWS_PORT}/_site/ready', timeout=9).status)"
-    answer = subprocess.run(site.entry([sys.executable, "-c", ask]), capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(site.entry([sys.executable, "-c", ask]), capture_output=True, text=True, timeout=HUNG_S)
     assert answer.stdout.strip() == "200", answer.stderr
     begun = time.monotonic()
     assert handle.strike(name) and not site.alive()

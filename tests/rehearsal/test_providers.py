@@ -29,6 +29,7 @@ from infra.rehearsal.providers.aws.table import Input, Kind
 from infra.rehearsal.providers.kubernetes import objects
 from infra.rehearsal.providers.package import Refused, Request
 from infra.rehearsal.providers.wire import UNKNOWN, decode, encode, has_unknown
+from tests.waiting import HUNG_S
 
 TRUST = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",
          "Principal": {"Service": "eks.amazonaws.com"}}]}  # fmt: skip
@@ -245,6 +246,6 @@ def test_the_kubernetes_provider_works_on_a_real_api_server(tmp_path: Path) -> N
         "--durations=5",
         f"--basetemp={tmp_path}/in",
     ]
-    answer = subprocess.run([*unshare, *inner], capture_output=True, text=True, timeout=120)
+    answer = subprocess.run([*unshare, *inner], capture_output=True, text=True, timeout=HUNG_S)
     print(answer.stdout)
     assert answer.returncode == 0, answer.stdout[-6000:] + answer.stderr[-2000:]

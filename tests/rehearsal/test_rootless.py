@@ -12,6 +12,7 @@ import pytest
 
 from infra.folders import cache_root
 from infra.rehearsal.site import handle
+from tests.waiting import HUNG_S
 
 ROOT = Path(__file__).parents[2]
 NO_ROOT = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"] if os.geteuid() == 0 else []
@@ -41,7 +42,7 @@ def test_a_site_is_pitched_and_struck_by_an_unprivileged_user(tmp_path: Path, mo
     monkeypatch.setenv("BIVOUAC_CACHE", str(cache))
     try:
         done = subprocess.run(
-            [*NO_ROOT, sys.executable, "-c", DAY, name], cwd=ROOT, capture_output=True, text=True, timeout=120
+            [*NO_ROOT, sys.executable, "-c", DAY, name], cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
         )
     finally:
         left = handle.strike(name)

@@ -84,7 +84,7 @@ def failed_once(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
         job(camp, patch, fails=True)
         assert camp.steward(Fuse())
     assert len(errors(camp)) == 1 and camp.state().closed and nodes_of(camp).desired() == 0
-    until(lambda: not camp.site.alive(), 20)
+    until(lambda: not camp.site.alive())
 
 
 def test_a_steward_started_again_after_an_archive_that_failed_asks_for_one_node_and_archives(
@@ -217,7 +217,7 @@ def test_what_nobody_could_look_at_is_not_recorded_as_nothing(
     later = Committed("loss", camp.state(), str(tmp_path))
     assert later.step() == 20 and later.to_record() == 20 and "20 is the last known" in later.troubles()[0]
     hung.set()
-    assert until(lambda: later.step() == -1 and not later.troubles(), 5), "seen again, it is believed"
+    assert until(lambda: later.step() == -1 and not later.troubles()), "seen again, it is believed"
 
 
 def test_a_steward_that_renews_its_lease_and_decides_nothing_is_said(
@@ -233,7 +233,7 @@ def test_a_steward_that_renews_its_lease_and_decides_nothing_is_said(
             watch = StewardWatch(context)
             assert watch.look() is None
             monkeypatch.setattr(watch, "_mute_s", 0.2)
-            until(lambda: "has decided nothing" in (watch.look() or ""), 20)
+            until(lambda: "has decided nothing" in (watch.look() or ""))
             store.put_json(LIVE, {"at": "now"})
             assert watch.look() is None
     finally:

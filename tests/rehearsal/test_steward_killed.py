@@ -86,7 +86,7 @@ def gang(site: Site) -> Iterator[Gang]:
     client = Client(config=config, namespace=NAMESPACE, field_manager="steward", trust_env=False)
     store = CampaignStore(site.client("s3"), "state", campaign, "first")
     made = Gang(site, api, store, client, GpuNodes(site, client, NAMES, lambda: None), campaign)  # type: ignore[arg-type]
-    until(lambda: len(made.machines()) == 2 and all(one.joined for one in made.machines()), 20)
+    until(lambda: len(made.machines()) == 2 and all(one.joined for one in made.machines()))
     try:
         yield made
     finally:
@@ -98,7 +98,7 @@ def test_a_node_recorded_as_quarantined_is_given_back_and_replaced(gang: Gang) -
     bad = gang.nodes.facts()[0]
     gang.store.append(Kind.NODE_QUARANTINED, node=bad.name, instance=bad.instance, reason="died")
     gang.take_over()
-    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2, 10)
+    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2)
     assert gang.nodes.desired() == 2
 
 
@@ -107,7 +107,7 @@ def test_a_node_quarantined_in_kubernetes_is_given_back_and_replaced(gang: Gang)
     bad = gang.nodes.facts()[1]
     gang.nodes.quarantine(bad.name, "dead")
     gang.take_over()
-    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2, 10)
+    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2)
 
 
 def test_giving_back_twice_costs_one_node(gang: Gang) -> None:
@@ -115,7 +115,7 @@ def test_giving_back_twice_costs_one_node(gang: Gang) -> None:
     gang.store.append(Kind.NODE_QUARANTINED, node=bad.name, instance=bad.instance, reason="died")
     gang.take_over()
     gang.take_over()
-    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2, 10)
+    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2)
     gang.take_over()
     assert good.instance in gang.instances() and len(gang.instances()) == 2
 
@@ -183,7 +183,7 @@ def test_a_node_that_aws_does_not_take_back_is_told_and_given_back_as_soon_as_it
     assert returns.refused() and bad.instance in gang.instances(), "refused once more"
     returns.again()
     assert not returns.refused()
-    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2, 10)
+    until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from infra.rehearsal.toolchain.table import (
     TOOLS,
     Tool,
 )
+from tests.waiting import HUNG_S
 from tests.waiting import until as eventually
 
 ROOT = Path(__file__).parents[2]
@@ -260,9 +261,9 @@ def test_two_runs_make_a_tool_once_and_an_interrupted_one_leaves_nothing(mirror:
     second = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **options)
     assert second.stderr and "another process is making it" in second.stderr.readline()
     first.send_signal(signal.SIGINT)
-    assert first.wait(timeout=60) == 130
+    assert first.wait(timeout=HUNG_S) == 130
     stalled.set()
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=HUNG_S)
     assert "downloaded" in output
     assert not leftovers(tools)
 

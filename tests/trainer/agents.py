@@ -18,13 +18,12 @@ from tests import waiting
 from trainer.contract import COMMITTED_NAME, Env, TrainConfig, step_folder
 from trainer.place import TERMINATION_LOG_VARIABLE
 
-DEADLINE_S = 240.0
 PORT = 29517
 ROOT = Path(__file__).parents[2]
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    waiting.until(condition, deadline_s, what, every_s=0.01)
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    waiting.until(condition, what, every_s=0.01)
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:

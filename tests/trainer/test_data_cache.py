@@ -14,6 +14,7 @@ import pytest
 from data_sets import used_bytes
 
 from tests import waiting
+from tests.waiting import HUNG_S
 from trainer.contract import Parameters, TokenShard
 from trainer.contract.recipe import Recipe, Source
 from trainer.data import cache as caching
@@ -218,10 +219,10 @@ def test_ranks_of_a_node_bring_a_shard_once_and_a_killed_one_holds_up_nobody(
         return subprocess.Popen([sys.executable, "-c", script, *place], stdout=subprocess.PIPE, cwd=ROOT, text=True)
 
     stuck = rank(600)
-    waiting.until(lambda: asked.exists() and asked.read_text().endswith("\n"), 60, "the first has asked")
+    waiting.until(lambda: asked.exists() and asked.read_text().endswith("\n"), "the first has asked")
     ranks = [rank(0) for _ in range(4)]
     stuck.kill()
-    answers = [process.communicate(timeout=60)[0].strip() for process in ranks]
+    answers = [process.communicate(timeout=HUNG_S)[0].strip() for process in ranks]
     stuck.wait()
     assert answers == [str(2 * shards[0].tokens)] * 4
     assert asked.read_text().split() == [shards[0].file] * 2, "once by the one that was killed, once by another"

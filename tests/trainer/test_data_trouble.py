@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from data_sets import prepare
 
+from tests.waiting import HUNG_S
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode, Parameters
 from trainer.contract.recipe import Recipe, Source
 from trainer.data import inputs
@@ -114,7 +115,7 @@ def test_a_killed_preparation_leaves_no_manifest_and_the_next_one_continues(sour
     out = tmp_path / "out"
     arguments = [recipe(source, 400), str(out)]
     command = [*COMMAND, *arguments]
-    killed = subprocess.run([sys.executable, "-c", KILLED_IN_ENCODING, *arguments], cwd=ROOT, timeout=120)
+    killed = subprocess.run([sys.executable, "-c", KILLED_IN_ENCODING, *arguments], cwd=ROOT, timeout=HUNG_S)
     assert killed.returncode == -signal.SIGKILL
     assert not (out / DATA_MANIFEST_NAME).exists()
     kept = {path: path.stat().st_mtime_ns for path in (out / ".work").glob("scan-*.records")}
@@ -126,7 +127,7 @@ def test_a_killed_preparation_leaves_no_manifest_and_the_next_one_continues(sour
             assert {path: path.stat().st_mtime_ns for path in kept} == kept, "what was scanned was scanned again"
             break
     again.stdout.read()
-    assert again.wait(timeout=60) == 0 and (out / DATA_MANIFEST_NAME).exists()
+    assert again.wait(timeout=HUNG_S) == 0 and (out / DATA_MANIFEST_NAME).exists()
 
 
 def test_two_preparations_do_not_write_into_one_folder(source: Path, tmp_path: Path) -> None:
@@ -145,7 +146,9 @@ def test_a_full_disk_is_said_and_no_manifest_is_left(source: Path) -> None:
         f"mount -t tmpfs -o size=24k tmpfs /mnt && {sys.executable} -m trainer.data '{recipe(source)}' /mnt/out;"
         "code=$?; ls -A /mnt/out; exit $code"
     )
-    done = subprocess.run(["unshare", "-Urm", "sh", "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=HUNG_S
+    )
     assert done.returncode == ExitCode.STORAGE, done.stdout + done.stderr
     assert "cannot be written" in done.stderr and "cure" in done.stderr and "Traceback" not in done.stderr
     assert DATA_MANIFEST_NAME not in done.stdout.splitlines()
@@ -178,7 +181,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(
 def test_a_damaged_file_is_refused_by_name(source: Path, tmp_path: Path, name: str, content: bytes) -> None:
     (source / name).write_bytes(content)
     done = subprocess.run(
-        [*COMMAND, recipe(source), str(tmp_path / "out")], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [*COMMAND, recipe(source), str(tmp_path / "out")], cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
     )
     assert done.returncode == ExitCode.DATA, done.stderr
     assert name in done.stderr and "cure" in done.stderr and "Traceback" not in done.stderr
@@ -193,7 +196,7 @@ def test_a_workers_refusal_comes_with_its_parts(source: Path, tmp_path: Path, mo
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HUNG_S,
     )
     assert done.returncode == ExitCode.DATA
     assert done.stderr.count("; seen: ") == 1 and done.stderr.count("; cure: ") == 1, done.stderr

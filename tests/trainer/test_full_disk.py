@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import HUNG_S
+
 INSIDE = Path(__file__).with_name("inside_full_disk.py")
 TWO_FIT, ONE_FITS, NONE_FITS = "size=5m", "size=3m", "size=1m"
 FEW_INODES = {"local": "size=64m,nr_inodes=9", "shared": "size=64m,nr_inodes=12"}
@@ -24,7 +26,7 @@ Seen = dict[str, Any]
 def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Seen]:
     """All scenarios in one process, since torch takes long to import."""
     inner = [sys.executable, str(INSIDE), str(tmp_path_factory.mktemp("full")), json.dumps(SCENARIOS)]
-    done = subprocess.run(["unshare", "-Urm", *inner], capture_output=True, text=True, timeout=170)
+    done = subprocess.run(["unshare", "-Urm", *inner], capture_output=True, text=True, timeout=HUNG_S)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(zip(SCENARIOS, json.loads(done.stdout.splitlines()[-1]), strict=True))
 

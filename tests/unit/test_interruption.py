@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import HUNG_S
+
 ROOT = Path(__file__).parents[2]
 KILL = "lambda: os.kill(os.getpid(), signal.{name})"
 PROGRAM = """
@@ -46,14 +48,14 @@ def test_a_signal_ends_the_program_wherever_it_comes(name: str, before: str, aft
     kill = KILL.format(name=name)
     lines = {key: line.format(kill=kill) for key, line in (("before", before), ("after", after), ("work", work))}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(**lines)], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM.format(**lines)], cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
     )
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (1, [f"ended by {name}"]), done.stderr
 
 
 def test_what_else_python_drops_is_still_told() -> None:
     program = "from infra.interruption import listen\nlisten()\nclass Bad:\n    def __del__(self): 1 / 0\nBad()"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
     assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
 
 
@@ -61,7 +63,7 @@ def test_what_other_modules_do_around_a_fork_is_not_cut_short() -> None:
     inside = "def inside():\n    os.kill(os.getpid(), signal.SIGTERM)\n    print('released', flush=True)\n"
     lines = {"before": inside + "os.register_at_fork(after_in_parent=inside)", "after": "", "work": FORK}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(**lines)], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM.format(**lines)], cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
     )
     assert done.stdout == "released\n" and "ended by SIGTERM" in done.stderr, done.stderr
 
@@ -73,5 +75,5 @@ def test_an_error_that_foreign_code_made_of_it_is_an_end_by_hand_too() -> None:
         "        raise RuntimeError('AWS_ERROR_UNKNOWN') from None\n"
         "cli.app = foreign\ncli.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
     assert done.returncode == 130 and done.stderr.startswith("interrupted:"), done.stderr

@@ -201,7 +201,7 @@ def test_more_than_one_ctrl_c_leaves_no_engine_and_a_lock_that_a_driver_elsewher
             command.run(["up"], str(tmp_path), {}, ctrl_c)
         signal.signal(signal.SIGINT, before)
         lease.release()
-        until(lambda: not engines(), 40)
+        until(lambda: not engines())
     finally:
         signal.signal(signal.SIGINT, before)
         for pid in engines():

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.waiting import HUNG_S
+
 TURNS = """
 import sys, time
 from infra.steward import turning
@@ -24,6 +26,6 @@ print("came through")
 def test_one_that_hangs_ends_and_says_where(then: str, hang: int, ends: bool) -> None:
     """Its rests together are longer than what is stuck; each alone is much shorter."""
     code = TURNS.format(then=then, hang=hang)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HUNG_S)
     assert (done.returncode, "came through" in done.stdout) == ((1, False) if ends else (0, True))
     assert ("in hangs" in done.stderr) is ends
