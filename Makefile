@@ -59,7 +59,7 @@ bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the
 lint: venv  ## Style, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --explicit-package-bases infra trainer
+	@$(BIN)/mypy --explicit-package-bases infra trainer tests
 	@$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
 	@cd playbooks && PATH="$(abspath $(BIN)):$$PATH" ansible-lint --offline -q
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from infra.actions import archive_job
 from infra.actions.gang import Gang, jobset
+from tests.part import part
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:" + "0" * 64
 
@@ -20,4 +21,4 @@ def gang(**changes: Any) -> dict[str, Any]:
 
 
 def archive() -> dict[str, Any]:
-    return archive_job.manifest(archive_job.ArchiveConfig.model_construct(campaign="example"), IMAGE, 8)
+    return archive_job.manifest(part(archive_job.ArchiveConfig, campaign="example"), IMAGE, 8)

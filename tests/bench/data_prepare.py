@@ -14,6 +14,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def main() -> int:
 
         rows = []
         for number in range(PAIRS):
-            pair = [lambda: alone(tokenizer, texts), lambda number=number: prepared(number)]
+            pair = [partial(alone, tokenizer, texts), partial(prepared, number)]
             order = (0, 1) if number % 2 else (1, 0)
             seen = {index: timed(pair[index]) for index in order}
             rows.append((seen[0], seen[1]))

@@ -74,8 +74,8 @@ def main() -> int:
     same = resources[SMALL] == resources[LARGE] and len(resources[SMALL]) == 1
     print(f"{'nodes':>6} {'resources':>10} {'median s':>9} {'least':>7} {'most':>7}")
     for count, times in seconds.items():
-        made = "/".join(map(str, sorted(resources[count])))
-        print(f"{count:6d} {made:>10} {medians[count]:9.2f} {min(times):7.2f} {max(times):7.2f}")
+        shown = "/".join(map(str, sorted(resources[count])))
+        print(f"{count:6d} {shown:>10} {medians[count]:9.2f} {min(times):7.2f} {max(times):7.2f}")
     good = same and ratio <= MOST
     print(f"ratio of medians {ratio:.3f} (at most {MOST}); resources {'equal' if same else 'DIFFER'}")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
@@ -32,7 +33,13 @@ from trainer.contract.recipe import Recipe, Source  # noqa: E402
 
 RESULTS = results_of("drills", "data")
 
-PACK = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
 LIMIT_S = 300
 
 

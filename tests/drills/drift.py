@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=40)
     options = parser.parse_args()
-    chance, begun, rows, failed = random.Random(options.seed), time.monotonic(), [], 0
+    chance, begun, rows, failed = random.Random(options.seed), time.monotonic(), list[dict[str, Any]](), 0
     with tempfile.TemporaryDirectory(prefix="bivouac-drift-") as folder, camp(Path(folder)) as one:
         os.environ["BIVOUAC_SITE"] = "in-process"
         with one.opened() as context:

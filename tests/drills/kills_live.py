@@ -139,7 +139,7 @@ class Campaign:
         self.watcher = Watcher(self.rehearsal)
         self._slow_archive()
         for point, number in self.chosen:
-            row = {"point": point.name, "signal": number.name, "failure": None}
+            row: dict[str, Any] = {"point": point.name, "signal": number.name, "failure": None}
             self.rows.append(row)
             begun = time.monotonic()
             try:

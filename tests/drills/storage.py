@@ -273,7 +273,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # In memory where that can be: no case needs a disk, and fsync would be most of its time.
     memory = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
-    work, started, rows = Path(tempfile.mkdtemp(prefix="bivouac-drill-storage-", dir=memory)), time.monotonic(), []
+    work, started = Path(tempfile.mkdtemp(prefix="bivouac-drill-storage-", dir=memory)), time.monotonic()
+    rows: list[dict[str, Any]] = []
     work.chmod(0o755)
     drill = Drill(work, options.seed, options.kind)
     try:

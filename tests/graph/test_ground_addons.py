@@ -40,7 +40,7 @@ def test_a_pinned_add_on_has_its_build_and_another_kubernetes_has_its_own(monkey
 
 def test_add_ons_of_the_newest_kubernetes_are_pinned_with_their_source_or_left_to_eks() -> None:
     graph = campaign_graph(example_spec())
-    made = {node.name: node.inputs.get("addonVersion") for node in graph.of("Addon")}
+    made: dict[str, Any] = {node.name: node.inputs.get("addonVersion") for node in graph.of("Addon")}
     assert made["vpc-cni"] and made["kube-proxy"].startswith("v1.36.") and made["coredns"]
     for addon in catalogue.addons():
         assert bool(addon.versions) == bool(addon.source), addon.name

@@ -20,6 +20,7 @@ from infra.lifecycle.launch import steward_pod
 from infra.names import GPU_POOL, POOL_LABEL, SHARED_CLAIM, SYSTEM_POOL
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
+from tests.part import part
 from tests.waiting import HUNG_S
 
 ROOT = VERSIONS.parents[1]
@@ -28,7 +29,7 @@ GANG = Gang(
     name="g", campaign="example", attempt=1, image="i", code_digest="c", nodes=2, ranks_per_node=8, accelerators=8,
     efa_interfaces=32, command=("true",), config_map="c", grace_seconds=1,
 )  # fmt: skip
-ARCHIVE = archive_job.ArchiveConfig.model_construct(campaign="example")
+ARCHIVE = part(archive_job.ArchiveConfig, campaign="example")
 
 
 def pods(document: Any) -> Iterator[dict[str, Any]]:

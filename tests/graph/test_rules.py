@@ -219,7 +219,7 @@ def test_a_broken_graph_is_told_by_its_rule(
 
 
 def test_edges_that_are_missing_are_told(whole: Graph) -> None:
-    alone = {"depends": frozenset(), "refers": {}}
+    alone: dict[str, Any] = {"depends": frozenset(), "refers": {}}
     told = {one.rule for one in findings(damaged(whole, "NodeGroup gpu-nodes", None, **alone), SPEC)}
     assert {"cni_outlives_nodes", "deadline_guard", "one_zone"} <= told
     free = damaged(whole, "ServiceAccount trainer", None, deleted_with="")

@@ -271,9 +271,9 @@ class _Mutation:
                 if other != value:
                     self._replace(node, str(other) if other >= 0 else f"({other})")
         elif isinstance(value, float):
-            for other in dict.fromkeys((value + 1, value * 20, value / 20)):
-                if other != value:
-                    self._replace(node, repr(other))
+            for scaled in dict.fromkeys((value + 1, value * 20, value / 20)):
+                if scaled != value:
+                    self._replace(node, repr(scaled))
 
     def _compare(self, node: ast.Compare) -> None:
         left = node.left
@@ -336,7 +336,7 @@ class _Mutation:
 
 
 def _called(node: ast.Call) -> str:
-    return getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+    return getattr(node.func, "attr", "") or getattr(node.func, "id", "")
 
 
 def _is_text(node: ast.expr) -> bool:

@@ -116,6 +116,15 @@ class LocalMachine:
     def kill(self) -> None:
         self.up = False
 
+    def freeze(self) -> None:
+        raise NotImplementedError
+
+    def thaw(self) -> None:
+        raise NotImplementedError
+
+    def link(self, up: bool) -> None:
+        raise NotImplementedError
+
     def run(self, script: str, timeout_s: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=timeout_s, env=env)
 

@@ -24,8 +24,8 @@ said["host name"] = tried(lambda: socket.sethostname("other"))
 open("/dev/termination-log", "w").write("heard")
 print(json.dumps(said))
 """
-BARE = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-SCRATCH = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
+BARE: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+SCRATCH: dict[str, Any] = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
 SETS = ("CapEff", "CapPrm", "CapBnd")
 
 

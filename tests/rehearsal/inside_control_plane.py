@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,16 @@ def jobset(name: str) -> Any:
 
 def state_of(client: Client, release: str) -> str | None:
     secret = client.get(Secret, f"sh.helm.release.v1.{release}.v1", namespace="kube-system")
+    assert secret.metadata
     return (secret.metadata.annotations or {}).get(STATE_ANNOTATION)
+
+
+def names(objects: Iterable[Any]) -> list[str]:
+    return [one.metadata.name for one in objects]
+
+
+def status_of(one: Any) -> Any:
+    return one.status
 
 
 def release_states(plane: ControlPlane) -> dict[str, str]:
@@ -133,7 +142,7 @@ def release_states(plane: ControlPlane) -> dict[str, str]:
 
 def test_kubectl_works_with_the_admin_kubeconfig(plane: ControlPlane, config: ControlPlaneConfig) -> None:
     argv = [
-        config.tools / "kubectl",
+        str(config.tools / "kubectl"),
         f"--kubeconfig={plane.admin_kubeconfig}",
         f"--cache-dir={config.work}",
         "get",
@@ -162,7 +171,7 @@ def test_a_terminated_instance_loses_its_node_and_only_that(plane: ControlPlane,
         client.create(Node(metadata=ObjectMeta(name=name), spec=spec))
     plane.delete_node("aws:///us-east-1a/i-0a")
     plane.delete_node("aws:///us-east-1a/i-never-was")
-    assert [node.metadata.name for node in client.list(Node)] == ["node-b"]
+    assert names(client.list(Node)) == ["node-b"]
 
 
 def test_without_the_release_a_jobset_is_an_unknown_kind(client: Client) -> None:
@@ -175,7 +184,7 @@ def test_the_steward_is_granted_the_priority_of_an_add_on_outside_of_the_systems
     eventually(lambda: list(client.list(ServiceAccount, namespace="default")))
     spec = PodSpec(containers=[Container(name="steward", image="i")], priorityClassName=STEWARD_PRIORITY_CLASS)
     made = client.create(Pod(metadata=ObjectMeta(name="steward", namespace="default"), spec=spec))
-    assert made.spec.priority == 2_000_000_000
+    assert made.spec and made.spec.priority == 2_000_000_000
     client.delete(Pod, "steward", namespace="default", grace_period=0)
 
 
@@ -188,17 +197,17 @@ def a_failed_pod_of_a_health_check_ends_no_other(client: Client) -> None:
     pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     del pod["serviceAccountName"], pod["priorityClassName"]
     client.create(JobSet.from_dict(manifest))
-    labels = {"bivouac.dev/campaign": "c"}
 
-    def pods() -> dict[str, Pod]:
-        return {p.metadata.name: p for p in client.list(Pod, namespace="campaign", labels=labels)}
+    def pods() -> dict[str, Any]:
+        found = list(client.list(Pod, namespace="campaign", labels={"bivouac.dev/campaign": "c"}))
+        return dict(zip(names(found), found, strict=True))
 
     first, second = eventually(lambda: sorted(pods()) if len(pods()) == 2 else None)
     client.patch(Pod.Status, first, {"status": {"phase": "Failed"}}, namespace="campaign")
-    eventually(lambda: client.get(Job, "check-gang-0", namespace="campaign").status.failedIndexes == "0")
+    eventually(lambda: status_of(client.get(Job, "check-gang-0", namespace="campaign")).failedIndexes == "0")
     assert pods()[second].metadata.deletionTimestamp is None and pods()[second].status.phase == "Pending"
     client.delete(JobSet, "check", namespace="campaign")
-    eventually(lambda: [job.metadata.name for job in client.list(Job, namespace="campaign")] == ["first-workers-0"])
+    eventually(lambda: names(client.list(Job, namespace="campaign")) == ["first-workers-0"])
 
 
 def test_a_jobset_release_makes_jobs_and_pods_and_its_end_stops_the_controller(
@@ -207,7 +216,7 @@ def test_a_jobset_release_makes_jobs_and_pods_and_its_end_stops_the_controller(
     client.create(release_secret("jobset", "jobset"))
     eventually(lambda: state_of(client, "jobset"))
     client.create(jobset("first"))
-    eventually(lambda: [job.metadata.name for job in client.list(Job, namespace="campaign")] == ["first-workers-0"])
+    eventually(lambda: names(client.list(Job, namespace="campaign")) == ["first-workers-0"])
     pods = eventually(lambda: list(client.list(Pod, namespace="campaign")))
     assert {pod.status.phase for pod in pods} == {"Pending"}
     assert all(pod.spec.hostname for pod in pods), "the pod webhook and the Job's index name the pods"
@@ -220,7 +229,7 @@ def test_a_jobset_release_makes_jobs_and_pods_and_its_end_stops_the_controller(
     eventually(lambda: "kube-system/jobset" not in release_states(plane))
     eventually(lambda: not plane._jobset.alive())
     client.create(jobset("nobody-looks-after-it"))
-    assert [job.metadata.name for job in client.list(Job, namespace="campaign")] == ["first-workers-0"]
+    assert names(client.list(Job, namespace="campaign")) == ["first-workers-0"]
 
 
 def test_a_jobset_controller_that_dies_is_started_again(plane: ControlPlane, client: Client) -> None:
@@ -328,6 +337,6 @@ def test_stop_is_quick_leaves_no_process_and_frees_the_address(plane: ControlPla
 def test_a_cluster_can_be_made_again_at_the_same_address_and_is_empty(config: ControlPlaneConfig) -> None:
     again = ControlPlane.start(config)
     try:
-        assert "campaign" not in {namespace.metadata.name for namespace in again.client().list(Namespace)}
+        assert "campaign" not in names(again.client().list(Namespace))
     finally:
         again.stop()

@@ -62,8 +62,8 @@ def site(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Simple
     session = boto3.Session(key, secret, region_name=world.region)
     s3 = session.client("s3", endpoint_url=world.endpoint_url, config=Config(signature_version="s3v4"))
     name = hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-    for bucket in (f"archive-{name}", f"state-{name}"):
-        s3.create_bucket(Bucket=bucket)
+    for each in (f"archive-{name}", f"state-{name}"):
+        s3.create_bucket(Bucket=each)
     for record in ("spec.json", "live.json"):
         s3.put_object(Bucket=f"state-{name}", Key=f"{PREFIX}/{record}", Body=b'{"spent_usd": 12.5, "owner": "ann"}')
     wire, said = Wire(s3), list[dict[str, Any]]()

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_account import Account, aws, code_of, launch, make_user, network, pitch_lustre, until, world  # noqa: F401
+from aws_account import Account, LocalMachine, aws, code_of, launch, make_user, network, pitch_lustre, until, world  # noqa: F401
 
 from infra.rehearsal.aws import fsx
 from infra.rehearsal.aws.world import World
@@ -272,9 +272,11 @@ def test_an_instance_without_the_agent_s_permission_or_dead_takes_no_command(
     bare = launch(world)
     request = {"DocumentName": "AWS-RunShellScript", "Parameters": {"commands": ["true"]}}
     assert code_of(lambda: aws.ssm.send_command(InstanceIds=[bare], **request)) == "InvalidInstanceId"
-    world.machines[managed].up = False
+    machine = world.machines[managed]
+    assert isinstance(machine, LocalMachine)
+    machine.up = False
     assert code_of(lambda: aws.ssm.send_command(InstanceIds=[managed], **request)) == "InvalidInstanceId"
-    world.machines[managed].up = True
+    machine.up = True
 
 
 @pytest.mark.parametrize("variant", ["nvidia", "standard"])

@@ -132,7 +132,7 @@ def test_a_block_that_comes_late_is_used_and_its_end_takes_the_nodes_away(
 def test_a_block_that_does_not_fit_is_refused_before_the_campaign_s_name_is_taken(camped: Camp) -> None:
     camped.ask("blocks", start_in_s=1, late_s=0)
     bought = buy(camped, count=1)
-    refused = (
+    refused: tuple[tuple[str, str, dict[str, str], str], ...] = (
         ("toosmall", bought["CapacityReservationId"], {}, "fewer instances"),
         (
             "elsewhere",

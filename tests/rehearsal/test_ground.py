@@ -229,7 +229,9 @@ def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Camp, 
     later = settings.deadline + timedelta(hours=1)
     changed = settings.model_copy(update={"spec": Spec.model_validate(document), "deadline": later})
     opened = Engine(context, context.results / "pulumi").stack(context.names.stack, changed.to_config())
-    done = {kind: count for kind, count in (opened.up().summary.resource_changes or {}).items() if count}
+    done: dict[str, int] = {
+        kind: count for kind, count in (opened.up().summary.resource_changes or {}).items() if count
+    }
     # The later deadline is in everything's tags; the chart goes with its namespace.
     assert set(done) == {"same", "update", "delete"} and done["delete"] == 2 and done["update"] > 25, done
     (system,) = camped.client("fsx").describe_file_systems()["FileSystems"]

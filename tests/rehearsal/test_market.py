@@ -16,7 +16,7 @@ import yaml
 from acting import policy
 from aws_account import *  # noqa: F403
 from aws_account import Account as Account_
-from aws_account import World
+from aws_account import World, make_user, signed_in
 from rich.console import Console
 
 from infra import catalogue
@@ -217,8 +217,8 @@ def test_nothing_is_bought_while_it_cannot_be_told_whether_it_was(command: Any, 
 @pytest.fixture
 def buyer(world: World, here: Account, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Counters of campaigns, with the written rights of a block's buyer and no others."""
-    key = make_user(world, f"buyer-{next(_BUYERS)}", *policy("block-buyer-role")["Statement"])  # noqa: F405
-    own = signed_in(monkeypatch, world, key)  # noqa: F405
+    key = make_user(world, f"buyer-{next(_BUYERS)}", *policy("block-buyer-role")["Statement"])
+    own = signed_in(monkeypatch, world, key)
     bucket = buckets(world.account, world.region).state
 
     def counter(campaign: str) -> block_purchase.Counter:

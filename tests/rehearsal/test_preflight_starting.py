@@ -23,7 +23,7 @@ FIT = {"name": "cpus", "ok": True, "seen": "8", "wanted": ">= 1"}
 APART = {"name": "fabric", "ok": False, "seen": "not all came", "wanted": "an all-reduce over all nodes"}
 MOUNTING = {"waiting": {"reason": "ContainerCreating"}}
 DENIED = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
-RUNS = {"running": {}}
+RUNS: dict[str, Any] = {"running": {}}
 
 
 def ended(host: str, *probes: dict[str, Any]) -> dict[str, Any]:

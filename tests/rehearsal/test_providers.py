@@ -33,7 +33,10 @@ from tests.waiting import HUNG_S
 
 TRUST = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",
          "Principal": {"Service": "eks.amazonaws.com"}}]}  # fmt: skip
-READ = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": "*"}]}
+READ: dict[str, Any] = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": "*"}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -211,10 +214,10 @@ def test_values_survive_the_wire_and_unknowns_stay_visible() -> None:
 
 
 def test_an_object_is_replaced_only_for_what_the_api_server_never_changes() -> None:
-    old = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "a"},
-           "spec": {"csi": {"volumeHandle": "fs-1"}, "capacity": {"storage": "1Ti"}}}  # fmt: skip
-    bigger = {**old, "spec": {**old["spec"], "capacity": {"storage": "2Ti"}}}  # type: ignore[dict-item]
-    other = {**old, "spec": {**old["spec"], "csi": {"volumeHandle": "fs-2"}}}  # type: ignore[dict-item]
+    old: dict[str, Any] = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "a"},
+                           "spec": {"csi": {"volumeHandle": "fs-1"}, "capacity": {"storage": "1Ti"}}}  # fmt: skip
+    bigger = {**old, "spec": {**old["spec"], "capacity": {"storage": "2Ti"}}}
+    other = {**old, "spec": {**old["spec"], "csi": {"volumeHandle": "fs-2"}}}
     assert [(c.path, c.replaces) for c in objects.changes(old["kind"], old, bigger, set())] == [
         ("spec.capacity.storage", False)
     ]

@@ -54,7 +54,7 @@ class Ground:
             self.admin.kms.create_alias(AliasName=KEY_ALIAS, TargetKeyId=key)
         arn = wanted.keeping.key_arn or (self.own_key() if wanted.keeping.own_key else None)
         for name in vars(BUCKETS).values():
-            given = encryption(arn)
+            given: Any = encryption(arn)
             default = given["apply_server_side_encryption_by_default"]
             rule = {"SSEAlgorithm": default["sse_algorithm"]} | ({"KMSMasterKeyID": arn} if arn else {})
             rules = [{"ApplyServerSideEncryptionByDefault": rule, "BucketKeyEnabled": arn is not None}]

@@ -347,8 +347,8 @@ def test_a_file_system_costs_its_capacity_in_its_tier() -> None:
 def test_the_sweeps_table_prices_what_is_left_and_sums_it_up() -> None:
     out = StringIO()
     left = tuple(
-        sweep.Left(kind, Thing(id, traits=traits), Evidence.TAG)
-        for kind, id, traits in (("NAT gateway", "nat-1", {}), ("volume", "vol-1", {}))
+        sweep.Left(kind, Thing(id, traits={}), Evidence.TAG)
+        for kind, id in (("NAT gateway", "nat-1"), ("volume", "vol-1"))
     )
     _show(sweep.Sight(left, (), {}), Console(file=out, width=200))
     assert (

@@ -231,7 +231,7 @@ def test_every_tool_is_built_from_the_version_that_the_table_names(entry: Tool) 
 
 
 def test_the_toolchain_runs_on_a_bare_interpreter_without_third_party_packages() -> None:
-    command = [BASE_PYTHON, "-S", "-m", "infra.rehearsal.toolchain", "list"]
+    command = [str(BASE_PYTHON), "-S", "-m", "infra.rehearsal.toolchain", "list"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "pulumi" in answer.stdout, answer.stderr
 
@@ -252,7 +252,7 @@ def test_two_runs_make_a_tool_once_and_an_interrupted_one_leaves_nothing(mirror:
             pass
 
     mirror.server.RequestHandlerClass = partial(Stalling, directory=str(mirror.folder))  # type: ignore[assignment]
-    command = [BASE_PYTHON, "-S", "-m", "infra.rehearsal.toolchain", "ensure", "kubectl"]
+    command = [str(BASE_PYTHON), "-S", "-m", "infra.rehearsal.toolchain", "ensure", "kubectl"]
     options: Any = {"cwd": ROOT, "env": {**os.environ, "BIVOUAC_CACHE": str(tools.parent)}, "text": True}
     # Whoever runs the tests may ignore it, which is inherited.
     options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_the_digest_that_streams_past_is_that_of_the_file(tmp_path: Path) -> None:
     with durable(tmp_path / "shard") as file:
-        torch.save({"x": torch.arange(100_000)}, file)
+        torch.save({"x": torch.arange(100_000)}, cast(IO[bytes], file))
     assert file.sha256() == digest_of(tmp_path / "shard")
     assert file.size_bytes == (tmp_path / "shard").stat().st_size
 

@@ -9,6 +9,7 @@ import lzma
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +122,14 @@ def test_every_format_and_compression_gives_the_same_documents(tmp_path: Path, s
     wanted = texts(40)
     source = tmp_path / "in"
     source.mkdir()
-    pack = {
+    packs: dict[str, Callable[[bytes], bytes]] = {
         "": bytes,
         "gz": gzip.compress,
         "zst": zstandard.ZstdCompressor().compress,
         "xz": lzma.compress,
         "bz2": bz2.compress,
-    }[compression]
+    }
+    pack = packs[compression]
     end = f".{compression}" if compression else ""
     if suffix == "parquet":
         parquet.write_table(pyarrow.table({"text": wanted}), source / "a.parquet", row_group_size=7)

@@ -95,7 +95,8 @@ def test_failing_and_corrupt_answers_are_asked_again_with_growing_pauses(
 def test_a_shard_that_cannot_be_had_is_named_with_its_source_and_every_reason(
     data: Path, shards: tuple[TokenShard, ...], tmp_path: Path
 ) -> None:
-    source = Troubled(data, *[OSError("SlowDown"), b"damaged"] * TRIES)
+    troubles: list[bytes | OSError] = [OSError("SlowDown"), b"damaged"]
+    source = Troubled(data, *troubles * TRIES)
     cache, _ = cached(tmp_path, source)
     with pytest.raises(StorageError, match=rf"{shards[2].file} from s3://troubled/data.*SlowDown.*corrupt.*cure"):
         cache.locate(shards[2])

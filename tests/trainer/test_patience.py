@@ -83,7 +83,7 @@ def chosen(store: Path, rank: int, disk: Callable[[], None], said: Any) -> None:
 
 
 @pytest.fixture
-def two_ranks(tmp_path: Path) -> Iterator[Callable[[Callable[[], None]], dict[int, tuple[float, object]]]]:
+def two_ranks(tmp_path: Path) -> Iterator[Callable[[Callable[[], None], int], dict[int, tuple[float, object]]]]:
     context = mp.get_context("fork")
     ranks: list[Any] = []
 

@@ -25,7 +25,7 @@ class Engine:
 
     def __init__(self, before: Callable[[Path], None]) -> None:
         self.checkpoint_engine: Any = None
-        self.before, self.state = before, {}
+        self.before, self.state = before, dict[str, Any]()
 
     def load_checkpoint(self, root: str, tag: str) -> tuple[str, None]:
         path = Path(root) / tag / NAME

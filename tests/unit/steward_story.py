@@ -37,6 +37,7 @@ from infra.steward.decide import History
 from infra.steward.steward import Steward
 from infra.store import LIVE, CampaignStore
 from infra.survey import survey
+from tests.part import part
 from trainer.contract import Phase, Status
 
 ROOT = Path(__file__).parents[2]
@@ -71,9 +72,9 @@ class FakeCluster:
 
     def list(self, kind: Any, namespace: str = "", labels: dict[str, str] | None = None) -> list[Any]:
         self._weather()
-        kept = {Node: self.nodes, Pod: self.pods, JobSet: self.jobs}[kind]
+        kinds: dict[Any, dict[str, Any]] = {Node: self.nodes, Pod: self.pods, JobSet: self.jobs}
         wanted = (labels or {}).items()
-        return [one for one in kept.values() if wanted <= ((one.metadata and one.metadata.labels) or {}).items()]
+        return [one for one in kinds[kind].values() if wanted <= ((one.metadata and one.metadata.labels) or {}).items()]
 
     def get(self, kind: Any, name: str, namespace: str = "") -> Any:
         self._weather()
@@ -235,7 +236,9 @@ class Story:
         return self.store().state()
 
     def live(self) -> dict[str, Any]:
-        return dict(self.store().get_json(LIVE))
+        kept = self.store().get_json(LIVE)
+        assert kept is not None
+        return dict(kept)
 
     def run(self, minutes: float, each_turn: Callable[[], None] = lambda: None) -> bool:
         """A new steward for so long, then killed; whether it came to the campaign's end before."""
@@ -278,7 +281,7 @@ class Story:
         index = int(one.metadata.annotations[COMPLETION_INDEX])
         if index not in self.steps:
             return None
-        return Status.model_construct(phase=Phase.TRAINING, step=self.steps[index], committed_step=-1)
+        return part(Status, phase=Phase.TRAINING, step=self.steps[index], committed_step=-1)
 
 
 @pytest.fixture

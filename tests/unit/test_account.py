@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -33,7 +34,7 @@ def signed_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("operation", ["get_object", "put_object", "upload_part"])
 def test_a_presigned_address_names_the_endpoint_of_the_buckets_region(region: str, operation: str) -> None:
     bucket = f"bivouac-state-123456789012-{region}"
-    where = {"Bucket": bucket, "Key": "k"}
+    where: dict[str, Any] = {"Bucket": bucket, "Key": "k"}
     where |= {"UploadId": "u", "PartNumber": 1} if operation == "upload_part" else {}
     for client in (Account(region).client("s3"), Account(region).lease_client(timedelta(seconds=30))):
         url = urlsplit(client.generate_presigned_url(operation, Params=where))

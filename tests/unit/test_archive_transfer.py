@@ -214,9 +214,9 @@ def test_a_file_that_shrinks_while_it_is_read_is_altered(
 ) -> None:
     path, put = a_file(tmp_path), wire.put
 
-    def shrinks(*asked: Any) -> Any:
+    def shrinks(where: dict[str, Any], headers: dict[str, str], body: Any, size: int) -> Future[dict[str, str]]:
         path.open("r+b").truncate(3 * MIB + 7)
-        return put(*asked)
+        return put(where, headers, body, size)
 
     wire.put = shrinks  # type: ignore[method-assign]
     with pytest.raises(Altered, match="ended at byte"):

@@ -107,7 +107,8 @@ def test_images_show_every_id_whole() -> None:
 
 def test_add_ons_show_every_build_whole() -> None:
     builds = [f"v1.{number}.3-eksbuild.{number}" for number in (11, 12, 13)]
-    text = shown(addons.table([addons.Offered("amazon-cloudwatch-observability", *builds, sold=False)]))
+    pinned, default, newest = builds
+    text = shown(addons.table([addons.Offered("amazon-cloudwatch-observability", pinned, default, newest, sold=False)]))
     assert all(build in text for build in builds) and "amazon-cloudwatch-observability" in text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -86,7 +86,7 @@ def test_a_job_fails_as_often_as_all_its_nodes_together(nodes: int, hours: Any, 
     ],
 )
 def test_the_shared_tier_is_as_fast_as_its_throughput_or_the_nodes_links(
-    deployment: str, per_tib: int | None, gib: int, nodes: int, rate: float
+    deployment: Literal["SCRATCH_2", "PERSISTENT_2"], per_tib: int | None, gib: int, nodes: int, rate: float
 ) -> None:
     shared = SharedStorage.model_construct(deployment=deployment, throughput_mbs_per_tib=per_tib, capacity_gib=gib)
     assert storage.shared_bytes_per_s(shared, nodes) == pytest.approx(rate)

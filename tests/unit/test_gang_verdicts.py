@@ -6,6 +6,7 @@ import pytest
 
 from infra.actions.fitness import NodeFacts
 from infra.lifecycle.verdicts import judge, why
+from tests.part import part
 from trainer.contract import HealthReport, Probe
 from trainer.health import clocks
 
@@ -18,7 +19,7 @@ def probe(name: str, ok: bool, seen: str = "x", looked: bool = True) -> Probe:
     return Probe(name=name, ok=ok, seen=seen, wanted="w", looked=looked)
 
 
-FACTS = [NodeFacts.model_construct(name=name, instance=f"i-{name}") for name in ("a", "b", "c")]
+FACTS = [part(NodeFacts, name=name, instance=f"i-{name}") for name in ("a", "b", "c")]
 
 
 def test_a_fabric_failure_that_marks_every_node_replaces_only_the_one_with_a_bad_report_of_its_own() -> None:

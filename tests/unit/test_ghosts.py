@@ -112,7 +112,7 @@ def test_what_its_own_service_says_is_gone_is_left_out(
 ) -> None:
     if arn not in (RULE, ACL):  # asked by a filter, which finds nothing
         assert shown(arn, **{operation: "ResourceNotFoundException"}) == {}
-    empty = {key: [] for key, value in answer.items() if isinstance(value, list)}
+    empty: dict[str, Any] = {key: [] for key, value in answer.items() if isinstance(value, list)}
     if empty:
         assert shown(arn, **{operation: empty}) == {}
 
@@ -123,7 +123,7 @@ def test_what_its_own_service_refuses_to_say_blinds_the_look_after_all_else_was_
     arn: str, operation: str, answer: Any, asked: dict[str, Any], error: Any
 ) -> None:
     cluster = CLUSTER if operation != "describe_cluster" else {}
-    others = {f"{EC2}:dedicated-host/h-1": {}}
+    others: dict[str, dict[str, str]] = {f"{EC2}:dedicated-host/h-1": {}}
     aws = Aws({arn: OURS} | others, **{operation: error}, **cluster, describe_file_systems={"FileSystems": [{}]})
     rows = tagged(aws)  # type: ignore[arg-type]
     assert next(rows).id == f"{EC2}:dedicated-host/h-1"

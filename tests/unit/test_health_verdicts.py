@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -235,7 +235,7 @@ def test_bisection_names_exactly_the_slow_nodes_as_long_as_two_sound_ones_are_le
         return
     asked = list[list[Group]]()
 
-    def sound(groups: list[Group]) -> list[bool]:
+    def sound(groups: Sequence[Group]) -> list[bool]:
         assert all(len(group) >= 2 for group in groups)
         together = [node for group in groups for node in group]
         assert len(together) == len(set(together)), "measured at the same time, so no node twice"
@@ -256,7 +256,11 @@ def test_a_fabric_that_is_slow_between_all_blames_nobody() -> None:
 
 def test_the_slow_node_alone_is_unfit_and_its_report_says_with_whom() -> None:
     located = locate(range(4), lambda groups: [2 not in group for group in groups])
-    readings = {(2, 3): Reading(True, 0.4), (0, 1): Reading(True, 9.0), (2, 0): Reading(False, 0.5)}
+    readings: dict[Group, Reading] = {
+        (2, 3): Reading(True, 0.4),
+        (0, 1): Reading(True, 9.0),
+        (2, 0): Reading(False, 0.5),
+    }
     names = ["a", "b", "c", "d"]
     assert located.slow == (2,)
     bad = blame_probe(2, names, located, readings, 5.0)

@@ -183,8 +183,7 @@ def test_losses_before_and_after_a_relaunch_are_not_compared() -> None:
     from infra.reporting.trainer_log import StepLine, TrainerLog, repeats
 
     def line(step: int, loss: float) -> StepLine:
-        fields = {name: 0.0 for name in StepLine._fields} | {"step": step, "loss": loss, "repeated": False}
-        return StepLine(**fields)
+        return StepLine(attempt=0, step=step, loss=loss, ended_s=0.0, seconds=0.0)
 
     log = TrainerLog(steps={1: (line(1, 7.0), line(2, 6.0)), 2: (line(1, 5.0), line(2, 4.0)), 3: (line(2, 4.0),)})
     assert (repeats(log).steps, repeats(log).equal) == (3, 0)

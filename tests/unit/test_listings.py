@@ -11,7 +11,7 @@ from infra.lifecycle.looks import LOOKS, Knowledge
 from infra.names import Names
 
 ARN = "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/a/1"
-STATES = [
+STATES: list[tuple[str, dict[str, Any], bool]] = [
     ("load balancer", {"LoadBalancerArn": ARN, "State": {"Code": "failed"}}, True),
     ("VPC endpoint", {"VpcEndpointId": "vpce-1", "State": "failed"}, True),
     ("VPC endpoint", {"VpcEndpointId": "vpce-1", "State": "Expired"}, True),

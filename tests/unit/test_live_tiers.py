@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import boto3
@@ -147,12 +148,12 @@ def test_restore_brings_a_step_out_of_the_cluster_and_leaves_nothing_in_the_buck
 
 def test_without_a_living_steward_nothing_is_pretended(camp: Camp) -> None:
     camp.lease.release()
-    for command, arguments in (
-        (commands.verify_command, (CAMPAIGN, None, REGION, True)),
-        (commands.prune_command, (CAMPAIGN, 1, True, REGION, True)),
+    for command in (
+        partial(commands.verify_command, CAMPAIGN, None, REGION, True),
+        partial(commands.prune_command, CAMPAIGN, 1, True, REGION, True),
     ):
         with pytest.raises(UserError, match=r"nobody is in the cluster.*bivouac run"):
-            command(*arguments, Console(file=io.StringIO()), "shared")  # type: ignore[operator]
+            command(Console(file=io.StringIO()), "shared")
 
 
 def test_a_steward_that_lost_its_lease_touches_nothing_and_answers_nothing(camp: Camp) -> None:

@@ -35,14 +35,16 @@ def facts(
             "conditions": [ready or condition("Ready", "True"), *conditions],
         },
     }
-    return _facts(Node.from_dict(document), "i-1", state)
+    node = Node.from_dict(document)
+    assert isinstance(node, Node)
+    return _facts(node, "i-1", state)
 
 
 def taint(key: str, effect: str = "NoSchedule") -> dict[str, str]:
     return {"key": key, "effect": effect}
 
 
-CORDON = {"unschedulable": True, "taints": [taint("node.kubernetes.io/unschedulable")]}
+CORDON: dict[str, Any] = {"unschedulable": True, "taints": [taint("node.kubernetes.io/unschedulable")]}
 XID = condition("AcceleratedHardwareReady", "False", "NvidiaXID79Error", "detected XID-79 on the instance")
 DEAD = condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
 

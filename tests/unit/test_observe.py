@@ -23,6 +23,7 @@ from infra.steward.clocks import Clocks
 from infra.steward.decide import Observation, PodView
 from infra.steward.observe import Observer
 from infra.steward.sources import Sources
+from tests.part import part
 from trainer.contract import AGENT_PORT, Phase, Status
 
 ENDED = datetime(2026, 11, 22, 11, 59, tzinfo=UTC)
@@ -83,7 +84,7 @@ class World:
         step = self.steps.get(int(one.metadata.annotations[COMPLETION_INDEX]))
         if step is None:
             return None
-        return Status.model_construct(phase=Phase.SAVING, step=step, committed_step=step - 5)
+        return part(Status, phase=Phase.SAVING, step=step, committed_step=step - 5)
 
     def look(self, after_s: float = 10.0, in_flight: bool = True, **more: Any) -> Observation:
         self.time.go(after_s)
@@ -180,10 +181,11 @@ def test_a_pod_that_waits_says_why_and_one_that_ran_does_not(world: World) -> No
     waiting = pod(1, phase="Pending", ip=None)
     assert waiting.status and waiting.status.containerStatuses
     words = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
-    waiting.status.containerStatuses[0].state = from_dict(  # type: ignore[assignment]
+    made: Any = from_dict(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "status": {"containerStatuses": [
             {"name": "t", "image": "", "imageID": "", "ready": False, "restartCount": 0, "state": words}]}}
-    ).status.containerStatuses[0].state  # type: ignore[union-attr]  # fmt: skip
+    )  # fmt: skip
+    waiting.status.containerStatuses[0].state = made.status.containerStatuses[0].state
     world.pods = [pod(0, phase="Failed", exitCode=1), waiting]
     assert "no such image" in world.view(1).waits and world.view(0).waits == ""
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,7 +158,7 @@ def test_the_container_holds_what_the_diagnostic_starts_in_one_version_with_the_
     assert node.endswith(version.partition(":")[2]), "the node's and the container's are one release"
 
 
-def images() -> object:
+def images() -> Any:
     sys.path.insert(0, str(ROOT / "images"))
     try:
         import build_args

@@ -76,6 +76,7 @@ def test_goodput_counts_each_step_once(report: Make) -> None:
 
 def test_gpu_nodes_bill_from_preflight_until_the_group_is_at_zero(report: Make) -> None:
     gpu = next(row for row in report().money.items if row.name == "GPU nodes")
+    assert gpu.seconds is not None
     assert gpu.seconds == pytest.approx((163 - 55.1) + (171.4 - 163) / 2), "one of two while the archive runs"
     assert report().gpu_up == ((55.1, 171.4),)
     assert gpu.usd == pytest.approx(Decimal("13.76") * Decimal(gpu.seconds) / 3600, abs=Decimal("0.0001"))

@@ -76,11 +76,11 @@ def test_figures_agree_with_sums_made_by_hand(story: Callable[[], Story]) -> Non
     hours = {"GPU nodes": gang_seconds(record) / 3600, "builder": 0.0}
     baked = times(record, Kind.STAGE_STARTED, stage=Stage.BAKE), times(record, Kind.STAGE_FINISHED, stage=Stage.BAKE)
     hours["builder"] = (baked[1][0] - baked[0][0]) / 3600 if baked[0] else 0.0
-    for item, line in zip(report.money.items, PLAN.cost, strict=True):
+    for item, planned in zip(report.money.items, PLAN.cost, strict=True):
         up = hours.get(item.name, (end - begin) / 3600)
-        by_hand = float(line.usd_per_hour) * up if line.usd_per_hour else float(line.usd)
+        by_hand = float(planned.usd_per_hour) * up if planned.usd_per_hour else float(planned.usd)
         assert float(item.usd) == pytest.approx(by_hand, abs=0.0002), item.name
-        assert item.planned_usd == line.usd
+        assert item.planned_usd == planned.usd
 
 
 def random_story(draw: st.DrawFn) -> tuple[Story, float]:
@@ -140,7 +140,7 @@ def test_whatever_happens_causes_and_items_add_up_exactly(data: st.DataObject) -
 def test_parts_are_rounded_so_that_they_add_up_and_none_moves_by_a_unit(parts: list[Decimal]) -> None:
     unit = Decimal("0.01")
     rounded = allot(parts, unit)
-    assert sum(rounded) == sum(parts).quantize(unit)
+    assert sum(rounded) == sum(parts, Decimal()).quantize(unit)
     assert all(abs(mine - part) < unit for mine, part in zip(rounded, parts, strict=True))
 
 

@@ -12,11 +12,13 @@ from infra.actions.starting import cure_of, ending, has_started, is_over, why_no
 
 def pod(state: dict[str, Any] | None, node: str = "node-0", **status: Any) -> Pod:
     containers = [{"name": "trainer", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}]
-    return Pod.from_dict({
+    made = Pod.from_dict({
         "metadata": {"name": "p"},
         "spec": {"nodeName": node, "containers": [{"name": "trainer"}]},
         "status": {"phase": "Pending", **({"containerStatuses": containers} if state else {}), **status},
     })  # fmt: skip
+    assert isinstance(made, Pod)
+    return made
 
 
 UNSCHEDULABLE = {

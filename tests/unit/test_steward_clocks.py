@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -93,10 +94,11 @@ def test_what_would_tell_a_successor_nothing_new_is_the_same() -> None:
     now = kept(short=NOON, quiet={"p": NOON})
     assert now.same_as(now) and not now.same_as(None)
     assert now.same_as(now.model_copy(update={"stepped": now.stepped + timedelta(seconds=4)}))
-    for news in (
+    differing: tuple[dict[str, Any], ...] = (
         {"step": 71}, {"attempt": 4}, {"short": None}, {"quiet": {}}, {"sick": {"n": NOON}},
         {"stepped": now.stepped + timedelta(seconds=5)}, {"launched": now.launched - timedelta(seconds=5)},
-    ):  # fmt: skip
+    )  # fmt: skip
+    for news in differing:
         assert not now.same_as(now.model_copy(update=news)), news
 
 

@@ -24,7 +24,7 @@ DECLARED = {
 def locked(name: str) -> dict[str, str]:
     """Package -> version; every entry is one version with sums."""
     text = (ROOT / f"requirements/{name}.txt").read_text()
-    found = {}
+    found = dict[str, str]()
     for entry in re.split(r"(?<!\\)\n", text):
         if entry.strip():
             match = re.fullmatch(r"(\S+)==(\S+)( ; [^\\]+)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)", entry)

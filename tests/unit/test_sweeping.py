@@ -144,7 +144,7 @@ def campaigns_own(**more: str) -> dict[str, str]:
 def test_a_look_shows_what_is_left_in_the_order_of_removal_with_what_blinds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name may have been used twice: what carries another campaign's identity is that one's."""
     own, other = campaigns_own(**{CAMPAIGN_ID_TAG: "id-1"}), campaigns_own(**{CAMPAIGN_ID_TAG: "id-0"})
-    fresh = {"tags": {}, "created": datetime(2026, 11, 2, tzinfo=UTC)}
+    fresh: dict[str, Any] = {"tags": {}, "created": datetime(2026, 11, 2, tzinfo=UTC)}
     seen = {
         "VPC": [Thing("vpc-1", tags=own)],
         "volume": [Thing("vol-2", tags=other), Thing("vol-1", tags=campaigns_own()), Thing("vol-3", **fresh),
