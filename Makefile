@@ -56,11 +56,12 @@ mutants: setup  ## Small changes of the code that tests must notice, 20 minutes;
 bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names
 	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python tests/bench/$*.py $(BENCH)
 
-lint: venv  ## Style, types, layers
+lint: venv  ## Style, types, layers, structure
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --explicit-package-bases infra trainer tests
 	@$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
+	@$(BIN)/python tests/structure.py
 	@cd playbooks && PATH="$(abspath $(BIN)):$$PATH" ansible-lint --offline -q
 
 doctor: venv  ## What is here, what is missing, and its cure

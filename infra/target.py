@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import UserError
-from infra.facts import Grounds
 from infra.folders import cache_root
 
 if TYPE_CHECKING:
-    from infra.spec import Spec
-    from infra.tables import Listing
+    from infra.console.tables import Listing
+    from infra.spec.campaign import Spec
 
 _INSIDE = "BIVOUAC_SITE"
 
@@ -108,12 +107,6 @@ def spends(spec: Spec) -> bool:
     return spec.target == "aws"
 
 
-def grounds(spec: Spec) -> Grounds:
-    """A rehearsal's nodes are made of this machine, with all images in place, and its driver stands on their link."""
-    real = spec.target == "aws"
-    return Grounds(hardware=real, claims=real, public_registries=real, driver_outside=real)
-
-
 def diagnose() -> tuple[Listing, bool]:
     """What a rehearsal needs of this machine, and whether all of it is here."""
     from infra.rehearsal import doctor
@@ -133,7 +126,7 @@ def about() -> dict[str, Any] | None:
 
 def again() -> list[str]:
     """The command line of this very process."""
-    return [sys.executable, "-m", "infra.cli", *sys.argv[1:]]
+    return [sys.executable, "-m", "infra.cli.main", *sys.argv[1:]]
 
 
 def strike_all(say: Callable[[str], None]) -> int:

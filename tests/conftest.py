@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hypothesis
 
-import infra.lifecycle  # noqa: F401  before anything imports pulumi: it sets what grpc must know of forks
+import infra  # noqa: F401  before anything imports pulumi: it sets what grpc must know of forks
 
 # A machine that stalls is no bug, and the same commit sees the same examples wherever it is tested.
 hypothesis.settings.register_profile("bivouac", deadline=None, derandomize=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from infra.spec import Spec
+from infra.spec.campaign import Spec
 
 DEADLINE = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
 DATA_DIGEST = "d" * 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.actions import archive_job
-from infra.actions.gang import Gang, jobset
+from infra.archive import archive_job
+from infra.cluster.gang import Gang, jobset
 from tests.part import part
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:" + "0" * 64

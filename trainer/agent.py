@@ -33,8 +33,8 @@ from trainer.errors import ConfigError, classify
 from trainer.events import emit
 from trainer.heartbeat import Outcome, read_beats, request_stop
 from trainer.network import interface_of, split_endpoint, wait_for_name
-from trainer.place import Place, write_termination
-from trainer.rank import Paths, rank_main
+from trainer.place import Paths, Place, write_termination
+from trainer.rank import rank_main
 from trainer.serving import Node, serve
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -27,7 +27,7 @@ from trainer.events import emit
 from trainer.gang import Gang
 from trainer.heartbeat import Heartbeat
 from trainer.loop import Loop
-from trainer.rank import Paths
+from trainer.place import Paths
 
 
 def train(paths: Paths, heartbeat: Heartbeat) -> None:

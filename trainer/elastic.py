@@ -16,8 +16,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousS
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from trainer.engine import import_deepspeed
-from trainer.place import Place
-from trainer.rank import Paths
+from trainer.place import Paths, Place
 from trainer.store import open_store
 
 _MONITOR_S = 0.2

@@ -40,7 +40,7 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
     # Torch reads its thread counts when it is imported: the caller has set them.
     import torch
 
-    from trainer.checkpoint.weights import load_weights, verified_manifest
+    from trainer.checkpoint.convert.weights import load_weights, verified_manifest
     from trainer.data.held_out import open_held_out
     from trainer.engine import device_of
     from trainer.evaluation import evaluation_loss

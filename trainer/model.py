@@ -1,6 +1,6 @@
 """A decoder-only transformer in Llama's form: pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings, no biases.
 
-`trainer/checkpoint/export.py` relies on it: what is changed here has to be what `LlamaForCausalLM` computes.
+`trainer/checkpoint/convert/export.py` relies on it: what is changed here has to be what `LlamaForCausalLM` computes.
 """
 
 from __future__ import annotations

@@ -62,3 +62,15 @@ def write_termination(message: str) -> None:
     except OSError as error:
         # The exit code matters more than the message: it must not be lost over a file.
         print(f"the termination message could not be written: {error}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where things are mounted; a pod uses the contract's places."""
+
+    config: Path
+    data: Path
+    local: Path
+    shared: Path
+    run: Path
+    """Scratch of this pod: heartbeats, logs, the stop file."""

@@ -7,26 +7,13 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import dataclass
-from pathlib import Path
 
 from trainer.contract import ExitCode
 from trainer.errors import Interrupted, classify
 from trainer.events import emit
 from trainer.heartbeat import Heartbeat, Outcome
 from trainer.parent import end_with_parent
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Where things are mounted; a pod uses the contract's places."""
-
-    config: Path
-    data: Path
-    local: Path
-    shared: Path
-    run: Path
-    """Scratch of this pod: heartbeats, logs, the stop file."""
+from trainer.place import Paths
 
 
 def rank_main(paths: Paths) -> None:

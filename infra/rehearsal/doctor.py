@@ -21,7 +21,7 @@ from infra.rehearsal.toolchain.ensure import locate
 from infra.rehearsal.toolchain.table import TOOLS
 
 if TYPE_CHECKING:
-    from infra.tables import Listing
+    from infra.console.tables import Listing
 
 PYTHON_FROM = (3, 11)
 CORES_FROM = 2
@@ -87,7 +87,7 @@ def render(findings: tuple[Finding, ...]) -> Listing:
     """For a terminal."""
     from rich.text import Text
 
-    from infra.tables import Listing
+    from infra.console.tables import Listing
 
     table = Listing("", "", "seen", "~cure")
     for finding in findings:

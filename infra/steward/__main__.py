@@ -12,21 +12,21 @@ from pathlib import Path
 
 from lightkube import Client
 
-from infra.account import QUICK, Account
-from infra.actions.cluster import followers_of, from_pod
-from infra.actions.nodes import GpuNodes
-from infra.actions.pod_logs import PodLogs
-from infra.actions.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
+from infra.aws.account import QUICK, Account
 from infra.clock import Clock
+from infra.cluster.kubernetes import followers_of, from_pod
+from infra.cluster.nodes import GpuNodes
+from infra.cluster.pod_logs import PodLogs
+from infra.cluster.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
 from infra.errors import LeaseHeld
-from infra.lease import Lease
-from infra.names import Names
-from infra.steward import last_resort, turning
-from infra.steward.desk import Desk
+from infra.record.lease import Lease
+from infra.record.store import CampaignStore
+from infra.spec.names import Names
+from infra.steward import last_resort, watchdog
 from infra.steward.policy import policy_of
-from infra.steward.sources import PASSING
+from infra.steward.request_handling import Desk
+from infra.steward.seeing.sources import PASSING
 from infra.steward.steward import Steward
-from infra.store import CampaignStore
 from trainer.contract import ExitCode
 
 log = logging.getLogger("steward")
@@ -46,7 +46,7 @@ def main() -> int:
     s3 = account.client("s3")
     store = CampaignStore(s3, config.state_bucket, config.spec.campaign, writer, now=clock.now)
     lease = store.lease(STEWARD_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL), patient=True)
-    turning.rest(0)
+    watchdog.rest(0)
     steward = _begin(config, account, client, store, lease, clock)
     if steward is None:
         return int(ExitCode.USER)
@@ -54,7 +54,7 @@ def main() -> int:
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
     try:
         steward.run()
-        turning.over()
+        watchdog.over()
         log.info("over: GPU nodes at zero; waiting for the teardown")
         # Kubernetes would start an ended steward again and again: it stays, with its lease, until the cluster falls.
         threading.Event().wait()
@@ -80,7 +80,7 @@ def _begin(
             if not held:
                 lease.acquire()
                 held = True
-            return Steward(config, account, client, PodLogs(followers_of(client)), store, lease, turning.rest, clock)
+            return Steward(config, account, client, PodLogs(followers_of(client)), store, lease, watchdog.rest, clock)
         except LeaseHeld as error:
             begun = clock.monotonic()
             log.info("waiting: %s", error)
@@ -88,10 +88,10 @@ def _begin(
             log.warning("the record cannot be read, or the lease not be taken: %s", error)
             if not given_back and clock.monotonic() - begun > policy.blind_timeout.total_seconds():
                 nodes = GpuNodes(account, client, Names(config.spec), lambda: None)
-                pause, campaign, grace = partial(turning.rest, 0.5), config.spec.campaign, config.grace_seconds
+                pause, campaign, grace = partial(watchdog.rest, 0.5), config.spec.campaign, config.grace_seconds
                 why = f"no record for longer than {policy.blind_timeout}"
                 given_back = last_resort.give_back(client, nodes, lease, campaign, grace, pause, why)
-        turning.rest(LEASE_TTL.total_seconds() / 5)
+        watchdog.rest(LEASE_TTL.total_seconds() / 5)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.account import explained
-from infra.actions import archive_job
-from infra.actions.archive import ArchiveConfig
-from infra.actions.archive_job import Bounds
+from infra.archive import archive_job
+from infra.archive.archive import ArchiveConfig
+from infra.archive.archive_job import Bounds
+from infra.aws.account import explained
 from infra.errors import PermanentError
-from infra.events import Kind
+from infra.record.events import Kind
+from infra.steward.parts import Parts
 from infra.steward.release import Release
-
-if TYPE_CHECKING:
-    from infra.steward.steward import Steward
 
 LEAST = timedelta(minutes=30)
 TIMES = 4
@@ -26,7 +24,7 @@ _AFTER_DEADLINE = timedelta(minutes=1)
 """At the deadline AWS itself takes the nodes away: what has not ended then never will."""
 
 
-def record(steward: Steward) -> None:
+def record(steward: Parts) -> None:
     """A failed archive is said, and costs no more GPU time: what is on the shared tier stays there."""
     try:
         _have_a_node(steward)
@@ -37,7 +35,7 @@ def record(steward: Steward) -> None:
         steward.store.append(Kind.ARCHIVE_FAILED, error=str(error))
 
 
-def _have_a_node(steward: Steward) -> None:
+def _have_a_node(steward: Parts) -> None:
     """The Job evaluates the restored model on a GPU node. Where none is fit, one is asked for: after an archive that
     failed they are at zero, and after training that ended for want of capacity none may be there.
 
@@ -67,7 +65,7 @@ def _have_a_node(steward: Steward) -> None:
     raise PermanentError("no GPU node is asked for to archive", seen=why, cure=archive_job.out_of_cluster(config.spec))
 
 
-def _run(steward: Steward, release: Release) -> dict[str, Any]:
+def _run(steward: Parts, release: Release) -> dict[str, Any]:
     def pause() -> None:
         release.look()
         steward.pause()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Sized
 from datetime import UTC, datetime, timedelta
 
-from infra.actions.fitness import Sickness, overdue, shared_cause
-from infra.steward.views import (
+from infra.cluster.fitness import Sickness, overdue, shared_cause
+from infra.steward.seeing.views import (
     BY_EXIT,
     CONSEQUENCE,
     WORST_FIRST,

@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from infra.spec import LIMITS_WINDOW
+from infra.spec.campaign import LIMITS_WINDOW
 from infra.steward import blame
-from infra.steward.views import (
+from infra.steward.seeing.views import (
     CONSEQUENCE,
     WORST_FIRST,
     Attempt,

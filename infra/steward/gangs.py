@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
-from infra.actions.steward_config import StewardConfig
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
+from infra.cluster.steward_config import StewardConfig
 
 
 def labels(config: StewardConfig, attempt: int) -> dict[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from infra.clock import Clock
-from infra.events import CampaignState
+from infra.record.events import CampaignState
+from infra.record.store import CampaignStore
 from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, Kept, taken_over
-from infra.store import CampaignStore
 
 
 class Keeper:

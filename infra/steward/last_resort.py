@@ -17,13 +17,13 @@ from lightkube import Client
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import ConfigMap, Pod
 
-from infra.actions import attempts
-from infra.actions.cluster import OF_WORLD, is_gone
-from infra.actions.gang import CAMPAIGN_LABEL
-from infra.actions.nodes import GpuNodes
+from infra.cluster import attempts
+from infra.cluster.gang import CAMPAIGN_LABEL
+from infra.cluster.kubernetes import OF_WORLD, is_gone
+from infra.cluster.nodes import GpuNodes
 from infra.errors import LeaseLost, LeaseUnproven
-from infra.lease import Lease
-from infra.names import NAMESPACE
+from infra.record.lease import Lease
+from infra.spec.names import NAMESPACE
 
 log = logging.getLogger("steward")
 HOLDER = "steward-holder"

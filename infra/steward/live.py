@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 
+from infra.record.store import LIVE, CampaignStore
 from infra.steward.decide import Action, Observation
-from infra.store import LIVE, CampaignStore
 
 _EVERY_S = 5.0
 """The meter goes on while nothing happens."""

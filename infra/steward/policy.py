@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.actions.steward_config import StewardConfig
+from infra.cluster.steward_config import StewardConfig
 from infra.steward.decide import Policy
 
 

@@ -9,12 +9,12 @@ import logging
 
 from lightkube import Client
 
-from infra.actions import attempts
-from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
-from infra.actions.nodes import GpuNodes
-from infra.events import Kind
+from infra.cluster import attempts
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
+from infra.cluster.nodes import GpuNodes
+from infra.record.events import Kind
+from infra.record.store import CampaignStore
 from infra.steward.returns import Returns
-from infra.store import CampaignStore
 
 log = logging.getLogger("steward")
 _GRACE_S = 1

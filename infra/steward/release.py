@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.account import explained
-from infra.events import Kind
-
-if TYPE_CHECKING:
-    from infra.steward.steward import Steward
+from infra.aws.account import explained
+from infra.record.events import Kind
+from infra.steward.parts import Parts
 
 log = logging.getLogger("steward")
 AGAIN_S = 2.0
@@ -28,7 +25,7 @@ class Release:
     What AWS refuses is asked again at each look; it costs money and never the archive.
     """
 
-    def __init__(self, steward: Steward) -> None:
+    def __init__(self, steward: Parts) -> None:
         self._steward, self._nodes = steward, steward.nodes
         self._given: set[str] = set()
         self._kept: str | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.account import explained
+from infra.aws.account import explained
 
 log = logging.getLogger("steward")
 AGAIN_S = 5.0

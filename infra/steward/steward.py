@@ -13,18 +13,18 @@ from datetime import datetime
 
 from lightkube import Client
 
-from infra.account import Account
-from infra.actions import attempts
-from infra.actions.nodes import GpuNodes
-from infra.actions.pod_logs import PodLogs
-from infra.actions.steward_config import Relaunch, StewardConfig
+from infra.aws.account import Account
 from infra.clock import Clock
-from infra.events import Kind
-from infra.lease import Lease
-from infra.names import Names
-from infra.steward import archiving, gangs, last_resort, past
+from infra.cluster import attempts
+from infra.cluster.nodes import GpuNodes
+from infra.cluster.pod_logs import PodLogs
+from infra.cluster.steward_config import Relaunch, StewardConfig
+from infra.record.events import Kind
+from infra.record.lease import Lease
+from infra.record.store import CampaignStore
+from infra.spec.names import Names
+from infra.steward import archiving, gangs, last_resort, resume_state
 from infra.steward.blame import causes_first
-from infra.steward.committed import Committed
 from infra.steward.decide import (
     Action,
     Attempt,
@@ -39,15 +39,15 @@ from infra.steward.decide import (
     Replace,
     Wait,
 )
-from infra.steward.hearing import Hearing
-from infra.steward.logs import LogShipper
-from infra.steward.lookout import Lookout
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
 from infra.steward.returns import Returns
-from infra.steward.sources import PASSING
-from infra.steward.tiers import TierWatch
-from infra.store import CampaignStore
+from infra.steward.seeing.committed import Committed
+from infra.steward.seeing.logs import LogShipper
+from infra.steward.seeing.lookout import Lookout
+from infra.steward.seeing.sources import PASSING
+from infra.steward.seeing.tiers import TierWatch
+from infra.steward.seeing.trainer_events import Hearing
 
 _SHIP_REST_S = 15.0
 _BROKEN_GANG_GRACE_S = 1
@@ -131,8 +131,8 @@ class Steward:
     def _take_over(self) -> None:
         """History, hold and the attempt in flight, as the record has them."""
         state = self.store.state()
-        self.history = past.history(state)
-        self.attempt, self.in_flight = past.in_flight(state)
+        self.history = resume_state.history(state)
+        self.attempt, self.in_flight = resume_state.in_flight(state)
         if self.observer.clocks.attempt not in (0, self.attempt):
             self.observer.launched(self.attempt)
         self.held_since: datetime | None = state.hold["since"] if state.hold is not None else None
@@ -143,7 +143,7 @@ class Steward:
 
     def _resume(self) -> Finish | None:
         """Finish what a predecessor left half done; take up a newer configuration."""
-        if past.done(self.store.state()):
+        if resume_state.done(self.store.state()):
             return Finish(outcome="done", why="every pod of the gang succeeded")
         if self.in_flight and self.attempt not in attempts.jobsets(self.client, self.config.spec.campaign):
             self._interrupt("its job is gone: it was being stopped when the steward ended, or was removed by hand")

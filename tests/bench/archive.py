@@ -45,8 +45,8 @@ def run_one(kind: str, source: Path, key: str, part: int, at_once: int) -> dict[
     """Up and back once; seconds each way, CPU seconds, peak memory above what the imports took, in MiB."""
     from awscrt import s3 as _  # noqa: F401  (in everyone's baseline)
 
-    from infra.actions.archive_bucket import ArchiveBucket, Content
-    from infra.actions.transfer import Transfer
+    from infra.archive.bucket import ArchiveBucket, Content
+    from infra.aws.transfer import Transfer
 
     s3, size = client(), source.stat().st_size
     digest = (source.parent / "sha256").read_text()

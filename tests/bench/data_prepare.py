@@ -26,9 +26,9 @@ from tokenizers import Tokenizer  # noqa: E402
 from tests.results import results_of  # noqa: E402
 from trainer.contract import Parameters  # noqa: E402
 from trainer.contract.recipe import Recipe, Source  # noqa: E402
-from trainer.data.encode import BATCH_CHARACTERS  # noqa: E402
-from trainer.data.prepare import make  # noqa: E402
-from trainer.data.vocabulary import load_tokenizer, train_tokenizer  # noqa: E402
+from trainer.data.prepare.encode import BATCH_CHARACTERS  # noqa: E402
+from trainer.data.prepare.prepare import make  # noqa: E402
+from trainer.data.prepare.vocabulary import load_tokenizer, train_tokenizer  # noqa: E402
 
 RESULTS = results_of("bench", "data_prepare")
 

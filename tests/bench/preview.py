@@ -30,13 +30,13 @@ from campaign_world import Camp, camp  # noqa: E402
 from pulumi import automation as auto  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from infra.commands.preview import preview_command  # noqa: E402
-from infra.events import Stage  # noqa: E402
-from infra.lifecycle import provision  # noqa: E402
-from infra.lifecycle.looking import looking, stacks  # noqa: E402
-from infra.lifecycle.stages import Step, run_step  # noqa: E402
-from infra.names import PROJECT  # noqa: E402
-from infra.program import program  # noqa: E402
+from infra.campaign import provision  # noqa: E402
+from infra.campaign.stages import Step, run_step  # noqa: E402
+from infra.cli.run.preview import preview_command  # noqa: E402
+from infra.preview.looking import looking, stacks  # noqa: E402
+from infra.record.events import Stage  # noqa: E402
+from infra.spec.names import PROJECT  # noqa: E402
+from infra.stack.program import program  # noqa: E402
 from tests.results import results_of  # noqa: E402
 
 RESULTS = results_of("bench", "preview")

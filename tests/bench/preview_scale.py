@@ -21,11 +21,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
 from campaign_world import Camp, camp  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from infra.lifecycle.drift import look  # noqa: E402
-from infra.lifecycle.looking import looking, stacks  # noqa: E402
-from infra.plan import make_plan  # noqa: E402
-from infra.spec import Spec  # noqa: E402
-from infra.survey import survey  # noqa: E402
+from infra.engine.drift import look  # noqa: E402
+from infra.plan.plan import make_plan  # noqa: E402
+from infra.plan.survey import survey  # noqa: E402
+from infra.preview.looking import looking, stacks  # noqa: E402
+from infra.spec.campaign import Spec  # noqa: E402
 from tests.results import results_of  # noqa: E402
 
 RESULTS = results_of("bench", "preview_scale")

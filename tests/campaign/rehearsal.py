@@ -18,7 +18,7 @@ from infra.rehearsal.site import handle
 from tests import waiting
 
 ROOT = Path(__file__).parents[2]
-BIVOUAC = [sys.executable, "-m", "infra.cli"]
+BIVOUAC = [sys.executable, "-m", "infra.cli.main"]
 
 
 def quick(steps: int, **changes: Any) -> dict[str, Any]:
@@ -135,8 +135,8 @@ def _own_cache(folder: Path) -> Path:
 
 _EVENTS = """
 import boto3, json
-from infra.names import buckets
-from infra.store import CampaignStore
+from infra.spec.names import buckets
+from infra.record.store import CampaignStore
 store = CampaignStore(boto3.client("s3"), buckets("123456789012", "us-east-1").state, "{name}", "reader")
 print(json.dumps([e.model_dump(mode="json") for e in store.events()]))
 """

@@ -102,7 +102,7 @@ def _destroys(rehearsal: Rehearsal) -> bool:
 
 _LOCKS = """
 import boto3
-from infra.names import buckets
+from infra.spec.names import buckets
 state = buckets("123456789012", "us-east-1").state
 print(boto3.client("s3").list_objects_v2(Bucket=state, Prefix=".pulumi/locks/")["KeyCount"])
 """

@@ -27,7 +27,7 @@ TEN_MISTAKES: dict[str, Any] = {
 
 def run(path: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"BIVOUAC_CACHE": str(cache), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "infra.cli", "run", str(path)]
+    command = [sys.executable, "-m", "infra.cli.main", "run", str(path)]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
 
 
@@ -65,6 +65,6 @@ def test_all_ten_mistakes_are_told_at_once(tmp_path: Path) -> None:
 def test_an_unknown_campaign_is_told_with_what_there_is(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
     environment |= {"BIVOUAC_CACHE": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
-    command = [sys.executable, "-m", "infra.cli", "status", "nobody"]
+    command = [sys.executable, "-m", "infra.cli.main", "status", "nobody"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
     assert done.returncode == 64 and "cure" in done.stderr and "Traceback" not in done.stderr, done.stderr

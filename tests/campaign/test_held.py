@@ -15,7 +15,7 @@ import pytest
 import yaml
 from rehearsal import Rehearsal, quick, until
 
-from infra.actions.gang import CAMPAIGN_LABEL
+from infra.cluster.gang import CAMPAIGN_LABEL
 from tests.waiting import HUNG_S
 
 SLIPPED = quick(

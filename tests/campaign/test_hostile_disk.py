@@ -14,9 +14,9 @@ import yaml
 
 from infra import target
 from infra.errors import UserError
-from infra.identity import start_ticks
+from infra.record.holder import start_ticks
 from infra.rehearsal.site import campaigns, handle, processes
-from infra.spec import Spec
+from infra.spec.campaign import Spec
 from tests.waiting import HUNG_S
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode, Parameters
 from trainer.contract.recipe import Recipe, Source
@@ -81,7 +81,7 @@ def test_a_results_folder_that_fills_up_keeps_whole_what_it_has_and_says_what_it
 
 def test_a_read_only_home_is_refused_with_the_variable_that_names_another_place() -> None:
     """Nothing is started, and commands that need no folder work."""
-    bivouac = f"{sys.executable} -m infra.cli"
+    bivouac = f"{sys.executable} -m infra.cli.main"
     script = (
         "mount -t tmpfs -o ro tmpfs /mnt && export HOME=/mnt && "
         f"{bivouac} check {SPEC} > /dev/null && {bivouac} plan {SPEC} > /dev/null && exec {bivouac} run {SPEC}"

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from rehearsal import Rehearsal, quick, until
 
-from infra.actions import dataset
+from infra.data import dataset
 from infra.rehearsal.paths import sites_dir
-from infra.spec import Spec
+from infra.spec.campaign import Spec
 from tests.trainer.agents import World, run
 from tests.waiting import HUNG_S
 from trainer.contract import TrainConfig

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from infra.cli.refusals import refusal
+from infra.console.terminal import agreed
 from infra.errors import BivouacError, UserError
 from infra.folders import cache_root, keep, refuse_unwritable, writable
-from infra.refusals import refusal
-from infra.terminal import agreed
 from tests.waiting import HUNG_S
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ SPEC = "infra/campaigns/rehearsal.yaml"
 
 def sh(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """`bivouac` stands for the command; a variable set to nothing is taken out."""
-    python = f"{sys.executable} -m infra.cli"
+    python = f"{sys.executable} -m infra.cli.main"
     environment = {key: value for key, value in (os.environ | variables).items() if value or key not in variables}
     script = script.replace("bivouac", python)
     command = ["bash", "-c", f"set -o pipefail; {script}"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from infra.tables import Listing
+from infra.console.tables import Listing
 
 FOLDER = Path(__file__).parent
 CASES = {

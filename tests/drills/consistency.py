@@ -25,10 +25,12 @@ import teardown as drill  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402
 from teardown_cases import Fault, Mend, rule  # noqa: E402
 
-from infra.events import Kind, Stage  # noqa: E402
-from infra.lifecycle import certify, orphans, teardown  # noqa: E402
-from infra.lifecycle.context import Context  # noqa: E402
-from infra.lifecycle.foundation import OUTPUTS, foundation  # noqa: E402
+from infra.bake.foundation import OUTPUTS, foundation  # noqa: E402
+from infra.campaign import teardown  # noqa: E402
+from infra.engine import orphans  # noqa: E402
+from infra.inventory import certify  # noqa: E402
+from infra.record.events import Kind, Stage  # noqa: E402
+from infra.session.context import Context  # noqa: E402
 from tests.results import results_of  # noqa: E402
 
 RESULTS = results_of("drills", "consistency")

@@ -29,18 +29,18 @@ from campaign_world import Camp, camp  # noqa: E402
 from drift_cases import HANDS, Hand, desired, lose_file_system, mutations  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from infra.commands.preview import preview_command  # noqa: E402
-from infra.commands.repair import repair_command  # noqa: E402
+from infra.campaign import provision  # noqa: E402
+from infra.campaign.stages import Step, run_step  # noqa: E402
+from infra.cli.run.preview import preview_command  # noqa: E402
+from infra.cli.run.repair import repair_command  # noqa: E402
+from infra.engine.drift import look  # noqa: E402
+from infra.engine.engine import Engine  # noqa: E402
+from infra.engine.refusal import refusals, standing  # noqa: E402
 from infra.errors import UserError  # noqa: E402
-from infra.events import Stage  # noqa: E402
-from infra.lifecycle import provision  # noqa: E402
-from infra.lifecycle.context import Context  # noqa: E402
-from infra.lifecycle.drift import look  # noqa: E402
-from infra.lifecycle.engine import Engine  # noqa: E402
-from infra.lifecycle.looking import looking, stacks  # noqa: E402
-from infra.lifecycle.previewing import preview  # noqa: E402
-from infra.lifecycle.refusal import refusals, standing  # noqa: E402
-from infra.lifecycle.stages import Step, run_step  # noqa: E402
+from infra.preview.looking import looking, stacks  # noqa: E402
+from infra.preview.preview import preview  # noqa: E402
+from infra.record.events import Stage  # noqa: E402
+from infra.session.context import Context  # noqa: E402
 from tests.results import results_of  # noqa: E402
 
 RESULTS = results_of("drills", "drift")

@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 
 from rich.console import Console  # noqa: E402
 
-from infra.commands.check import check_command  # noqa: E402
-from infra.commands.plan import plan_command  # noqa: E402
+from infra.cli.prepare.check import check_command  # noqa: E402
+from infra.cli.prepare.plan import plan_command  # noqa: E402
 from infra.rehearsal.site import handle, processes  # noqa: E402
 from infra.rehearsal.toolchain.origin import in_cache  # noqa: E402
 from infra.rehearsal.toolchain.table import TOOLS  # noqa: E402
@@ -37,7 +37,7 @@ from trainer.contract import DATA_MANIFEST_NAME  # noqa: E402
 RESULTS = results_of("drills", "input")
 
 ANSWER_WITHIN_S = 30.0
-PREPARE = [sys.executable, "-m", "infra.cli", "data", "prepare"]
+PREPARE = [sys.executable, "-m", "infra.cli.main", "data", "prepare"]
 
 
 def spec(dice: random.Random, folder: Path) -> str | None:

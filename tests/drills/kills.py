@@ -31,12 +31,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rehearsal")]
 from campaign_world import Camp, camp  # noqa: E402
 from struck import environ_restored, until  # noqa: E402
 
+from infra.campaign import provision, teardown  # noqa: E402
+from infra.engine import leash  # noqa: E402
+from infra.engine.engine import Engine  # noqa: E402
 from infra.errors import LeaseLost  # noqa: E402
-from infra.events import Kind, Stage  # noqa: E402
-from infra.lifecycle import certify, leash, provision, teardown  # noqa: E402
-from infra.lifecycle.engine import Engine  # noqa: E402
-from infra.names import PROJECT  # noqa: E402
+from infra.inventory import certify  # noqa: E402
+from infra.record.events import Kind, Stage  # noqa: E402
 from infra.rehearsal.aws.world import Call  # noqa: E402
+from infra.spec.names import PROJECT  # noqa: E402
 from tests.results import results_of  # noqa: E402
 
 RESULTS = results_of("drills", "kills")
@@ -78,8 +80,8 @@ class Changes:
 def drive(held: Camp, *arguments: str) -> subprocess.Popen[str]:
     log = (held.folder / "driver.log").open("a")
     return subprocess.Popen(
-        [sys.executable, "-m", "infra.cli", *arguments], cwd=ROOT, env=os.environ, stdout=log, stderr=log, text=True,
-        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        [sys.executable, "-m", "infra.cli.main", *arguments], cwd=ROOT, env=os.environ, stdout=log, stderr=log,
+        text=True, start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
 
 

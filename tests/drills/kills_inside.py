@@ -33,7 +33,7 @@ from kills_watch import Seen, Watcher  # noqa: E402
 from rehearsal import BIVOUAC, Rehearsal  # noqa: E402
 from struck import environ_restored, left_over, until  # noqa: E402
 
-from infra.events import Stage  # noqa: E402
+from infra.record.events import Stage  # noqa: E402
 from tests.results import results_of  # noqa: E402
 
 RESULTS = results_of("drills", "kills_inside")

@@ -30,10 +30,10 @@ from kills_watch import Seen, Watcher  # noqa: E402
 from rehearsal import BIVOUAC, Rehearsal, quick  # noqa: E402
 from struck import environ_restored, left_over, until  # noqa: E402
 
+from infra.campaign.stages import STEPS  # noqa: E402
+from infra.engine import leash  # noqa: E402
 from infra.errors import LeaseLost  # noqa: E402
-from infra.events import Stage  # noqa: E402
-from infra.lifecycle import leash  # noqa: E402
-from infra.lifecycle.stages import STEPS  # noqa: E402
+from infra.record.events import Stage  # noqa: E402
 from infra.rehearsal.aws.faults import Rule  # noqa: E402
 from tests.results import results_of  # noqa: E402
 

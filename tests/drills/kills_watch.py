@@ -16,13 +16,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
 
 from rehearsal import Rehearsal  # noqa: E402
 
-from infra.events import Stage  # noqa: E402
+from infra.record.events import Stage  # noqa: E402
 from infra.rehearsal.site import handle  # noqa: E402
 
 _ASK = """
 import json, sys, urllib.request, os, boto3
-from infra.names import buckets
-from infra.store import CampaignStore
+from infra.spec.names import buckets
+from infra.record.store import CampaignStore
 names, s3 = buckets("123456789012", "us-east-1"), boto3.client("s3")
 store = CampaignStore(s3, names.state, sys.argv[1], "watcher")
 

@@ -26,14 +26,17 @@ from aws_account import make_user  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402
 from leak_plants import LOG_GROUP, PLANTS, ROLE, Place, Plant, listed  # noqa: E402
 
-from infra.account import Account  # noqa: E402
-from infra.components.outputs import CampaignOutputs  # noqa: E402
-from infra.events import Kind, Stage  # noqa: E402
-from infra.lifecycle import certify, sweep  # noqa: E402
-from infra.lifecycle.context import Context  # noqa: E402
-from infra.lifecycle.looks import Thing  # noqa: E402
-from infra.lifecycle.looks.removal import REMOVERS  # noqa: E402
-from infra.names import CAMPAIGN_TAG, Names  # noqa: E402
+from infra.aws.account import Account  # noqa: E402
+from infra.inventory import (  # noqa: E402
+    Thing,
+    certify,
+    sweep,
+)
+from infra.inventory.removal import REMOVERS  # noqa: E402
+from infra.record.events import Kind, Stage  # noqa: E402
+from infra.session.context import Context  # noqa: E402
+from infra.spec.names import CAMPAIGN_TAG, Names  # noqa: E402
+from infra.stack.outputs import CampaignOutputs  # noqa: E402
 from tests.results import results_of  # noqa: E402
 
 RESULTS = results_of("drills", "leaks")

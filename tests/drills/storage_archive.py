@@ -27,13 +27,13 @@ from storage_aws import account, start_aws
 from storage_damage import flip
 from storage_gang import CAMPAIGN, Camp, Orders, run_attempt
 
-from infra.actions import archive
-from infra.actions.archive_bucket import ArchiveBucket
-from infra.actions.archive_files import workspace
-from infra.actions.parts import Parts
-from infra.actions.transfer import Transfer
+from infra.archive import archive
+from infra.archive.bucket import ArchiveBucket
+from infra.archive.files import workspace
+from infra.aws.parts import Parts
+from infra.aws.transfer import Transfer
 from infra.errors import PermanentError
-from trainer.checkpoint.export import export
+from trainer.checkpoint.convert.export import export
 from trainer.contract import DataConfig, ModelConfig, TrainConfig
 from trainer.errors import TrainerError
 from trainer.evaluate import evaluate

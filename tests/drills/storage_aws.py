@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from infra.account import Account
+from infra.aws.account import Account
 
 _PR_SET_PDEATHSIG = 1
 

@@ -27,13 +27,15 @@ from botocore.exceptions import BotoCoreError, ClientError  # noqa: E402
 from campaign_world import Camp, camp  # noqa: E402
 from teardown_cases import Fault, at_provision, at_teardown  # noqa: E402
 
-from infra.account import explained  # noqa: E402
+from infra.aws.account import explained  # noqa: E402
+from infra.bake.foundation import OUTPUTS, foundation  # noqa: E402
+from infra.campaign import provision, teardown  # noqa: E402
+from infra.campaign.stages import Step, run_step  # noqa: E402
+from infra.engine import orphans  # noqa: E402
 from infra.errors import BivouacError  # noqa: E402
-from infra.events import Kind, Stage  # noqa: E402
-from infra.lifecycle import certify, orphans, provision, sweep, teardown  # noqa: E402
-from infra.lifecycle.context import Context  # noqa: E402
-from infra.lifecycle.foundation import OUTPUTS, foundation  # noqa: E402
-from infra.lifecycle.stages import Step, run_step  # noqa: E402
+from infra.inventory import certify, sweep  # noqa: E402
+from infra.record.events import Kind, Stage  # noqa: E402
+from infra.session.context import Context  # noqa: E402
 from tests.results import results_of  # noqa: E402
 
 RESULTS = results_of("drills", "teardown")

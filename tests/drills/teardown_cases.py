@@ -9,7 +9,7 @@ from typing import Any
 
 from campaign_world import Camp
 
-from infra.names import PROJECT, buckets
+from infra.spec.names import PROJECT, buckets
 
 Mend = Callable[[], Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.components.settings import FoundationSettings
-from infra.program import program
+from infra.stack.program import program
+from infra.stack.settings import FoundationSettings
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, DRIVER, KEY, Graph, build, campaign_graph
 

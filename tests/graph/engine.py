@@ -11,11 +11,11 @@ from typing import Any
 import pulumi
 from pulumi.runtime import mocks, rpc, settings
 
-from infra import rules
-from infra.components.settings import CampaignSettings, FoundationSettings, Keeping
-from infra.program import program as bivouac
-from infra.program.recording import resource_of
-from infra.spec import Spec
+from infra.spec.campaign import Spec
+from infra.stack import rules
+from infra.stack.program import program as bivouac
+from infra.stack.recording import resource_of
+from infra.stack.settings import CampaignSettings, FoundationSettings, Keeping
 from tests.example import DATA_DIGEST, DEADLINE
 
 ACCOUNT = "123456789012"

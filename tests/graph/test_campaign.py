@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from infra.catalogue import instance_type
-from infra.components.cluster import principal_arn
-from infra.components.outputs import CampaignOutputs
-from infra.components.settings import CampaignSettings
-from infra.components.tags import tags
-from infra.names import Names
+from infra.plan.catalogue import instance_type
+from infra.spec.names import Names
+from infra.stack.cluster.cluster import principal_arn
+from infra.stack.outputs import CampaignOutputs
+from infra.stack.settings import CampaignSettings
+from infra.stack.tags import tags
 from tests.example import DATA_DIGEST, DEADLINE, example_spec
 from tests.graph.engine import Graph, Node, build, campaign_graph
 
@@ -335,5 +335,5 @@ def test_the_outputs_are_what_the_driver_reads(campaign: Graph) -> None:
 
 def test_the_program_file_makes_the_same_graph(campaign: Graph) -> None:
     settings = CampaignSettings(spec=example_spec(), deadline=DEADLINE, data_digest=DATA_DIGEST)
-    typed = build(lambda: runpy.run_path("infra/program"), settings.to_config())  # type: ignore[arg-type, return-value]
+    typed = build(lambda: runpy.run_path("infra/stack"), settings.to_config())  # type: ignore[arg-type, return-value]
     assert sorted(typed.nodes) == sorted(campaign.nodes)

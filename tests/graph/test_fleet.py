@@ -12,12 +12,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.catalogue import InstanceType, instance_type, instance_types
-from infra.components.capacity import purchase
-from infra.components.efa import Interface, efa_layout
-from infra.components.user_data import MOST_BYTES, huge_pages, node_config, user_data
 from infra.errors import UserError
-from infra.spec import Capacity, Nodes
+from infra.plan.catalogue import InstanceType, instance_type, instance_types
+from infra.spec.campaign import Capacity, Nodes
+from infra.stack.cluster.capacity import purchase
+from infra.stack.cluster.user_data import MOST_BYTES, huge_pages, node_config, user_data
+from infra.stack.network.efa import Interface, efa_layout
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from infra.components.outputs import FoundationOutputs
-from infra.components.settings import CampaignSettings, FoundationSettings, read_settings
 from infra.errors import UserError
-from infra.names import Names, buckets
+from infra.spec.names import Names, buckets
+from infra.stack.outputs import FoundationOutputs
+from infra.stack.settings import CampaignSettings, FoundationSettings, read_settings
 from tests.example import DATA_DIGEST, DEADLINE, example_spec
 from tests.graph.engine import ACCOUNT, Graph
 

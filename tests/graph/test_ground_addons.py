@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from infra import catalogue
-from infra.actions.gang import Gang, jobset
+from infra.cluster.gang import Gang, jobset
+from infra.plan import catalogue
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from infra.catalogue import instance_type
-from infra.lifecycle import adoption
-from infra.rehearsal.providers.aws.catalogue import RESOURCES
+from infra.engine import adoption
+from infra.plan.catalogue import instance_type
+from infra.providers.aws.catalogue import RESOURCES
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, Graph, campaign_graph, foundation_with, held
 
@@ -74,7 +74,7 @@ def test_gpu_nodes_come_after_both_guards_and_fall_before_them(campaign: Graph) 
 
 
 def test_charts_for_neuron_devices_come_without_those_for_gpus() -> None:
-    from infra.components.workloads import wanted_charts
+    from infra.stack.cluster.workloads import wanted_charts
 
     names = {chart.name for chart in wanted_charts(instance_type("trn2.48xlarge"))}
     assert "neuron-helm-chart" in names and not any("nvidia" in name or "dcgm" in name for name in names)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from infra.ground import ENDPOINT_SERVICES
-from infra.names import buckets
+from infra.spec.names import buckets
+from infra.spec.sections import ENDPOINT_SERVICES
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, DRIVER, Graph, campaign_graph, foundation_with, held
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.catalogue import InstanceType, instance_type, instance_types
-from infra.checks import Level
-from infra.components.key import key_policy
-from infra.components.lustre import EFA_CONNECTIONS, boot_script, client_script, efa_interfaces, file_system
-from infra.components.settings import StorageClass
-from infra.names import buckets
-from infra.rehearsal.aws import fsx_rules
+from infra.plan.catalogue import InstanceType, instance_type, instance_types
+from infra.plan.checks import Level
+from infra.rehearsal.aws.fsx import fsx_rules
 from infra.rehearsal.aws.operations import AwsError
-from infra.spec import SharedStorage
+from infra.spec.campaign import SharedStorage
+from infra.spec.names import buckets
+from infra.stack.access.key import key_policy
+from infra.stack.lustre import EFA_CONNECTIONS, boot_script, client_script, efa_interfaces, file_system
+from infra.stack.settings import StorageClass
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, KEY, Graph, campaign_graph, foundation_with
 
@@ -51,8 +51,8 @@ def test_a_file_system_passes_the_check_exactly_when_fsx_would_make_it(
 
 def lustre_findings(shared: SharedStorage) -> Iterator[str]:
     """Errors of the rules about the file system itself."""
-    from infra.checks import storage
-    from infra.checks.finding import Case
+    from infra.plan.checks import storage
+    from infra.plan.checks.finding import Case
 
     class Facts:
         instance = instance_type("p5.48xlarge")

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra import catalogue
-from infra.catalogue import InstanceType, instance_type, instance_types
-from infra.components.addresses import second_zone, subnet_plan
-from infra.components.capacity import purchase
-from infra.components.efa import Interface, efa_layout
-from infra.components.workloads import wanted_charts
 from infra.errors import UserError
-from infra.names import Names, buckets
-from infra.rules import broken, findings
-from infra.spec import MAX_NAME, Capacity, Nodes
+from infra.plan import catalogue
+from infra.plan.catalogue import InstanceType, instance_type, instance_types
+from infra.spec.campaign import MAX_NAME, Capacity, Nodes
+from infra.spec.names import Names, buckets
+from infra.stack.cluster.capacity import purchase
+from infra.stack.cluster.workloads import wanted_charts
+from infra.stack.network.addresses import second_zone, subnet_plan
+from infra.stack.network.efa import Interface, efa_layout
+from infra.stack.rules import broken, findings
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
 
@@ -219,7 +219,7 @@ def test_every_type_has_an_expectation_and_measured_ones_a_floor() -> None:
 
 def test_what_the_driver_imports_does_not_load_pulumi() -> None:
     code = (
-        "import sys, infra.catalogue, infra.names, infra.components.outputs, infra.components.settings; "
+        "import sys, infra.plan.catalogue, infra.spec.names, infra.stack.outputs, infra.stack.settings; "
         "sys.exit('pulumi' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.actions import archive_job
-from infra.actions.gang import Gang, jobset
-from infra.components.lustre import CLIENT_PAUSE_S, CLIENT_TRIES, CLIENT_TRY_S, VERSIONS, client_script
-from infra.lifecycle.launch import steward_pod
-from infra.names import GPU_POOL, POOL_LABEL, SHARED_CLAIM, SYSTEM_POOL
+from infra.archive import archive_job
+from infra.campaign.launch import steward_pod
+from infra.cluster.gang import Gang, jobset
+from infra.spec.names import GPU_POOL, POOL_LABEL, SHARED_CLAIM, SYSTEM_POOL
+from infra.stack.lustre import CLIENT_PAUSE_S, CLIENT_TRIES, CLIENT_TRY_S, VERSIONS, client_script
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
 from tests.part import part
@@ -78,7 +78,7 @@ def test_nobody_else_mounts_the_shared_claim() -> None:
         for path in (ROOT / "infra").rglob("*.py")
         if '"claimName": SHARED_CLAIM' in (text := path.read_text()) or "= volumes(" in text
     }
-    assert using == {"infra/lifecycle/launch.py", "infra/actions/gang.py", "infra/actions/archive_job.py"}
+    assert using == {"infra/campaign/launch.py", "infra/cluster/gang.py", "infra/archive/archive_job.py"}
 
 
 @pytest.mark.parametrize("egress", ["nat", "endpoints"])

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from infra.checks.finding import Level
-from infra.lifecycle.launch import steward_pod
-from infra.rules import findings
-from infra.rules.graph import Graph
+from infra.campaign.launch import steward_pod
+from infra.plan.checks.finding import Level
+from infra.stack.rules import findings
+from infra.stack.rules.graph import Graph
 from tests.example import example_spec
 from tests.graph.engine import campaign_graph
 from tests.graph.test_rules import at, damaged

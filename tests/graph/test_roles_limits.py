@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from infra.rehearsal.aws.policies import trusts
+from infra.rehearsal.aws.iam.policies import trusts
 from tests.graph.engine import Graph
 
 R, A = "us-east-1", "123456789012"

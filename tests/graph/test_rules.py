@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from infra.catalogue import InstanceType, instance_types
-from infra.checks.finding import Level
-from infra.rules import RULES, Graph, Resource, broken, findings
-from infra.rules.graph import UNKNOWN
-from infra.spec import Capacity
+from infra.plan.catalogue import InstanceType, instance_types
+from infra.plan.checks.finding import Level
+from infra.spec.campaign import Capacity
+from infra.stack.rules import RULES, Graph, Resource, broken, findings
+from infra.stack.rules.graph import UNKNOWN
 from tests.example import example_spec
 from tests.graph.engine import DRIVER, KEY, campaign_graph
 from tests.graph.engine import Graph as Built

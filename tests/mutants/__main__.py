@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from infra.tables import Listing
+from infra.console.tables import Listing
 from tests.mutants.operators import Mutant, mutants
 from tests.mutants.trial import BROKEN, ENDLESS, KILLED, SURVIVED, attempt, warm
 

@@ -92,12 +92,12 @@ FORBIDDEN_TO_THE_STEWARD: dict[str, tuple[Callable[[Object], Any], str]] = {
     "no account": (lambda pod: pod.pop("serviceAccountName"), "service account"),
     "the archive's account for another program": (
         lambda pod: pod.update(serviceAccountName="archive"),
-        "infra.actions.archive",
+        "infra.archive.archive",
     ),
 }
 FORBIDDEN_TO_THE_ARCHIVE: dict[str, tuple[Callable[[Object], Any], str]] = {
-    "another program": (lambda pod: first(pod).update(command=["python", "-c", "print()"]), "infra.actions.archive"),
-    "arguments": (lambda pod: first(pod).update(args=["x"]), "infra.actions.archive"),
+    "another program": (lambda pod: first(pod).update(command=["python", "-c", "print()"]), "infra.archive.archive"),
+    "arguments": (lambda pod: first(pod).update(args=["x"]), "infra.archive.archive"),
     "root": (lambda pod: pod["securityContext"].update(runAsUser=0, runAsNonRoot=False), "65532"),
     "an environment": (
         lambda pod: first(pod)["env"].append({"name": "PYTHONPATH", "value": "/shared-checkpoints"}),

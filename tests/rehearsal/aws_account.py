@@ -15,7 +15,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.moto_api._internal.models import moto_api_backend
 
-from infra.account import Account as Own
+from infra.aws.account import Account as Own
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT
 from infra.rehearsal.aws.world import World

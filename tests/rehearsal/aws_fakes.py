@@ -15,10 +15,10 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from infra.names import Names
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT, Strictness
 from infra.rehearsal.aws.world import ServiceAccount, World
+from infra.spec.names import Names
 from tests.waiting import until
 
 numbers = itertools.count(1000)

@@ -14,19 +14,19 @@ import pytest
 import yaml
 from rich.console import Console
 
-from infra.account import Account
-from infra.components import policies
-from infra.components.outputs import FoundationOutputs
-from infra.lifecycle import builder
-from infra.lifecycle.context import Context
-from infra.names import REPOSITORY, WORKSHOP, buckets, workshop_guard
-from infra.progress import Progress
+from infra.aws.account import Account
+from infra.bake import builder
+from infra.console.progress import Progress
+from infra.record.store import CampaignStore
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.site import network
-from infra.spec import Spec
-from infra.store import CampaignStore
+from infra.session.context import Context
+from infra.spec.campaign import Spec
+from infra.spec.names import REPOSITORY, WORKSHOP, buckets, workshop_guard
+from infra.stack.access import policies
+from infra.stack.outputs import FoundationOutputs
 from tests.waiting import until as eventually
 
 ROOT = Path(__file__).parents[2]

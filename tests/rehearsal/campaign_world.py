@@ -18,16 +18,16 @@ from aws_fakes import FakeControlPlane, FakeMachine, Site, fake_site
 from fake_kubernetes import FakeKubernetes
 from rich.console import Console
 
-from infra.lifecycle.context import Context
-from infra.lifecycle.opening import opened
-from infra.names import Names
-from infra.plan import make_plan
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.providers import install
 from infra.rehearsal.aws.strict.settings import SOFT, Strictness
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.rehearsal.paths import tools_dir
-from infra.rehearsal.providers import install
-from infra.spec import Spec
-from infra.survey import survey
+from infra.session.context import Context
+from infra.session.session import opened
+from infra.spec.campaign import Spec
+from infra.spec.names import Names
 
 ROOT = Path(__file__).parents[2]
 

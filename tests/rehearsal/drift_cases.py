@@ -11,7 +11,7 @@ from typing import Any
 from aws_fakes import resize
 from campaign_world import Camp
 
-from infra.names import buckets
+from infra.spec.names import buckets
 
 DENY = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]})
 READS = ("Describe", "Get", "List", "Head", "BatchGet", "BatchCheck", "AssumeRole")

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from infra.rehearsal.kubernetes.releases import STATE_ANNOTATION
+from infra.providers.kubernetes.releases import STATE_ANNOTATION
 
 KINDS = {
     "v1": "Namespace ServiceAccount* PersistentVolume PersistentVolumeClaim* Secret* ConfigMap* Node Pod*",

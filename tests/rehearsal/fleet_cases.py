@@ -21,12 +21,12 @@ import pytest
 from aws_fakes import Site, fake_site, resize, until
 from pulumi_world import World, counts
 
-from infra.catalogue import InstanceType, instance_types
-from infra.components.efa import efa_layout
-from infra.components.nodes import GpuNodes
-from infra.components.tags import tags
-from infra.names import Names
-from infra.spec import Capacity, Spec
+from infra.plan.catalogue import InstanceType, instance_types
+from infra.spec.campaign import Capacity, Spec
+from infra.spec.names import Names
+from infra.stack.cluster.nodes import GpuNodes
+from infra.stack.network.efa import efa_layout
+from infra.stack.tags import tags
 from tests.example import DEADLINE, example_spec
 
 ZONE = "us-east-1a"

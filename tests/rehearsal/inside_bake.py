@@ -16,14 +16,14 @@ import yaml
 from bake_camp import ROOT, SPEC, WORK, account, campaign, eventually, nothing_is_left, said, workshop, world
 from botocore.exceptions import ClientError
 
-from infra.account import Account
-from infra.components.outputs import FoundationOutputs
+from infra.aws.account import Account
+from infra.bake import bake, builder, node_image, playbook
 from infra.errors import PermanentError, UserError
-from infra.lifecycle import bake, builder, node_image, playbook
-from infra.lifecycle.context import Context
-from infra.names import INPUTS_TAG, MANIFEST_TAG, ROLE_TAG, WORKSHOP
-from infra.rehearsal.aws import access
+from infra.rehearsal.aws.iam import access
 from infra.rehearsal.aws.world import World
+from infra.session.context import Context
+from infra.spec.names import INPUTS_TAG, MANIFEST_TAG, ROLE_TAG, WORKSHOP
+from infra.stack.outputs import FoundationOutputs
 
 __all__ = ["account", "workshop", "world"]
 

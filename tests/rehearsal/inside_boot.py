@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.lifecycle import playbook
+from infra.bake import playbook
 
 ROOT = Path(__file__).parents[2]
 WORK = Path(os.environ["BOOT_WORK"])

@@ -26,15 +26,15 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Node, Pod, Secret, ServiceAccount
 from pyroute2 import IPRoute
 
-from infra.actions.gang import Gang
-from infra.actions.gang import jobset as gang_jobset
-from infra.admission import POD_SECURITY, binding, policies
+from infra.campaign.launch import steward_pod
+from infra.cluster.admission import POD_SECURITY, binding, policies
+from infra.cluster.gang import Gang
+from infra.cluster.gang import jobset as gang_jobset
 from infra.errors import PermanentError
-from infra.lifecycle.launch import steward_pod
-from infra.names import STEWARD_PRIORITY_CLASS
+from infra.providers.kubernetes.releases import STATE_ANNOTATION
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
-from infra.rehearsal.kubernetes.releases import STATE_ANNOTATION
 from infra.rehearsal.paths import tools_dir
+from infra.spec.names import STEWARD_PRIORITY_CLASS
 from tests.pods import IMAGE, archive, gang
 from tests.rehearsal import admission
 from tests.waiting import until as eventually

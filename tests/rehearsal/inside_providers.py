@@ -14,10 +14,10 @@ from lightkube.resources.core_v1 import ConfigMap, Namespace, PersistentVolumeCl
 from pulumi_world import Program, World, counts
 from pyroute2 import IPRoute
 
+from infra.providers.kubernetes.package import KubernetesPackage
+from infra.providers.package import Refused, Request
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.rehearsal.paths import tools_dir
-from infra.rehearsal.providers.kubernetes.package import KubernetesPackage
-from infra.rehearsal.providers.package import Refused, Request
 
 ADDRESS = "10.77.0.10"
 

@@ -22,19 +22,19 @@ from fake_kubernetes import FakeKubernetes
 from lightkube import Client, KubeConfig
 from lightkube.config.models import Cluster, User
 
-from infra.account import Account
-from infra.actions.cluster import followers_of
-from infra.actions.pod_logs import PodLogs
-from infra.actions.steward_config import STEWARD_LEASE, StewardConfig
-from infra.events import CampaignState
-from infra.names import NAMESPACE, Names, buckets
-from infra.plan import Plan, make_plan, train_config
+from infra.aws.account import Account
+from infra.cluster.kubernetes import followers_of
+from infra.cluster.pod_logs import PodLogs
+from infra.cluster.steward_config import STEWARD_LEASE, StewardConfig
+from infra.plan.plan import Plan, make_plan, train_config
+from infra.plan.survey import survey
+from infra.record.events import CampaignState
+from infra.record.store import CampaignStore
 from infra.rehearsal.kubernetes.pki import Authority
-from infra.spec import Spec
-from infra.steward import committed
+from infra.spec.campaign import Spec
+from infra.spec.names import NAMESPACE, Names, buckets
+from infra.steward.seeing import committed
 from infra.steward.steward import Steward
-from infra.store import CampaignStore
-from infra.survey import survey
 from trainer.contract import COMMITTED_NAME
 
 ARCHIVED = {"manifest": "s3://archive/m", "step": 20, "objects": 1, "bytes": 1}
@@ -182,8 +182,8 @@ class Camp:
 
     def group_of(self, count: int) -> None:
         """As preflight left it: so many nodes, all joined."""
-        from infra.actions.nodes import GpuNodes
-        from infra.names import Names
+        from infra.cluster.nodes import GpuNodes
+        from infra.spec.names import Names
 
         nodes = GpuNodes(Account(self.spec.region), self.client(Fuse()), Names(self.spec.campaign), lambda: None)
         nodes.set_desired(count)

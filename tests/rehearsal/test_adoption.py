@@ -10,15 +10,15 @@ import pytest
 from aws_account import Account, make_user, signed_in
 from botocore.exceptions import ClientError
 
-from infra.account import Account as Own
+from infra.aws.account import Account as Own
+from infra.engine import adoption
+from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
-from infra.lifecycle import adoption
-from infra.lifecycle.engine import Engine
-from infra.lifecycle.looks import ghosts
-from infra.names import CAMPAIGN_TAG
+from infra.inventory import stale_tags
+from infra.providers.aws.package import AwsPackage
+from infra.providers.package import Request
 from infra.rehearsal.aws.world import World
-from infra.rehearsal.providers.aws.package import AwsPackage
-from infra.rehearsal.providers.package import Request
+from infra.spec.names import CAMPAIGN_TAG
 
 TAGS = {"Name": "bivouac-cut", CAMPAIGN_TAG: "cut", "bivouac:region": "us-east-1"}
 EIP, NAT = "aws:ec2/eip:Eip", "aws:ec2/natGateway:NatGateway"
@@ -134,7 +134,7 @@ def test_a_deleted_rule_is_left_out_and_one_that_nobody_can_ask_about_says_what_
     aws.ecr.create_repository(repositoryName="cut", tags=[{"Key": CAMPAIGN_TAG, "Value": "cut"}])
 
     def shown() -> dict[str, str]:
-        return {one.id.rpartition("/")[2]: one.doubt for one in ghosts.tagged(here)}
+        return {one.id.rpartition("/")[2]: one.doubt for one in stale_tags.tagged(here)}
 
     assert shown()[rule] == "" and "console of ecr" in shown()["cut"]
     aws.ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=[rule])
@@ -144,4 +144,4 @@ def test_a_deleted_rule_is_left_out_and_one_that_nobody_can_ask_about_says_what_
     key = make_user(world, "half", {"Effect": "Allow", "Action": "tag:GetResources", "Resource": "*"})
     denied = signed_in(monkeypatch, world, key)
     with pytest.raises(ClientError, match="UnauthorizedOperation"):
-        list(ghosts.tagged(denied))
+        list(stale_tags.tagged(denied))

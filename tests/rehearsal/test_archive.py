@@ -17,12 +17,12 @@ from aws_account import world  # noqa: F401
 from botocore.config import Config
 from botocore.exceptions import HTTPClientError
 
-from infra.actions import archive
-from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Clash, Content
-from infra.actions.archive_manifest import MANIFEST_NAME, RECORD, Proof
-from infra.actions.model_card import model_card
-from infra.actions.parts import Altered, Parts
-from infra.actions.transfer import MIB, Transfer
+from infra.archive import archive
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content
+from infra.archive.manifest import MANIFEST_NAME, RECORD, Proof
+from infra.archive.model_card import model_card
+from infra.aws.parts import Altered, Parts
+from infra.aws.transfer import MIB, Transfer
 from infra.errors import PermanentError
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.site import honesty

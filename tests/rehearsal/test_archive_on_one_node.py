@@ -15,13 +15,14 @@ import pytest
 from aws_fakes import until
 from steward_world import Camp, Fuse, lone_camp
 
-from infra import meter
-from infra.account import Account
-from infra.actions.nodes import GpuNodes
-from infra.events import Event, Kind, Stage, fold
-from infra.names import Names
-from infra.steward import committed, release
-from infra.steward.committed import Committed
+from infra.aws.account import Account
+from infra.cluster.nodes import GpuNodes
+from infra.record import meter
+from infra.record.events import Event, Kind, Stage, fold
+from infra.spec.names import Names
+from infra.steward import release
+from infra.steward.seeing import committed
+from infra.steward.seeing.committed import Committed
 
 SPEC: dict[str, Any] = {"campaign": "one", "recovery": {"capacity_timeout": "20s"}}
 NODES = 5

@@ -18,18 +18,18 @@ from aws_account import World, code_of
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 from rich.console import Console
 
-from infra.account import Account
-from infra.actions.market import look
-from infra.actions.quota_use import quota_use
-from infra.catalogue import instance_type
-from infra.commands.check import check_command
-from infra.commands.run import run_command
-from infra.components.settings import CampaignSettings, read_settings
-from infra.lifecycle.keeping import campaign_settings
-from infra.lifecycle.opening import STACK_CONFIG
-from infra.names import PROJECT, WORKSHOP, buckets
-from infra.rehearsal.aws.quotas import OVERRIDES
-from infra.store import CampaignStore
+from infra.aws.account import Account
+from infra.aws.market import look
+from infra.aws.quota_use import quota_use
+from infra.bake.keeping import campaign_settings
+from infra.cli.prepare.check import check_command
+from infra.cli.run.run import run_command
+from infra.plan.catalogue import instance_type
+from infra.record.store import CampaignStore
+from infra.rehearsal.aws.ec2.quotas import OVERRIDES
+from infra.session.session import STACK_CONFIG
+from infra.spec.names import PROJECT, WORKSHOP, buckets
+from infra.stack.settings import CampaignSettings, read_settings
 from tests.example import example_spec
 
 P_ON_DEMAND = "L-417A185B"
@@ -100,7 +100,7 @@ def test_a_run_is_refused_before_the_yes_and_before_anything_is_made(
     here: Account, write: Any, quota: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quota(383)
-    monkeypatch.setattr("infra.commands.run.agreed", lambda *_: pytest.fail("it asked for money"))
+    monkeypatch.setattr("infra.cli.run.run.agreed", lambda *_: pytest.fail("it asked for money"))
     before = here.client("s3").list_buckets()["Buckets"]
     said = io.StringIO()
     assert run_command(write(nodes=NODES, image={"base": "bivouac/base:cuda"}), False, Console(file=said)) == 64

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aws_account import Account, LocalMachine, aws, code_of, launch, make_user, network, pitch_lustre, until, world  # noqa: F401
 
-from infra.rehearsal.aws import fsx
+from infra.rehearsal.aws.fsx import systems
 from infra.rehearsal.aws.world import World
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
@@ -79,7 +79,7 @@ def test_a_security_group_without_the_lustre_port_is_refused(aws: Account, netwo
 def test_a_deleted_file_system_takes_its_interfaces_along_and_is_not_found(
     world: World, aws: Account, network: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fsx, "DELETION_S", 5.0)
+    monkeypatch.setattr(systems, "DELETION_S", 5.0)
     doomed = pitch_lustre(aws, network)
     by_id = [{"Name": "network-interface-id", "Values": doomed["NetworkInterfaceIds"]}]
     assert aws.ec2.describe_network_interfaces(Filters=by_id)["NetworkInterfaces"][0]["Status"] == "in-use"

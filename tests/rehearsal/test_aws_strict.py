@@ -15,20 +15,20 @@ from aws_account import Account, code_of, make_role, make_user
 from botocore.exceptions import ClientError
 from moto.moto_api._internal.models import moto_api_backend
 
-from infra.account import Account as Own
-from infra.account import every
-from infra.lifecycle.opening import campaigns
+from infra.aws.account import Account as Own
+from infra.aws.account import every
+from infra.providers.aws.package import AwsPackage
+from infra.providers.package import Request
 from infra.rehearsal.aws import server
+from infra.rehearsal.aws.ec2.quotas import OVERRIDES
 from infra.rehearsal.aws.gateway import service_model
-from infra.rehearsal.aws.quotas import OVERRIDES
 from infra.rehearsal.aws.strict import lag, settings
 from infra.rehearsal.aws.strict.buckets import Buckets
 from infra.rehearsal.aws.strict.document import read
 from infra.rehearsal.aws.strict.pages import Pages, paging
 from infra.rehearsal.aws.strict.settings import SOFT, Delay, Strictness
 from infra.rehearsal.aws.world import Call, Launch, LaunchRefused, World
-from infra.rehearsal.providers.aws.package import AwsPackage
-from infra.rehearsal.providers.package import Request
+from infra.session.session import campaigns
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 
@@ -178,7 +178,7 @@ def test_all_campaigns_are_listed_however_many_there_are(aws: Account, monkeypat
     own = Own("us-east-1")
     with pytest.MonkeyPatch.context() as patch:
         # A record is looked at one by one; here only which there are is of interest.
-        patch.setattr("infra.lifecycle.opening.CampaignStore.get_json", lambda *_: {})
+        patch.setattr("infra.session.session.CampaignStore.get_json", lambda *_: {})
         assert campaigns(own, "many") == names
 
 

@@ -9,9 +9,9 @@ import pytest
 from aws_account import code_of
 from aws_fakes import Site, fake_site, pitch_gang, until
 
-from infra.account import every
-from infra.names import Names
+from infra.aws.account import every
 from infra.rehearsal.aws.strict.settings import SOFT, STRICT
+from infra.spec.names import Names
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 

@@ -11,11 +11,11 @@ from urllib.request import urlopen
 import pytest
 from aws_account import Account, code_of, launch, make_role, pitch_lustre, state_of, until
 
-from infra.catalogue import instance_type
-from infra.components.capacity import purchase
-from infra.rehearsal.aws import residual
+from infra.plan.catalogue import instance_type
+from infra.rehearsal.aws.ec2 import residual
 from infra.rehearsal.aws.world import World
-from infra.spec import Capacity, Nodes
+from infra.spec.campaign import Capacity, Nodes
+from infra.stack.cluster.capacity import purchase
 
 
 def runs(world: World, name: str) -> list[dict[str, Any]]:

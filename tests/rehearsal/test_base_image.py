@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from aws_account import *  # noqa: F403
 
-from infra.account import Account
-from infra.actions.asked import asked
-from infra.actions.base_image import find_base
-from infra.actions.manifests import DOCKER, INDEXES, OCI, Family
-from infra.actions.registry import Registry, layer_of
+from infra.aws.account import Account
+from infra.aws.asked import asked
+from infra.aws.base_image import find_base
+from infra.aws.manifests import DOCKER, INDEXES, OCI, Family
+from infra.aws.registry import Registry, layer_of
+from infra.bake import bake
 from infra.errors import TemporaryError, UserError
-from infra.lifecycle import bake
-from infra.names import REPOSITORY
-from infra.survey import survey
+from infra.plan.survey import survey
+from infra.spec.names import REPOSITORY
 from tests.example import example_spec
 
 MIB = 1024 * 1024

@@ -12,13 +12,14 @@ from campaign_world import Camp, camp
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 
-from infra.actions import cluster
-from infra.actions.cluster import JobSet, from_outside
-from infra.actions.nodes import GpuNodes
+from infra.campaign import billing, capacity, launch, preflight, proving, provision, teardown
+from infra.cluster import kubernetes
+from infra.cluster.kubernetes import JobSet, from_outside
+from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError, UserError
-from infra.events import Kind, Stage
-from infra.lifecycle import billing, capacity, certify, launch, preflight, proving, provision, teardown
-from infra.lifecycle.context import Context
+from infra.inventory import certify
+from infra.record.events import Kind, Stage
+from infra.session.context import Context
 
 OWN = {"name": "cpus", "ok": True, "seen": "8", "wanted": ">= 1"}
 FABRIC = {"name": "fabric", "ok": True, "seen": "met", "wanted": "an all-reduce over all nodes"}
@@ -174,7 +175,7 @@ def test_a_launch_in_a_silent_cluster_gives_the_nodes_back_all_the_same(
     client = from_outside(context.account, context.names.cluster)
     nodes.set_desired(2)
     monkeypatch.setattr(launch, "_STEWARD_S", 1.0 - context.spec.recovery.startup_timeout.total_seconds())
-    monkeypatch.setattr(cluster, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(kubernetes, "PATIENCE_S", 0.5)
     camped.plane().api.dropping = 1000
     try:
         with pytest.raises(PermanentError, match="the GPU nodes were given back") as refused:

@@ -10,15 +10,16 @@ import pytest
 from aws_fakes import until
 from campaign_world import Camp, camp
 
-from infra.actions.cluster import from_outside
-from infra.actions.nodes import GpuNodes
+from infra.campaign import capacity, provision
+from infra.cluster.kubernetes import from_outside
+from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError, UserError
-from infra.events import Stage
-from infra.lifecycle import blocks, capacity, provision
-from infra.lifecycle.context import Context
-from infra.plan import make_plan
-from infra.spec import Spec
-from infra.survey import survey
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Stage
+from infra.session import block_clock
+from infra.session.context import Context
+from infra.spec.campaign import Spec
 
 END = timedelta(hours=24)
 
@@ -99,13 +100,13 @@ def test_a_block_that_never_becomes_active_ends_with_a_clear_word_and_no_instanc
     camped: Camp, context: Context, nodes: GpuNodes
 ) -> None:
     with pytest.raises(PermanentError, match="did not become active") as refused:
-        blocks.await_active(context)
+        block_clock.await_active(context)
     text = str(refused.value)
     assert "is scheduled" in text and "late by more than 3s" in text and "none bills" in text
     assert "`bivouac down drilled`" in text and nodes.desired() == 0 and not nodes.launched()
     camped.ask("blocks", payment="fails")
     with pytest.raises(PermanentError, match=r"payment-failed.*took the block back"):
-        blocks.await_active(context)
+        block_clock.await_active(context)
     camped.ask("blocks", payment="succeeds")
     assert not camped.site.client("ec2").describe_instances(
         Filters=[{"Name": "tag:eks:nodegroup-name", "Values": [camped.names.gpu_group]}]
@@ -116,7 +117,7 @@ def test_a_block_that_comes_late_is_used_and_its_end_takes_the_nodes_away(
     camped: Camp, context: Context, nodes: GpuNodes
 ) -> None:
     camped.ask("blocks", late_s=0)
-    blocks.await_active(context)
+    block_clock.await_active(context)
     nodes.set_desired(2)
     assert len(capacity.wait_for_nodes(context, nodes)) == 2
     assert all(one.state == "running" for one in nodes.launched())
@@ -161,26 +162,26 @@ def test_ahead_of_its_block_a_campaign_waits_with_nothing_made_and_no_longer_tha
     camped: Camp,
 ) -> None:
     was = camped.spec, camped.plan, camped.names
-    camped.ask("blocks", start_in_s=blocks.LEAD.total_seconds() + 20, late_s=0, payment="succeeds", end_in_s=None)
+    camped.ask("blocks", start_in_s=block_clock.LEAD.total_seconds() + 20, late_s=0, payment="succeeds", end_in_s=None)
     bought = buy(camped)
     use(camped, "early", bought["CapacityReservationId"])
     try:
         with camped.opened() as context:
-            near = bought["StartDate"] - blocks.LEAD
+            near = bought["StartDate"] - block_clock.LEAD
             assert datetime.now(UTC) < near
-            blocks.await_lead(context)
+            block_clock.await_lead(context)
             assert near <= datetime.now(UTC) < near + timedelta(seconds=20)
             assert context.deadline == (bought["EndDate"] - timedelta(minutes=40)).replace(microsecond=0)
             assert "nothing is made yet" in camped.said.getvalue() and not context.state().running_stage
             assert camped.names.cluster not in camped.client("eks").list_clusters()["clusters"]
-            blocks.await_lead(context)  # its time has come: no further wait
+            block_clock.await_lead(context)  # its time has come: no further wait
         camped.ask("blocks", start_in_s=7 * 86400)
         use(camped, "unpaid", buy(camped)["CapacityReservationId"])
         with camped.opened() as context:
             camped.ask("blocks", payment="fails")
             begun = datetime.now(UTC)
             with pytest.raises(PermanentError, match=r"payment-failed.*nothing else was made yet"):
-                blocks.await_lead(context)
+                block_clock.await_lead(context)
             assert datetime.now(UTC) - begun < timedelta(seconds=60), "not only when a week is over"
     finally:
         camped.ask("blocks", payment="succeeds")

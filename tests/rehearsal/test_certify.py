@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from aws_account import Account, make_user, signed_in
 
-from infra.account import Account as Ours
+from infra.aws.account import Account as Ours
 from infra.errors import NotProven
-from infra.lifecycle.certify import look_through, refuse_unclean
-from infra.lifecycle.looks import Knowledge
-from infra.names import CAMPAIGN_TAG, REGION_TAG, Names
+from infra.inventory import Knowledge
+from infra.inventory.certify import look_through, refuse_unclean
 from infra.rehearsal.aws.world import World
+from infra.spec.names import CAMPAIGN_TAG, REGION_TAG, Names
 
 NAMES = Names("leaky")
 

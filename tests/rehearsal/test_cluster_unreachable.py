@@ -25,24 +25,25 @@ from lightkube.resources.core_v1 import ConfigMap
 from rich.console import Console
 from steward_world import GANG_OF, Camp, Fuse, lone_camp
 
-from infra import meter
-from infra.actions import cluster
-from infra.actions import nodes as nodes_module
-from infra.actions.attempts import create_config
-from infra.actions.nodes import GpuNodes
+from infra.campaign import capacity, preflight, supervise
+from infra.campaign.launch import deploy
+from infra.campaign.stages import Step, run_step
+from infra.campaign.supervise import StewardWatch
+from infra.cluster import kubernetes
+from infra.cluster import nodes as nodes_module
+from infra.cluster.attempts import create_config
+from infra.cluster.nodes import GpuNodes
+from infra.engine import adoption, orphans
+from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
-from infra.events import Kind, Stage
-from infra.lifecycle import adoption, capacity, orphans, preflight, supervise
-from infra.lifecycle.context import Context
-from infra.lifecycle.engine import Engine
-from infra.lifecycle.launch import deploy
-from infra.lifecycle.opening import opened
-from infra.lifecycle.stages import Step, run_step
-from infra.lifecycle.supervise import StewardWatch
-from infra.names import NAMESPACE, Names
-from infra.plan import make_plan
-from infra.rehearsal.aws import nodegroups
-from infra.survey import survey
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record import meter
+from infra.record.events import Kind, Stage
+from infra.rehearsal.aws.eks import nodegroups
+from infra.session.context import Context
+from infra.session.session import opened
+from infra.spec.names import NAMESPACE, Names
 
 SPEC: dict[str, Any] = {"campaign": "deaf", "recovery": {"capacity_timeout": "3s"}}
 
@@ -68,7 +69,7 @@ def said() -> StringIO:
 @pytest.fixture
 def context(made: Camp, tmp_path: Path, said: StringIO, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """A driver before its nodes; its patience with the API server is short."""
-    monkeypatch.setattr(cluster, "PATIENCE_S", 0.6, raising=False)
+    monkeypatch.setattr(kubernetes, "PATIENCE_S", 0.6, raising=False)
     made.forget()
     instances = [one.settings["instance_id"] for one in gpu_nodes(made)]
     name = {"Key": "Name", "Value": Names(made.spec.campaign).gpu_group}
@@ -87,7 +88,7 @@ def patient(context: Context) -> None:
 
 
 def nodes_of(context: Context) -> GpuNodes:
-    client = cluster.from_outside(context.account, context.names.cluster)
+    client = kubernetes.from_outside(context.account, context.names.cluster)
     return GpuNodes(context.account, client, context.names, context.guard)
 
 
@@ -105,7 +106,7 @@ def test_a_dropped_connection_is_no_end_of_a_wait(made: Camp, context: Context) 
 def test_an_api_server_that_is_gone_for_a_while_is_waited_for(
     made: Camp, context: Context, said: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "PATIENCE_S", 0.0, raising=False)
+    monkeypatch.setattr(kubernetes, "PATIENCE_S", 0.0, raising=False)
     patient(context)
     nodes = nodes_of(context)
     made.api.dropping = 3
@@ -254,7 +255,7 @@ def test_a_silent_steward_behind_an_api_server_that_is_gone_is_said(
 
 def test_a_driver_that_wakes_without_its_lease_changes_nothing_in_the_cluster(made: Camp, context: Context) -> None:
     """It was stopped behind the look at its lease: the call comes only now."""
-    client = cluster.from_outside(context.account, context.names.cluster)
+    client = kubernetes.from_outside(context.account, context.names.cluster)
 
     def lost() -> None:
         raise LeaseLost("the driver lease is lost")
@@ -276,7 +277,7 @@ def test_a_driver_that_wakes_without_its_lease_changes_nothing_in_the_cluster(ma
 
 
 def test_a_write_that_is_sent_again_asks_the_lease_again(made: Camp, context: Context) -> None:
-    client, guard, asked = cluster.from_outside(context.account, context.names.cluster), context.account.guard, []
+    client, guard, asked = kubernetes.from_outside(context.account, context.names.cluster), context.account.guard, []
 
     def later() -> None:
         asked.append(1)
@@ -294,7 +295,7 @@ def test_a_write_that_is_sent_again_asks_the_lease_again(made: Camp, context: Co
 
 
 def test_a_write_that_was_carried_out_though_its_answer_was_lost_is_done_once(made: Camp, context: Context) -> None:
-    client = cluster.from_outside(context.account, context.names.cluster)
+    client = kubernetes.from_outside(context.account, context.names.cluster)
     made.api.losing = 1
     create_config(client, "twice", {}, {"a": "1"})
     assert made.api.objects["v1", "configmaps", NAMESPACE, "twice"]["data"] == {"a": "1"}

@@ -14,11 +14,11 @@ from aws_account import *  # noqa: F403
 from aws_account import World, make_user, signed_in
 from rich.console import Console
 
-from infra.account import Account
-from infra.actions.cost_tag import Counting, activated, cost_tag
-from infra.commands.offers import offers_command
+from infra.aws.account import Account
+from infra.aws.cost_tag import Counting, activated, cost_tag
+from infra.cli.prepare.offers import offers_command
 from infra.errors import LeaseLost
-from infra.names import CAMPAIGN_TAG
+from infra.spec.names import CAMPAIGN_TAG
 from tests.example import example_spec
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from campaign_world import camp
 
-from infra.events import Stage
+from infra.bake.keeping import campaign_settings
+from infra.campaign import teardown
+from infra.campaign.stages import Step, run_step
+from infra.engine.engine import Engine
 from infra.folders import writable
-from infra.lifecycle import teardown
-from infra.lifecycle.engine import Engine
-from infra.lifecycle.keeping import campaign_settings
-from infra.lifecycle.stages import Step, run_step
-from infra.names import PROJECT
+from infra.record.events import Stage
+from infra.spec.names import PROJECT
 
 NOBODY = 2**22 + 1
 """Above the greatest process id that Linux gives."""

@@ -18,17 +18,17 @@ from campaign_world import Camp, camp
 from drift_cases import HANDS, desired, mutations
 from rich.console import Console
 
-from infra.commands.preview import preview_command
-from infra.commands.repair import repair_command
-from infra.commands.status import status_command
+from infra.bake.keeping import campaign_settings
+from infra.campaign import provision
+from infra.campaign.stages import Step, run_step
+from infra.cli.look.status import status_command
+from infra.cli.run.preview import preview_command
+from infra.cli.run.repair import repair_command
+from infra.engine.engine import Engine
 from infra.errors import LeaseHeld, LeaseLost, UserError
-from infra.events import Kind, Stage
-from infra.lease import LeaseRecord
-from infra.lifecycle import provision
-from infra.lifecycle.engine import Engine
-from infra.lifecycle.keeping import campaign_settings
-from infra.lifecycle.looking import data_digest, looking, other_spec
-from infra.lifecycle.stages import Step, run_step
+from infra.preview.looking import data_digest, looking, other_spec
+from infra.record.events import Kind, Stage
+from infra.record.lease import LeaseRecord
 
 
 @pytest.fixture(scope="module")

@@ -15,21 +15,21 @@ from aws_fakes import until
 from rich.console import Console
 from steward_world import GANG_OF, Camp, Fuse, Killed, lone_camp
 
-from infra.actions.steward_config import CONFIG_NAME, StewardConfig
+from infra.bake.bake import ImageManifest
+from infra.campaign import relaunch as relaunching
+from infra.campaign import supervise
+from infra.campaign.launch import deploy, recorded_config, steward_config
+from infra.campaign.relaunch import _next_version, difference, switch, taken_up
+from infra.campaign.supervise import StewardWatch
+from infra.cluster.steward_config import CONFIG_NAME, StewardConfig
 from infra.errors import UserError
-from infra.events import Kind, Stage
-from infra.lifecycle import relaunch as relaunching
-from infra.lifecycle import supervise
-from infra.lifecycle.bake import ImageManifest
-from infra.lifecycle.context import Context
-from infra.lifecycle.launch import deploy, recorded_config, steward_config
-from infra.lifecycle.opening import opened, spec_key
-from infra.lifecycle.relaunch import _next_version, difference, switch, taken_up
-from infra.lifecycle.supervise import StewardWatch
-from infra.names import NAMESPACE
-from infra.plan import make_plan
-from infra.spec import Spec
-from infra.survey import survey
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Kind, Stage
+from infra.session.context import Context
+from infra.session.session import opened, spec_key
+from infra.spec.campaign import Spec
+from infra.spec.names import NAMESPACE
 
 ONCE = ("training.finished", "archive.verified", "nodes.at-zero")
 QUICK = 3

@@ -15,17 +15,18 @@ from lightkube.models.meta_v1 import ObjectMeta
 from rich.console import Console
 from steward_world import Camp, lone_camp
 
-from infra.actions import cluster
-from infra.actions.cluster import JobSet
-from infra.actions.nodes import GpuNodes
+from infra.bake import node_image
+from infra.bake.bake import ImageManifest, manifest_key
+from infra.campaign import launch, preflight, stages
+from infra.cluster import kubernetes
+from infra.cluster.kubernetes import JobSet
+from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
-from infra.events import Kind, Stage
-from infra.lifecycle import launch, node_image, preflight, stages
-from infra.lifecycle.bake import ImageManifest, manifest_key
-from infra.lifecycle.context import Context
-from infra.lifecycle.opening import opened
-from infra.plan import make_plan
-from infra.survey import survey
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Kind, Stage
+from infra.session.context import Context
+from infra.session.session import opened
 
 CAMPAIGN = "failing"
 OLD, NEW = "images@sha256:0", "images@sha256:1"
@@ -58,7 +59,7 @@ def context(made: Camp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             one.store.append(Kind.STAGE_STARTED, stage=stage)
             one.store.append(Kind.STAGE_FINISHED, stage=stage, seconds=0.0, outputs=outputs)
             one.outputs[stage] = outputs
-        monkeypatch.setattr(cluster, "PATIENCE_S", 0.5)
+        monkeypatch.setattr(kubernetes, "PATIENCE_S", 0.5)
         yield one
     made.api.dropping = 0
 
@@ -88,7 +89,7 @@ def left(made: Camp) -> set[str]:
 
 def started(context: Context) -> Client:
     """A steward and its first gang, which waits for ever."""
-    client = cluster.from_outside(context.account, context.names.cluster)
+    client = kubernetes.from_outside(context.account, context.names.cluster)
     labels = {"bivouac.dev/campaign": CAMPAIGN, "bivouac.dev/attempt": "1"}
     client.create(JobSet(metadata=ObjectMeta(name="failing-a1", namespace="campaign", labels=labels)))
     launch.deploy(client, context.store, launch.steward_config(context))

@@ -14,18 +14,20 @@ from aws_fakes import resize
 from campaign_world import Camp, camp
 from rich.console import Console
 
-from infra import catalogue
-from infra.commands.addons import addons_command
-from infra.components.settings import Keeping
+from infra.bake import keeping
+from infra.campaign import provision, teardown
+from infra.cli.prepare.addons import addons_command
+from infra.engine import adoption
+from infra.engine.engine import Engine
 from infra.errors import UserError
-from infra.events import Stage
-from infra.lifecycle import adoption, certify, keeping, provision, teardown
-from infra.lifecycle.context import Context
-from infra.lifecycle.engine import Engine
-from infra.lifecycle.looks import ghosts
-from infra.lifecycle.opening import ensure_bucket
-from infra.names import FOUNDATION_STACK
-from infra.spec import Spec
+from infra.inventory import certify, stale_tags
+from infra.plan import catalogue
+from infra.record.events import Stage
+from infra.session.context import Context
+from infra.session.session import ensure_bucket
+from infra.spec.campaign import Spec
+from infra.spec.names import FOUNDATION_STACK
+from infra.stack.settings import Keeping
 
 CI = "ci-driver"
 OPTIONS = {
@@ -117,7 +119,7 @@ def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(ca
 
 
 def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: Camp, context: Context) -> None:
-    seen = list(ghosts.tagged(context.account))
+    seen = list(stale_tags.tagged(context.account))
     kinds = {one.id.split(":")[2] + "/" + one.id.split(":", 5)[5].split("/")[0] for one in seen}
     eks = ("nodegroup", "addon", "access-entry", "podidentityassociation")
     assert {f"eks/{kind}" for kind in eks} | {"ec2/security-group-rule", "fsx/association"} <= kinds

@@ -14,11 +14,11 @@ sys.path.append(str(Path(__file__).parents[1] / "drills"))
 
 from leaks import Grounds, grounds, round_of, run_round
 
+from infra.bake.bake import BUILDER_IMAGE
 from infra.errors import NotProven
-from infra.lifecycle import certify, sweep
-from infra.lifecycle.bake import BUILDER_IMAGE
-from infra.lifecycle.context import Context
-from infra.names import CAMPAIGN_TAG
+from infra.inventory import certify, sweep
+from infra.session.context import Context
+from infra.spec.names import CAMPAIGN_TAG
 
 OURS = [{"Key": CAMPAIGN_TAG, "Value": "drilled"}]
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from aws_account import signed_in, until
 
-from infra.lease import Lease
-from infra.lifecycle import opening
+from infra.record.lease import Lease
+from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
-from infra.store import CampaignStore
+from infra.session import session
 
 TTL = timedelta(seconds=10)
 
@@ -22,10 +22,10 @@ TTL = timedelta(seconds=10)
 @pytest.fixture
 def lease(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
     """A driver's, taken."""
-    monkeypatch.setattr(opening, "LEASE_TTL", TTL)
+    monkeypatch.setattr(session, "LEASE_TTL", TTL)
     account = signed_in(monkeypatch, world)
     account.client("s3").create_bucket(Bucket="renewed")
-    made = opening.driver_lease(CampaignStore(account.client("s3"), "renewed", "c", "w"), account)
+    made = session.driver_lease(CampaignStore(account.client("s3"), "renewed", "c", "w"), account)
     made.acquire()
     yield made
     faults(world, clear=True)

@@ -17,13 +17,14 @@ import pytest
 from aws_account import until
 from campaign_world import ROOT, Camp, camp
 
+from infra.campaign import provision
+from infra.engine import leash
+from infra.engine import locks as rules
+from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
-from infra.events import Kind, Stage
-from infra.lifecycle import leash, provision
-from infra.lifecycle import locks as rules
-from infra.lifecycle.engine import Engine
-from infra.names import PROJECT
+from infra.record.events import Kind, Stage
 from infra.rehearsal.aws.world import Call
+from infra.spec.names import PROJECT
 
 LEASE_S = 10.0
 """Long enough for a busy machine to renew it three times."""
@@ -111,7 +112,7 @@ def drive(held: Camp, name: str, action: str) -> subprocess.Popen[str]:
     ]
     with log.open("w") as words:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "infra.cli", "run", str(path)], cwd=ROOT, env=os.environ, stdout=words,
+            [sys.executable, "-m", "infra.cli.main", "run", str(path)], cwd=ROOT, env=os.environ, stdout=words,
             stderr=words, text=True, start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )  # fmt: skip

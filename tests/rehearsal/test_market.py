@@ -19,20 +19,20 @@ from aws_account import Account as Account_
 from aws_account import World, make_user, signed_in
 from rich.console import Console
 
-from infra import catalogue
-from infra.account import Account
-from infra.actions import block_purchase
-from infra.actions.catalogue import compare
-from infra.actions.market import block_offerings
-from infra.actions.price_list import described
-from infra.catalogue.reading import read
-from infra.catalogue.writing import header, write
-from infra.commands.block import buy_command
-from infra.commands.offers import offers_command
+from infra.aws import block_purchase
+from infra.aws.account import Account
+from infra.aws.catalogue_refresh import compare
+from infra.aws.market import block_offerings
+from infra.aws.price_list import described
+from infra.cli.prepare.block import buy_command
+from infra.cli.prepare.offers import offers_command
 from infra.errors import TemporaryError, UserError
-from infra.lifecycle.opening import FOUNDATION, ensure_bucket
-from infra.names import buckets
-from infra.store import CampaignStore
+from infra.plan import catalogue
+from infra.plan.catalogue.reading import read
+from infra.plan.catalogue.writing import header, write
+from infra.record.store import CampaignStore
+from infra.session.session import FOUNDATION, ensure_bucket
+from infra.spec.names import buckets
 from tests.example import example_spec
 
 FILE = Path(catalogue.__file__).with_name("instance_types.yaml")
@@ -81,7 +81,7 @@ def test_a_type_that_a_region_has_not_got_keeps_its_figures(
     def elsewhere(account: Account, names: list[str]) -> dict[str, dict[str, Any]]:
         return {name: row for name, row in described(account, names).items() if name != "p5.48xlarge"}
 
-    monkeypatch.setattr("infra.actions.catalogue.described", elsewhere)
+    monkeypatch.setattr("infra.aws.catalogue_refresh.described", elsewhere)
     before = site(world, "market")["on_demand"]
     site(world, "market", on_demand={"p5.48xlarge": None})
     try:

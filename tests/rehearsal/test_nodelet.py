@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.components.lustre import client_script
 from infra.rehearsal.nodelet.boot import NotJoining, Taint, read_node_config
-from infra.rehearsal.nodelet.environment import ConfigError, environment
-from infra.rehearsal.nodelet.hosts import hosts_lines
-from infra.rehearsal.nodelet.images import unpack
-from infra.rehearsal.nodelet.volumes import write_atomically
+from infra.rehearsal.nodelet.pods.environment import ConfigError, environment
+from infra.rehearsal.nodelet.pods.hosts import hosts_lines
+from infra.rehearsal.nodelet.pods.images import unpack
+from infra.rehearsal.nodelet.pods.volumes import write_atomically
 from infra.rehearsal.paths import tools_dir
+from infra.stack.lustre import client_script
 from tests.waiting import HUNG_S
 
 INSIDE = Path(__file__).with_name("inside_nodelet.py")
@@ -39,7 +39,7 @@ def test_machines_join_and_run_pods_in_private_namespaces(tmp_path: Path) -> Non
 def certificate() -> str:
     from cryptography.hazmat.primitives import serialization
 
-    from infra.rehearsal.nodelet.logs import self_signed
+    from infra.rehearsal.nodelet.pods.logs import self_signed
 
     _, made = self_signed("10.0.0.1", "somewhere")
     return base64.b64encode(made.public_bytes(serialization.Encoding.PEM)).decode()

@@ -23,19 +23,21 @@ from test_drift import said
 from test_ground import CI as FROZEN
 from test_ground import OPTIONS, driver_vpc
 
-from infra.commands.block import buy_command
-from infra.commands.offers import offers_command
-from infra.commands.sweep import sweep_command
-from infra.events import Stage
-from infra.lifecycle import certify, previewing, provision, teardown
-from infra.lifecycle.context import Context
-from infra.lifecycle.foundation import foundation
-from infra.lifecycle.looking import looking
-from infra.lifecycle.stages import Step, run_step
-from infra.rehearsal.aws.iam_actions import ACTIONS, PREFIXES
-from infra.rehearsal.aws.policies import like
-from infra.rules import broken
-from infra.spec import Spec
+from infra.bake.foundation import foundation
+from infra.campaign import provision, teardown
+from infra.campaign.stages import Step, run_step
+from infra.cli.end.sweep import sweep_command
+from infra.cli.prepare.block import buy_command
+from infra.cli.prepare.offers import offers_command
+from infra.inventory import certify
+from infra.preview import preview
+from infra.preview.looking import looking
+from infra.record.events import Stage
+from infra.rehearsal.aws.iam.actions import ACTIONS, PREFIXES
+from infra.rehearsal.aws.iam.policies import like
+from infra.session.context import Context
+from infra.spec.campaign import Spec
+from infra.stack.rules import broken
 
 DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 DRIVER_TAG = [{"Key": "bivouac:driver", "Value": "true"}]
@@ -82,7 +84,7 @@ def test_the_pull_requests_role_previews_a_campaign_whose_state_a_customers_key_
 ) -> None:
     def seen() -> Any:
         context = looking(provisioned.spec, provisioned.plan, Console(file=StringIO()))
-        return previewing.preview(context, inside=False)
+        return preview.preview(context, inside=False)
 
     keyless = acting(provisioned, "preview-role", without="ReadTheRecordUnderACustomersKey")
     with keyless, pytest.raises(ClientError, match="kms:Decrypt"):
@@ -279,7 +281,7 @@ def test_every_call_of_the_drivers_code_is_in_the_operators_policies() -> None:
         for action in ([one["Action"]] if isinstance(one["Action"], str) else one["Action"])
     ]  # fmt: skip
     code = [path for part in ("lifecycle", "actions", "commands") for path in (ROOT / "infra" / part).rglob("*.py")]
-    code += [ROOT / "infra/account.py", ROOT / "infra/store.py", *(ROOT / "playbooks/plugins").rglob("*.py")]
+    code += [ROOT / "infra/aws/account.py", ROOT / "infra/record/store.py", *(ROOT / "playbooks/plugins").rglob("*.py")]
     asked = {word: path.name for path in code if path.exists() for word in named_in(path) if word in known}
     assert len(asked) > 100, asked
     missing = {

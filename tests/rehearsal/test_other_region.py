@@ -6,7 +6,7 @@ import pytest
 from aws_account import World, signed_in
 from typer.testing import CliRunner
 
-from infra.cli import app
+from infra.cli.main import app
 from infra.errors import UserError
 
 COMMANDS = (["shell", "far", "--", "true"], ["status", "far"], ["repair", "far"], ["down", "far"])

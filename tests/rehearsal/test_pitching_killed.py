@@ -24,7 +24,7 @@ from infra.rehearsal.site.layout import AWS_PORT
 from tests.waiting import HUNG_S
 
 ROOT = Path(__file__).parents[2]
-BIVOUAC = [sys.executable, "-m", "infra.cli"]
+BIVOUAC = [sys.executable, "-m", "infra.cli.main"]
 PORTS = (AWS_PORT, 2379, 2380, 6443, 10250, 10257, 10259)
 """Of what a site runs, as a busy machine may have them in use."""
 

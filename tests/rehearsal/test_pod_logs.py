@@ -17,14 +17,14 @@ from fake_kubelet import START_NS, Kubelet, PodLog
 from lightkube import Client, KubeConfig
 from lightkube.config.models import Cluster, User
 
-from infra import logbook
-from infra.actions import attempts
-from infra.actions.cluster import followers_of
-from infra.actions.pod_logs import PodLogs
+from infra.cluster import attempts
+from infra.cluster.kubernetes import followers_of
+from infra.cluster.pod_logs import PodLogs
+from infra.record import pod_logs
+from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
-from infra.steward import followed, logs
-from infra.steward.logs import Listener, LogShipper
-from infra.store import CampaignStore
+from infra.steward.seeing import followed, logs
+from infra.steward.seeing.logs import Listener, LogShipper
 
 POD = "c-a1-gang-0-0-x"
 SECOND = 10**9
@@ -61,7 +61,7 @@ def steps_heard() -> tuple[list[int], Listener]:
 
 
 def text(store: CampaignStore, pod: str = POD) -> str:
-    return b"".join(store.get(key) or b"" for key in logbook.pieces(store, pod)).decode()
+    return b"".join(store.get(key) or b"" for key in pod_logs.pieces(store, pod)).decode()
 
 
 def kill(shipper: LogShipper) -> None:

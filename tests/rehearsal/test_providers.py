@@ -21,14 +21,14 @@ from moto.server import ThreadedMotoServer
 from pulumi import automation
 from pulumi_world import Program, World, counts
 
+from infra.providers.aws.catalogue import RESOURCES
+from infra.providers.aws.mapping import changes, overlay
+from infra.providers.aws.package import AwsPackage
+from infra.providers.aws.table import Input, Kind
+from infra.providers.kubernetes import objects
+from infra.providers.package import Refused, Request
+from infra.providers.wire import UNKNOWN, decode, encode, has_unknown
 from infra.rehearsal.paths import tools_dir
-from infra.rehearsal.providers.aws.catalogue import RESOURCES
-from infra.rehearsal.providers.aws.mapping import changes, overlay
-from infra.rehearsal.providers.aws.package import AwsPackage
-from infra.rehearsal.providers.aws.table import Input, Kind
-from infra.rehearsal.providers.kubernetes import objects
-from infra.rehearsal.providers.package import Refused, Request
-from infra.rehearsal.providers.wire import UNKNOWN, decode, encode, has_unknown
 from tests.waiting import HUNG_S
 
 TRUST = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aws_account import Account, code_of, launch, make_user, pitch_lustre, signed_in, state_of, until
 
-from infra.lifecycle.remains import Remain, holding, remains
-from infra.names import CAMPAIGN_TAG, Names
+from infra.inventory.leftovers import Remain, holding, remains
 from infra.rehearsal.aws.world import World
+from infra.spec.names import CAMPAIGN_TAG, Names
 
 NAMES = Names("stuck")
 TAGS = [{"Key": CAMPAIGN_TAG, "Value": NAMES.campaign}]

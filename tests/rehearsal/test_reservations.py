@@ -14,16 +14,16 @@ from aws_account import *  # noqa: F403
 from aws_account import Account as Account_
 from aws_account import World
 
-from infra.account import Account
-from infra.actions.asked import asked
-from infra.checks import Finding, Level, check
-from infra.estimates.cost import RESERVATION_REST
-from infra.lifecycle import billing, capacity
-from infra.lifecycle.reserved import bills_on
-from infra.names import Names
-from infra.plan import make_plan
-from infra.spec import Spec, SpecFile
-from infra.survey import survey
+from infra.aws.account import Account
+from infra.aws.asked import asked
+from infra.campaign import billing, capacity
+from infra.campaign.reserved import bills_on
+from infra.plan.checks import Finding, Level, check
+from infra.plan.estimates.cost import RESERVATION_REST
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.spec.campaign import Spec, SpecFile
+from infra.spec.names import Names
 from tests.example import example_spec
 
 ZONE, TYPE = "us-east-1a", "p5.48xlarge"

@@ -11,16 +11,16 @@ from acting import BUYER, OPERATOR, policy
 from aws_account import Account, code_of, make_user, signed_in
 from botocore.exceptions import ClientError
 
-from infra.account import Account as Driver
-from infra.actions import keys
-from infra.components.foundation import encryption
-from infra.components.key import key_policy
+from infra.aws import keys
+from infra.aws.account import Account as Driver
+from infra.bake import keeping
 from infra.errors import UserError
-from infra.lifecycle import keeping
-from infra.names import KEY_ALIAS, buckets
+from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
-from infra.spec import Spec
-from infra.store import CampaignStore
+from infra.spec.campaign import Spec
+from infra.spec.names import KEY_ALIAS, buckets
+from infra.stack.access.key import key_policy
+from infra.stack.foundation import encryption
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, campaign_graph, held
 

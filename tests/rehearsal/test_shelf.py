@@ -14,19 +14,19 @@ from aws_account import *  # noqa: F403
 from aws_account import World, signed_in, until
 from rich.console import Console
 
-from infra.account import Account
-from infra.actions.registry import Registry
-from infra.commands.images import images_command
+from infra.aws.account import Account
+from infra.aws.registry import Registry
+from infra.bake.bake import ImageManifest, manifest_key
+from infra.bake.node_image import RECORD, NodeImage
+from infra.bake.node_image import manifest_key as node_manifest_key
+from infra.cli.prepare.images import images_command
 from infra.errors import LeaseHeld, UserError
-from infra.events import Kind, Stage
-from infra.identity import Holder
-from infra.lifecycle import opening
-from infra.lifecycle.bake import ImageManifest, manifest_key
-from infra.lifecycle.node_image import RECORD, NodeImage
-from infra.lifecycle.node_image import manifest_key as node_manifest_key
-from infra.names import FOUNDATION_TAG, INPUTS_TAG, MANIFEST_TAG, REPOSITORY, buckets
+from infra.record.events import Kind, Stage
+from infra.record.holder import Holder
+from infra.record.store import CampaignStore
 from infra.rehearsal.aws.ecr import BASE_REPOSITORY, BASE_TAG
-from infra.store import CampaignStore
+from infra.session import session
+from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, MANIFEST_TAG, REPOSITORY, buckets
 
 NOW = datetime.now(UTC)
 BASES = ("amazon-eks-node-al2023-x86_64-nvidia-1.36-v1", "amazon-eks-node-al2023-x86_64-nvidia-1.36-v2")
@@ -165,10 +165,10 @@ def test_without_a_yes_and_while_another_holds_the_foundation_nothing_is_removed
     monkeypatch.setattr(Console, "input", lambda self, question, markup: "n")
     with pytest.raises(UserError, match="nothing was removed"):
         images_command(bakery.world.region, 1, timedelta(days=7), True, False, False, quiet)
-    monkeypatch.setattr(opening, "_FOUNDATION_WAIT_S", 0.0)
+    monkeypatch.setattr(session, "_FOUNDATION_WAIT_S", 0.0)
     other = CampaignStore(bakery.s3, bakery.bucket, "foundation", "other", folder="foundation")
     elsewhere = Holder.this_process().model_copy(update={"host": "elsewhere", "boot_id": "another", "pid": 1})
-    lease = other.lease(opening.DRIVER_LEASE, timedelta(seconds=30), elsewhere)
+    lease = other.lease(session.DRIVER_LEASE, timedelta(seconds=30), elsewhere)
     lease.acquire()
     try:
         with pytest.raises(LeaseHeld):

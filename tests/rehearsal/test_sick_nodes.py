@@ -14,19 +14,19 @@ import pytest
 from rich.console import Console
 from steward_world import Camp, Fuse, lone_camp
 
-from infra.account import Account
-from infra.actions.cluster import from_outside
-from infra.actions.nodes import GpuNodes
+from infra.aws.account import Account
+from infra.campaign import capacity
+from infra.cluster.kubernetes import from_outside
+from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
-from infra.events import Event, Kind
-from infra.lifecycle import capacity
-from infra.lifecycle.context import Context
-from infra.lifecycle.opening import opened
-from infra.names import Names
-from infra.plan import make_plan
-from infra.spec import Spec
-from infra.store import LIVE
-from infra.survey import survey
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Event, Kind
+from infra.record.store import LIVE
+from infra.session.context import Context
+from infra.session.session import opened
+from infra.spec.campaign import Spec
+from infra.spec.names import Names
 
 SPEC: dict[str, Any] = {"campaign": "sick", "recovery": {"capacity_timeout": "2m"}}
 XID = {

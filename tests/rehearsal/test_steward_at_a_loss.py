@@ -17,20 +17,21 @@ from aws_fakes import until
 from rich.console import Console
 from steward_world import Camp, Fuse, lone_camp
 
-from infra.account import Account
-from infra.actions.nodes import GpuNodes
-from infra.actions.steward_config import STEWARD_LEASE
+from infra.aws.account import Account
+from infra.campaign import supervise
+from infra.campaign.supervise import StewardWatch
+from infra.cluster.nodes import GpuNodes
+from infra.cluster.steward_config import STEWARD_LEASE
 from infra.errors import PermanentError
-from infra.events import Kind
-from infra.lifecycle import supervise
-from infra.lifecycle.opening import opened
-from infra.lifecycle.supervise import StewardWatch
-from infra.names import Names
-from infra.plan import make_plan
-from infra.steward import archiving, committed, returns
-from infra.steward.committed import Committed
-from infra.store import LIVE
-from infra.survey import survey
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Kind
+from infra.record.store import LIVE
+from infra.session.session import opened
+from infra.spec.names import Names
+from infra.steward import archiving, returns
+from infra.steward.seeing import committed
+from infra.steward.seeing.committed import Committed
 
 SPEC: dict[str, Any] = {"campaign": "loss", "recovery": {"capacity_timeout": "4s"}}
 

@@ -20,16 +20,16 @@ from fake_kubernetes import FakeKubernetes
 from lightkube import Client, KubeConfig
 from lightkube.config.models import Cluster, User
 
-from infra.actions import attempts
-from infra.actions.cluster import JobSet
-from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
-from infra.actions.nodes import GpuNodes
-from infra.events import Kind
-from infra.names import NAMESPACE, Names
+from infra.cluster import attempts
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
+from infra.cluster.kubernetes import JobSet
+from infra.cluster.nodes import GpuNodes
+from infra.record.events import Kind
+from infra.record.store import CampaignStore
+from infra.spec.names import NAMESPACE, Names
 from infra.steward import returns as returns_module
 from infra.steward.reconcile import reconcile
 from infra.steward.returns import Returns
-from infra.store import CampaignStore
 
 numbers = itertools.count(1)
 NAMES = Names("killed")

@@ -9,10 +9,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from infra.lifecycle.failures import Cause, EngineFailed, Failure
-from infra.rehearsal.providers.kubernetes.cluster import Unreachable
-from infra.rehearsal.providers.kubernetes.package import KubernetesPackage
-from infra.rehearsal.providers.package import Request
+from infra.engine.failures import Cause, EngineFailed, Failure
+from infra.providers.kubernetes.cluster import Unreachable
+from infra.providers.kubernetes.package import KubernetesPackage
+from infra.providers.package import Request
 
 SPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "campaign"}}
 WANTED = Request(urn="", type="kubernetes:core/v1:Namespace", name="campaign", inputs=SPACE)

@@ -13,19 +13,18 @@ import pytest
 from campaign_world import Camp, camp
 from rich.console import Console
 
-from infra.campaign_identity import claim_identity
-from infra.commands.down import down_command
-from infra.commands.strays import strays_command
-from infra.commands.sweep import _show, sweep_command
+from infra.cli.end.down import down_command
+from infra.cli.end.strays import strays_command
+from infra.cli.end.sweep import _show, sweep_command
+from infra.console.progress import Progress
 from infra.errors import UserError
-from infra.events import Kind, Stage
-from infra.identity import Holder
-from infra.lifecycle import certify, rates, strays, sweep
-from infra.lifecycle.context import Context
-from infra.lifecycle.looks import Evidence, Knowledge, Thing
-from infra.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG, Names
-from infra.progress import Progress
-from infra.store import CampaignStore
+from infra.inventory import Evidence, Knowledge, Thing, certify, rates, strays, sweep
+from infra.record.events import Kind, Stage
+from infra.record.holder import Holder
+from infra.record.identity import claim_identity
+from infra.record.store import CampaignStore
+from infra.session.context import Context
+from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG, Names
 
 PAST, FUTURE = "2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 

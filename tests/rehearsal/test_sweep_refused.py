@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from campaign_world import camp
 
-from infra.commands.sweep import _refuse_alive
+from infra.campaign import teardown
+from infra.cli.end.sweep import _refuse_alive
 from infra.errors import NotProven
-from infra.events import Kind, Stage
-from infra.lifecycle import teardown
+from infra.record.events import Kind, Stage
 
 
 def test_a_teardown_that_was_refused_opens_no_way_for_sweep_and_one_that_was_told_to_abandon_does(

@@ -12,7 +12,7 @@ import pytest
 from fake_kubernetes import FakeKubernetes
 from lightkube.resources.core_v1 import Node
 
-from infra.actions import cluster
+from infra.cluster import kubernetes
 from infra.rehearsal.kubernetes.pki import Authority
 
 
@@ -37,10 +37,10 @@ def account(api: FakeKubernetes, folder: Path) -> Any:
 def test_a_token_is_used_while_it_lives_and_renewed_before_it_ends(
     api: FakeKubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = cluster.from_outside(account(api, tmp_path), "c")
+    client = kubernetes.from_outside(account(api, tmp_path), "c")
     now = 1000.0
-    monkeypatch.setattr(cluster.time, "clock_gettime", lambda clock: now)
+    monkeypatch.setattr(kubernetes.time, "clock_gettime", lambda clock: now)
     for now in (1000.0, 1300.0, 1599.0, 1601.0, 1700.0, 2300.0):  # noqa: B007
         list(client.list(Node))
     assert api.tokens == [f"Bearer token-{number}" for number in (0, 0, 0, 1, 1, 2)]
-    assert cluster.TOKEN_RENEWAL_S < 15 * 60
+    assert kubernetes.TOKEN_RENEWAL_S < 15 * 60

@@ -14,14 +14,14 @@ from aws_account import Account, until
 from fake_kubelet import START_NS, Kubelet, PodLog
 from test_aws_faults import ONCE, ask
 
-from infra import logbook
-from infra.actions.pod_logs import PodLogs
-from infra.events import Kind
+from infra.cluster.pod_logs import PodLogs
+from infra.record import pod_logs
+from infra.record.events import Kind
+from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
-from infra.steward import logs
-from infra.steward.hearing import Hearing
-from infra.steward.logs import Listener, LogShipper
-from infra.store import CampaignStore
+from infra.steward.seeing import logs
+from infra.steward.seeing.logs import Listener, LogShipper
+from infra.steward.seeing.trainer_events import Hearing
 
 POD, SHARD = "c-a2-0", "rank-0.bin"
 EVENT = {"event": "refused_shard", "time": 1.0, "attempt": 2, "step": 20, "tier": "local", "rank": 0, "file": SHARD,
@@ -70,7 +70,7 @@ def recorded(store: CampaignStore) -> list[dict[str, Any]]:
 
 
 def text(store: CampaignStore) -> str:
-    return b"".join(store.get(key) or b"" for key in logbook.pieces(store, POD)).decode()
+    return b"".join(store.get(key) or b"" for key in pod_logs.pieces(store, POD)).decode()
 
 
 class Once:

@@ -13,26 +13,28 @@ import pytest
 from campaign_world import Camp, camp
 from rich.console import Console
 
-from infra.account import Account
-from infra.actions.namesakes import refuse_namesake
-from infra.commands.strays import strays_command
-from infra.components import policies, workshop
+from infra.aws.account import Account
+from infra.aws.namesakes import refuse_namesake
+from infra.bake.foundation import foundation
+from infra.campaign import teardown
+from infra.cli.end.strays import strays_command
+from infra.console.progress import Progress
+from infra.engine.engine import Engine
+from infra.engine.finders import FURTHER_FINDERS
 from infra.errors import UserError
-from infra.events import Kind, Stage
-from infra.lifecycle import certify, previewing, strays, sweep, teardown
-from infra.lifecycle.context import Context
-from infra.lifecycle.engine import Engine
-from infra.lifecycle.finders import FURTHER_FINDERS
-from infra.lifecycle.foundation import foundation
-from infra.lifecycle.looking import look_at_stacks, looking
-from infra.lifecycle.looks import Evidence
-from infra.lifecycle.opening import opened
-from infra.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_STACK, REGION_TAG, WORKSHOP, Names, buckets
-from infra.plan import make_plan
-from infra.progress import Progress
-from infra.spec import Spec
-from infra.store import CampaignStore
-from infra.survey import survey
+from infra.inventory import Evidence, certify, strays, sweep
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.preview import preview
+from infra.preview.looking import look_at_stacks, looking
+from infra.record.events import Kind, Stage
+from infra.record.store import CampaignStore
+from infra.session.context import Context
+from infra.session.session import opened
+from infra.spec.campaign import Spec
+from infra.spec.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_STACK, REGION_TAG, WORKSHOP, Names, buckets
+from infra.stack.access import policies
+from infra.stack.network import build_network
 
 HOME, FAR = "us-east-1", "us-west-2"
 PAST = "2026-01-01T00:00:00Z"
@@ -181,7 +183,7 @@ def test_a_name_that_iam_has_already_is_refused_before_anything_is_recorded(
     with pytest.raises(UserError, match="IAM roles hold for all regions"), driven(camped, "taken", FAR):
         pass
     with pytest.raises(UserError, match="IAM roles hold for all regions"):
-        previewing.preview(looking(spec, make_plan(spec, survey(spec)), Console(file=StringIO())))
+        preview.preview(looking(spec, make_plan(spec, survey(spec)), Console(file=StringIO())))
     store = CampaignStore(Account(FAR).client("s3"), buckets(spec.account, FAR).state, "taken", "")
     assert store.get_json("spec.json") is None
 
@@ -219,8 +221,8 @@ def test_each_region_has_its_foundation_and_an_older_one_keeps_its_names(
 
     with driven(camped, "first", HOME) as home, driven(camped, "second", FAR) as far:
         with monkeypatch.context() as earlier:
-            earlier.setattr(workshop, "workshop_role", lambda _: WORKSHOP)
-            earlier.setattr(workshop, "workshop_guard", lambda _: f"{WORKSHOP}_guard")
+            earlier.setattr(build_network, "workshop_role", lambda _: WORKSHOP)
+            earlier.setattr(build_network, "workshop_guard", lambda _: f"{WORKSHOP}_guard")
             assert up(home) == WORKSHOP
         (seen,) = look_at_stacks(home, only=(FOUNDATION_STACK,))
         assert seen.resources > 10 and seen.planned == () and seen.drifted == ()

@@ -9,13 +9,13 @@ import pytest
 from aws_account import signed_in, world  # noqa: F401
 from rich.console import Console
 
-from infra.account import Account
-from infra.commands.down import down_command
-from infra.commands.strays import strays_command
+from infra.aws.account import Account
+from infra.cli.end.down import down_command
+from infra.cli.end.strays import strays_command
 from infra.errors import UserError
-from infra.lifecycle.opening import campaigns, ensure_bucket, record_of
-from infra.names import CAMPAIGN_TAG, FOUNDATION_TAG, buckets
 from infra.rehearsal.aws.world import World
+from infra.session.session import campaigns, ensure_bucket, record_of
+from infra.spec.names import CAMPAIGN_TAG, FOUNDATION_TAG, buckets
 
 
 @pytest.fixture

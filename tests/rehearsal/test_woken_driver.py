@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aws_account import signed_in
 
-from infra.account import Account
+from infra.aws.account import Account
 from infra.errors import LeaseLost
 from infra.rehearsal.aws.world import World
 

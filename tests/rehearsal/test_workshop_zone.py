@@ -15,16 +15,16 @@ from aws_account import code_of
 from pulumi_world import Program, counts
 from pulumi_world import World as Stacks
 
-from infra.account import Account
-from infra.components.policies import Place
-from infra.components.settings import FoundationSettings
-from infra.components.workshop import Workshop
+from infra.aws.account import Account
+from infra.bake.builder import INSTANCE_TYPE
+from infra.bake.keeping import foundation_settings, placed, remember
 from infra.errors import UserError
-from infra.lifecycle.builder import INSTANCE_TYPE
-from infra.lifecycle.keeping import foundation_settings, placed, remember
-from infra.names import WORKSHOP, buckets
+from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
-from infra.store import CampaignStore
+from infra.spec.names import WORKSHOP, buckets
+from infra.stack.access.policies import Place
+from infra.stack.network.build_network import Workshop
+from infra.stack.settings import FoundationSettings
 from tests.example import example_spec
 
 REFUSED = "Your requested instance type is not supported in your requested Availability Zone."

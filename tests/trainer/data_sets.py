@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from trainer.contract import DataManifest, Parameters
 from trainer.contract.recipe import Recipe, Source
 from trainer.data.cache import Cache
-from trainer.data.prepare import make
+from trainer.data.prepare.prepare import make
+from trainer.data.prepare.workers import Progress
 from trainer.data.reader import Reader, check_vocabulary, folder_opener, load_manifest, verify_shards
-from trainer.data.workers import Progress
 
 ROOT = Path(__file__).parents[2]
 _INDEX = struct.Struct("<9sQBQQ")

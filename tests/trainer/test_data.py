@@ -22,9 +22,9 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from trainer.contract.recipe import Source
-from trainer.data import documents
-from trainer.data.inputs import list_source
-from trainer.data.prepare import make
+from trainer.data.prepare import documents
+from trainer.data.prepare.inputs import list_source
+from trainer.data.prepare.prepare import make
 from trainer.errors import DataError
 
 
@@ -108,7 +108,7 @@ def test_the_type_of_the_ids_is_one_that_megatron_and_deepspeed_number_alike(tmp
 
 
 def write_tokenizer(path: Path) -> Path:
-    from trainer.data.vocabulary import train_tokenizer
+    from trainer.data.prepare.vocabulary import train_tokenizer
 
     train_tokenizer(iter(texts(50)), 300).save(str(path))
     return path
@@ -228,8 +228,8 @@ def test_a_gigantic_line_and_file_take_bounded_memory(tmp_path: Path) -> None:
         "import re, sys; from pathlib import Path\n"
         "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) // 1024\n"
         "from trainer.contract import Parameters\nfrom trainer.contract.recipe import Recipe, Source\n"
-        "from trainer.data.documents import units_of\nfrom trainer.data.inputs import list_source\n"
-        "from trainer.data.scan import Scan, scan\n"
+        "from trainer.data.prepare.documents import units_of\nfrom trainer.data.prepare.inputs import list_source\n"
+        "from trainer.data.prepare.scan import Scan, scan\n"
         "work = Path(sys.argv[2]); work.mkdir()\n"
         "before = peak()\n"
         "files = list_source(Source(location=sys.argv[1], pattern='*.*'), None, 1)\n"

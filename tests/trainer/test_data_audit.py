@@ -122,7 +122,7 @@ def test_the_sum_over_ranks_is_exact_in_doubles(digests: list[int]) -> None:
 
 
 def audited(world: World, *arguments: str) -> tuple[int, dict[str, object]]:
-    command = [sys.executable, "-m", "infra.cli", "data", "audit", *arguments, "--json"]
+    command = [sys.executable, "-m", "infra.cli.main", "data", "audit", *arguments, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return done.returncode, json.loads(done.stdout) if done.returncode in (0, 1) else {"error": done.stderr}
 

@@ -16,8 +16,8 @@ from pyarrow import parquet
 
 from trainer.contract import Parameters
 from trainer.contract.recipe import Recipe, Source
-from trainer.data import documents, inputs
-from trainer.data.prepare import make
+from trainer.data.prepare import documents, inputs
+from trainer.data.prepare.prepare import make
 from trainer.errors import DataError
 
 

@@ -20,7 +20,7 @@ from trainer.contract.recipe import Recipe, Source
 from trainer.data import cache as caching
 from trainer.data.cache import TRIES, Cache
 from trainer.data.feed import Feed, Share
-from trainer.data.prepare import make
+from trainer.data.prepare.prepare import make
 from trainer.data.reader import Reader, folder_opener, load_manifest
 from trainer.data.sources import BucketSource, FolderSource
 from trainer.data.staging import Stager

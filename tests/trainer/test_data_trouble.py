@@ -17,7 +17,7 @@ from data_sets import prepare
 from tests.waiting import HUNG_S
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode, Parameters
 from trainer.contract.recipe import Recipe, Source
-from trainer.data import inputs
+from trainer.data.prepare import inputs
 from trainer.errors import DataError
 
 COMMAND = [sys.executable, "-m", "trainer.data"]
@@ -131,7 +131,7 @@ def test_a_killed_preparation_leaves_no_manifest_and_the_next_one_continues(sour
 
 
 def test_two_preparations_do_not_write_into_one_folder(source: Path, tmp_path: Path) -> None:
-    from trainer.data.prepare import _alone
+    from trainer.data.prepare.prepare import _alone
 
     (tmp_path / "out").mkdir()
     with _alone(tmp_path / "out"), pytest.raises(DataError, match="another preparation"):

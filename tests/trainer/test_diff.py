@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.manifests import manifest_of, seal, shard_at
-from trainer.checkpoint.diff import diff
+from trainer.checkpoint.convert.diff import diff
 from trainer.contract import attempt_folder, step_folder
 from trainer.errors import StorageError
 

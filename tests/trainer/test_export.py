@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from tests.manifests import manifest_of, seal, shard_at
-from trainer.checkpoint.export import export, renamed
+from trainer.checkpoint.convert.export import export, renamed
 from trainer.contract import ModelConfig, TrainConfig, attempt_folder, step_folder
 from trainer.errors import ConfigError, StorageError
 from trainer.model import Transformer

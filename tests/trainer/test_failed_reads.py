@@ -25,10 +25,10 @@ from trainer.checkpoint.tiers import campaign_tiers
 from trainer.config import load_config
 from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME, ExitCode, TrainConfig, attempt_folder
 from trainer.data.held_out import open_held_out
+from trainer.data.prepare.vocabulary import given_tokenizer
 from trainer.data.reader import TokenRow, folder_opener, load_manifest, verify_shards
 from trainer.data.sources import BucketSource
 from trainer.data.supply import Supply
-from trainer.data.vocabulary import given_tokenizer
 from trainer.errors import classify
 
 sys.path.append(str(Path(__file__).parents[1] / "drills"))

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def take_in(folder: Path, shared: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainer.checkpoint.adopt", str(folder), "--campaign", "tiny"]
+    command = [sys.executable, "-m", "trainer.checkpoint.convert.adopt", str(folder), "--campaign", "tiny"]
     command += ["--shared", str(shared), "--tokens", "700", "--position", "70"]
     return subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
 
@@ -68,7 +68,7 @@ def test_what_is_not_whole_or_would_execute_is_refused_before_anything_is_copied
 
 def test_the_command_takes_it_in_and_what_it_made_can_be_verified(folder: Path, tmp_path: Path) -> None:
     def bivouac(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "infra.cli", "checkpoints", *words]
+        command = [sys.executable, "-m", "infra.cli.main", "checkpoints", *words]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     asked = ("--campaign", "tiny", "--tokens", "700", "--position", "70", "--json")

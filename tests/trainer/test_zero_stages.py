@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from agents import Attempt, World, run
 
-from trainer.checkpoint.export import export
+from trainer.checkpoint.convert.export import export
 from trainer.contract import ExitCode, Manifest, TrainConfig
 from trainer.evaluate import evaluate
 

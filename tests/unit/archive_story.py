@@ -13,10 +13,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError, HTTPClientError
 
-from infra.actions import archive
-from infra.actions.archive_bucket import ArchiveBucket, Content
-from infra.actions.parts import Altered
-from infra.actions.transfer import MIB, Transfer
+from infra.archive import archive
+from infra.archive.bucket import ArchiveBucket, Content
+from infra.aws.parts import Altered
+from infra.aws.transfer import MIB, Transfer
 from tests.manifests import manifest_of, seal, shard_at
 from trainer.contract import attempt_folder, step_folder
 

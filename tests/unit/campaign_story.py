@@ -8,10 +8,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from infra.events import Event, Kind, Stage
-from infra.plan import Plan
-from infra.reporting import Record
-from infra.spec import Spec
+from infra.plan.plan import Plan
+from infra.record.events import Event, Kind, Stage
+from infra.report import Record
+from infra.spec.campaign import Spec
 
 BEGUN = datetime(2026, 8, 1, 9, 0, tzinfo=UTC)
 NODES = [f"ip-10-42-1-{last}.ec2.internal" for last in (17, 23, 31)]

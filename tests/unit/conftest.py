@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.checks import Finding, check
-from infra.facts import Facts
-from infra.spec import SpecFile, load
-from infra.survey import survey
+from infra.plan.checks import Finding, check
+from infra.plan.facts import Facts
+from infra.plan.survey import survey
+from infra.spec.campaign import SpecFile, load
 
 CAMPAIGNS = Path(__file__).parents[2] / "infra" / "campaigns"
 BASE = Path(__file__).with_name("base.yaml")

@@ -8,9 +8,9 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
-from infra.checks.finding import Case
-from infra.facts import Facts
-from infra.survey import survey
+from infra.plan.checks.finding import Case
+from infra.plan.facts import Facts
+from infra.plan.survey import survey
 from tests.unit.refused import FRESH
 
 Told = list[tuple[str, str]]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from infra.catalogue.quotas import Quota
-from infra.checks import Level
-from infra.facts import Facts, QuotaRoom, Refused, Zone
+from infra.plan.catalogue.quotas import Quota
+from infra.plan.checks import Level
+from infra.plan.facts import Facts, QuotaRoom, Refused, Zone
 
 FRESH = date(2026, 8, 1)
 P5EN_BLOCK = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from infra.spec import MAX_NAME
+from infra.spec.campaign import MAX_NAME
 from tests.unit.refused import (
     DRIVER,
     NO_WAY_OUT,

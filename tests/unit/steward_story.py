@@ -20,23 +20,24 @@ from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import ConfigMap, Node, Pod
 
-from infra import lease as lease_module
-from infra.actions.cluster import JobSet
-from infra.actions.gang import COMPLETION_INDEX
-from infra.actions.steward_config import STEWARD_LEASE, StewardConfig
 from infra.bounded import BoundedLook
 from infra.clock import Clock
-from infra.events import CampaignState, Event, Kind
-from infra.identity import Holder
-from infra.lease import Lease
-from infra.names import GPU_POOL, POOL_LABEL
-from infra.plan import make_plan, train_config
-from infra.spec import Spec
-from infra.steward import archiving, committed, observe
+from infra.cluster.gang import COMPLETION_INDEX
+from infra.cluster.kubernetes import JobSet
+from infra.cluster.steward_config import STEWARD_LEASE, StewardConfig
+from infra.plan.plan import make_plan, train_config
+from infra.plan.survey import survey
+from infra.record import lease as lease_module
+from infra.record.events import CampaignState, Event, Kind
+from infra.record.holder import Holder
+from infra.record.lease import Lease
+from infra.record.store import LIVE, CampaignStore
+from infra.spec.campaign import Spec
+from infra.spec.names import GPU_POOL, POOL_LABEL
+from infra.steward import archiving
 from infra.steward.decide import History
+from infra.steward.seeing import committed, observe
 from infra.steward.steward import Steward
-from infra.store import LIVE, CampaignStore
-from infra.survey import survey
 from tests.part import part
 from trainer.contract import Phase, Status
 

@@ -12,10 +12,10 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 
-from infra.account import Account, explained
-from infra.commands.addons import offered
+from infra.aws.account import Account, explained
+from infra.cli.prepare.addons import offered
+from infra.cli.refusals import refusal
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
-from infra.refusals import refusal
 
 REGIONS = ("us-east-1", "us-west-2", "eu-south-2")
 
@@ -132,7 +132,7 @@ def test_a_network_that_fails_is_no_lack_of_credentials(monkeypatch: pytest.Monk
     refused = refusal(ClientError({"Error": {"Code": "AuthFailure", "Message": "Not authorized for images"}}, "Run"))
     assert isinstance(refused, PermanentError)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("infra.account._RETRIES", Config(retries={"total_max_attempts": 1}, connect_timeout=1))
+    monkeypatch.setattr("infra.aws.account._RETRIES", Config(retries={"total_max_attempts": 1}, connect_timeout=1))
     assert "network" in _told(lambda: Account("us-east-1").identity())[2]
 
 

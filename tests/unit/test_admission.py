@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from infra.admission import POD_SECURITY, binding, policies, steward_user
+from infra.cluster.admission import POD_SECURITY, binding, policies, steward_user
 
 REPOSITORY = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer"
 MADE = policies("bivouac-x", REPOSITORY)

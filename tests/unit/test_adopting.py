@@ -11,9 +11,8 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from steward_story import answer
 from test_finding_again import CLUSTER, LINK, LUSTRE, NAT, TAGS, Answers, found
 
-from infra.errors import LeaseLost, PermanentError
-from infra.lifecycle import adoption
-from infra.lifecycle.adoption import (
+from infra.engine import adoption
+from infra.engine.adoption import (
     Pending,
     adoptable,
     passes,
@@ -23,6 +22,7 @@ from infra.lifecycle.adoption import (
     resolved,
     still_creating,
 )
+from infra.errors import LeaseLost, PermanentError
 
 VPC, SUBNET = "aws:ec2/vpc:Vpc", "aws:ec2/subnet:Subnet"
 ROUTE, RULE = "aws:ec2/route:Route", "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"

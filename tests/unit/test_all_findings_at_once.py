@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.commands.check import checked
-from infra.survey import BYTES_PER_TOKEN, data_source
+from infra.cli.prepare.checked import checked
+from infra.plan.survey import BYTES_PER_TOKEN, data_source
 from tests.example import example_spec
 
 BASE = Path(__file__).with_name("base.yaml").read_text()

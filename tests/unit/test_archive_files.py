@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from infra.actions import archive_model
-from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Content
-from infra.actions.archive_data import held_out
-from infra.actions.archive_files import has_size, open_plain, plain_bytes, sha256_of, workspace
-from infra.actions.archive_manifest import ArchiveManifest, Proof, parse
-from infra.actions.archive_record import records_of
+from infra.archive import model
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Content
+from infra.archive.data import held_out
+from infra.archive.files import workspace
+from infra.archive.manifest import ArchiveManifest, Proof, parse
+from infra.archive.record import records_of
 from infra.errors import PermanentError
+from infra.plain_files import has_size, open_plain, plain_bytes, sha256_of
 
 BODY = b"held out"
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -121,14 +122,14 @@ def test_the_model_is_evaluated_and_exported_by_the_trainers_programs(
         asked.append(words)
         return SimpleNamespace(returncode=0, stdout='a warning of torch\n{"evaluation_loss": 2.25}\n', stderr="")
 
-    monkeypatch.setattr(archive_model.subprocess, "run", run)
-    loss = archive_model.evaluate(tmp_path)
+    monkeypatch.setattr(model.subprocess, "run", run)
+    loss = model.evaluate(tmp_path)
     assert loss == 2.25 and isinstance(loss, float)
-    archive_model.export(tmp_path, tmp_path / "out")
+    model.export(tmp_path, tmp_path / "out")
     where = ["--config", "/config/train.json", "--data", "/data"]
     assert asked[0] == [sys.executable, "-m", "trainer.evaluate", "--checkpoint", str(tmp_path), *where]
     out = ["--checkpoint", str(tmp_path), "--out", str(tmp_path / "out"), *where]
-    assert asked[1] == [sys.executable, "-m", "trainer.checkpoint.export", *out]
+    assert asked[1] == [sys.executable, "-m", "trainer.checkpoint.convert.export", *out]
 
 
 @pytest.mark.parametrize("code", [1, -9])
@@ -136,10 +137,10 @@ def test_a_program_that_fails_ends_the_archive_with_its_last_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
 ) -> None:
     answer = subprocess.CompletedProcess([], code, '{"evaluation_loss": 2.25}', "early" * 200 + "its last words")
-    monkeypatch.setattr(archive_model.subprocess, "run", lambda *_, **__: answer)
+    monkeypatch.setattr(model.subprocess, "run", lambda *_, **__: answer)
     for call, what in (
-        (lambda: archive_model.evaluate(tmp_path), "could not be evaluated"),
-        (lambda: archive_model.export(tmp_path, tmp_path), "could not be exported"),
+        (lambda: model.evaluate(tmp_path), "could not be evaluated"),
+        (lambda: model.export(tmp_path, tmp_path), "could not be exported"),
     ):
         with pytest.raises(PermanentError, match=what) as told:
             call()

@@ -14,8 +14,8 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap
 
-from infra.actions import archive_job
-from infra.actions.archive import ArchiveConfig
+from infra.archive import archive_job
+from infra.archive.archive import ArchiveConfig
 from infra.errors import PermanentError
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -434,7 +434,7 @@ def test_the_job_runs_on_a_gpu_node_as_nobody_with_the_rights_of_the_archive_alo
     assert spec["securityContext"]["runAsNonRoot"] is True and spec["securityContext"]["runAsUser"] > 0
     (room,), (container,) = spec["initContainers"], spec["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "8"}
-    assert container["command"] == ["python", "-m", "infra.actions.archive"]
+    assert container["command"] == ["python", "-m", "infra.archive.archive"]
     assert room["image"] == container["image"] == "image@sha256:1"
     # Root makes a folder that anyone may write into on the node's disk; it sees nothing else.
     assert room["command"] == ["install", "-d", "-m", "1777", "/local-checkpoints/.archive"]

@@ -16,7 +16,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, HTTPClientError
 
-from infra.actions.parts import Altered, Parts, translated
+from infra.aws.parts import Altered, Parts, translated
 from infra.rehearsal.kubernetes.pki import Authority
 
 BODY = bytes(range(256)) * 400

@@ -15,9 +15,9 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 
-from infra.actions.archive_bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, may_pass
-from infra.actions.parts import Altered
-from infra.actions.transfer import MIB, Transfer
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, may_pass
+from infra.aws.parts import Altered
+from infra.aws.transfer import MIB, Transfer
 from tests.unit.archive_story import BODY, DIGEST, LARGE, PREFIX, S3, TRIES, Wire, a_file, bucket_of, refused
 
 
@@ -174,7 +174,7 @@ def test_only_what_may_pass_is_tried_again(error: Exception, passes: bool, bucke
 
 def test_pauses_double(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("infra.actions.archive_bucket.time.sleep", pauses.append)
+    monkeypatch.setattr("infra.archive.bucket.time.sleep", pauses.append)
     bucket = ArchiveBucket(None, "b", PREFIX, lambda *_, **__: None)
     with pytest.raises(Unsound):
         bucket.patiently(lambda: (_ for _ in ()).throw(Unsound("no")))

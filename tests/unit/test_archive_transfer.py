@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, HTTPClientError
 
-from infra.actions.parts import Altered
-from infra.actions.transfer import MIB, Transfer
+from infra.aws.parts import Altered
+from infra.aws.transfer import MIB, Transfer
 from tests.unit.archive_story import S3, Wire, refused
 
 PARTS, AT_ONCE = 7, 3

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra.actions import archive
-from infra.actions.archive_bucket import Content, Unsound
-from infra.actions.archive_manifest import MANIFEST_NAME, Proof
+from infra.archive import archive
+from infra.archive.bucket import Content, Unsound
+from infra.archive.manifest import MANIFEST_NAME, Proof
 from infra.errors import PermanentError
 from tests.manifests import manifest_of, seal
 from tests.unit.archive_story import BODY, CAMPAIGN, IDENTITY, PREFIX, a_file, archiver, commit, site_at

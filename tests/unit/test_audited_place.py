@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from infra import target
-from infra.actions.checkpoints.find import is_campaign
-from infra.commands.data_app import data
+from infra.checkpoints.find import is_campaign
+from infra.cli.data.data_app import data
 from infra.errors import UserError
 
 

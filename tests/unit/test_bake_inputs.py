@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.lifecycle import bake, node_image
-from infra.spec import Spec
+from infra.bake import bake, node_image
+from infra.spec.campaign import Spec
 
 ROOT = Path(__file__).parents[2]
 SPEC = Spec.model_validate(yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text()))
 NOT_CODE = (
     "infra/campaigns/rehearsal.yaml",
     "infra/campaigns/mine/big.yaml",
-    "infra/lifecycle/.bake.py.swp",
-    "infra/lifecycle/bake.py~",
+    "infra/bake/.bake.py.swp",
+    "infra/bake/bake.py~",
     "trainer/#loop.py#",
     "trainer/4913",
     "trainer/.cache/loop.py",
@@ -34,8 +34,8 @@ NOT_CODE = (
 CODE = (
     "trainer/loop.py",
     "trainer/added.py",
-    "infra/lifecycle/bake.py",
-    "infra/catalogue/charts.yaml",
+    "infra/bake/bake.py",
+    "infra/plan/catalogue/charts.yaml",
     "pyproject.toml",
     "images/versions.yaml",
     "playbooks/bake.yml",
@@ -113,7 +113,7 @@ def test_the_wheel_holds_what_its_digest_covers(clone: Path, tmp_path: Path) -> 
     held = set(zipfile.ZipFile(bake.build_wheel(clone, tmp_path)).namelist())
     for path in left_lying:
         path.unlink()
-    assert {"trainer/loop.py", "infra/catalogue/charts.yaml", "infra/reporting/templates/style.css"} <= held
+    assert {"trainer/loop.py", "infra/plan/catalogue/charts.yaml", "infra/report/templates/style.css"} <= held
     assert not [name for name in held if name.startswith("infra/campaigns") or "/." in name]
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from test_decide import NOW, POLICY, node, pod, seen
 
-from infra.actions.fitness import Sickness
+from infra.cluster.fitness import Sickness
 from infra.steward.blame import ailing, causes_first, dead_nodes, first_failed, short_of, stranded, unstarted
 from infra.steward.blame import lost as lost_nodes
 from infra.steward.decide import (

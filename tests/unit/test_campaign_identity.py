@@ -11,12 +11,12 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from infra.actions.archive_manifest import ArchiveManifest, Proof
-from infra.campaign_identity import archive_prefix_of, claim_identity, read_identity
-from infra.components.settings import CampaignSettings, read_settings
-from infra.components.tags import tags
-from infra.events import Kind
-from infra.store import CampaignStore
+from infra.archive.manifest import ArchiveManifest, Proof
+from infra.record.events import Kind
+from infra.record.identity import archive_prefix_of, claim_identity, read_identity
+from infra.record.store import CampaignStore
+from infra.stack.settings import CampaignSettings, read_settings
+from infra.stack.tags import tags
 from tests.example import example_spec
 
 

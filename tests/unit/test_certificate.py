@@ -14,11 +14,10 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.errors import NotProven
-from infra.events import Event, Kind
-from infra.lifecycle import certify
-from infra.lifecycle.certify import Certificate, Looked, look_through, refuse_unclean
-from infra.lifecycle.looks import Knowledge, Look, Thing
-from infra.names import Names
+from infra.inventory import Knowledge, Look, Thing, certify
+from infra.inventory.certify import Certificate, Looked, look_through, refuse_unclean
+from infra.record.events import Event, Kind
+from infra.spec.names import Names
 
 NAMES, NOON = Names("train"), datetime(2026, 11, 1, 12, tzinfo=UTC)
 OURS = Thing("vol-0aaaaaaaaaaaaaaa1", tags={"bivouac:campaign": "train"})

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from infra.commands.check import check_command
-from infra.commands.plan import plan_command
-from infra.plan import Plan
+from infra.cli.prepare.check import check_command
+from infra.cli.prepare.plan import plan_command
+from infra.plan.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 CAMPAIGNS = ("rehearsal", "p5-32-nodes", "p5en-capacity-block")
@@ -100,7 +100,7 @@ def test_markup_in_a_spec_is_shown_as_written(spec_file: Any) -> None:
 
 
 def test_neither_command_imports_what_is_slow_or_talks_to_a_network() -> None:
-    code = "import sys, infra.commands.check, infra.commands.plan; print(*sys.modules)"
+    code = "import sys, infra.cli.prepare.check, infra.cli.prepare.plan; print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, cwd=ROOT

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from infra.checks import recovery, storage, training
-from infra.checks.finding import Case
+from infra.plan.checks import recovery, storage, training
+from infra.plan.checks.finding import Case
 from tests.unit.edges import Told, cases, estimated, of_instance, told, unknown
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra.checks import capacity, money
-from infra.checks.finding import Case
-from infra.facts import Facts
+from infra.plan.checks import capacity, money
+from infra.plan.checks.finding import Case
+from infra.plan.facts import Facts
 from tests.unit.edges import Told, cases, estimated, of_instance, taking, told, unknown
 
 NEW_YEARS_EVE = date(2026, 12, 31)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from infra.catalogue.quotas import Quota
-from infra.checks import capacity, nodes
-from infra.checks.finding import Case
-from infra.facts import Facts, QuotaRoom
+from infra.plan.catalogue.quotas import Quota
+from infra.plan.checks import capacity, nodes
+from infra.plan.checks.finding import Case
+from infra.plan.facts import Facts, QuotaRoom
 from tests.unit.edges import cases, grounds, levels, of, of_instance, told, unknown
 from tests.unit.refused import P5EN_BLOCK
 

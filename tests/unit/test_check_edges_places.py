@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from infra.checks import capacity, check, failed, ground, placement, shape_findings, storage
-from infra.checks.finding import Case, Level, error, shown
-from infra.facts import Facts
-from infra.spec import MAX_NAME, SpecError, load
+from infra.plan.checks import capacity, check, failed, ground, placement, shape_findings, storage
+from infra.plan.checks.finding import Case, Level, error, shown
+from infra.plan.facts import Facts
+from infra.spec.campaign import MAX_NAME, SpecError, load
 from tests.unit.edges import cases, grounds, levels, of, of_instance, told, unknown
 from tests.unit.refused import DRIVER, FRESH, PRIVATE
 
@@ -262,7 +262,7 @@ def test_numbers_beyond_arithmetic_are_told_and_hide_nothing(
         raise OverflowError
 
     file = spec_file({"zone": "us-west-2a"})
-    monkeypatch.setattr("infra.checks.RULES", (overflows, placement.zone_belongs_to_the_region))
+    monkeypatch.setattr("infra.plan.checks.RULES", (overflows, placement.zone_belongs_to_the_region))
     found = check(file, case().facts, FRESH)
     assert {one.rule for one in found} == {"overflows", "zone-belongs-to-the-region"} and failed(found)
     assert not failed(tuple(one.model_copy(update={"level": Level.WARNING}) for one in found)) and not failed(())

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from infra.catalogue import instance_types
-from infra.checks import RULES, failed, rule_name
-from infra.facts import Facts
-from infra.spec import MAX_NAME
+from infra.plan.catalogue import instance_types
+from infra.plan.checks import RULES, failed, rule_name
+from infra.plan.facts import Facts
+from infra.spec.campaign import MAX_NAME
 from tests.unit.refused import (
     DRIVER,
     P5EN_BLOCK,
@@ -110,7 +110,7 @@ def test_old_prices_name_the_way_to_new_ones_of_just_what_is_old(findings: Any) 
         return found[0].cure if found else None
 
     old, fresh = date(2026, 7, 1), date(2026, 11, 1)
-    refresh, by_hand = "`bivouac catalogue refresh --write`", "infra/catalogue/prices.yaml"
+    refresh, by_hand = "`bivouac catalogue refresh --write`", "infra/plan/catalogue/prices.yaml"
     assert cure(fresh, fresh) is None
     for gpus, rest in ((old, fresh), (fresh, old), (old, old)):
         told = cure(gpus, rest) or ""

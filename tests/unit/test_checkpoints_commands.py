@@ -14,10 +14,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 from rich.console import Console
 
-from infra.actions.archive_manifest import MANIFEST_NAME
-from infra.actions.checkpoints import work
-from infra.actions.checkpoints.find import find
-from infra.commands import checkpoints as commands
+from infra.archive.manifest import MANIFEST_NAME
+from infra.checkpoints import work
+from infra.checkpoints.find import find
+from infra.cli.data import checkpoints as commands
 from infra.errors import PermanentError, UserError
 from tests.manifests import manifest_of, seal, shard_at
 from trainer.contract import attempt_folder, step_folder

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.events import Event, Kind, Stage, fold, ordered
-from infra.lifecycle.looks.evidence import Knowledge
-from infra.lifecycle.looks.thing import Thing
-from infra.meter import spent
-from infra.names import Names
+from infra.inventory.evidence import Knowledge
+from infra.inventory.thing import Thing
+from infra.record.events import Event, Kind, Stage, fold, ordered
+from infra.record.meter import spent
+from infra.spec.names import Names
 
 NOON = datetime(2026, 8, 1, 12, tzinfo=UTC)
 

@@ -10,19 +10,21 @@ from decimal import Decimal
 import pytest
 from rich.console import Console
 
-from infra import catalogue
-from infra.actions.market import Choice
-from infra.commands import addons, checkpoints, images, offers, strays, sweep
-from infra.commands import catalogue as catalogue_command
-from infra.estimates.figure import Figure
-from infra.lifecycle import strays as orphans
-from infra.lifecycle.looks import Evidence, Suspicion, Thing
-from infra.lifecycle.shelf import Image
-from infra.lifecycle.sweep import Left, Sight
+from infra.aws.market import Choice
+from infra.bake.image_inventory import Image
+from infra.cli.data import checkpoints
+from infra.cli.end import strays, sweep
+from infra.cli.prepare import addons, images, offers
+from infra.cli.prepare import catalogue as catalogue_command
+from infra.cli.rendering import _figures
+from infra.console.tables import Listing
+from infra.inventory import Evidence, Suspicion, Thing
+from infra.inventory import strays as orphans
+from infra.inventory.sweep import Left, Sight
+from infra.plan import catalogue
+from infra.plan.estimates.figure import Figure
 from infra.rehearsal import doctor
-from infra.rendering import _figures
-from infra.spec import Capacity
-from infra.tables import Listing
+from infra.spec.campaign import Capacity
 from trainer.contract.listing import Listed
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from infra.actions.dataset import load
-from infra.commands.data import _of_arguments
+from infra.cli.data.prepare import _of_arguments
+from infra.data.dataset import load
 from infra.errors import UserError
-from infra.recipe import folder_of, recipe_of
-from infra.reporting.data_page import data_page, histogram
-from infra.spec import Data, Spec
+from infra.report.data_page import data_page, histogram
+from infra.spec.campaign import Data, Spec
+from infra.spec.recipe import folder_of, recipe_of
 from trainer.contract import Parameters
 from trainer.contract.recipe import Recipe, Source, parse_source
-from trainer.data.prepare import make
+from trainer.data.prepare.prepare import make
 
 SPEC = Path(__file__).parents[2] / "infra" / "campaigns" / "rehearsal.yaml"
 
 
 def spec(**data: object) -> Spec:
-    from infra.spec import load as read
+    from infra.spec.campaign import load as read
 
     plain = read(SPEC).spec.model_dump(mode="json")
     return Spec.model_validate(plain | {"data": data})

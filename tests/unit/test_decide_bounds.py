@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from test_decide import NOW, POLICY, ended, node, pod, seen
 
-from infra.actions.fitness import Sickness
+from infra.cluster.fitness import Sickness
 from infra.steward import blame
 from infra.steward.decide import (
     EndAttempt,
@@ -24,7 +24,7 @@ from infra.steward.decide import (
     decide,
     hold_until,
 )
-from infra.steward.views import Unseen
+from infra.steward.seeing.views import Unseen
 from trainer.contract import ExitCode, Phase
 
 NONE = History()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from infra.lifecycle.consequences import consequence
-from infra.lifecycle.drift import Change, Look, Row, drift_between
-from infra.lifecycle.explain import difference
-from infra.lifecycle.refusal import Standing, refusals
+from infra.engine.consequences import consequence
+from infra.engine.drift import Change, Look, Row, drift_between
+from infra.engine.explain import difference
+from infra.engine.refusal import Standing, refusals
 
 TRAINING = Standing(begun=True, training=True, falling=False)
 IDLE = Standing(begun=True, training=False, falling=False)

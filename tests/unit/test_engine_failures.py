@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.lifecycle.failures import Cause, EngineFailed, Failure, cause_of
-from infra.lifecycle.orphans import without
+from infra.engine.failures import Cause, EngineFailed, Failure, cause_of
+from infra.engine.orphans import without
 
 URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:Network$aws:ec2/subnet:Subnet::gpu"
 

@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 import pytest
 
-from infra.estimates import cost, sizing, storage, work
-from infra.estimates.campaign import estimate
-from infra.estimates.clock import StageTime, clock, gang_seconds, seconds
-from infra.estimates.figure import figure, rounded
-from infra.estimates.losses import chance_of_more, limit_for
-from infra.estimates.saving import Saving, saving
-from infra.facts import Facts
-from infra.spec import SharedStorage
-from infra.survey import survey
+from infra.plan.estimates import cost, sizing, storage, work
+from infra.plan.estimates.campaign import estimate
+from infra.plan.estimates.clock import StageTime, clock, gang_seconds, seconds
+from infra.plan.estimates.figure import figure, rounded
+from infra.plan.estimates.losses import chance_of_more, limit_for
+from infra.plan.estimates.saving import Saving, saving
+from infra.plan.facts import Facts
+from infra.plan.survey import survey
+from infra.spec.campaign import SharedStorage
 from trainer.contract import CheckpointConfig, ModelConfig
 
 MODEL = ModelConfig(layers=2, width=96, heads=2, context=10, vocabulary=300)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from infra.lifecycle.looks import Evidence, Knowledge, Thing, thing
-from infra.lifecycle.looks.evidence import unread_of
-from infra.lifecycle.sweep import Left, beyond_doubt
-from infra.names import CAMPAIGN_TAG, FOUNDATION_TAG, REGION_TAG, Names
+from infra.inventory import Evidence, Knowledge, Thing, thing
+from infra.inventory.evidence import unread_of
+from infra.inventory.sweep import Left, beyond_doubt
+from infra.spec.names import CAMPAIGN_TAG, FOUNDATION_TAG, REGION_TAG, Names
 
 NAMES = Names("train")
 VPC, SUBNET, ELSEWHERE = "vpc-0aaaaaaaaaaaaaaa1", "subnet-0aaaaaaaaaaaaaaa1", "vpc-0bbbbbbbbbbbbbbb2"

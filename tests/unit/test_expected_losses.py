@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from infra.estimates.losses import chance_of_more, limit_for
-from infra.events import Event, Kind, fold
-from infra.steward import past
+from infra.plan.estimates.losses import chance_of_more, limit_for
+from infra.record.events import Event, Kind, fold
+from infra.steward import resume_state
 
 DAY = 24.0
 
@@ -58,5 +58,5 @@ def test_an_old_record_says_by_its_events_own_time_when_an_attempt_ended() -> No
             ]
         )
     ]
-    (attempt,) = past.history(fold(events)).attempts
+    (attempt,) = resume_state.history(fold(events)).attempts
     assert attempt.ended_at == begin + timedelta(days=1)

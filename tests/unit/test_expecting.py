@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalogue import instance_type, instance_types
-from infra.catalogue.hardware import gpu_expectation
-from infra.catalogue.reading import read
-from infra.lifecycle.expecting import baked_versions, expectation_of, read_versions, shared_floor_mb_s
+from infra.campaign.expecting import baked_versions, expectation_of, read_versions, shared_floor_mb_s
+from infra.plan.catalogue import instance_type, instance_types
+from infra.plan.catalogue.hardware import gpu_expectation
+from infra.plan.catalogue.reading import read
 from tests.example import example_spec
 
 BAKED = {

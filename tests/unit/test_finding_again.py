@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.lifecycle.adoption import FINDERS
-from infra.lifecycle.liveness import Life, life
+from infra.engine.adoption import FINDERS
+from infra.engine.liveness import Life, life
 
 TAGS = {"Name": "bivouac-train-shared", "bivouac:campaign": "train"}
 LISTED = [{"Key": key, "Value": value} for key, value in TAGS.items()]

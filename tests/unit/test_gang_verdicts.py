@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.actions.fitness import NodeFacts
-from infra.lifecycle.verdicts import judge, why
+from infra.campaign.verdicts import judge, why
+from infra.cluster.fitness import NodeFacts
 from tests.part import part
 from trainer.contract import HealthReport, Probe
 from trainer.health import clocks

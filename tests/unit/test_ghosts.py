@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from infra.lifecycle.looks.ghosts import GHOST, tagged
-from infra.names import CAMPAIGN_TAG
+from infra.inventory.stale_tags import GHOST, tagged
+from infra.spec.names import CAMPAIGN_TAG
 
 HERE = "us-east-1:123456789012"
 EKS, EC2, FSX = f"arn:aws:eks:{HERE}", f"arn:aws:ec2:{HERE}", f"arn:aws:fsx:{HERE}"

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra import meter
+from infra.campaign.relaunch import difference, refuse_unfit
 from infra.errors import UserError
-from infra.events import CampaignState, Event, Kind, Stage, fold
-from infra.lifecycle.relaunch import difference, refuse_unfit
-from infra.spec import Spec
+from infra.record import meter
+from infra.record.events import CampaignState, Event, Kind, Stage, fold
+from infra.spec.campaign import Spec
 from infra.steward.decide import (
     Attempt,
     EndAttempt,
@@ -180,7 +180,7 @@ def test_the_rate_is_that_of_what_is_up(upto: int, rate: int) -> None:
 
 
 def test_losses_before_and_after_a_relaunch_are_not_compared() -> None:
-    from infra.reporting.trainer_log import StepLine, TrainerLog, repeats
+    from infra.report.trainer_log import StepLine, TrainerLog, repeats
 
     def line(step: int, loss: float) -> StepLine:
         return StepLine(attempt=0, step=step, loss=loss, ended_s=0.0, seconds=0.0)

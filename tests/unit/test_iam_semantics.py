@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.rehearsal.aws.asked_tags import given_tags
-from infra.rehearsal.aws.policies import Question, allowed, trusts, verdict
+from infra.rehearsal.aws.iam.asked_tags import given_tags
+from infra.rehearsal.aws.iam.policies import Question, allowed, trusts, verdict
 
 FILE = "arn:aws:s3:::box/a/file"
 

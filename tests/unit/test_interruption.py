@@ -70,7 +70,7 @@ def test_what_other_modules_do_around_a_fork_is_not_cut_short() -> None:
 
 def test_an_error_that_foreign_code_made_of_it_is_an_end_by_hand_too() -> None:
     program = (
-        "import os, signal, sys\nfrom infra import cli\n"
+        "import os, signal, sys\nfrom infra.cli import main as cli\n"
         "def foreign(**_):\n    try:\n        os.kill(os.getpid(), signal.SIGTERM)\n    except BaseException:\n"
         "        raise RuntimeError('AWS_ERROR_UNKNOWN') from None\n"
         "cli.app = foreign\ncli.main()"

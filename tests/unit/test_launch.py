@@ -11,14 +11,14 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from infra.bake.bake import ImageManifest, manifest_key
+from infra.bake.node_image import RECORD, NodeImage, insist, refuse_incomplete
+from infra.bake.node_image import manifest_key as node_manifest_key
+from infra.campaign.launch import steward_config
 from infra.errors import PermanentError, UserError
-from infra.events import Stage
-from infra.lifecycle.bake import ImageManifest, manifest_key
-from infra.lifecycle.launch import steward_config
-from infra.lifecycle.node_image import RECORD, NodeImage, insist, refuse_incomplete
-from infra.lifecycle.node_image import manifest_key as node_manifest_key
-from infra.names import Names
-from infra.store import CampaignStore
+from infra.record.events import Stage
+from infra.record.store import CampaignStore
+from infra.spec.names import Names
 from tests.example import example_spec
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:" + "a" * 64

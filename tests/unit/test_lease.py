@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 from fake_s3 import FakeS3, Time, refusal
 
-from infra import lease as module
 from infra.errors import LeaseHeld, LeaseLost, LeaseUnproven
-from infra.identity import Holder
-from infra.lease import Lease
-from infra.store import CampaignStore
+from infra.record import lease as module
+from infra.record.holder import Holder
+from infra.record.lease import Lease
+from infra.record.store import CampaignStore
 
 TTL = timedelta(seconds=15)
 

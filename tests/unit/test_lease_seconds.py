@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from infra.errors import UserError
-from infra.lease import lease_ttl
+from infra.record.lease import lease_ttl
 
 
 @pytest.mark.parametrize("typed", ["abc", "", "nan", "inf", "-inf", "0", "-5", "7.9", "1e9", "30s"])
@@ -27,7 +27,7 @@ def test_a_life_from_eight_seconds_on_is_taken() -> None:
 def test_a_command_says_so_without_a_traceback() -> None:
     environment = os.environ | {"BIVOUAC_LEASE_SECONDS": "abc", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
     done = subprocess.run(
-        [sys.executable, "-m", "infra.cli", "status", "example"], env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "infra.cli.main", "status", "example"], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 64, done.stderr
     assert "BIVOUAC_LEASE_SECONDS" in done.stderr and "'abc'" in done.stderr and "Traceback" not in done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.lifecycle import leash
+from infra.engine import leash
 
 
 class Line:

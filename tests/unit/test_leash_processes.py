@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.lifecycle import leash
+from infra.engine import leash
 from tests.waiting import until
 
 SLEEP = shutil.which("sleep") or ""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.lifecycle.looks import LOOKS, Knowledge
-from infra.names import Names
+from infra.inventory import LOOKS, Knowledge
+from infra.spec.names import Names
 
 ARN = "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/a/1"
 STATES: list[tuple[str, dict[str, Any], bool]] = [

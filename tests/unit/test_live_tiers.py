@@ -16,18 +16,18 @@ from moto.server import ThreadedMotoServer
 from rich.console import Console
 from test_tiers_seen import CAMPAIGN, commit
 
-from infra import names
-from infra.account import Account
-from infra.actions.checkpoints import errand, work
-from infra.actions.checkpoints.find import TIERS, find
-from infra.actions.checkpoints.place import FolderPlace
-from infra.actions.steward_config import STEWARD_LEASE
-from infra.commands import checkpoints as commands
+from infra.aws.account import Account
+from infra.checkpoints import requests, work
+from infra.checkpoints.find import TIERS, find
+from infra.checkpoints.place import FolderPlace
+from infra.cli.data import checkpoints as commands
+from infra.cluster.steward_config import STEWARD_LEASE
 from infra.errors import LeaseLost, UserError
-from infra.events import Kind, Stage
-from infra.lease import Lease
-from infra.steward import desk
-from infra.store import CampaignStore
+from infra.record.events import Kind, Stage
+from infra.record.lease import Lease
+from infra.record.store import CampaignStore
+from infra.spec import names
+from infra.steward import request_handling
 from trainer import serving
 from trainer.contract import step_folder
 from trainer.serving import Node, serve
@@ -44,7 +44,7 @@ class Camp:
     local: Path
     store: CampaignStore
     lease: Lease
-    desk: desk.Desk
+    desk: request_handling.Desk
 
     def shard(self, tier: Path, step: int, name: str) -> Path:
         return tier / CAMPAIGN / step_folder(step) / "attempt-0001" / name
@@ -63,7 +63,7 @@ def endpoint() -> Iterator[str]:
 def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Camp]:
     for name, value in {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(name, value)
-    for module, pause in ((desk, "_EVERY_S"), (desk, "_BUSY_PAUSE_S"), (errand, "_POLL_S")):
+    for module, pause in ((request_handling, "_EVERY_S"), (request_handling, "_BUSY_PAUSE_S"), (requests, "_POLL_S")):
         monkeypatch.setattr(module, pause, 0.02)
     account = Account(REGION)
     where = names.buckets(account.identity()["Account"], REGION)
@@ -77,10 +77,10 @@ def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     commit(local, 30, ("a.pt",))
     monkeypatch.setattr(serving, "AGENT_PORT", 0)
     server = serve(Node(CAMPAIGN, 1, "node-7", 10, 0, 1, tmp_path / "run", local / CAMPAIGN), "127.0.0.1")
-    monkeypatch.setattr(desk, "AGENT_PORT", server.server_port)
+    monkeypatch.setattr(request_handling, "AGENT_PORT", server.server_port)
     lease = store.lease(STEWARD_LEASE, timedelta(seconds=60))
     lease.acquire()
-    one = desk.Desk(store, lambda: {"pod-0": "127.0.0.1"}, lease.check, shared)
+    one = request_handling.Desk(store, lambda: {"pod-0": "127.0.0.1"}, lease.check, shared)
     yield Camp(shared, local, store, lease, one)
     lease._lost = "over"  # the desk's thread ends
     server.shutdown()

@@ -21,16 +21,16 @@ from moto import mock_aws
 from pulumi.automation import CommandError
 from rich.console import Console
 
+from infra.console.progress import Progress
+from infra.engine import command as command_module
+from infra.engine import leash, locks
+from infra.engine.command import LeashedCommand
 from infra.errors import LeaseLost, PermanentError
-from infra.identity import Holder
-from infra.lease import Lease
-from infra.lifecycle import command as command_module
-from infra.lifecycle import leash, locks
-from infra.lifecycle.command import LeashedCommand
-from infra.names import PROJECT
-from infra.progress import Progress
+from infra.record.holder import Holder
+from infra.record.lease import Lease
+from infra.record.store import CampaignStore
 from infra.rehearsal.paths import tools_dir
-from infra.store import CampaignStore
+from infra.spec.names import PROJECT
 from tests.example import example_spec
 from tests.waiting import until
 

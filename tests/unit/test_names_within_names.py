@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from infra.lifecycle.looks import Evidence, Knowledge, Thing
-from infra.names import Names
+from infra.inventory import Evidence, Knowledge, Thing
+from infra.spec.names import Names
 
 UUID = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 GIVEN = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.cli.records import record_of
 from infra.errors import UserError
-from infra.lifecycle.opening import record_of
 
 
 def test_a_mistyped_name_is_told_with_the_rehearsals_that_are_here(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from lightkube.resources.core_v1 import Node
 
-from infra.actions.fitness import PATIENCE, NodeFacts, Sickness, overdue
-from infra.actions.nodes import QUARANTINE_LABEL, _facts
-from infra.actions.sickbay import Sickbay
+from infra.cluster.conditions import Sickbay
+from infra.cluster.fitness import PATIENCE, NodeFacts, Sickness, overdue
+from infra.cluster.nodes import QUARANTINE_LABEL, _facts
 
 THEN = "2026-11-22T01:20:33Z"
 

@@ -15,14 +15,14 @@ from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import Pod
 from steward_story import config
 
-from infra.actions.fitness import Ailment, NodeFacts, Sickness
-from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.clock import Clock
-from infra.steward import observe
+from infra.cluster.fitness import Ailment, NodeFacts, Sickness
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.steward.clocks import Clocks
 from infra.steward.decide import Observation, PodView
-from infra.steward.observe import Observer
-from infra.steward.sources import Sources
+from infra.steward.seeing import observe
+from infra.steward.seeing.observe import Observer
+from infra.steward.seeing.sources import Sources
 from tests.part import part
 from trainer.contract import AGENT_PORT, Phase, Status
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from infra.errors import UserError
-from infra.estimates.figure import cents, figure
-from infra.estimates.sizing import parameters
-from infra.layout import layout
-from infra.plan import Plan, make_plan, train_config
-from infra.spec import load
-from infra.survey import survey
+from infra.plan.estimates.figure import cents, figure
+from infra.plan.estimates.sizing import parameters
+from infra.plan.layout import layout
+from infra.plan.plan import Plan, make_plan, train_config
+from infra.plan.survey import survey
+from infra.spec.campaign import load
 from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig
 
 CAMPAIGNS = ("rehearsal", "p5-32-nodes", "p5en-capacity-block")

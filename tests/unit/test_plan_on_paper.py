@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from infra.plan import Plan, make_plan
-from infra.spec import Spec, load
-from infra.survey import survey
+from infra.plan.plan import Plan, make_plan
+from infra.plan.survey import survey
+from infra.spec.campaign import Spec, load
 
 Numbers = dict[str, str]
 Lines = dict[str, tuple[str, str, str]]

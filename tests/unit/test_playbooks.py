@@ -14,7 +14,7 @@ import pytest
 import yaml
 from jinja2 import Environment
 
-from infra.lifecycle import playbook
+from infra.bake import playbook
 
 ROOT = Path(__file__).parents[2]
 PLAYBOOKS = ROOT / "playbooks"

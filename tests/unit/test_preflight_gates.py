@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from infra.lifecycle.verdicts import judge
+from infra.campaign.verdicts import judge
 from tests.unit.test_gang_verdicts import FACTS, probe, report
 from tests.unit.test_health_parsers import sample
 from trainer.contract import Expectation, HealthReport, Probe, Verdict

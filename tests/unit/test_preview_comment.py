@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.checks.finding import Level
+from infra.engine.drift import Change, Look, Row
+from infra.engine.explain import CostChange
 from infra.errors import UserError
-from infra.lifecycle import markdown
-from infra.lifecycle.drift import Change, Look, Row
-from infra.lifecycle.explain import CostChange
-from infra.lifecycle.previewing import PlanChange, Preview, as_facts, loses, plan_changes
-from infra.plan import make_plan
-from infra.rules import Finding
-from infra.survey import survey
+from infra.plan.checks.finding import Level
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.preview import markdown
+from infra.preview.preview import PlanChange, Preview, as_facts, loses, plan_changes
+from infra.stack.rules import Finding
 from tests.example import example_spec
 
 ROOT = Path(__file__).parents[2]

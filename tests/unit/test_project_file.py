@@ -31,9 +31,10 @@ def test_the_layers_of_the_trainer_name_each_of_its_parts() -> None:
     assert set(listed) == parts("trainer") - {"trainer.contract"} and len(set(listed)) == len(listed)
 
 
-def test_each_part_but_the_target_switch_must_not_know_of_rehearsals() -> None:
-    listed = CONTRACTS["Only the target switch knows that there are rehearsals"]["source_modules"]
-    assert set(listed) == parts("infra") - {"infra.target", "infra.rehearsal"} and len(set(listed)) == len(listed)
+def test_the_layers_name_each_package() -> None:
+    layers = CONTRACTS["Layers: each package knows only those below it"]["layers"]
+    listed = [name for layer in layers for name in layer.split(" | ")]
+    assert set(listed) == parts("infra") and len(set(listed)) == len(listed)
 
 
 def imported(folder: str) -> Iterator[tuple[str, Path]]:
@@ -62,7 +63,7 @@ def test_what_is_imported_is_declared() -> None:
             if top in here:
                 continue
             declared = set(always)
-            if path.is_relative_to(ROOT / "infra/rehearsal"):
+            if any(path.is_relative_to(ROOT / one) for one in ("infra/rehearsal", "infra/providers")):
                 declared |= extras["rehearsal"]
             found = {BROUGHT.get(top, named(owner)) for owner in owners.get(top, [top])}
             if not found & declared:

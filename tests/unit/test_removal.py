@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.lifecycle.looks import LOOKS, Thing
-from infra.lifecycle.looks.listings import ANYTHING
-from infra.lifecycle.looks.removal import REMOVERS, is_gone
+from infra.inventory import LOOKS, Thing
+from infra.inventory.listings import ANYTHING
+from infra.inventory.removal import REMOVERS, is_gone
 
 Call = tuple[str, dict[str, Any]]
 

@@ -12,15 +12,15 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from infra.events import Kind, Stage
-from infra.lifecycle import report as report_stage
-from infra.logbook import piece
-from infra.plan import make_plan
-from infra.reporting import Cause, Record, Report, build, pods_to_read
-from infra.reporting.ledger import Span, overlay
-from infra.spec import SpecFile
-from infra.store import CampaignStore
-from infra.survey import survey
+from infra.campaign import report as report_stage
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Kind, Stage
+from infra.record.pod_logs import piece
+from infra.record.store import CampaignStore
+from infra.report import Cause, Record, Report, build, pods_to_read
+from infra.report.ledger import Span, overlay
+from infra.spec.campaign import SpecFile
 from tests.unit.campaign_story import (
     CERTIFICATE,
     NODES,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.events import Kind, Stage
-from infra.plan import make_plan
-from infra.reporting import Record, Report, build, render
-from infra.spec import load
-from infra.survey import survey
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Kind, Stage
+from infra.report import Record, Report, build, render
+from infra.spec.campaign import load
 from tests.unit.campaign_story import Story
 from tests.unit.conftest import CAMPAIGNS
 from tests.unit.test_report_page import well_formed

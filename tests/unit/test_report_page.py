@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from infra.events import Kind, Stage
-from infra.plan import make_plan
-from infra.reporting import Record, Report, build, render
-from infra.reporting.page import code_marked
-from infra.spec import SpecFile
-from infra.survey import survey
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Kind, Stage
+from infra.report import Record, Report, build, render
+from infra.report.page import code_marked
+from infra.spec.campaign import SpecFile
 from tests.unit.campaign_story import (
     CERTIFICATE,
     SITE,

@@ -8,12 +8,12 @@ import shlex
 
 import pytest
 
-from infra.actions.archive_manifest import DATA, EXPORT
-from infra.events import Kind
-from infra.plan import make_plan
-from infra.reporting import build, render
-from infra.spec import load
-from infra.survey import survey
+from infra.archive.manifest import DATA, EXPORT
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Kind
+from infra.report import build, render
+from infra.spec.campaign import load
 from tests.unit.campaign_story import SITE, whole
 from tests.unit.conftest import CAMPAIGNS
 from trainer import evaluate
@@ -38,7 +38,7 @@ def test_the_trainer_takes_the_arguments_of_its_evaluation(monkeypatch: pytest.M
 def test_a_restore_takes_the_step_that_is_golden() -> None:
     from typer.main import get_command
 
-    from infra.cli import app
+    from infra.cli.main import app
 
     line = next(line for text in commands() for line in text.splitlines() if line.startswith("bivouac checkpoints"))
     _, _, _, *arguments = shlex.split(line)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.events import Event, Kind, Stage
-from infra.plan import make_plan
-from infra.reporting import Cause, Record, build
-from infra.reporting.money import allot
-from infra.spec import Capacity, load
-from infra.survey import survey
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Event, Kind, Stage
+from infra.report import Cause, Record, build
+from infra.report.money import allot
+from infra.spec.campaign import Capacity, load
 from tests.unit.campaign_story import BEGUN, Story, abandoned, failed, held, whole, with_a_node_lost
 from tests.unit.conftest import CAMPAIGNS
 

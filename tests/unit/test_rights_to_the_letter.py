@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from infra.components import policies
-from infra.components.ceiling import boundary_arn, ceiling
-from infra.rehearsal.aws.policies import Question, allowed, trusts
+from infra.rehearsal.aws.iam.policies import Question, allowed, trusts
+from infra.stack.access import policies
+from infra.stack.access.ceiling import boundary_arn, ceiling
 from tests.example import example_spec
 
 R, A = "us-east-1", "123456789012"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from infra.rules.graph import UNKNOWN, Graph, Resource
-from infra.rules.rights import no_wildcard_rights
+from infra.stack.rules.graph import UNKNOWN, Graph, Resource
+from infra.stack.rules.rights import no_wildcard_rights
 from tests.example import example_spec
 
 SPEC = example_spec()

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from infra.commands.check import check_command
-from infra.commands.plan import plan_command
+from infra.cli.prepare.check import check_command
+from infra.cli.prepare.plan import plan_command
 from infra.errors import UserError
-from infra.spec import SpecError, load
+from infra.spec.campaign import SpecError, load
 from tests.mutations import broken_spec
 
 BASE = (Path(__file__).parents[2] / "infra/campaigns/rehearsal.yaml").read_text()

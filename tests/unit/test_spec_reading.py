@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra import duration
 from infra.errors import UserError
-from infra.problems import Problem
-from infra.spec import Spec, SpecError, load
+from infra.spec import duration
+from infra.spec.campaign import Spec, SpecError, load
+from infra.spec.problems import Problem
 
 TEN_MISTAKES = """\
 campaign: Big_Run

@@ -12,9 +12,8 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from fake_s3 import refusal
 
-from infra.lifecycle import stakes
-from infra.lifecycle.looks import LOOKS, Thing
-from infra.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG
+from infra.inventory import LOOKS, Thing, stakes
+from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG
 
 NOBODY = SimpleNamespace()
 FAR = EndpointConnectionError(endpoint_url="https://ec2")

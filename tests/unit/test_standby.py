@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from steward_story import config
 
-from infra.lifecycle.launch import _deployment
-from infra.plan import make_plan
-from infra.spec import SpecFile
-from infra.survey import survey
+from infra.campaign.launch import _deployment
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.spec.campaign import SpecFile
 
 
 def deployment(count: int) -> dict[str, Any]:

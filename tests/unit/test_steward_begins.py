@@ -12,11 +12,11 @@ from steward_story import MINUTE_S, Story, config, pod, story
 
 from infra.clock import Clock
 from infra.errors import LeaseLost
-from infra.identity import Holder
-from infra.lease import Lease
+from infra.record.holder import Holder
+from infra.record.lease import Lease
+from infra.record.store import CampaignStore
 from infra.steward import __main__ as main
 from infra.steward.last_resort import HOLDER, other_holder, sign
-from infra.store import CampaignStore
 
 __all__ = ["story"]
 
@@ -30,7 +30,7 @@ def begin(story: Story, monkeypatch: pytest.MonkeyPatch) -> Any:
             story.time.go(seconds)
             each_turn()
 
-        monkeypatch.setattr(main.turning, "rest", rest)
+        monkeypatch.setattr(main.watchdog, "rest", rest)
         monkeypatch.setattr(main, "followers_of", lambda client: None)
         monkeypatch.setattr(main, "Steward", lambda *given: given[5])
         store = CampaignStore(story.s3, "state", "story", "begun")
@@ -102,7 +102,7 @@ def test_without_a_record_the_gang_commits_and_its_nodes_go_back_unless_another_
 
 
 def test_a_configuration_that_a_newer_one_replaced_begins_nothing(begin: Any, story: Story) -> None:
-    from infra.events import Kind
+    from infra.record.events import Kind
 
     story.store().append(Kind.RELAUNCHED, version=1)
     assert begin(version=0) is None

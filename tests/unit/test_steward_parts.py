@@ -14,16 +14,16 @@ from botocore.exceptions import EndpointConnectionError
 from fake_s3 import FakeS3, Time
 from steward_story import FakeCluster, answer, config, pod
 
-from infra.actions.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.clock import Clock
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.errors import LeaseLost, LeaseUnproven
-from infra.events import CampaignState
+from infra.record.events import CampaignState
+from infra.record.store import CampaignStore
 from infra.steward import gangs, last_resort
 from infra.steward.clocks import CLOCKS, Clocks
 from infra.steward.keeping import Keeper
 from infra.steward.last_resort import give_back, other_holder, sign
-from infra.steward.sources import Away, Sources
-from infra.store import CampaignStore
+from infra.steward.seeing.sources import Away, Sources
 
 FAR = EndpointConnectionError(endpoint_url="https://ec2")
 MINUTE = timedelta(minutes=1)

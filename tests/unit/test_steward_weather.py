@@ -10,10 +10,10 @@ from fake_s3 import refusal
 from steward_story import Story, config, story
 
 from infra.errors import LeaseLost
-from infra.events import Kind
-from infra.identity import Holder
+from infra.record.events import Kind
+from infra.record.holder import Holder
 from infra.steward.last_resort import HOLDER
-from infra.steward.turning import STUCK_S
+from infra.steward.watchdog import STUCK_S
 
 __all__ = ["story"]
 MINUTE = 60.0
@@ -217,8 +217,8 @@ def test_a_lease_that_another_took_ends_the_steward_at_once(story: Story) -> Non
 
 
 def test_all_waits_of_one_source_are_shorter_than_what_ends_a_steward_that_hangs() -> None:
-    from infra.account import QUICK
-    from infra.steward.sources import LONGEST_PAUSE_S
+    from infra.aws.account import QUICK
+    from infra.steward.seeing.sources import LONGEST_PAUSE_S
 
     tries, longest = QUICK.retries["total_max_attempts"], QUICK.connect_timeout + QUICK.read_timeout
     assert 8 * tries * longest < STUCK_S and LONGEST_PAUSE_S < STUCK_S / 10

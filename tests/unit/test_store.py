@@ -14,9 +14,9 @@ from botocore.exceptions import ReadTimeoutError
 from moto import mock_aws
 
 from infra.errors import LeaseHeld, LeaseLost, UserError
-from infra.events import Kind, Stage
-from infra.identity import Holder
-from infra.store import CampaignStore
+from infra.record.events import Kind, Stage
+from infra.record.holder import Holder
+from infra.record.store import CampaignStore
 
 TTL = timedelta(seconds=30)
 

@@ -11,10 +11,9 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.errors import LeaseLost
-from infra.lifecycle import sweep
-from infra.lifecycle.looks import Evidence, Knowledge, Thing
-from infra.lifecycle.sweep import Left, Swept, beyond_doubt, order
-from infra.names import CAMPAIGN_ID_TAG, Names
+from infra.inventory import Evidence, Knowledge, Thing, sweep
+from infra.inventory.sweep import Left, Swept, beyond_doubt, order
+from infra.spec.names import CAMPAIGN_ID_TAG, Names
 
 REMOVABLE = {Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED}
 UNASKED = {Evidence.TAG, Evidence.CLUSTER, Evidence.LOGS}

@@ -12,12 +12,12 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from fake_s3 import refusal
 
+from infra.campaign import teardown
+from infra.engine.failures import EngineFailed, Failure
 from infra.errors import LeaseLost, NotProven, PermanentError, UserError
-from infra.events import CampaignState, Kind, Stage
-from infra.lifecycle import teardown
-from infra.lifecycle.failures import EngineFailed, Failure
-from infra.lifecycle.remains import Remain
-from infra.names import Names
+from infra.inventory.leftovers import Remain
+from infra.record.events import CampaignState, Kind, Stage
+from infra.spec.names import Names
 
 TRAINED = CampaignState(begun_with=Stage.CHECK, attempts=({"attempt": 1, "committed_step": -1},))
 NOTHING_TOLD = CampaignState()

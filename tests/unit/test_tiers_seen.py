@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra.actions.checkpoints.find import TIERS
-from infra.steward import tiers
-from infra.steward.tiers import TierWatch
+from infra.checkpoints.find import TIERS
+from infra.steward.seeing import tiers
+from infra.steward.seeing.tiers import TierWatch
 from tests.manifests import manifest_of, seal
 from trainer import serving
 from trainer.contract import Shard, attempt_folder, step_folder

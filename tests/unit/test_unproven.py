@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from infra.campaign_identity import CampaignIdentity
 from infra.errors import NotProven
-from infra.events import CampaignState, Event, Kind, Stage, fold
-from infra.lifecycle.teardown import refuse_unproven
+from infra.inventory.stakes import refuse_unproven
+from infra.record.events import CampaignState, Event, Kind, Stage, fold
+from infra.record.identity import CampaignIdentity
 
 OWN = CampaignIdentity(identity="own")
 ADOPTED = CampaignIdentity(identity="own", adopted=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra.components import policies
-from infra.components.ceiling import ceiling
-from infra.rehearsal.aws.policies import Question, allowed, trusts
+from infra.rehearsal.aws.iam.policies import Question, allowed, trusts
+from infra.stack.access import policies
+from infra.stack.access.ceiling import ceiling
 from tests.example import example_spec
 
 CI = Path(__file__).parents[2] / "infra/ci"

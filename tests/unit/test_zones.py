@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalogue import no_control_plane
 from infra.errors import UserError
-from infra.facts import Zone
-from infra.zones import control_plane_zones
+from infra.plan.catalogue import no_control_plane
+from infra.plan.facts import Zone
+from infra.plan.zones import control_plane_zones
 from tests.example import example_spec
 
 VIRGINIA = tuple(Zone(name=f"us-east-1{letter}", id=f"use1-az{number}") for letter, number in zip("abcdef", (6, 1, 2, 4, 3, 5), strict=True))  # fmt: skip  # noqa: E501

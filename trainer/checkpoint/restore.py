@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.commit import Begun
+from trainer.checkpoint.convert.universal import convert_apart, load_universal
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.fence import check_fence
 from trainer.checkpoint.files import copy_durably, link_durably
@@ -23,7 +24,6 @@ from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.search import PAUSES_S, Found, Search, identity_of, look, needed, refused
 from trainer.checkpoint.tiers import RESHAPING, Claim, Tier, Tiers
-from trainer.checkpoint.universal import convert_apart, load_universal
 from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
 from trainer.errors import ConfigError, Fenced, StorageError

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode
 from trainer.contract.recipe import Recipe
-from trainer.data.prepare import make
+from trainer.data.prepare.prepare import make
 from trainer.errors import DataError, StorageError, TrainerError
 from trainer.events import emit
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from infra.rehearsal.aws.access import arn_of_key
+from infra.rehearsal.aws.iam.access import arn_of_key
 from infra.rehearsal.aws.world import Call, Effect, Fault, World
 
 

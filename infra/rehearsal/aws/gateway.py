@@ -21,11 +21,11 @@ from moto.core.utils import get_service_model
 from moto.moto_server.werkzeug_app import BackendRequest, DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
-from infra.rehearsal.aws.access import authenticate, authorise, authorise_assume_role, caller
 from infra.rehearsal.aws.answers import Answer, Refused, rewind
-from infra.rehearsal.aws.arns import needs
+from infra.rehearsal.aws.iam.access import authenticate, authorise, authorise_assume_role, caller
+from infra.rehearsal.aws.iam.arns import needs
+from infra.rehearsal.aws.iam.signing import Message, Signature, read_signature
 from infra.rehearsal.aws.operations import AwsError
-from infra.rehearsal.aws.signing import Message, Signature, read_signature
 from infra.rehearsal.aws.strict.door import Asked, Door
 from infra.rehearsal.aws.world import Call, Fault, World
 

@@ -19,7 +19,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule
 from moto.scheduler.responses import EventBridgeSchedulerResponse
 
-from infra.rehearsal.aws import access, schedule_targets
+from infra.rehearsal.aws import schedule_targets
+from infra.rehearsal.aws.iam import access
 from infra.rehearsal.aws.operations import Parameters, add_operations, wrap
 from infra.rehearsal.aws.schedule_targets import invalid
 from infra.rehearsal.aws.world import World

@@ -16,8 +16,8 @@ from moto.moto_api._internal import moto_api_backend
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from infra.rehearsal.aws import access
 from infra.rehearsal.aws.gateway import Gateway
+from infra.rehearsal.aws.iam import access
 from infra.rehearsal.aws.world import World
 
 log = logging.getLogger(__name__)

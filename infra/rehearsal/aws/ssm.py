@@ -14,7 +14,8 @@ from typing import Any
 from moto.iam.models import InstanceProfile
 from moto.ssm.responses import SimpleSystemManagerResponse
 
-from infra.rehearsal.aws import access, policies, ssm_parameters
+from infra.rehearsal.aws import ssm_parameters
+from infra.rehearsal.aws.iam import access, policies
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
 from infra.rehearsal.aws.world import World
 

@@ -20,7 +20,7 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import get_prefix
 from moto.resourcegroupstaggingapi import models as tagging
 
-from infra.rehearsal.aws.eks_tags import Tags
+from infra.rehearsal.aws.eks.tags import Tags
 from infra.rehearsal.aws.operations import wrap
 from infra.rehearsal.aws.world import Call, World
 

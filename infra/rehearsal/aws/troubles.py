@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 from moto.ec2.models.instance_types import InstanceTypeOfferingBackend
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from infra.rehearsal.aws.instances import LIVE
+from infra.rehearsal.aws.ec2.instances import LIVE
 from infra.rehearsal.aws.operations import wrap
 from infra.rehearsal.aws.world import ControlPlane, Launch, LaunchRefused, World
 

@@ -17,9 +17,9 @@ from lightkube.resources.core_v1 import Secret
 from lightkube.types import PatchType
 
 from infra.errors import BivouacError
+from infra.providers.kubernetes.releases import STATE_ANNOTATION
 
 POLL_S = 0.5
-STATE_ANNOTATION = "rehearsal.bivouac.dev/release"
 """Put on the release secret once it took effect: `running <version>` or `recorded` (nothing stands behind it here)."""
 
 ReleaseState = Literal["running", "recorded", "failed"]

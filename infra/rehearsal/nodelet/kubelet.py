@@ -9,13 +9,13 @@ from infra.rehearsal.nodelet.auth import EksTokens
 from infra.rehearsal.nodelet.boot import NodeConfig
 from infra.rehearsal.nodelet.client import Api, Object, Watch
 from infra.rehearsal.nodelet.credentials import RoleCredentials
-from infra.rehearsal.nodelet.hosts import Hosts
-from infra.rehearsal.nodelet.images import ImageStore
-from infra.rehearsal.nodelet.logs import serve_logs
 from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.nodelet.node import Node
-from infra.rehearsal.nodelet.pods import OVER, PodWorker
-from infra.rehearsal.nodelet.sandbox import remove_tree
+from infra.rehearsal.nodelet.pods.hosts import Hosts
+from infra.rehearsal.nodelet.pods.images import ImageStore
+from infra.rehearsal.nodelet.pods.logs import serve_logs
+from infra.rehearsal.nodelet.pods.pod import OVER, PodWorker
+from infra.rehearsal.nodelet.pods.sandbox import remove_tree
 from infra.rehearsal.nodelet.surroundings import Addresses, Events, Surroundings
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import infra
 from infra.errors import PermanentError
-from infra.rehearsal.nodelet.sandbox import Bind, RootSpec, isolated, python_path
+from infra.rehearsal.nodelet.pods.sandbox import Bind, RootSpec, isolated, python_path
 from infra.rehearsal.site import network
 
 UPLINK = "uplink"

@@ -16,9 +16,9 @@ from infra.rehearsal.nodelet.boot import NodeConfig
 from infra.rehearsal.nodelet.client import Api, Object, namespaced
 from infra.rehearsal.nodelet.clock import timestamp
 from infra.rehearsal.nodelet.credentials import RoleCredentials
-from infra.rehearsal.nodelet.hosts import Hosts
-from infra.rehearsal.nodelet.images import ImageStore
 from infra.rehearsal.nodelet.machine import MachineConfig
+from infra.rehearsal.nodelet.pods.hosts import Hosts
+from infra.rehearsal.nodelet.pods.images import ImageStore
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from infra.rehearsal.paths import sites_dir
 from infra.rehearsal.site import handle
 
 if TYPE_CHECKING:
-    from infra.spec import Spec
+    from infra.spec.campaign import Spec
 
 SITE = os.environ.get("BIVOUAC_SITE_NAME", "default")
 """One site holds one cluster; who wants two at once names the second."""

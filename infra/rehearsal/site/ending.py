@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from infra.folders import results_folder
-from infra.names import buckets
 from infra.rehearsal.paths import sites_dir
 from infra.rehearsal.site import campaigns, handle
+from infra.spec.names import buckets
 
 _EXPORT_S = 120.0
 

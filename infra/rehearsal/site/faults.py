@@ -17,8 +17,8 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.names import buckets
 from infra.rehearsal.site.campaigns import campaigns_in
+from infra.spec.names import buckets
 
 _INTERVAL_S = 0.5
 

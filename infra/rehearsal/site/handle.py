@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.errors import PermanentError
-from infra.identity import start_ticks as _start_ticks
+from infra.record.holder import start_ticks as _start_ticks
 from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
 from infra.rehearsal.site import processes
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
@@ -70,7 +70,8 @@ def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda
             progress("site: what a killed command had begun to pitch is ended")
         folder.mkdir(parents=True, exist_ok=True)
         begun(folder)
-        from infra.rehearsal import doctor, providers  # only here: entering a site that stands must be quick
+        from infra import providers  # only here: entering a site that stands must be quick
+        from infra.rehearsal import doctor  # only here: entering a site that stands must be quick
         from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
 
         doctor.refuse_unfit()

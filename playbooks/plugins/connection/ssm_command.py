@@ -18,7 +18,7 @@ import boto3
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.connection import ConnectionBase
 
-from infra.account import s3_config
+from infra.aws.account import s3_config
 
 DOCUMENTATION = """
 name: ssm_command

@@ -12,8 +12,8 @@ from typing import Any
 
 from moto.core.model import ServiceModel
 
-from infra.rehearsal.aws.access import caller
 from infra.rehearsal.aws.answers import Answer, Environ, Serve, rewind
+from infra.rehearsal.aws.iam.access import caller
 from infra.rehearsal.aws.strict import document, pages
 from infra.rehearsal.aws.strict.lag import Lag
 from infra.rehearsal.aws.strict.limits import Limits

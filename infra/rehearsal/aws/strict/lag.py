@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 from moto.iam.exceptions import NotFoundException
 
-from infra.rehearsal.aws import access, policies
 from infra.rehearsal.aws.answers import Refused
+from infra.rehearsal.aws.iam import access, policies
 from infra.rehearsal.aws.strict.document import Document, JsonDocument, XmlDocument
 from infra.rehearsal.aws.strict.settings import Delay
 from infra.rehearsal.aws.world import World

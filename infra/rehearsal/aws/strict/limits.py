@@ -10,7 +10,7 @@ from typing import Any
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from infra.rehearsal.aws.answers import Refused
-from infra.rehearsal.aws.quotas import Quotas
+from infra.rehearsal.aws.ec2.quotas import Quotas
 from infra.rehearsal.aws.world import Launch, LaunchRefused, World
 
 Params = dict[str, Any]

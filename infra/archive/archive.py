@@ -1,0 +1,318 @@
+"""The archive Job: carries the golden checkpoint and the campaign's record to S3, and proves that they are there.
+
+Proof is reading: every byte comes back from S3 into a fresh folder, digests are compared, and the model restored from
+those bytes alone is evaluated. Its loss must equal, exactly, the recorded one, or, where training was stopped between
+two evaluations, that of the shared tier's copy before the upload. Out of the same bytes the model is exported in the
+form that others load. The archive manifest is written last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import BaseModel, ConfigDict
+
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
+from infra.archive.data import held_out
+from infra.archive.files import workspace
+from infra.archive.manifest import DATA, EXPORT, GOLDEN, MANIFEST_NAME, RECORD, ArchiveManifest, Proof, parse
+from infra.archive.model import evaluate, export
+from infra.archive.model_card import model_card
+from infra.archive.record import records_of
+from infra.archive.source import Source
+from infra.aws.account import Account
+from infra.aws.parts import Altered
+from infra.errors import BivouacError, PermanentError
+from infra.plain_files import plain_bytes, sha256_of
+from infra.record.identity import archive_prefix
+from infra.record.store import CampaignStore
+from infra.spec.names import ARCHIVE_WORK
+from trainer.contract import (
+    COMMITTED_NAME,
+    CONFIG_FILE,
+    DATA_MANIFEST_NAME,
+    DATA_MOUNT,
+    SHARED_CHECKPOINTS,
+    TERMINATION_LOG,
+    ExitCode,
+    Manifest,
+)
+
+CONFIG_PATH = "/config/archive.json"
+CARD = f"{EXPORT}/README.md"
+_MIB = 2**20
+_AT_ONCE = 8
+FAILURES = (BivouacError, OSError, ValueError, ClientError, BotoCoreError, Altered, Unsound, Clash)
+"""How an archive fails; the Job tries again, or a person reads it."""
+
+
+class ArchiveConfig(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    campaign: str
+    identity: str = ""
+    """Of the campaign, beyond its name; empty for one from before identities were."""
+    committed_step: int = -1
+    """Newest step that record or steward know to be committed on the shared tier; -1: none."""
+    region: str
+    state_bucket: str
+    archive_bucket: str
+    image_manifest: str
+    """Key in the state bucket."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the Job finds things; a pod uses the contract's mounts."""
+
+    shared: Path = Path(SHARED_CHECKPOINTS)
+    config: Path = Path(CONFIG_FILE)
+    data: Path = Path(DATA_MOUNT)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What needs torch, and so is not done in this process."""
+
+    evaluate: Callable[[Path], float]
+    """Held-out loss of a checkpoint folder; raises `PermanentError`."""
+    export: Callable[[Path, Path], None]
+    """Write a checkpoint folder's model into a folder, in the form that others load; raises `PermanentError`."""
+
+
+class SourceLost(Exception):
+    """A checkpoint changed, or went, while it was being carried."""
+
+
+class Archiver:
+    """Carries one campaign; killed anywhere and run again, or run twice at once, it ends in one manifest."""
+
+    def __init__(self, config: ArchiveConfig, bucket: ArchiveBucket, work: Path, places: Places, model: Model) -> None:
+        self.config, self.bucket, self.work, self.places, self.model = config, bucket, work, places, model
+        self.state = CampaignStore(bucket.s3, config.state_bucket, config.campaign, "archive")
+        root = places.shared / config.campaign
+        self.source = Source(root, config.identity, config.committed_step, say)
+
+    def run(self) -> ArchiveManifest:
+        """Raises `PermanentError` when nothing sound can be archived, or S3's own errors in the end."""
+        published = self._published()
+        if published is not None:
+            self.source.refuse_stale(published, self.bucket.place_of(MANIFEST_NAME))
+            self._confirm(published)
+        for folder, golden in self.source.sound() if published is None else ():
+            try:
+                published = self._publish(self._carry(folder, golden))
+                break
+            except SourceLost as error:
+                self.source.refuse(folder, str(error))
+                # What was read back of it takes the room that the next one needs.
+                shutil.rmtree(self.work / GOLDEN, ignore_errors=True)
+        if published is None:
+            raise PermanentError(
+                "no sound checkpoint is on the shared tier",
+                seen="; ".join(self.source.refused) or "none at all",
+                cure="nothing can be archived; see the trainer's logs",
+            )
+        # Not sooner: what a killed or failed try has sent in parts need not be sent again.
+        self._abort_uploads()
+        return published
+
+    def _carry(self, folder: Path, golden: Manifest) -> ArchiveManifest:
+        say("golden", step=golden.step, shards=len(golden.shards))
+        self._check_room(golden)
+        reference, proof = golden.evaluation_loss, Proof.RECORDED
+        if reference is None:
+            reference, proof = self._evaluated_here(folder, golden), Proof.EVALUATED
+        placed = self._place_all(self._checkpoint(folder, golden) | self._surroundings())
+        restored = self.work / GOLDEN / folder.name
+        loss = self.model.evaluate(restored)
+        if loss != reference:
+            raise PermanentError(
+                "the restored model does not evaluate as the one that was archived",
+                seen=f"{loss!r} restored, {reference!r} {proof} at step {golden.step}",
+                cure="keep the cluster: compare the checkpoint's config and the image's versions",
+            )
+        say("evaluated", step=golden.step, loss=loss, proof=proof)
+        records = records_of(self.bucket, self.state, self.config.image_manifest, self.work)
+        placed += self._place_all(self._export(restored, golden, loss, records))
+        placed += self._place_all(records)
+        say("read-back", objects=len(placed), bytes=sum(item.size_bytes for item in placed))
+        return ArchiveManifest(
+            campaign=self.config.campaign,
+            identity=self.config.identity,
+            step=golden.step,
+            tokens=golden.tokens,
+            proof=proof,
+            recorded_evaluation_loss=golden.evaluation_loss,
+            reference_evaluation_loss=reference,
+            restored_evaluation_loss=loss,
+            objects=tuple(placed),
+            refused=tuple(self.source.refused),
+        )
+
+    def _evaluated_here(self, folder: Path, golden: Manifest) -> float:
+        """Of a step that training did not evaluate: its loss as it lies on the shared tier, before it is carried."""
+        try:
+            loss = self.model.evaluate(folder)
+        except PermanentError as error:
+            if wrong := _damaged(folder, golden):
+                raise SourceLost(f"{wrong} does not have its digest") from error
+            raise
+        say("evaluated before upload", step=golden.step, loss=loss)
+        return loss
+
+    def _checkpoint(self, folder: Path, golden: Manifest) -> dict[str, Content]:
+        """Shards as the manifest names them: what the file holds by now does not change what is to be archived."""
+        files = {shard.file: Content(folder / shard.file, shard.size_bytes, shard.sha256) for shard in golden.shards}
+        files[COMMITTED_NAME] = Content.of(golden.serialize())
+        return {f"{GOLDEN}/{folder.name}/{name}": content for name, content in files.items()}
+
+    def _surroundings(self) -> dict[str, Content]:
+        """What an evaluation needs besides the checkpoint: configuration, tokenizer, held-out split."""
+        found = {"train.json": Content.of(self.places.config.read_bytes())}
+        return found | {f"{DATA}/{name}": content for name, content in held_out(self.places.data).items()}
+
+    def _export(self, restored: Path, golden: Manifest, loss: float, records: dict[str, Content]) -> dict[str, Content]:
+        """The model in the form that others load, made of the bytes that were read back."""
+        out = self.work / EXPORT
+        shutil.rmtree(out, ignore_errors=True)
+        self.model.export(restored, out)
+        data = json.loads(plain_bytes(self.places.data / DATA_MANIFEST_NAME))
+        texts = {name: content.source for name, content in records.items() if isinstance(content.source, bytes)}
+        (out / CARD.rpartition("/")[2]).write_text(model_card(golden, loss, data, texts))
+        found = {path.name: Content.of_file(path) for path in sorted(out.iterdir())}
+        say("exported", files=len(found), bytes=sum(content.size_bytes for content in found.values()))
+        return {f"{EXPORT}/{name}": content for name, content in found.items()}
+
+    def _place_all(self, contents: dict[str, Content]) -> list[ArchivedObject]:
+        """Large files share the transfer's bound on memory; of small ones most of the time is waiting for answers."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            running = [pool.submit(self._place, name, content) for name, content in contents.items()]
+            try:
+                return [each.result() for each in running]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _place(self, name: str, content: Content) -> ArchivedObject:
+        """Send what is not there yet, and read it back. What lies there stays, also where its claim proves wrong.
+
+        The record moves on between two tries, and the model's card tells of it: theirs is what the first one placed.
+        """
+        # Only the checkpoint is needed again, for the evaluation.
+        target = self.work / name if name.startswith(f"{GOLDEN}/") else None
+        if target is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            item = self.bucket.place(name, content, first_stays=name.startswith(f"{RECORD}/") or name == CARD)
+            self.bucket.read_back(item, target)
+            return item
+        except (Clash, Unsound) as error:
+            raise PermanentError(
+                "something else lies in the archive where a file of this campaign belongs",
+                seen=str(error),
+                cure="nothing in the archive is overwritten: look at it, move it away, and run the archive again; the "
+                "shared tier still holds the checkpoint",
+            ) from error
+        except Altered as error:
+            if target is not None:
+                raise SourceLost(str(error)) from error
+            raise PermanentError("a file changed or went while it was archived", seen=f"{name}: {error}") from error
+
+    def _published(self) -> ArchiveManifest | None:
+        """The manifest of an earlier try that got to its end: its objects are read back, none is sent again."""
+        body = self.bucket.get(MANIFEST_NAME)
+        return None if body is None else parse(body, self.config.campaign, self.config.identity)
+
+    def _confirm(self, published: ArchiveManifest) -> None:
+        for item in published.objects:
+            self.bucket.read_back(item, None)
+        say("read-back", objects=len(published.objects), bytes=sum(item.size_bytes for item in published.objects))
+
+    def _publish(self, manifest: ArchiveManifest) -> ArchiveManifest:
+        """Last of all; when another archiver was first, its manifest is the campaign's."""
+        body = self.bucket.publish(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
+        there = parse(body, self.config.campaign, self.config.identity)
+        if there != manifest:
+            say("another archiver was first", step=there.step)
+            self.source.refuse_stale(there, self.bucket.place_of(MANIFEST_NAME))
+            self._confirm(there)
+        return there
+
+    def _check_room(self, golden: Manifest) -> None:
+        # Once as it is read back, and the weights once more as they are exported.
+        needed = sum(shard.size_bytes * (2 if "model_states" in shard.file else 1) for shard in golden.shards)
+        free = shutil.disk_usage(self.work).free
+        if needed > free:
+            seen = f"{self.work}: {needed / _MIB:.1f} MiB needed, {free / _MIB:.1f} MiB free"
+            cure = "make room on the node's local disk; the shared tier still holds the checkpoint"
+            raise PermanentError(
+                "the checkpoint that is read back does not fit on the local disk", seen=seen, cure=cure
+            )
+
+    def _abort_uploads(self) -> None:
+        """Also those of a try that was killed; the bucket's own rule would bill them for a week."""
+        try:
+            if count := self.bucket.abort_uploads():
+                say("aborted", uploads=count)
+        except (ClientError, BotoCoreError) as error:
+            say("uploads not aborted", why=str(error)[:300])
+
+
+def _damaged(folder: Path, golden: Manifest) -> str | None:
+    return next((shard.file for shard in golden.shards if sha256_of(folder / shard.file) != shard.sha256), None)
+
+
+def say(event: str, **fields: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, **fields, "time": round(time.time(), 3)}) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    config = ArchiveConfig.model_validate_json(Path(CONFIG_PATH).read_text())
+    try:
+        s3 = Account(config.region).client("s3")
+        bucket = ArchiveBucket(s3, config.archive_bucket, archive_prefix(config.campaign, config.identity), say)
+        # The node's NVMe: a root volume need not hold a checkpoint.
+        with workspace(Path(ARCHIVE_WORK)) as work:
+            manifest = Archiver(config, bucket, work, Places(), Model(evaluate, export)).run()
+    except FAILURES as error:
+        _last_word(f"{error}"[:4000])
+        say("failed", error=str(error))
+        return int(ExitCode.STORAGE)
+    summary = {
+        "manifest": f"s3://{config.archive_bucket}/{bucket.prefix}/{MANIFEST_NAME}",
+        "step": manifest.step,
+        "identity": manifest.identity,
+        "accounts_for": manifest.accounts_for,
+        "proof": manifest.proof,
+        "recorded_evaluation_loss": manifest.recorded_evaluation_loss,
+        "reference_evaluation_loss": manifest.reference_evaluation_loss,
+        "restored_evaluation_loss": manifest.restored_evaluation_loss,
+        "objects": len(manifest.objects),
+        "bytes": sum(item.size_bytes for item in manifest.objects),
+        "refused": list(manifest.refused)[:5],
+    }
+    Path(TERMINATION_LOG).write_text(json.dumps(summary))
+    say("archived", **summary)
+    return 0
+
+
+def _last_word(text: str) -> None:
+    """The exit code matters more than the message."""
+    with contextlib.suppress(OSError):
+        Path(TERMINATION_LOG).write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""The archive as a Job in the cluster: created, watched, its verdict read. Used by the steward."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
+from typing import Any
+
+from lightkube import Client
+from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Pod
+from lightkube.types import CascadeType
+
+from infra.archive.archive import ArchiveConfig
+from infra.cluster import attempts
+from infra.cluster.confinement import NOBODY, ROOT, container_context, environment, pod_context
+from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
+from infra.cluster.kubernetes import is_gone, is_there_already
+from infra.errors import PermanentError
+from infra.spec.campaign import Spec
+from infra.spec.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM, NAMESPACE
+
+NAME = "archive"
+CONFIG = "archive"
+TRIES = 3
+_LAST = datetime.max.replace(tzinfo=UTC)
+"""Of an end without a time."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How long an archive may take: nobody else ends one that waits for a node, and what waits bills."""
+
+    start_within: timedelta
+    """For its first pod to start."""
+    end_within: timedelta
+    """From that start."""
+    end_by: datetime
+    cure: str
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def over(self, begun: bool, seconds: float) -> str | None:
+        """Which bound is over, after so many seconds."""
+        if self.now() > self.end_by:
+            return f"the archive did not end by the deadline, {self.end_by.isoformat(timespec='seconds')}"
+        longest = self.start_within + (self.end_within if begun else timedelta())
+        if seconds <= longest.total_seconds():
+            return None
+        return f"the archive {'did not end' if begun else 'found no GPU node'} within {longest}"
+
+
+def out_of_cluster(spec: Spec) -> str:
+    """The way that needs no GPU node."""
+    return f"`bivouac checkpoints restore {spec.campaign} FOLDER --tier shared` brings the checkpoint here by itself"
+
+
+def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, Any]:
+    """The Job: on a GPU node, since it evaluates the restored model; retried by Kubernetes, since it is idempotent."""
+    pod_volumes, mounts = volumes(CONFIG)
+    labels = {CAMPAIGN_LABEL: config.campaign, "bivouac.dev/role": "archive"}
+    container = {
+        "name": "archive",
+        "image": image,
+        "command": list(ARCHIVE_COMMAND),
+        "env": environment(),
+        "securityContext": container_context(),
+        "resources": {"limits": {"nvidia.com/gpu": str(accelerators)}},
+        "volumeMounts": mounts,
+    }
+    room = {
+        "name": "room",
+        "image": image,
+        "command": list(ARCHIVE_ROOM),
+        "securityContext": container_context(runAsUser=ROOT, runAsGroup=ROOT, runAsNonRoot=False),
+        "volumeMounts": [mount for mount in mounts if mount["name"] == "local"],
+    }
+    pod = {
+        **on_gpu_nodes(),
+        "restartPolicy": "Never",
+        "serviceAccountName": ARCHIVE_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "securityContext": pod_context(NOBODY),
+        "volumes": pod_volumes,
+        "initContainers": [room],
+        "containers": [container],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels},
+        "spec": {"backoffLimit": TRIES - 1, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+
+
+def run(
+    client: Client,
+    config: ArchiveConfig,
+    job: dict[str, Any],
+    train: str,
+    bounds: Bounds,
+    guard: Callable[[], None],
+    pause: Callable[[], None],
+    follow: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run the Job and wait for it; returns what it reports.
+
+    Raises `PermanentError` when every try failed, or when a bound is over; then the Job is removed.
+    """
+    guard()
+    labels = {CAMPAIGN_LABEL: config.campaign}
+    files = {"archive.json": config.model_dump_json(indent=1), "train.json": train}
+    attempts.create_config(client, CONFIG, labels, files)
+    _forget_failed(client, pause)
+    try:
+        client.create(from_dict(job))
+    except ApiError as error:
+        if not is_there_already(error):
+            raise
+    begun, waited = False, time.monotonic()
+    while True:
+        guard()
+        # The Job first: a pod has ended before its Job says so, and one listed earlier may still have run.
+        status = _status(client)
+        pods = list(client.list(Pod, labels={"bivouac.dev/role": "archive"}))
+        for pod in pods:
+            if pod.status and pod.status.phase != "Pending" and pod.metadata:
+                begun = True
+                follow(str(pod.metadata.name))
+        if status.get("succeeded"):
+            return _verdict(pods)
+        if status.get("failed", 0) >= TRIES:
+            raise PermanentError("the archive failed", seen=_last_message(pods), cure="see the archive pods' logs")
+        if over := bounds.over(begun, time.monotonic() - waited):
+            _remove(client)
+            raise PermanentError(over, seen=_seen(pods), cure=bounds.cure)
+        pause()
+
+
+def _forget_failed(client: Client, pause: Callable[[], None]) -> None:
+    """A Job that has used up its tries, or is on its way out, makes way: whoever asks again has mended the cause."""
+    while True:
+        status = _status(client)
+        if status.get("failed", 0) >= TRIES:
+            _remove(client)
+        elif not status.get("leaving"):
+            return
+        pause()
+
+
+def _remove(client: Client) -> None:
+    try:
+        client.delete(Job, NAME, cascade=CascadeType.BACKGROUND)
+    except ApiError as error:
+        if not is_gone(error):
+            raise
+
+
+def _status(client: Client) -> dict[str, int]:
+    try:
+        job = client.get(Job, NAME)
+    except ApiError as error:
+        if is_gone(error):
+            return {}
+        raise
+    status = job.status
+    return {
+        "leaving": int(job.metadata is not None and job.metadata.deletionTimestamp is not None),
+        "succeeded": (status.succeeded if status else None) or 0,
+        "failed": (status.failed if status else None) or 0,
+    }
+
+
+def _seen(pods: list[Pod]) -> str:
+    """Why it did not end: what its pods are at, in Kubernetes' words."""
+    said = []
+    for pod in pods:
+        conditions = (pod.status.conditions if pod.status else None) or []
+        words = next((c.message for c in conditions if c.type == "PodScheduled" and c.status == "False"), None)
+        name, phase = pod.metadata.name if pod.metadata else "", pod.status.phase if pod.status else "unknown"
+        said.append(f"{name} {phase}" + (f": {words}" if words else ""))
+    return "; ".join(said)[:500] or "its Job has no pod"
+
+
+def _messages(pods: list[Pod]) -> list[tuple[str, str]]:
+    """(phase, termination message) of each ended pod, in the order of their ends."""
+    found = []
+    for pod in pods:
+        for container in (pod.status.containerStatuses if pod.status else None) or ():
+            if container.state and (end := container.state.terminated):
+                found.append((end.finishedAt or _LAST, str(pod.status.phase if pod.status else ""), end.message or ""))
+    return [(phase, message) for _, phase, message in sorted(found, key=itemgetter(0))]
+
+
+def _verdict(pods: list[Pod]) -> dict[str, Any]:
+    message = next((text for phase, text in _messages(pods) if phase == "Succeeded"), None)
+    if message is None:
+        raise PermanentError("the archive succeeded but its pod is gone", seen="no message", cure="run it again")
+    verdict: dict[str, Any] = json.loads(message)
+    return verdict
+
+
+def _last_message(pods: list[Pod]) -> str:
+    messages = _messages(pods)
+    return messages[-1][1][-500:] if messages else "no message"

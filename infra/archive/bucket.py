@@ -1,0 +1,234 @@
+"""The archive bucket as the archiver needs it: place an object once, read it back, publish last; patient with S3.
+
+An answer proves little: a call may have been done though its answer was lost, and a second archiver may be at work.
+So after any error the bucket is asked what it holds, and what it holds is believed only when it was read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError, HTTPClientError, IncompleteReadError
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.parts import Altered
+from infra.aws.transfer import Transfer
+from infra.plain_files import open_plain, plain_bytes
+from infra.record.objects import is_missing, is_precondition_failure, object_or_none
+
+DIGEST = "sha256"
+"""Metadata key under which an object claims its digest."""
+Answer = TypeVar("Answer")
+
+
+class ArchivedObject(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    size_bytes: int
+    sha256: str
+    version: str = ""
+    """Version of the key whose bytes were read back, where the bucket keeps versions."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is to be placed: a file, or bytes."""
+
+    source: Path | bytes
+    size_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, body: bytes) -> Content:
+        return cls(body, len(body), hashlib.sha256(body).hexdigest())
+
+    @classmethod
+    def of_file(cls, path: Path) -> Content:
+        with open_plain(path) as file:
+            return cls(path, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+class Unsound(Exception):
+    """What lies in the bucket does not have its digest, or is not there."""
+
+
+class Clash(Exception):
+    """Something else lies in the archive where an object is to be placed; it is never overwritten."""
+
+
+@dataclass(frozen=True)
+class ArchiveBucket:
+    s3: Any
+    bucket: str
+    prefix: str
+    """Folder of the campaign; everything placed lies below it."""
+    say: Callable[..., None]
+    tries: int = 5
+    pause: timedelta = timedelta(seconds=0.5)
+    """Before the second try; doubled before each further one."""
+    transfer: Transfer | None = None
+    """How large objects travel; several buckets' worth of work may share one, and its bound."""
+    _transfer: Transfer = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_transfer", self.transfer or Transfer(self.s3, self.bucket))
+
+    def place(self, name: str, content: Content, first_stays: bool = False) -> ArchivedObject:
+        """The object under this name, sent unless something is there already: nothing is ever overwritten.
+
+        `first_stays`: what an earlier try placed there counts, whatever it holds; else `Clash` for another digest.
+        Claims are not proof: `read_back` what this returns. Raises `Altered` when the source is not what `content`
+        says, the last error when S3 never took it.
+        """
+        key = f"{self.prefix}/{name}"
+
+        def try_once() -> ArchivedObject:
+            held = self._held(key)
+            if held is None:
+                if self._send(key, content):
+                    self.say("uploaded", key=key, bytes=content.size_bytes)
+                held = self._held(key)
+            if held is None:
+                raise Unsound(f"{key} was sent, and is not there")
+            ours = (held.size_bytes, held.sha256) == (content.size_bytes, content.sha256)
+            if not ours and not (first_stays and held.sha256):
+                seen = f"{held.size_bytes} bytes, SHA-256 {held.sha256 or 'not told'}"
+                raise Clash(f"{key} holds {seen}, wanted {content.size_bytes} bytes, {content.sha256}")
+            return held
+
+        return self.patiently(try_once)
+
+    def read_back(self, item: ArchivedObject, target: Path | None) -> None:
+        """Read every byte, into `target` if there is one; raises `Unsound` when they are not those of the digest."""
+        self.patiently(lambda: self._read(item, target))
+
+    def place_of(self, name: str) -> str:
+        return f"s3://{self.bucket}/{self.prefix}/{name}"
+
+    def get(self, name: str) -> bytes | None:
+        return self.patiently(lambda: object_or_none(self.s3, self.bucket, f"{self.prefix}/{name}"))
+
+    def publish(self, name: str, body: bytes) -> bytes:
+        """Write once; returns what lies there in the end: our bytes, or those of whoever was first."""
+
+        def try_once() -> bytes:
+            try:
+                self.s3.put_object(Bucket=self.bucket, Key=f"{self.prefix}/{name}", Body=body, IfNoneMatch="*")
+            except ClientError as error:
+                if not is_precondition_failure(error):
+                    raise
+            # Also after a good answer: the read is what makes it known.
+            there = self.get(name)
+            if there is None:
+                raise Unsound(f"{name} was published, and is not there")
+            return there
+
+        return self.patiently(try_once)
+
+    def abort_uploads(self) -> int:
+        """Abort every multipart upload below the prefix that was never completed; how many there were."""
+        pages = self.s3.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=f"{self.prefix}/")
+        count = 0
+        for upload in [upload for page in pages for upload in page.get("Uploads", ())]:
+            if not upload["Key"].startswith(f"{self.prefix}/"):
+                continue
+            try:
+                where = {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                self.s3.abort_multipart_upload(**where)
+                count += 1
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "NoSuchUpload":
+                    raise
+        return count
+
+    def patiently(self, call: Callable[[], Answer]) -> Answer:
+        """Try a repeatable call again while its error may pass; the last error is raised as it is."""
+        pause = self.pause.total_seconds()
+        for left in reversed(range(self.tries)):
+            try:
+                return call()
+            except (ClientError, BotoCoreError, Unsound) as error:
+                if left == 0 or not may_pass(error):
+                    raise
+                self.say("again", why=f"{type(error).__name__}: {error}"[:300], tries_left=left)
+            time.sleep(pause)
+            pause *= 2
+        raise AssertionError("tries is at least 1")
+
+    def _held(self, key: str) -> ArchivedObject | None:
+        """What lies under a key, by what it claims; None where nothing does."""
+        try:
+            head = self.s3.head_object(Bucket=self.bucket, Key=key)
+        except ClientError as error:
+            if is_missing(error):
+                return None
+            raise
+        version = str(head.get("VersionId") or "").replace("null", "")
+        claim = head.get("Metadata", {}).get(DIGEST, "")
+        return ArchivedObject(key=key, size_bytes=head["ContentLength"], sha256=claim, version=version)
+
+    def _send(self, key: str, content: Content) -> bool:
+        """Whether S3 took it; False where another was first."""
+        metadata, source = {DIGEST: content.sha256}, content.source
+        try:
+            if isinstance(source, Path) and content.size_bytes > self._transfer.part_bytes:
+                if there := self._transfer.upload(key, source, content.size_bytes, content.sha256, metadata):
+                    self.say("resumed", key=key, parts_already_there=there)
+                return True
+            body = source if isinstance(source, bytes) else _small(source, content)
+            self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, Metadata=metadata, IfNoneMatch="*")
+        except ClientError as error:
+            if not is_precondition_failure(error):
+                raise
+            return False
+        return True
+
+    def _read(self, item: ArchivedObject, target: Path | None) -> None:
+        where = {"Key": item.key} | ({"VersionId": item.version} if item.version else {})
+        digest = hashlib.sha256()
+        try:
+            with contextlib.nullcontext() if target is None else target.open("wb") as file:
+                if item.size_bytes > self._transfer.part_bytes:
+                    self._transfer.download(where, item.size_bytes, file, 0, digest)
+                else:
+                    body = self.s3.get_object(Bucket=self.bucket, **where)["Body"].read()
+                    digest.update(body)
+                    if file is not None:
+                        file.write(body)
+        except Altered as error:
+            raise Unsound(str(error)) from error
+        except ClientError as error:
+            if is_missing(error) or error.response["Error"]["Code"] in ("NoSuchVersion", "InvalidRange"):
+                raise Unsound(f"{item.key} is not there") from error
+            raise
+        if digest.hexdigest() != item.sha256:
+            raise Unsound(f"{item.key}: its bytes have {digest.hexdigest()}, wanted {item.sha256}")
+
+
+def _small(source: Path, content: Content) -> bytes:
+    try:
+        body = plain_bytes(source)
+    except OSError as error:
+        raise Altered(f"{source.name} cannot be read: {error.strerror or error}") from error
+    if (seen := hashlib.sha256(body).hexdigest()) != content.sha256:
+        raise Altered(f"{source.name}: {seen}, not {content.sha256}")
+    return body
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same call may succeed a moment later."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        passing = ("NoSuchUpload", "RequestTimeout", "BadDigest", "InvalidPart", "SlowDown", "InternalError")
+        return status >= 500 or status in (409, 429) or error.response["Error"]["Code"] in passing
+    if isinstance(error, BotoCoreError):
+        return isinstance(error, (HTTPClientError, IncompleteReadError, FlexibleChecksumError))
+    return True

@@ -1,0 +1,33 @@
+"""The archiver's work folder, which no killed run leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_WORK = "archive-"
+
+
+@contextlib.contextmanager
+def workspace(local: Path) -> Iterator[Path]:
+    """A folder of this run alone; those of runs that were killed are removed, told by a lock that nobody holds."""
+    for left in local.glob(f"{_WORK}*"):
+        with contextlib.suppress(OSError), _locked(left):
+            shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_WORK, dir=local) as work, _locked(Path(work)):
+        yield Path(work)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)

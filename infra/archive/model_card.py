@@ -1,0 +1,101 @@
+"""The model card beside the exported model: what it was trained on, with which code, how well, at what price."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from infra.archive.manifest import RECORD
+from trainer.contract import Manifest
+
+_UNSTATED = "not stated in the data's manifest"
+
+
+def model_card(golden: Manifest, loss: float, data: dict[str, Any], records: Mapping[str, bytes]) -> str:
+    """Markdown with the head that model hubs read. `records` are the campaign's, by name below the archive."""
+    spec, live, emulated = (_json(records, name) for name in ("spec.json", "live.json", "site.json"))
+    licence = _licence(data)
+    sections = [
+        "\n".join(_head(licence)),
+        f"# {golden.campaign}, step {golden.step:,}",
+        str(spec.get("purpose", "")).strip(),
+        _table(dict(_facts(golden, loss, data, spec, live, bool(emulated), licence))),
+        "## Load it",
+        "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        'model = AutoModelForCausalLM.from_pretrained(".")\ntokenizer = AutoTokenizer.from_pretrained(".")\n```',
+        "The weights are those of the sharded checkpoint beside this folder, tensor by tensor and bit for bit. "
+        "Documents end with the tokenizer's end token, and generation may begin with it. No instruction tuning and no "
+        "filtering of what it says were done.",
+        "## Data",
+        _sources(data),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _head(licence: str) -> Iterator[str]:
+    yield "---"
+    yield "library_name: transformers"
+    yield "pipeline_tag: text-generation"
+    if licence != _UNSTATED:
+        yield f"license: other\nlicense_name: {json.dumps(licence)}"
+    yield "---"
+
+
+def _facts(
+    golden: Manifest,
+    loss: float,
+    data: dict[str, Any],
+    spec: dict[str, Any],
+    live: dict[str, Any],
+    emulated: bool,
+    licence: str,
+) -> Iterator[tuple[str, str]]:
+    yield "trained by", str(spec.get("owner", "unknown"))
+    yield "tokens seen", f"{golden.tokens:,}"
+    if golden.loss is not None:
+        yield "loss in training", f"{golden.loss!r} nats per token, at this step"
+    yield "held-out loss", f"{loss!r} nats per token, of the model read back from the archive"
+    if (unigram := data.get("unigram_loss")) is not None:
+        yield "held-out loss without context", f"{unigram!r} (unigram distribution of the training part)"
+    nodes = spec.get("nodes", {})
+    yield "trained on", f"{golden.world_size} ranks, {nodes.get('count')} x {nodes.get('instance_type')}"
+    if emulated:
+        yield "but really", "on one machine without GPU: a rehearsal, whose cost is what AWS would have asked"
+    spent = live.get("spent_usd")
+    yield "cost", "not known" if spent is None else f"{float(spent):.2f} USD when the archive was written"
+    yield "code", golden.code_digest or "no digest recorded"
+    yield "image", golden.image_digest or "no digest recorded"
+    yield "configuration", golden.config_digest
+    yield "data", golden.data_digest
+    yield "licence of the data", licence
+
+
+def _licence(data: dict[str, Any]) -> str:
+    stated = dict.fromkeys(source.get("licence") for source in data.get("sources", ()))
+    return ", ".join(licence for licence in stated if licence) or _UNSTATED
+
+
+def _sources(data: dict[str, Any]) -> str:
+    sources = data.get("sources") or [{"name": data.get("source"), "pattern": data.get("pattern")}]
+    lines = [
+        f"- {source.get('name')}: "
+        + ", ".join(f"{key} {source[key]}" for key in ("location", "pattern", "licence", "origin") if source.get(key))
+        for source in sources
+    ]
+    counts = f"{data.get('documents', 0):,} documents, {data.get('held_out_documents', 0):,} of them held out; "
+    tokens = f"{data.get('train_tokens', 0):,} training and {data.get('validation_tokens', 0):,} held-out tokens."
+    return "\n".join([counts + tokens, "", *lines])
+
+
+def _table(facts: dict[str, str]) -> str:
+    return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in facts.items())])
+
+
+def _json(records: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """A record that is no JSON object is none: the card says what is known."""
+    try:
+        found = json.loads(records.get(f"{RECORD}/{name}", b"{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,47 @@
+"""What of the campaign's record goes to the archive: spec, plan, events, and each pod's log as one file."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from infra.archive.bucket import ArchiveBucket, Content
+from infra.archive.manifest import RECORD
+from infra.errors import PermanentError
+from infra.record import pod_logs
+from infra.record.store import CampaignStore
+
+_AT_ONCE = 8
+_LEFT_OUT = ("/leases/", "/bake/", "/errands/", "/carried/")
+
+
+def records_of(bucket: ArchiveBucket, state: CampaignStore, image_manifest: str, work: Path) -> dict[str, Content]:
+    """Name below the archive -> content, as it stands in the state bucket now. `image_manifest`: its key there.
+
+    Logs are joined in `work`: of months of training they are larger than a node's memory. Raises `PermanentError`.
+    """
+    keys = bucket.patiently(lambda: state.keys(""))
+    pods = pod_logs.by_pod(keys)
+    (work / pod_logs.FOLDER).mkdir(exist_ok=True)
+
+    def joined(pod: str) -> tuple[str, Content]:
+        path = work / pod_logs.FOLDER / f"{pod}.log"
+        with path.open("wb") as file:
+            for key in pods[pod]:
+                file.write(bucket.patiently(partial(state.get, key)) or b"")
+        return f"{RECORD}/{pod_logs.FOLDER}{path.name}", Content.of_file(path)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = dict(pool.map(joined, pods))
+    pieces = {key for each in pods.values() for key in each}
+    for key in [*(key for key in keys if key not in pieces), image_manifest]:
+        if any(folder in key for folder in _LEFT_OUT):
+            continue
+        body = bucket.patiently(partial(state.get, key))
+        if body is not None:
+            found[f"{RECORD}/{key.removeprefix(f'{state.prefix}/')}"] = Content.of(body)
+    if f"{RECORD}/spec.json" not in found:
+        seen = f"{len(found)} objects, no spec.json, in {state.bucket}"
+        raise PermanentError("the campaign's record cannot be found", seen=seen, cure="check the state bucket")
+    return found

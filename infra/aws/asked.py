@@ -1,0 +1,72 @@
+"""What only AWS knows of a spec before anything is made: zones and what is sold in them, what its quotas or reservation
+leave, whether the base image is there.
+
+The answers go into the facts, and the rules of `bivouac check` judge them. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra.aws.account import Account
+from infra.aws.base_image import find_base
+from infra.aws.quota_room import quota_questions
+from infra.aws.quota_use import quota_use
+from infra.aws.reservations import refused_reservation
+from infra.aws.zones import zones_of, zones_selling
+from infra.errors import PermanentError, TemporaryError, UserError
+from infra.plan.facts import Facts, Offer, Refused
+from infra.spec.campaign import Capacity, Spec
+
+
+def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]) -> Facts:
+    """The facts with AWS's answers. A question that AWS refuses leaves a word by `say`, and no fact."""
+
+    def answer(question: Callable[[], Any], otherwise: Any) -> Any:
+        try:
+            return question()
+        except TemporaryError as error:
+            say(f"not known now: {error}")
+            return otherwise
+        except ClientError as error:
+            told = error.response["Error"]
+            say(f"AWS did not answer {error.operation_name}: {told['Code']}: {told.get('Message', '')}")
+            return otherwise
+
+    return facts.model_copy(
+        update={
+            "zones": answer(lambda: zones_of(account), None),
+            "offers": answer(lambda: tuple(_with_quota(account, facts, one) for one in facts.offers), facts.offers),
+            "sold": answer(lambda: _sold(account, spec), None),
+            "reservation": answer(lambda: refused_reservation(account, spec), None),
+            "quotas": tuple(
+                room for question in quota_questions(account, spec) if (room := answer(question, None)) is not None
+            ),
+            "base": answer(lambda: _base(account, spec), None),
+        }
+    )
+
+
+def _sold(account: Account, spec: Spec) -> dict[str, tuple[str, ...]]:
+    types = {spec.nodes.instance_type, spec.nodes.system_instance_type}
+    return {name: zones_selling(account, name) for name in sorted(types)}
+
+
+def _with_quota(account: Account, facts: Facts, offer: Offer) -> Offer:
+    """Places of a reservation or a block were counted when it was made: only what is yet to be bought is held against
+    a quota."""
+    if facts.instance is None or offer.capacity not in (Capacity.ON_DEMAND, Capacity.SPOT):
+        return offer
+    use = quota_use(account, facts.instance, spot=offer.capacity is Capacity.SPOT)
+    return offer if use is None else offer.model_copy(update={"quota_vcpus": use.free})
+
+
+def _base(account: Account, spec: Spec) -> Refused | None:
+    try:
+        find_base(account, spec)
+    except (UserError, PermanentError) as error:
+        return Refused(what=error.what, seen=str(error.seen), cure=error.cure or "")
+    return None

@@ -1,0 +1,206 @@
+"""Buying a capacity block: once, though a purchase has no idempotency token and cannot be undone.
+
+The intent is written before the call, the call is made once and never tried again by the client, and the block is
+known afterwards by a tag that the call itself sets. A purchase whose answer was lost is looked for before any other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.account import Account
+from infra.aws.blocks import LOST, Block, block_of
+from infra.errors import PermanentError, TemporaryError, UserError
+from infra.record.store import CampaignStore
+from infra.spec.names import BLOCK_CAMPAIGN_TAG, BLOCK_OFFERING_TAG, FOUNDATION_TAG
+
+SETTLED = timedelta(minutes=15)
+"""A purchase that shows in no listing after so long was not made: EC2's listings lag by minutes at the most."""
+PATIENCE_S = 60.0
+"""For so long an answer that was lost is looked for."""
+PLATFORM = "Linux/UNIX"
+_LOOK_S = 2.0
+
+
+class Offering(BaseModel):
+    """What is bought, as it was shown to the person who said yes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    instance_type: str
+    zone: str
+    count: int
+    starts: datetime
+    ends: datetime
+    fee_usd: Decimal
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        """Of one node."""
+        hours = Decimal(repr((self.ends - self.starts).total_seconds())) / 3600
+        return (self.fee_usd / hours / self.count).quantize(Decimal("0.0001"))
+
+    def as_block(self) -> Block:
+        """As it would be, once bought."""
+        return Block(
+            reservation_id=self.id,
+            kind="capacity-block",
+            state="scheduled",
+            instance_type=self.instance_type,
+            zone=self.zone,
+            count=self.count,
+            starts=self.starts,
+            ends=self.ends,
+        )
+
+
+class Purchase(BaseModel):
+    """One entry of the foundation's record, at `blocks/<offering>.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    campaign: str
+    offering: Offering
+    who: str
+    asked_at: datetime
+    reservation_id: str | None = None
+    """None until EC2 has shown it."""
+    refused: str | None = None
+    """EC2's answer to the call, where that was no: nothing was bought."""
+
+
+def offering_of(item: dict[str, Any]) -> Offering:
+    """Raises `UserError` for a fee in another currency."""
+    if item.get("CurrencyCode", "USD") != "USD":
+        raise UserError("the fee is not in USD", seen=item["CurrencyCode"], cure="buy it in the console")
+    return Offering(
+        id=item["CapacityBlockOfferingId"],
+        instance_type=item["InstanceType"],
+        zone=item["AvailabilityZone"],
+        count=item["InstanceCount"],
+        starts=item["StartDate"],
+        ends=item["EndDate"],
+        fee_usd=Decimal(item["UpfrontFee"]),
+    )
+
+
+class Counter:
+    """Buys for one campaign; the caller holds the foundation's lease, and `guard` proves it."""
+
+    def __init__(self, account: Account, store: CampaignStore, campaign: str, guard: Callable[[], None]) -> None:
+        """`store`: of the foundation."""
+        self.account, self.store, self.campaign, self.guard = account, store, campaign, guard
+
+    def standing(self, say: Callable[[str], None]) -> Purchase | None:
+        """What was bought for the campaign before, or was asked for and may have been bought.
+
+        Raises `TemporaryError` while that cannot be told.
+        """
+        for purchase in self._purchases():
+            block = self._find(purchase)
+            if block is not None:
+                if block.state in LOST:
+                    say(f"{block.reservation_id}, bought before, is {block.state}: {LOST[block.state]}")
+                    continue
+                return self._keep(purchase, block)
+            if (
+                not purchase.refused
+                and purchase.reservation_id is None
+                and datetime.now(UTC) - purchase.asked_at < SETTLED
+            ):
+                raise self._unknown(purchase)
+        return None
+
+    def buy(self, offering: Offering, who: str, say: Callable[[str], None]) -> Purchase:
+        """Raises `UserError` when EC2 refuses, `TemporaryError` when nobody can tell yet whether it was bought."""
+        purchase = Purchase(campaign=self.campaign, offering=offering, who=who, asked_at=datetime.now(UTC))
+        self._write(purchase)
+        self.guard()
+        # botocore would send a purchase again whose answer was lost, and buy twice.
+        once = Config(retries={"total_max_attempts": 1}, read_timeout=120)
+        client = self.account.session.client("ec2", config=once)
+        try:
+            answer = client.purchase_capacity_block(
+                CapacityBlockOfferingId=offering.id,
+                InstancePlatform=PLATFORM,
+                TagSpecifications=[{"ResourceType": "capacity-reservation", "Tags": self._tags(offering)}],
+            )
+            return self._keep(purchase, block_of(answer["CapacityReservation"]))
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] < 500:
+                raise self._refused(purchase, error) from error
+            return self._lost(purchase, error, say)
+        except BotoCoreError as error:
+            return self._lost(purchase, error, say)
+
+    def _refused(self, purchase: Purchase, error: ClientError) -> UserError:
+        told = error.response["Error"]
+        seen, cure = f"{told['Code']}: {told['Message']}", "`bivouac offers SPEC` lists what there is now"
+        try:
+            self._write(purchase.model_copy(update={"refused": seen}))
+        except (ClientError, BotoCoreError) as unwritten:
+            # The record still says that it was asked for; EC2's word matters more than that.
+            until = purchase.asked_at + SETTLED
+            seen += f"; and the record of that could not be written ({unwritten})"
+            cure += f"; for this campaign nothing is bought before {until.isoformat(timespec='minutes')}"
+        return UserError("EC2 refuses the purchase", seen=seen, cure=cure)
+
+    def _lost(self, purchase: Purchase, error: Exception, say: Callable[[str], None]) -> Purchase:
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            say(f"the answer was lost ({type(error).__name__}); looking whether the block was bought")
+            if (block := self._find(purchase)) is not None:
+                return self._keep(purchase, block)
+            time.sleep(min(_LOOK_S, PATIENCE_S / 4))
+        raise self._unknown(purchase) from error
+
+    def _unknown(self, purchase: Purchase) -> TemporaryError:
+        when = purchase.asked_at + SETTLED
+        return TemporaryError(
+            "it cannot be told yet whether the block was bought",
+            seen=f"offering {purchase.offering.id}, {purchase.offering.fee_usd} USD, asked for at "
+            f"{purchase.asked_at.isoformat(timespec='seconds')}; no reservation carries its tag yet",
+            cure=f"run the same command again; nothing is bought before {when.isoformat(timespec='minutes')} unless it "
+            "shows; EC2's console lists capacity blocks too",
+            delay=SETTLED,
+        )
+
+    def _find(self, purchase: Purchase) -> Block | None:
+        ec2 = self.account.client("ec2")
+        filters = [{"Name": f"tag:{BLOCK_OFFERING_TAG}", "Values": [purchase.offering.id]},
+                   {"Name": f"tag:{BLOCK_CAMPAIGN_TAG}", "Values": [self.campaign]}]  # fmt: skip
+        pages = ec2.get_paginator("describe_capacity_reservations").paginate(Filters=filters)
+        found = [block_of(one) for page in pages for one in page["CapacityReservations"]]
+        if len(found) > 1:
+            ids = ", ".join(one.reservation_id for one in found)
+            raise PermanentError("this offering was bought twice", seen=ids, cure="ask AWS support")
+        return found[0] if found else None
+
+    def _tags(self, offering: Offering) -> list[dict[str, str]]:
+        tags = {FOUNDATION_TAG: "true", BLOCK_CAMPAIGN_TAG: self.campaign, BLOCK_OFFERING_TAG: offering.id}
+        return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+    def _keep(self, purchase: Purchase, block: Block) -> Purchase:
+        kept = purchase.model_copy(update={"reservation_id": block.reservation_id, "refused": None})
+        if kept != purchase:
+            self._write(kept)
+        return kept
+
+    def _key(self, offering: str) -> str:
+        return f"{self.store.prefix}/blocks/{self.campaign}/{offering}.json"
+
+    def _write(self, purchase: Purchase) -> None:
+        self.store.put(self._key(purchase.offering.id), purchase.model_dump_json(indent=1).encode())
+
+    def _purchases(self) -> list[Purchase]:
+        bodies = [self.store.get(key) for key in self.store.keys(f"blocks/{self.campaign}/")]
+        return [Purchase.model_validate_json(body) for body in bodies if body is not None]

@@ -1,0 +1,108 @@
+"""Capacity blocks as EC2 has them: what a campaign may count on, and until when."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.account import Account, says_missing
+from infra.errors import UserError
+from infra.plan.purchase import SCALE_DOWN
+from infra.spec.campaign import Capacity, Spec
+
+LOST = {
+    "payment-failed": "the payment failed within 12 hours, and AWS took the block back; it bills nothing",
+    "expired": "the block is over",
+    "cancelled": "the reservation was cancelled",
+    "failed": "AWS could not make the reservation",
+    "unavailable": "AWS says that the block is unavailable",
+    "unsupported": "AWS no longer supports the reservation",
+}
+"""States from which a reservation never becomes active, with what they mean."""
+
+
+class Block(BaseModel):
+    """One capacity block that was bought."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reservation_id: str
+    kind: Literal["capacity-block", "default"]
+    state: str
+    instance_type: str
+    zone: str
+    count: int
+    """0 while EC2 shows none, before it begins."""
+    starts: datetime
+    ends: datetime | None
+
+    @property
+    def nodes_until(self) -> datetime | None:
+        """When EKS begins to take the nodes away."""
+        return None if self.ends is None else self.ends - SCALE_DOWN
+
+
+def find_block(account: Account, spec: Spec) -> Block | None:
+    """The spec's capacity block; None where it is bought otherwise. Raises `UserError` where there is no such block."""
+    named = spec.nodes.reservation_id
+    if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK or named is None:
+        return None
+    found = described(account, named)
+    if found is None:
+        raise UserError(
+            "the account has no such capacity block here",
+            seen=f"{named} in {account.region}",
+            cure="`bivouac offers SPEC` shows what can be bought, `bivouac block buy SPEC OFFERING` buys it",
+        )
+    return block_of(found)
+
+
+def described(account: Account, reservation_id: str) -> dict[str, Any] | None:
+    """A reservation of any kind as EC2 has it; None where there is none."""
+    ec2 = account.client("ec2")
+    try:
+        found = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])["CapacityReservations"]
+    except ec2.exceptions.ClientError as error:
+        if not says_missing(error):
+            raise
+        return None
+    return found[0] if found else None
+
+
+def block_of(item: dict[str, Any]) -> Block:
+    return Block(
+        reservation_id=item["CapacityReservationId"],
+        kind=item.get("ReservationType") or "default",
+        state=item["State"],
+        instance_type=item["InstanceType"],
+        zone=item["AvailabilityZone"],
+        count=item.get("TotalInstanceCount") or 0,
+        starts=item.get("StartDate") or item["CreateDate"],
+        ends=item.get("EndDate"),
+    )
+
+
+def refuse_unfit(block: Block, spec: Spec, now: datetime, needed: timedelta) -> None:
+    """Raises `UserError` where the campaign cannot live in this block; `needed`: until its archive is written."""
+    nodes = spec.nodes
+    what, seen, cure = "", "", "mend the spec, or buy another block: `bivouac offers SPEC`"
+    if block.kind != "capacity-block":
+        what, seen = "the reservation is no capacity block", f"{block.reservation_id}: {block.kind}"
+        cure = "write capacity: reservation"
+    elif block.state in LOST:
+        what, seen = "the block will never be active", f"{block.state}: {LOST[block.state]}"
+    elif (block.instance_type, block.zone) != (nodes.instance_type, spec.zone):
+        what = "the block is of another type or zone"
+        seen = f"{block.instance_type} in {block.zone}, the spec says {nodes.instance_type} in {spec.zone}"
+    elif 0 < block.count < nodes.count:
+        what, seen = "the block holds fewer instances than the campaign", f"{block.count}, wanted {nodes.count}"
+    elif block.nodes_until is not None and max(now, block.starts) + needed > block.nodes_until:
+        what = "the block ends before training and archive are done"
+        seen = (
+            f"{needed} from {max(now, block.starts).isoformat(timespec='minutes')} on, nodes until "
+            f"{block.nodes_until.isoformat(timespec='minutes')}, 40 minutes before the block's end"
+        )
+    if what:
+        raise UserError(what, seen=seen, cure=cure)

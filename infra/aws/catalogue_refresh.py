@@ -1,0 +1,118 @@
+"""The catalogue of instance types against AWS: what differs, and the file as it would be with AWS's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.account import Account
+from infra.aws.price_list import described, on_demand_prices
+from infra.plan import catalogue
+from infra.plan.catalogue.instance_types import FILE, InstanceType
+from infra.plan.catalogue.reading import read
+
+_ROUNDING = 0.001
+"""Of memory in GiB, relative: the file holds six digits."""
+PRICE = "price_usd_per_hour"
+_NO_PRICE = "the price list of {region} has none"
+
+
+class Difference(BaseModel):
+    """One figure of one type that AWS shows otherwise; None stands for absent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instance_type: str
+    field: str
+    ours: str | None
+    aws: str | None
+    kept: str | None = None
+    """Why a refresh leaves ours."""
+
+
+class Refreshed(BaseModel):
+    """What AWS was asked, and what it said."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    region: str
+    on: date
+    differences: tuple[Difference, ...]
+    not_offered: tuple[str, ...]
+    """Types that DescribeInstanceTypes does not list in this region: their figures stay."""
+    content: dict[str, Any]
+    """The file's content with AWS's figures."""
+
+
+def compare(account: Account, on: date, say: Callable[[str], None]) -> Refreshed:
+    """Ask AWS for every type of the catalogue. Raises botocore's errors."""
+    items = catalogue.instance_types()
+    names = [item.name for item in items]
+    say(f"DescribeInstanceTypes: {len(names)} types")
+    hardware = described(account, names)
+    prices = dict[str, Decimal | None]()
+    for name, price in on_demand_prices(account, names, account.region):
+        prices[name] = price
+        say(f"price list: {len(prices)} of {len(names)}")
+    differences = tuple(one for item in items for one in _differences(item, hardware.get(item.name), prices[item.name]))
+    not_offered = tuple(name for name in names if name not in hardware)
+    content = _content(differences, account.region, on, not_offered)
+    return Refreshed(region=account.region, on=on, differences=differences, not_offered=not_offered, content=content)
+
+
+def _differences(item: InstanceType, hardware: dict[str, Any] | None, price: Decimal | None) -> Iterator[Difference]:
+    for field, theirs in (hardware or {}).items():
+        ours = getattr(item, field)
+        if not _same(ours, theirs):
+            yield Difference(
+                instance_type=item.name, field=field, ours=str(ours), aws=str(theirs), kept=item.kept.get(field)
+            )
+    # A region that has not got the type has no price of it either: the one that is known stays.
+    if hardware is not None and item.price_usd_per_hour != price:
+        ours, theirs = (None if one is None else f"{one.normalize():f}" for one in (item.price_usd_per_hour, price))
+        yield Difference(instance_type=item.name, field=PRICE, ours=ours, aws=theirs, kept=item.kept.get(PRICE))
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, float) or isinstance(theirs, float):
+        return abs(ours - theirs) <= _ROUNDING * max(abs(ours), abs(theirs))
+    return bool(ours == theirs)
+
+
+def _content(
+    differences: tuple[Difference, ...], region: str, on: date, not_offered: tuple[str, ...]
+) -> dict[str, Any]:
+    """A type that the region does not offer leaves the hardware's date as it was: not all of it was seen."""
+    content = read(FILE)
+    content["price"] = {"as_of": on, "source": "AWS price list: Linux, on demand", "region": region}
+    if not not_offered:
+        content["hardware"] = {"as_of": on, "source": f"EC2 DescribeInstanceTypes in {region}"}
+    for one in differences:
+        if one.kept is None:
+            content["types"][one.instance_type] = _changed(content["types"][one.instance_type], one, region)
+    return content
+
+
+def _changed(row: dict[str, Any], one: Difference, region: str) -> dict[str, Any]:
+    absent = dict(row.get("absent", {}))
+    if one.field == PRICE and one.aws is None:
+        row = {key: value for key, value in row.items() if key != PRICE}
+        absent[PRICE] = _NO_PRICE.format(region=region)
+    else:
+        value = one.aws if one.field == PRICE else _typed(one.field, str(one.aws))
+        row, _ = {**row, one.field: value}, absent.pop(one.field, None)
+    row = {key: row[key] for key in InstanceType.model_fields if key in row and key != "absent"}
+    kept = {"kept": row.pop("kept")} if "kept" in row else {}
+    return {**row, **({"absent": absent} if absent else {}), **kept}
+
+
+def _typed(field: str, text: str) -> Any:
+    """As YAML holds it."""
+    if text in ("True", "False"):
+        return text == "True"
+    number = float(text)
+    return number if field == "accelerator_memory_gib" and number != int(number) else int(number)

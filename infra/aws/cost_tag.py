@@ -1,0 +1,113 @@
+"""Whether AWS's bills know the campaign's tag: until then its budget counts nothing, and neither warns nor freezes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.account import Account
+from infra.spec.names import CAMPAIGN_TAG
+
+SERVICE = "ce"
+"""Cost Explorer: one endpoint, in us-east-1, for all regions; botocore knows."""
+_LINKED = "Linked account"
+"""AccessDeniedException: Failed to list Cost Allocation Tags: Linked account doesn't have access to cost allocation
+tags. (https://github.com/hashicorp/terraform-provider-aws/issues/37636)"""
+_COMMAND = (
+    f"aws ce update-cost-allocation-tags-status --cost-allocation-tags-status TagKey={CAMPAIGN_TAG},Status=Active"
+)
+
+
+class Counting(StrEnum):
+    """How the account's bills treat the tag."""
+
+    ACTIVE = "active"
+    ACTIVATED = "activated"
+    """By us, a moment ago."""
+    INACTIVE = "inactive"
+    UNLISTED = "unlisted"
+    """AWS lists a key up to a day after the first resource carried it, and activates none before."""
+    PAYERS = "payers"
+    """The account is a member of an organization: only the one that pays may look or activate."""
+    UNKNOWN = "unknown"
+
+
+_MEANS = {
+    Counting.ACTIVE: ("the AWS budget counts this campaign: its tag is active in the account's bills", ""),
+    Counting.ACTIVATED: (
+        "the AWS budget counts this campaign from now on: its tag was inactive in the account's bills, and now is not",
+        "it takes AWS up to a day; what was spent before is not counted",
+    ),
+    Counting.INACTIVE: (
+        "the AWS budget counts NOTHING: no alarm, no freeze; its tag is inactive in the account's bills",
+        f"`bivouac run` activates it where it may; by hand: {_COMMAND}",
+    ),
+    Counting.UNLISTED: (
+        "the AWS budget counts NOTHING yet: no alarm, no freeze; AWS's bills do not know its tag",
+        f"they list it up to a day after the first resource carries it; activate it then: {_COMMAND}",
+    ),
+    Counting.PAYERS: (
+        "the AWS budget may count NOTHING: only the organization's paying account sees and activates its tag",
+        f"have the paying account run once, for all its accounts: {_COMMAND}",
+    ),
+    Counting.UNKNOWN: (
+        "whether the AWS budget counts anything is not known: the state of its tag could not be had",
+        "allow ce:ListCostAllocationTags and ce:UpdateCostAllocationTagsStatus, or look in the Billing console",
+    ),
+}
+
+
+class CostTag(BaseModel):
+    """The campaign tag's state as a cost allocation tag."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tag: str = CAMPAIGN_TAG
+    counting: Counting
+    error: str = ""
+    """AWS's own words, where it refused."""
+
+    @property
+    def counts(self) -> bool:
+        return self.counting in (Counting.ACTIVE, Counting.ACTIVATED)
+
+    def sentence(self) -> str:
+        """For people: what it means for the budget, and the cure."""
+        means, cure = _MEANS[self.counting]
+        told = f" ({self.error})" if self.error and self.counting is not Counting.PAYERS else ""
+        return f"{means}{told}" + (f"; {cure}" if cure else "")
+
+
+def cost_tag(account: Account) -> CostTag:
+    """One look; changes nothing and raises nothing of AWS's: a budget is a backstop, no reason to stop a run."""
+    try:
+        listed = account.client(SERVICE).list_cost_allocation_tags(TagKeys=[CAMPAIGN_TAG])["CostAllocationTags"]
+    except (ClientError, BotoCoreError) as error:
+        return _refused(error)
+    found = next((one["Status"] for one in listed if one["TagKey"] == CAMPAIGN_TAG), None)
+    if found is None:
+        return CostTag(counting=Counting.UNLISTED)
+    return CostTag(counting=Counting.ACTIVE if found == "Active" else Counting.INACTIVE)
+
+
+def activated(account: Account) -> CostTag:
+    """The same, but an inactive tag is activated where the account may."""
+    seen = cost_tag(account)
+    if seen.counting is not Counting.INACTIVE:
+        return seen
+    wanted = [{"TagKey": CAMPAIGN_TAG, "Status": "Active"}]
+    try:
+        errors = account.client(SERVICE).update_cost_allocation_tags_status(CostAllocationTagsStatus=wanted)["Errors"]
+    except (ClientError, BotoCoreError) as error:
+        refused = _refused(error)
+        return refused if refused.counting is Counting.PAYERS else CostTag(counting=seen.counting, error=refused.error)
+    if errors:
+        return CostTag(counting=seen.counting, error="; ".join(f"{one['Code']}: {one['Message']}" for one in errors))
+    return CostTag(counting=Counting.ACTIVATED)
+
+
+def _refused(error: ClientError | BotoCoreError) -> CostTag:
+    linked = isinstance(error, ClientError) and _LINKED in error.response["Error"].get("Message", "")
+    return CostTag(counting=Counting.PAYERS if linked else Counting.UNKNOWN, error=str(error))

@@ -1,0 +1,73 @@
+"""A customer's own key, tried before the buckets of all campaigns take it."""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatchcase
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra.aws.account import Account, explained
+from infra.errors import UserError
+
+_NEEDED = ("kms:GenerateDataKey", "kms:Decrypt")
+
+
+def try_key(account: Account, key_arn: str, bucket: str, name: str) -> None:
+    """Write and read an object of this name under it, and see whether its policy leaves its use to IAM.
+
+    S3 takes any key as a bucket's default, and only then refuses every write: of Pulumi's state first.
+
+    Raises `UserError` for a key that does not let us, or that would not let the campaigns' roles.
+    """
+    s3, where = account.client("s3"), {"Bucket": bucket, "Key": name}
+    try:
+        s3.put_object(**where, Body=b"", ServerSideEncryption="aws:kms", SSEKMSKeyId=key_arn)
+        try:
+            s3.get_object(**where)["Body"].read()
+        finally:
+            s3.delete_object(**where)
+    except ClientError as error:
+        raise _useless(key_arn, str(explained(error))) from error
+    try:
+        policy = account.client("kms").get_key_policy(KeyId=key_arn, PolicyName="default")["Policy"]
+    except ClientError:
+        return  # it may be read by its administrators alone; that we can use it was seen
+    if closed := _kept_from_iam(json.loads(policy), key_arn.split(":")[4]):
+        raise _useless(key_arn, f"its policy leaves {' and '.join(closed)} to some principals only")
+
+
+def _useless(key_arn: str, seen: str) -> UserError:
+    return UserError(
+        "the buckets cannot use the key of encryption.key_arn; nothing was switched to it",
+        seen=f"{key_arn}: {seen}",
+        cure=f"enable it, and let its policy allow {' and '.join(_NEEDED)} to the account's root, which leaves them "
+        "to IAM: the roles of every campaign write to these buckets",
+    )
+
+
+def _kept_from_iam(policy: dict[str, Any], account: str) -> list[str]:
+    """What of the needed actions no statement allows to the account as a whole."""
+    whole = {"*", account, f"arn:aws:iam::{account}:root"}
+    allowed = [
+        pattern
+        for statement in policy["Statement"]
+        if statement["Effect"] == "Allow"
+        and whole & set(_principals(statement.get("Principal", {})))
+        and not _of_some_callers(statement.get("Condition", {}))
+        for pattern in _several(statement.get("Action", []))
+    ]
+    return [action for action in _NEEDED if not any(fnmatchcase(action.lower(), one.lower()) for one in allowed)]
+
+
+def _of_some_callers(condition: dict[str, dict[str, Any]]) -> bool:
+    return any(key.lower().startswith(("aws:principal", "aws:user")) for keys in condition.values() for key in keys)
+
+
+def _principals(principal: Any) -> list[str]:
+    return _several(principal.get("AWS", []) if isinstance(principal, dict) else principal)
+
+
+def _several(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else [str(value)]

@@ -1,0 +1,69 @@
+"""What AWS says of instance types now: DescribeInstanceTypes and the price list, in the catalogue's terms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+from infra.aws.account import Account
+
+PRICE_LIST_REGION = "us-east-1"
+"""The Price List API answers in few regions, for all of them."""
+_DESCRIBED_AT_ONCE = 100
+_LINUX = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
+          "marketoption": "OnDemand"}  # fmt: skip
+
+
+def described(account: Account, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Type -> its fields as AWS has them; types that the region does not offer are left out."""
+    ec2, rows = account.client("ec2"), dict[str, dict[str, Any]]()
+    for start in range(0, len(names), _DESCRIBED_AT_ONCE):
+        # By filter: an unknown name as an argument fails the whole call.
+        wanted = [{"Name": "instance-type", "Values": list(names[start : start + _DESCRIBED_AT_ONCE])}]
+        for page in ec2.get_paginator("describe_instance_types").paginate(Filters=wanted):
+            rows |= {one["InstanceType"]: fields(one) for one in page["InstanceTypes"]}
+    return rows
+
+
+def fields(item: dict[str, Any]) -> dict[str, Any]:
+    """One InstanceTypeInfo in the catalogue's fields; what the API does not tell is left out."""
+    network, disks = item["NetworkInfo"], (item.get("InstanceStorageInfo") or {}).get("Disks") or [{}]
+    cards = network["NetworkCards"]
+    found: dict[str, Any] = {
+        "vcpus": item["VCpuInfo"]["DefaultVCpus"],
+        "memory_gib": item["MemoryInfo"]["SizeInMiB"] // 1024,
+        "nvme_count": disks[0].get("Count", 0),
+        "nvme_gb": disks[0].get("SizeInGB", 0),
+        "network_cards": network["MaximumNetworkCards"],
+        "interfaces_per_card": min(card["MaximumNetworkInterfaces"] for card in cards),
+        "efa_interfaces": (network.get("EfaInfo") or {}).get("MaximumEfaInterfaces", 0),
+        "capacity_block": "capacity-block" in item.get("SupportedUsageClasses", ()),
+    }
+    if "InterfaceTypes" in cards[0]:
+        found["efa_on_first_card"] = bool({"efa", "efa-only"} & set(cards[0]["InterfaceTypes"]))
+    devices = (item.get("GpuInfo") or {}).get("Gpus") or (item.get("NeuronInfo") or {}).get("NeuronDevices") or ()
+    if devices:
+        found["accelerators"] = devices[0]["Count"]
+        found["accelerator_memory_gib"] = round(devices[0]["MemoryInfo"]["SizeInMiB"] / 1024, 4)
+    return found
+
+
+def on_demand_prices(account: Account, names: Sequence[str], region: str) -> Iterator[tuple[str, Decimal | None]]:
+    """(type, USD per hour) of Linux on demand, one by one; None where the price list of the region has none."""
+    client = (account if account.region == PRICE_LIST_REGION else Account(PRICE_LIST_REGION)).client("pricing")
+    for name in names:
+        wanted = {**_LINUX, "instanceType": name, "regionCode": region}
+        filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+        pages = client.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters)
+        prices = {price for page in pages for text in page["PriceList"] for price in _hourly(json.loads(text))}
+        yield name, min(prices, default=None)
+
+
+def _hourly(product: dict[str, Any]) -> Iterator[Decimal]:
+    for term in product.get("terms", {}).get("OnDemand", {}).values():
+        for dimension in term["priceDimensions"].values():
+            usd = Decimal(dimension["pricePerUnit"].get("USD", "0"))
+            if usd and dimension["unit"] == "Hrs":
+                yield Decimal(f"{usd.normalize():f}")

@@ -1,0 +1,87 @@
+"""Quotas of what a campaign makes besides its GPU nodes: what each allows, what the account uses, what is to come.
+
+A quota that is full is met by the stack at its first resource, or after a quarter of an hour; here before the yes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from infra.aws.account import Account, every
+from infra.aws.quota_use import allowed
+from infra.plan import catalogue
+from infra.plan.facts import QuotaRoom
+from infra.spec.campaign import Spec
+from infra.spec.names import WORKSHOP
+from infra.spec.sections import ENDPOINT_SERVICES, Egress
+
+_SCRATCH = "SCRATCH"
+_NAT_STATES = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
+"""Those that count, by the quota's own description."""
+
+
+def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], QuotaRoom]]:
+    """One question for each quota that the campaign draws on; each raises botocore's errors, or gives its answer."""
+    nat = spec.network.egress is Egress.NAT
+    yield partial(_vpcs, account)
+    yield partial(_internet_gateways, account, nat)
+    if nat:
+        yield partial(_room, account, "addresses", "network.egress", partial(_addresses, account), 1)
+        yield partial(_room, account, "NAT gateways", "zone", partial(_nat_gateways, account, spec.zone), 1)
+    else:
+        yield partial(_room, account, "endpoints", "network.egress", lambda: 0, len(ENDPOINT_SERVICES))
+    yield partial(_room, account, "clusters", "campaign", partial(_clusters, account), 1)
+    shared = spec.storage.shared
+    sizes = partial(_lustre, account, shared.deployment)
+    kind = shared.deployment
+    yield partial(_room, account, f"{kind} systems", "storage.shared.deployment", lambda: len(sizes()), 1)
+    yield partial(
+        _room, account, f"{kind} GiB", "storage.shared.capacity_gib", lambda: sum(sizes()), shared.capacity_gib
+    )
+
+
+def _room(account: Account, what: str, field: str, used: Callable[[], int], wanted: int) -> QuotaRoom:
+    quota = catalogue.counted(what)
+    return QuotaRoom(quota=quota, field=field, allowed=allowed(account, quota), used=used(), wanted=wanted)
+
+
+def _vpcs(account: Account) -> QuotaRoom:
+    """The foundation's workshop comes with the first campaign of the account."""
+    there = list(every(account.client("ec2"), "describe_vpcs", "Vpcs"))
+    workshop = any({"Key": "Name", "Value": WORKSHOP} in (one.get("Tags") or ()) for one in there)
+    return _room(account, "VPCs", "network", lambda: len(there), 1 if workshop else 2)
+
+
+def _internet_gateways(account: Account, nat: bool) -> QuotaRoom:
+    there = list(every(account.client("ec2"), "describe_internet_gateways", "InternetGateways"))
+    workshop = any({"Key": "Name", "Value": WORKSHOP} in (one.get("Tags") or ()) for one in there)
+    wanted = int(nat) + int(not workshop)
+    return _room(account, "internet gateways", "network.egress", lambda: len(there), wanted)
+
+
+def _addresses(account: Account) -> int:
+    return sum(1 for _ in every(account.client("ec2"), "describe_addresses", "Addresses"))
+
+
+def _nat_gateways(account: Account, zone: str) -> int:
+    """Those in subnets of the zone."""
+    ec2, by_zone = account.client("ec2"), [{"Name": "availability-zone", "Values": [zone]}]
+    subnets = {one["SubnetId"] for one in every(ec2, "describe_subnets", "Subnets", Filters=by_zone)}
+    gateways = every(ec2, "describe_nat_gateways", "NatGateways", Filter=_NAT_STATES)
+    return sum(one["SubnetId"] in subnets for one in gateways)
+
+
+def _clusters(account: Account) -> int:
+    return sum(1 for _ in every(account.client("eks"), "list_clusters", "clusters"))
+
+
+def _lustre(account: Account, deployment: str) -> list[int]:
+    """Sizes in GiB of the file systems that one quota counts: both kinds of scratch share theirs."""
+    kind = _SCRATCH if deployment.startswith(_SCRATCH) else deployment
+    systems = every(account.client("fsx"), "describe_file_systems", "FileSystems")
+    return [
+        int(one["StorageCapacity"])
+        for one in systems
+        if str((one.get("LustreConfiguration") or {}).get("DeploymentType", "")).startswith(kind)
+    ]

@@ -1,0 +1,87 @@
+"""vCPU quotas of the account: how much of each is left for one instance type and purchase option."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.account import Account
+from infra.plan import catalogue
+from infra.plan.catalogue import InstanceType, Quota
+
+_FAMILIES = {
+    (False, "P"): r"p\d", (False, "G and VT"): r"(g|vt)\d", (False, "Trn"): r"trn\d",
+    (True, "P5"): r"p5", (True, "P4, P3 and P2"): r"p[234]", (True, "G and VT"): r"(g|vt)\d", (True, "Trn"): r"trn\d",
+}  # fmt: skip
+"""(spot, family) -> the instance types that the quota counts."""
+
+
+class QuotaUse(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    code: str
+    name: str
+    vcpus: int
+    used: int
+    """By instances that run now; on demand also by places of reservations that nobody uses."""
+
+    @property
+    def free(self) -> int:
+        return max(0, self.vcpus - self.used)
+
+
+def quota_use(account: Account, item: InstanceType, *, spot: bool) -> QuotaUse | None:
+    """None where it is not known which quota counts. Raises botocore's errors."""
+    quota = catalogue.quota(item, spot=spot)
+    family = item.spot_quota_family if spot else item.quota_family
+    if quota is None or family is None:
+        return None
+    used = _used(account, re.compile(_FAMILIES[spot, family]), spot)
+    return QuotaUse(code=quota.code, name=quota.name, vcpus=allowed(account, quota), used=used)
+
+
+def allowed(account: Account, quota: Quota) -> int:
+    """The quota's value in this account and region. Raises botocore's errors."""
+    client, key = account.client("service-quotas"), {"ServiceCode": quota.service, "QuotaCode": quota.code}
+    try:
+        found = client.get_service_quota(**key)["Quota"]
+    except client.exceptions.NoSuchResourceException:
+        # One that was never raised for this account.
+        found = client.get_aws_default_service_quota(**key)["Quota"]
+    return int(found["Value"])
+
+
+def _used(account: Account, types: re.Pattern[str], spot: bool) -> int:
+    """Instances in a capacity block do not count against the quota on demand."""
+    states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    total = 0
+    for page in account.client("ec2").get_paginator("describe_instances").paginate(Filters=states):
+        for one in (one for group in page["Reservations"] for one in group["Instances"]):
+            how = one.get("InstanceLifecycle")
+            if types.match(one["InstanceType"]) and how == ("spot" if spot else None):
+                total += _vcpus(one)
+    return total if spot else total + _reserved(account, types)
+
+
+def _reserved(account: Account, types: re.Pattern[str]) -> int:
+    """ "Active and unused Capacity Reservations count toward your On-Demand Instance limits", says EC2's guide; its
+    states are these. Blocks do not."""
+    states = [{"Name": "state", "Values": ["active", "pending", "assessing", "scheduled", "delayed"]}]
+    known = {item.name: item.vcpus for item in catalogue.instance_types()}
+    pages = account.client("ec2").get_paginator("describe_capacity_reservations").paginate(Filters=states)
+    return sum(
+        (one.get("AvailableInstanceCount") or 0) * known.get(one["InstanceType"], 0)
+        for page in pages
+        for one in page["CapacityReservations"]
+        if one.get("ReservationType") != "capacity-block" and types.match(one["InstanceType"])
+    )
+
+
+def _vcpus(instance: dict[str, Any]) -> int:
+    known = {item.name: item.vcpus for item in catalogue.instance_types()}
+    if instance["InstanceType"] in known:
+        return known[instance["InstanceType"]]
+    options = instance.get("CpuOptions") or {}
+    return int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 0))

@@ -1,0 +1,227 @@
+"""An image in ECR: one layer of ours on a base that lies in the same registry. No container daemon is needed.
+
+Run on the builder instance, with its role: `python -m infra.aws.registry push ...`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import sys
+import tarfile
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from infra.aws.account import RETRY_AFTER, Account
+from infra.aws.manifests import ACCEPTED, FAMILIES, INDEXES, Image, chosen, digest_of, with_layer
+from infra.errors import PermanentError, TemporaryError
+from infra.spec.names import REPOSITORY, split_reference
+
+_FETCH_S = 60.0
+_PART = 10 * 1024 * 1024
+"""ECR wants parts of 5 to 10 MiB, the last one excepted."""
+
+
+class NoSuchImage(PermanentError):
+    """`repository` says whether at least that is there."""
+
+    def __init__(self, seen: str, repository: bool) -> None:
+        self.repository = repository
+        what = "the registry has no such image" if repository else "the registry has no such repository"
+        super().__init__(what, seen=seen, cure="push it, or mend `image.base`")
+
+
+def layer_of(root: Path) -> bytes:
+    """A tar of a folder whose bytes depend on names and contents only: no times, no owners, sorted."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(root.rglob("*")):
+            if "__pycache__" in path.parts:
+                continue
+            member = tar.gettarinfo(str(path), arcname=str(path.relative_to(root)))
+            member.mtime, member.uid, member.gid, member.uname, member.gname = 0, 0, 0, "", ""
+            member.mode = 0o755 if path.is_dir() else 0o644
+            if path.is_file():
+                with path.open("rb") as content:
+                    tar.addfile(member, content)
+            else:
+                tar.addfile(member)
+    return buffer.getvalue()
+
+
+class Registry:
+    """Pull manifests, push blobs and images, by digest."""
+
+    def __init__(self, account: Account) -> None:
+        self.ecr = account.client("ecr")
+
+    def image(self, repository: str, reference: str) -> Image:
+        """The image for our nodes behind `tag` or `sha256:...`, of an index its own one for them.
+
+        Raises `NoSuchImage`, and `UserError` where an index has none for our nodes.
+        """
+        media_type, digest, manifest = self._manifest(repository, reference)
+        if media_type in INDEXES:
+            media_type, digest, manifest = self._manifest(repository, chosen(manifest, f"{repository}:{reference}"))
+        if media_type not in FAMILIES:
+            raise PermanentError(
+                "the image's manifest is of a kind that the bake does not know",
+                seen=f"{repository}:{reference}: {media_type}",
+                cure=f"push it again with a current docker or buildx: {', '.join(FAMILIES)}",
+            )
+        return Image(repository, digest, media_type, manifest)
+
+    def _manifest(self, repository: str, reference: str) -> tuple[str, str, dict[str, Any]]:
+        """(media type, digest, content), whatever is stored there."""
+        key = "imageDigest" if reference.startswith("sha256:") else "imageTag"
+        shown = f"{repository}{'@' if key == 'imageDigest' else ':'}{reference}"
+        try:
+            answer = self.ecr.batch_get_image(
+                repositoryName=repository, imageIds=[{key: reference}], acceptedMediaTypes=ACCEPTED
+            )
+        except self.ecr.exceptions.RepositoryNotFoundException as error:
+            raise NoSuchImage(shown, repository=False) from error
+        if not answer["images"]:
+            raise NoSuchImage(shown, repository=True)
+        image = answer["images"][0]
+        content = json.loads(image["imageManifest"])
+        media_type = image.get("imageManifestMediaType") or content.get("mediaType") or ""
+        return media_type, image["imageId"]["imageDigest"], content
+
+    @contextmanager
+    def _fetched(self, repository: str, digest: str) -> Iterator[Any]:
+        url = self.ecr.get_download_url_for_layer(repositoryName=repository, layerDigest=digest)["downloadUrl"]
+        try:
+            with urllib.request.urlopen(url, timeout=_FETCH_S) as answer:
+                yield answer
+        except (OSError, HTTPException) as error:
+            raise TemporaryError(
+                "a blob of the registry cannot be fetched",
+                seen=f"{repository}@{digest}: {error}",
+                cure="see that the registry's layers, which lie in S3, can be reached from here",
+                delay=RETRY_AFTER,
+            ) from error
+
+    def blob(self, repository: str, digest: str) -> bytes:
+        """A small one, whole: a configuration."""
+        with self._fetched(repository, digest) as answer:
+            content: bytes = answer.read()
+        _refuse_other(digest, digest_of(content))
+        return content
+
+    def _has(self, repository: str, digest: str) -> bool:
+        known = self.ecr.batch_check_layer_availability(repositoryName=repository, layerDigests=[digest])
+        return any(layer.get("layerAvailability") == "AVAILABLE" for layer in known["layers"])
+
+    def push_blob(self, repository: str, content: bytes) -> str:
+        digest = digest_of(content)
+        if not self._has(repository, digest):
+            parts = (content[first : first + _PART] for first in range(0, len(content), _PART))
+            self._upload(repository, digest, parts)
+        return digest
+
+    def copy_blob(self, source: str, target: str, digest: str) -> None:
+        """Part by part: a layer with CUDA is larger than the builder's memory. What is there already is not moved."""
+        if source == target or self._has(target, digest):
+            return
+        with self._fetched(source, digest) as answer:
+            self._upload(target, digest, iter(lambda: answer.read(_PART), b""))
+
+    def _upload(self, repository: str, digest: str, parts: Iterable[bytes]) -> None:
+        upload = self.ecr.initiate_layer_upload(repositoryName=repository)["uploadId"]
+        first, seen = 0, hashlib.sha256()
+        for part in parts:
+            seen.update(part)
+            self.ecr.upload_layer_part(
+                repositoryName=repository,
+                uploadId=upload,
+                partFirstByte=first,
+                partLastByte=first + len(part) - 1,
+                layerPartBlob=part,
+            )
+            first += len(part)
+        _refuse_other(digest, f"sha256:{seen.hexdigest()}")
+        try:
+            self.ecr.complete_layer_upload(repositoryName=repository, uploadId=upload, layerDigests=[digest])
+        except self.ecr.exceptions.LayerAlreadyExistsException:
+            return  # another bake was quicker
+
+    def images(self, repository: str) -> list[dict[str, Any]]:
+        """All of a repository, as ECR describes them; none where there is no such repository."""
+        pages = self.ecr.get_paginator("describe_images").paginate(repositoryName=repository)
+        try:
+            return [image for page in pages for image in page["imageDetails"]]
+        except self.ecr.exceptions.RepositoryNotFoundException:
+            return []
+
+    def delete_image(self, repository: str, digest: str) -> None:
+        """With all of its tags, and layers that no other image has. Raises `PermanentError` when ECR will not."""
+        answer = self.ecr.batch_delete_image(repositoryName=repository, imageIds=[{"imageDigest": digest}])
+        if refused := [one for one in answer.get("failures", ()) if one.get("failureCode") != "ImageNotFound"]:
+            raise PermanentError(
+                "the registry did not delete an image",
+                seen=f"{digest}: {refused[0].get('failureCode')}: {refused[0].get('failureReason')}",
+                cure="an index that holds it must go first: see the repository in ECR's console",
+            )
+
+    def push_image(
+        self, base: tuple[str, str], layer: bytes, environment: dict[str, str], tag: str
+    ) -> tuple[str, bool]:
+        """One layer (a tar) on top of `base` (repository, reference), in the base's own media types.
+
+        Returns the image's digest, and whether it is new. The tag is immutable in the registry, so pushing the same
+        inputs twice is done once.
+        """
+        under = self.image(*base)
+        family = under.family
+        config = with_layer(json.loads(self.blob(under.repository, under.config)), digest_of(layer), environment)
+        for descriptor in under.manifest["layers"]:
+            self.copy_blob(under.repository, REPOSITORY, descriptor["digest"])
+        packed, body = family.pack(layer), json.dumps(config, sort_keys=True).encode()
+        top = {"mediaType": family.layer, "digest": self.push_blob(REPOSITORY, packed), "size": len(packed)}
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": family.manifest,
+            "config": {"mediaType": family.config, "digest": self.push_blob(REPOSITORY, body), "size": len(body)},
+            "layers": [*under.manifest["layers"], top],
+        }
+        text = json.dumps(manifest, sort_keys=True)
+        try:
+            self.ecr.put_image(
+                repositoryName=REPOSITORY, imageManifest=text, imageManifestMediaType=family.manifest, imageTag=tag
+            )
+        except (self.ecr.exceptions.ImageAlreadyExistsException, self.ecr.exceptions.ImageTagAlreadyExistsException):
+            return self.image(REPOSITORY, tag).digest, False
+        return digest_of(text.encode()), True
+
+
+def _refuse_other(digest: str, seen: str) -> None:
+    if seen != digest:
+        raise PermanentError("a blob does not have its digest", seen=seen, cure=f"push {digest} again")
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="push one layer on a base image")
+    parser.add_argument("verb", choices=["push"])
+    parser.add_argument("--region", required=True)
+    parser.add_argument("--base", required=True, help="repository:tag or repository@sha256:... in this registry")
+    parser.add_argument("--root", required=True, type=Path, help="folder that becomes the layer")
+    parser.add_argument("--tag", required=True)
+    parser.add_argument("--env", action="append", default=[], help="NAME=VALUE of the image")
+    options = parser.parse_args(arguments)
+    environment = dict(item.split("=", 1) for item in options.env)
+    image, pushed = Registry(Account(options.region)).push_image(
+        split_reference(options.base), layer_of(options.root), environment, options.tag
+    )
+    print(json.dumps({"digest": image, "pushed": pushed}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""Reservations that are no blocks, as EC2 has them: whether the one of the spec holds its nodes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.account import Account
+from infra.aws.blocks import LOST, described
+from infra.plan.facts import Refused
+from infra.plan.purchase import OPEN, own_reservation
+from infra.spec.campaign import Capacity, Spec
+
+PLATFORM = "Linux/UNIX"
+"""Of all nodes."""
+_OFFERS = "`bivouac offers SPEC` lists what the account holds"
+
+
+class Reservation(BaseModel):
+    """It bills the on-demand rate for every place, used or not, until it is cancelled or ends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reservation_id: str
+    kind: str
+    state: str
+    instance_type: str
+    zone: str
+    platform: str
+    count: int
+    """Places in all; 0 unless it is there or will be."""
+    free: int
+    starts: datetime | None
+
+
+def find_reservation(account: Account, spec: Spec) -> Reservation | None:
+    """The one that the spec names by its id; None where there is none, or the nodes are bought otherwise."""
+    named = own_reservation(spec.nodes)
+    found = described(account, named) if named else None
+    return None if found is None else _reservation(found)
+
+
+def refused_reservation(account: Account, spec: Spec) -> Refused | None:
+    """Why all nodes will not find a place; None where they will, or no reservation is asked for."""
+    if spec.nodes.capacity is not Capacity.RESERVATION or not spec.nodes.reservation_id:
+        return None
+    if own_reservation(spec.nodes):
+        return _unfit(find_reservation(account, spec), account, spec)
+    return _too_few(account, spec)
+
+
+def _unfit(found: Reservation | None, account: Account, spec: Spec) -> Refused | None:
+    nodes = spec.nodes
+    if found is None:
+        seen = f"{nodes.reservation_id} in {account.region}"
+        return Refused(what="the account has no such capacity reservation here", seen=seen, cure=_OFFERS)
+    named, has = found.reservation_id, (found.instance_type, found.zone, found.platform)
+    if found.kind == "capacity-block":
+        cure = "write capacity: capacity-block"
+        return Refused(what="the reservation is a capacity block", seen=named, cure=cure)
+    if found.state in LOST:
+        seen = f"{named} is {found.state}: {LOST[found.state]}"
+        return Refused(what="the reservation will never be active", seen=seen, cure=f"make another one; {_OFFERS}")
+    if has != (nodes.instance_type, spec.zone, PLATFORM):
+        seen = f"{named}: {' '.join(has)}; wanted {nodes.instance_type} {spec.zone} {PLATFORM}"
+        return Refused(what="the reservation is of another type, zone or platform", seen=seen, cure="mend the spec")
+    if found.state != "active":
+        begins = f", it begins at {found.starts.isoformat(timespec='minutes')}" if found.starts else ""
+        cure = "run the campaign once it is active"
+        return Refused(what="the reservation is not active yet", seen=f"{named} is {found.state}{begins}", cure=cure)
+    if found.free < nodes.count:
+        seen = f"{named}: {found.free} of {found.count} places are free, {nodes.count} wanted"
+        cure = "end what uses it, add places (`aws ec2 modify-capacity-reservation`), or take fewer nodes"
+        return Refused(what="the reservation has fewer free places than the campaign nodes", seen=seen, cure=cure)
+    return None
+
+
+def _too_few(account: Account, spec: Spec) -> Refused | None:
+    """Of `open` every open reservation counts; of a group every matching one of the account, which is a bound: EC2 does
+    not say which are in it."""
+    nodes = spec.nodes
+    wanted = {
+        "instance-type": nodes.instance_type,
+        "availability-zone": spec.zone,
+        "instance-platform": PLATFORM,
+        "state": "active",
+    }
+    if nodes.reservation_id == OPEN:
+        wanted["instance-match-criteria"] = "open"
+    filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
+    pages = account.client("ec2").get_paginator("describe_capacity_reservations").paginate(Filters=filters)
+    found = [_reservation(one) for page in pages for one in page["CapacityReservations"]]
+    matching = [one for one in found if one.kind == "default"]
+    free = sum(one.free for one in matching)
+    if free >= nodes.count:
+        return None
+    return Refused(
+        what="the account's reservations that match have fewer free places than the campaign nodes",
+        seen=f"{free} free in {', '.join(one.reservation_id for one in matching) or 'none'}; wanted {nodes.count} x "
+        f"{nodes.instance_type} in {spec.zone}",
+        cure=f"make or free places before the campaign asks for its nodes, or take fewer nodes; {_OFFERS}",
+    )
+
+
+def _reservation(item: dict[str, Any]) -> Reservation:
+    return Reservation(
+        reservation_id=item["CapacityReservationId"],
+        kind=item.get("ReservationType") or "default",
+        state=item["State"],
+        instance_type=item["InstanceType"],
+        zone=item["AvailabilityZone"],
+        platform=item["InstancePlatform"],
+        count=item.get("TotalInstanceCount") or 0,
+        free=item.get("AvailableInstanceCount") or 0,
+        starts=item.get("StartDate"),
+    )

@@ -1,0 +1,245 @@
+"""Large objects to and from S3, part by part: what a killed transfer brought over is not brought over again.
+
+The source is read once: its SHA-256 is computed over the very bytes that are sent, and an upload whose bytes prove not
+to be those that were promised is never completed. At most `at_once` parts are under way, whatever the sizes and however
+many transfers share one `Transfer`; each is held here and once more in the runtime, so that memory stays below four
+times `at_once` parts (measured: `tests/bench/archive.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import mmap
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from botocore.exceptions import ClientError
+
+from infra.aws.parts import Altered, Parts
+from infra.plain_files import open_plain
+
+MIB = 2**20
+LARGEST_COUNT = 10_000
+"""Parts of one upload, at most: S3's limit."""
+_ALGORITHM = "CRC32C"
+"""The checksum of each part: the fastest of those that S3 and its likenesses have known for long."""
+
+
+class Sends(Protocol):
+    """What carries single parts; `Parts` over the AWS Common Runtime."""
+
+    def put(
+        self, where: dict[str, Any], headers: dict[str, str], body: BinaryIO, size: int
+    ) -> Future[dict[str, str]]: ...
+
+    def get(self, where: dict[str, Any], start: int, into: memoryview, of: int) -> Future[int]: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    number: int
+    size: int
+    etag: str
+    checksum: str
+    """Base64 CRC32C; empty where the endpoint does not tell."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    s3: Any
+    bucket: str
+    part_bytes: int = 16 * MIB
+    """At least S3's smallest part of 5 MiB; larger where an object would need more than 10,000 parts."""
+    at_once: int = 16
+    parts: Sends | None = None
+    _slots: threading.BoundedSemaphore = field(init=False)
+    _idle: list[mmap.mmap] = field(init=False, default_factory=list, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", self.parts or Parts(self.s3))
+        object.__setattr__(self, "_slots", threading.BoundedSemaphore(self.at_once))
+
+    def part_size(self, size: int) -> int:
+        least = -(-size // LARGEST_COUNT)
+        return max(self.part_bytes, -(-least // MIB) * MIB)
+
+    def upload(self, key: str, source: Path, size: int, sha256: str, metadata: dict[str, str]) -> int:
+        """Send a file in parts, going on where an earlier upload of this key stands; how many parts were there already.
+
+        The object appears only where the key holds none: else S3 refuses with 412. Raises `Altered` when the file's
+        size or digest is another, S3's errors as boto3 does.
+        """
+        upload, there = self._begin(key, metadata)
+        digest, pending, known = hashlib.sha256(), deque[Future[Part]](), list[Part]()
+        try:
+            for number, content in enumerate(self._contents(source, size, digest), 1):
+                pending.append(self._send(key, upload, number, content, there.get(number)))
+                del content
+                while pending and pending[0].done():
+                    known.append(pending.popleft().result())
+        finally:
+            for left in pending:
+                left.exception()
+        known += [left.result() for left in pending]
+        if digest.hexdigest() != sha256:
+            raise Altered(f"{source.name}: {digest.hexdigest()}, not {sha256}")
+        self._complete(key, upload, known)
+        tags = {part.number: part.etag for part in there.values()}
+        return sum(tags.get(part.number) == part.etag for part in known)
+
+    def _contents(self, source: Path, size: int, digest: Any) -> Iterator[bytes]:
+        """The parts of a file, each read when there is room for it; a slot is taken for each that is given out."""
+        step = self.part_size(size)
+        try:
+            with open_plain(source) as file:
+                if (seen := os.fstat(file.fileno()).st_size) != size:
+                    raise Altered(f"{source.name}: {seen} bytes, not {size}")
+                for offset in range(0, size, step):
+                    self._slots.acquire()
+                    try:
+                        content = file.read(min(step, size - offset))
+                        if len(content) != min(step, size - offset):
+                            raise Altered(f"{source.name} ended at byte {offset + len(content)}")
+                    except BaseException:
+                        self._slots.release()
+                        raise
+                    digest.update(content)
+                    yield content
+        except OSError as error:
+            raise Altered(f"{source.name} cannot be read: {error.strerror or error}") from error
+
+    def download(self, where: dict[str, str], size: int, file: BinaryIO | None, start: int, digest: Any) -> None:
+        """Bytes from `start` on, in order, into `file` (None: nowhere) and `digest`, many parts ahead.
+
+        Raises S3's errors as boto3 does; what was written until then is sound and can be gone on from.
+        """
+        step, ahead = self.part_size(size), deque[tuple[Future[int], memoryview]]()
+        next_offset, written, hashing = start, start, ThreadPoolExecutor(1, thread_name_prefix="digest")
+        try:
+            while written < size:
+                # One part is waited for, more are asked for while there is room: no two transfers starve each other.
+                while next_offset < size and (self._slots.acquire(blocking=not ahead)):
+                    length = min(step, size - next_offset)
+                    ahead.append(self._get({"Bucket": self.bucket, **where}, next_offset, length, size))
+                    next_offset += length
+                coming, content = ahead[0]
+                try:
+                    coming.result()
+                    # Both let other threads run: a part is hashed while it is written.
+                    hashed = hashing.submit(digest.update, content)
+                    try:
+                        if file is not None:
+                            file.write(content)
+                    finally:
+                        hashed.result()
+                    written += len(content)
+                finally:
+                    ahead.popleft()
+                    self._give_back(content)
+        finally:
+            hashing.shutdown()
+            for coming, content in ahead:
+                coming.exception()
+                self._give_back(content)
+
+    def _get(self, where: dict[str, str], start: int, length: int, of: int) -> tuple[Future[int], memoryview]:
+        assert self.parts is not None
+        content = memoryview(self._buffer(length))[:length]
+        try:
+            return self.parts.get(where, start, content, of), content
+        except BaseException:
+            self._give_back(content)
+            raise
+
+    def _buffer(self, length: int) -> mmap.mmap:
+        """For a part that comes: one that an earlier part left, so that no page is asked of the kernel twice."""
+        buffer: mmap.mmap | None = None
+        with contextlib.suppress(IndexError):
+            buffer = self._idle.pop()
+        if buffer is None or len(buffer) < length:
+            buffer = mmap.mmap(-1, max(length, self.part_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            buffer.madvise(mmap.MADV_HUGEPAGE)
+        return buffer
+
+    def _give_back(self, content: memoryview) -> None:
+        """The slot, and the buffer: as many stay as there are slots."""
+        assert isinstance(content.obj, mmap.mmap)
+        self._idle.append(content.obj)
+        self._slots.release()
+
+    def _begin(self, key: str, metadata: dict[str, str]) -> tuple[str, dict[int, Part]]:
+        """The upload to go on with, and its parts by number; a new one where there is none."""
+        pages = self.s3.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=key)
+        begun = [upload for page in pages for upload in page.get("Uploads", ()) if upload["Key"] == key]
+        for upload in sorted(begun, key=lambda one: str(one.get("Initiated")), reverse=True):
+            try:
+                return upload["UploadId"], self._parts_of(key, upload["UploadId"])
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "NoSuchUpload":
+                    raise
+        made = self.s3.create_multipart_upload(
+            Bucket=self.bucket, Key=key, Metadata=metadata, ChecksumAlgorithm=_ALGORITHM
+        )
+        return made["UploadId"], {}
+
+    def _parts_of(self, key: str, upload: str) -> dict[int, Part]:
+        pages = self.s3.get_paginator("list_parts").paginate(Bucket=self.bucket, Key=key, UploadId=upload)
+        return {
+            part["PartNumber"]: Part(part["PartNumber"], part["Size"], part["ETag"], part.get("ChecksumCRC32C", ""))
+            for page in pages
+            for part in page.get("Parts", ())
+        }
+
+    def _send(self, key: str, upload: str, number: int, content: bytes, there: Part | None) -> Future[Part]:
+        """Send one part unless S3 has it; gives its slot back when it is done."""
+        from awscrt.checksums import crc32c
+
+        sent: Future[Part] = Future()
+        checksum = base64.b64encode(crc32c(content).to_bytes(4, "big")).decode()
+        if there is not None and _is(there, content, checksum):
+            self._slots.release()
+            sent.set_result(Part(number, there.size, there.etag, checksum))
+            return sent
+        where = {"Bucket": self.bucket, "Key": key, "UploadId": upload, "PartNumber": number}
+        size = len(content)
+
+        def done(answer: Future[dict[str, str]]) -> None:
+            self._slots.release()
+            if (error := answer.exception()) is not None:
+                sent.set_exception(error)
+            else:
+                sent.set_result(Part(number, size, answer.result().get("etag", ""), checksum))
+
+        assert self.parts is not None
+        try:
+            headers = {"x-amz-checksum-crc32c": checksum}
+            answer = self.parts.put({**where, "ChecksumCRC32C": checksum}, headers, io.BytesIO(content), size)
+        except BaseException:
+            self._slots.release()
+            raise
+        answer.add_done_callback(done)
+        return sent
+
+    def _complete(self, key: str, upload: str, known: list[Part]) -> None:
+        parts = [{"PartNumber": part.number, "ETag": part.etag, "ChecksumCRC32C": part.checksum} for part in known]
+        self.s3.complete_multipart_upload(
+            Bucket=self.bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+        )
+
+
+def _is(there: Part, content: bytes, checksum: str) -> bool:
+    """Whether a part that S3 holds is this one: by its checksum, else by the MD5 that an endpoint gives as its tag."""
+    if there.size != len(content):
+        return False
+    if there.checksum:
+        return there.checksum == checksum
+    return there.etag.strip('"') == hashlib.md5(content, usedforsecurity=False).hexdigest()

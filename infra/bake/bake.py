@@ -1,0 +1,171 @@
+"""Bake: both images, each by Ansible on a builder instance; skipped when the same inputs were baked before.
+
+It comes before the campaign's stack, in the foundation's workshop: no control plane and no file system bills meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.base_image import find_base
+from infra.aws.manifests import Image
+from infra.aws.registry import NoSuchImage, Registry
+from infra.bake import node_image
+from infra.bake.builder import builder
+from infra.bake.foundation import OUTPUTS, foundation
+from infra.bake.playbook import ROOT, play
+from infra.bake.sources import digest_of, sources
+from infra.errors import PermanentError, UserError
+from infra.inventory import certify
+from infra.session.context import Context
+from infra.spec.names import REPOSITORY, repository_url
+from infra.stack.outputs import FoundationOutputs
+
+BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+WHEEL = ("infra", "trainer", "pyproject.toml")
+NO_CODE = ("infra/campaigns",)
+"""Specs lie there: a comment in one is no reason to bake, least of all on a held cluster that is relaunched with it."""
+PLAYED = (
+    "images/versions.yaml",
+    "playbooks/bake.yml",
+    "playbooks/library/machine.py",
+    "playbooks/plugins",
+    "playbooks/roles/trainer_image",
+)
+
+
+class ImageManifest(BaseModel):
+    """What an image holds, and from what it was made; launch refuses an image without one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image: str
+    """Reference by digest."""
+    inputs_digest: str
+    base: str
+    base_digest: str
+    base_packages: dict[str, str]
+    """Empty where the builder is another system than the base: then the base's digest stands for what it holds, and the
+    health check for what of it is loaded."""
+    layer_packages: dict[str, str]
+
+
+def run(context: Context) -> dict[str, Any]:
+    """As a stage of a campaign, which keeps the node image that it began with. Idempotent."""
+    context.progress.step("noting what is there before anything is made")
+    certify.note_baseline(context)
+    done = images(context, own=node_image.recorded(context.store))
+    context.guard()
+    context.store.put_json(node_image.RECORD, done["node_image"])
+    return done
+
+
+def images(context: Context, own: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
+    """The foundation, the node image, the trainer image; `own` is taken as long as it is there.
+
+    Raises `UserError` before anything is made where the registry lacks the base.
+    """
+    base = find_base(context.account, context.spec)
+    where = foundation(context)
+    nodes, fresh = node_image.ensure(context, where, own, force)
+    trainer = trainer_image(context, where, base, force)
+    return {
+        **trainer,
+        "baked": trainer["baked"] or fresh,
+        "node_image": {"ami": nodes.ami, "manifest": node_image.manifest_key(nodes.inputs_digest), "baked": fresh},
+        OUTPUTS: where.model_dump(),
+    }
+
+
+def trainer_image(context: Context, where: FoundationOutputs, base: Image, force: bool = False) -> dict[str, Any]:
+    """One layer with the project on the spec's base, pushed to the registry."""
+    registry = Registry(context.account)
+    inputs = inputs_digest(ROOT, base.digest)
+    key = manifest_key(inputs)
+    body = context.store.get(key)
+    known = None if body is None else ImageManifest.model_validate_json(body)
+    if known is not None and not force and _still_there(registry, known):
+        context.progress.note(f"trainer image known by the digest of its inputs, {inputs[:12]}: nothing to bake")
+        return {"manifest": key, "image": known.image, "code": inputs, "baked": False}
+    with tempfile.TemporaryDirectory() as work:
+        context.progress.step("wheel")
+        given = {
+            "trainer_image_wheel": str(build_wheel(ROOT, Path(work))),
+            "trainer_image_base": base.reference,  # by digest: its tag may move meanwhile
+            "trainer_image_tag": inputs,
+            "trainer_image_region": context.spec.region,
+        }
+        machine = context.account.client("ssm").get_parameter(Name=BUILDER_IMAGE)["Parameter"]["Value"]
+        with builder(context, where, machine) as built:
+            facts = play(context, built, "trainer_image", given, Path(work))
+    image = f"{repository_url(context.spec.account, context.spec.region)}@{facts['digest']}"
+    manifest = ImageManifest(
+        image=image,
+        inputs_digest=inputs,
+        base=context.spec.image.base,
+        base_digest=base.digest,
+        base_packages={item["name"]: item["version"] for item in facts["base_packages"]},
+        layer_packages={item["name"]: item["version"] for item in facts["layer_packages"]},
+    )
+    context.guard()
+    context.store.put(key, manifest.model_dump_json(indent=1).encode())
+    context.progress.note(f"trainer image {image}")
+    return {"manifest": key, "image": image, "code": inputs, "baked": True}
+
+
+def manifest_key(inputs: str) -> str:
+    return f"images/{inputs}.json"
+
+
+def inputs_digest(root: Path, base_digest: str) -> str:
+    """Of everything that goes into the image: the wheel's sources, versions, what is played, base.
+
+    Raises `UserError` where there is no clone.
+    """
+    if not (root / "pyproject.toml").exists():
+        raise UserError(
+            "the bake needs the project's sources",
+            seen=root,
+            cure="run bivouac from a clone, installed with `pip install -e .`",
+        )
+    return digest_of(root, sources(root, (*WHEEL, *PLAYED), NO_CODE), base_digest)
+
+
+def build_wheel(root: Path, work: Path) -> Path:
+    """The project's wheel, built from a copy of what its digest covers, so that nothing else in the clone gets in."""
+    source, out = work / "source", work / "wheel"
+    for path in sources(root, WHEEL, NO_CODE):
+        copy = source / path.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(out),
+        str(source),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise PermanentError("the wheel could not be built", seen=done.stderr[-500:], cure="mend pyproject.toml")
+    return next(out.glob("*.whl"))
+
+
+def _still_there(registry: Registry, manifest: ImageManifest) -> bool:
+    try:
+        registry.image(REPOSITORY, manifest.image.rpartition("@")[2])
+    except NoSuchImage:
+        return False
+    return True

@@ -1,0 +1,206 @@
+"""A builder: an instance without an open port that bakes one image and is gone afterwards, whatever happens to us.
+
+Three things end it, each without the others: the driver; a one-time schedule of EventBridge, which needs neither the
+driver nor a machine that boots; and the machine's own shutdown, ordered by its user data and so without a gap between
+launch and schedule. What a killed driver left is ended by the next bake of the campaign, and by its teardown.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.aws.account import EXPIRED, Account, every
+from infra.engine.failures import cause_of, cure_for
+from infra.errors import PermanentError
+from infra.session.context import Context
+from infra.spec.names import BUILDER, ROLE_TAG, Names
+from infra.stack.outputs import FoundationOutputs
+from infra.stack.tags import tags
+
+INSTANCE_TYPE = "m7i.large"
+LIFE = timedelta(minutes=120)
+"""No bake takes so long: installation is bounded, imaging a builder's disk takes minutes."""
+TRANSFER = "bake/"
+"""Folder of the campaign's record through which files travel to its builder."""
+LIVING = ["pending", "running", "stopping", "stopped", "shutting-down"]
+_TARGET = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
+_ONLINE_S, _KNOWN_S = 300.0, 60.0
+_YOUNG = ("ValidationException", "InvalidParameterValue")
+"""How Scheduler and EC2 answer while IAM's newest is on its way to them."""
+_GONE = ("InvalidInstanceID.NotFound", "ResourceNotFoundException")
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A builder that answers."""
+
+    id: str
+    ends_at: datetime
+    """Then AWS ends it without us."""
+
+
+@contextmanager
+def builder(context: Context, where: FoundationOutputs, image: str, life: timedelta = LIFE) -> Iterator[Builder]:
+    """A builder started from `image`, for as long as the block runs.
+
+    Raises `PermanentError` when EC2 refuses it or its agent does not answer; it is gone then too.
+    """
+    end_builders(context.account, context.names)
+    _forget_files(context)
+    context.guard()
+    ends_at = datetime.now(UTC) + life
+    instance = _launch(context, where, image, ends_at)
+    try:
+        _arm(context, where, instance, ends_at)
+        _await_agent(context, instance, image)
+        yield Builder(instance, ends_at)
+    finally:
+        _end(context, instance, ends_at)
+
+
+def living_builders(account: Account, names: Names) -> list[str]:
+    filters = [
+        {"Name": "tag:Name", "Values": [names.builder]},
+        {"Name": f"tag:{ROLE_TAG}", "Values": [BUILDER]},
+        {"Name": "instance-state-name", "Values": LIVING},
+    ]
+    pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+    return [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
+
+
+def end_builders(account: Account, names: Names) -> list[str]:
+    """End what a killed driver left, since its state is unknown; and disarm what would have ended it. Their ids."""
+    left = living_builders(account, names)
+    if left:
+        account.client("ec2").terminate_instances(InstanceIds=left)
+    _disarm(account, names)
+    return left
+
+
+def _forget_files(context: Context) -> None:
+    """What was on its way to a builder when its driver was killed."""
+    store = context.store
+    for key in store.keys(TRANSFER):
+        store.s3.delete_object(Bucket=store.bucket, Key=key)
+
+
+def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: datetime) -> str:
+    wanted = {
+        **tags(context.spec, context.deadline, context.identity),
+        ROLE_TAG: BUILDER,
+        "Name": context.names.builder,
+    }
+    minutes = max(1, round((ends_at - datetime.now(UTC)).total_seconds() / 60))
+    marks = [{"Key": key, "Value": value} for key, value in wanted.items()]
+    request: dict[str, Any] = dict(
+        ImageId=image,
+        InstanceType=INSTANCE_TYPE,
+        MinCount=1,
+        MaxCount=1,
+        SubnetId=where.workshop_subnet_id,
+        SecurityGroupIds=[where.workshop_security_group_id],
+        IamInstanceProfile={"Name": where.workshop_instance_profile},
+        MetadataOptions={"HttpTokens": "required"},
+        InstanceInitiatedShutdownBehavior="terminate",
+        UserData=f"#!/bin/sh\nshutdown -h +{minutes}\n",
+        TagSpecifications=[
+            {"ResourceType": kind, "Tags": marks} for kind in ("instance", "volume", "network-interface")
+        ],
+    )
+    try:
+        launched = _once_known(context, lambda: context.account.client("ec2").run_instances(**request))
+    except ClientError as error:
+        said = error.response["Error"]
+        if said["Code"] in EXPIRED:
+            raise
+        raise PermanentError(
+            f"the builder ({INSTANCE_TYPE} from {image}) could not be started",
+            seen=f"{said['Code']}: {said['Message']}",
+            cure=f"{cure_for(cause_of(said['Code']))}; the same command goes on",
+        ) from error
+    return str(launched["Instances"][0]["InstanceId"])
+
+
+def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: datetime) -> None:
+    request: dict[str, Any] = dict(
+        Name=context.names.builder,
+        Description=f"Ends the builder of campaign {context.spec.campaign} if nobody else does",
+        ScheduleExpression=f"at({ends_at:%Y-%m-%dT%H:%M:%S})",
+        ScheduleExpressionTimezone="UTC",
+        FlexibleTimeWindow={"Mode": "OFF"},
+        ActionAfterCompletion="DELETE",
+        Target={
+            "Arn": _TARGET,
+            "RoleArn": where.workshop_guard_arn,
+            "Input": json.dumps({"InstanceIds": [instance]}),
+            "RetryPolicy": {"MaximumEventAgeInSeconds": 86_400, "MaximumRetryAttempts": 185},
+        },
+    )
+    _once_known(context, lambda: context.account.client("scheduler").create_schedule(**request))
+
+
+def _once_known(context: Context, call: Callable[[], Any]) -> Any:
+    """The call, again while a role or profile that the foundation has just made is not known everywhere yet."""
+    until = time.monotonic() + _KNOWN_S
+    while True:
+        try:
+            return call()
+        except ClientError as error:
+            said = error.response["Error"]
+            young = said["Code"] in _YOUNG and ("role" in said["Message"] or "Instance Profile" in said["Message"])
+            if not young or time.monotonic() > until:
+                raise
+        context.progress.step("waiting until AWS knows the workshop's roles everywhere")
+        time.sleep(2.0)
+
+
+def _disarm(account: Account, names: Names) -> None:
+    try:
+        account.client("scheduler").delete_schedule(Name=names.builder)
+    except ClientError as error:
+        if error.response["Error"]["Code"] not in _GONE:
+            raise
+
+
+def _await_agent(context: Context, instance: str, image: str) -> None:
+    ssm, ec2 = context.account.client("ssm"), context.account.client("ec2")
+    for _ in context.turns(_ONLINE_S, 0.2):
+        context.progress.step(f"builder {instance} is booting")
+        asked = [{"Key": "InstanceIds", "Values": [instance]}]
+        online = every(ssm, "describe_instance_information", "InstanceInformationList", Filters=asked)
+        if any(item["PingStatus"] == "Online" for item in online):
+            return
+        # By filter: an instance this young may not be known by its id yet.
+        by_id = [{"Name": "instance-id", "Values": [instance]}]
+        found = list(every(ec2, "describe_instances", "Reservations", Filters=by_id))
+        if found and found[0]["Instances"][0]["State"]["Name"] in ("shutting-down", "terminated"):
+            reason = found[0]["Instances"][0].get("StateReason", {}).get("Message", "no reason given")
+            raise PermanentError(
+                "the builder ended before it answered",
+                seen=f"{instance} from {image}: {reason}",
+                cure="see the reason; the same command tries again",
+            )
+    raise PermanentError(
+        "the builder's SSM agent did not come up",
+        seen=f"{instance} from {image} after {_ONLINE_S:.0f} s",
+        cure="check that the image has an agent, and the way out of subnet bivouac_workshop",
+    )
+
+
+def _end(context: Context, instance: str, ends_at: datetime) -> None:
+    """Also when the reason for the end is that AWS takes no more calls: then the schedule does it, and that is said."""
+    try:
+        context.account.client("ec2").terminate_instances(InstanceIds=[instance])
+        _disarm(context.account, context.names)
+    except (ClientError, BotoCoreError) as error:
+        if isinstance(error, ClientError) and error.response["Error"]["Code"] in _GONE:
+            return
+        context.progress.note(f"builder {instance} could not be ended ({error}); AWS ends it at {ends_at:%H:%M} UTC")

@@ -1,0 +1,33 @@
+"""The foundation, once per account and region: buckets, registry, and the workshop where images are baked."""
+
+from __future__ import annotations
+
+from infra.aws.keys import try_key
+from infra.bake.keeping import foundation_settings, placed, remember
+from infra.engine.engine import Engine
+from infra.folders import writable
+from infra.record.events import Stage
+from infra.session.context import Context
+from infra.session.session import FOUNDATION, foundation_lease
+from infra.spec.names import FOUNDATION_STACK
+from infra.stack.outputs import FoundationOutputs
+
+OUTPUTS = "foundation"
+"""Key of the foundation's outputs among those of the bake."""
+
+
+def foundation(context: Context, engine: Engine | None = None) -> FoundationOutputs:
+    """Its outputs; brought up unless this campaign's bake has done so. Idempotent."""
+    known = context.outputs.get(Stage.BAKE, {}).get(OUTPUTS)
+    if known is not None:
+        return FoundationOutputs.model_validate(known)
+    engine = engine or Engine(context, writable(context.results / "pulumi"))
+    context.progress.step("foundation: buckets, registry, workshop")
+    with foundation_lease(context) as lease, engine.holding(lease):
+        settings = placed(context.account, foundation_settings(context.store, context.spec))
+        if (key := settings.keeping.key_arn) is not None:
+            try_key(context.account, key, context.buckets.state, f"{FOUNDATION}/key-trial")
+        remember(context.store, settings)
+        outputs = engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
+    context.guard()
+    return FoundationOutputs.model_validate(outputs)

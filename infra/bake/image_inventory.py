@@ -1,0 +1,234 @@
+"""The shelf: images that bakes left, who uses each, what it costs to keep, and the removal of those that nobody uses.
+
+Images belong to the foundation: no teardown touches them, so they gather. One is kept while a campaign that has not
+been torn down uses it, while an instance or a launch template names it, while it is the newest of its base (which the
+next campaign most likely takes), and while it is young (a bake ahead of its campaign leaves no other trace).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Literal, TypeVar
+
+from infra.aws.account import Account
+from infra.aws.registry import Registry
+from infra.bake.bake import ImageManifest
+from infra.bake.node_image import RECORD, NodeImage
+from infra.console.progress import Progress
+from infra.plan.catalogue import service_prices
+from infra.record.events import Stage
+from infra.record.lease import Lease
+from infra.record.store import CampaignStore
+from infra.session.session import campaigns
+from infra.spec import duration
+from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, REPOSITORY
+
+Kind = Literal["node image", "trainer image", "snapshot"]
+_Manifest = TypeVar("_Manifest", NodeImage, ImageManifest)
+_BAKING = timedelta(hours=3)
+"""What is without a manifest and younger may still be in the making: no builder lives so long."""
+_MANIFESTS, _NODE_MANIFESTS = "images/", "images/nodes/"
+_DIGEST = re.compile(r"^[0-9a-f]{64}$")
+_OURS = [{"Name": f"tag:{FOUNDATION_TAG}", "Values": ["true"]}, {"Name": "tag-key", "Values": [INPUTS_TAG]}]
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image, with why it stays."""
+
+    kind: Kind
+    """`snapshot`: one whose AMI is gone already."""
+    id: str
+    """The AMI, the digest in the registry, or the snapshot."""
+    base: str
+    """What it was made from; empty where no manifest says so."""
+    made_at: datetime
+    gb: Decimal
+    """Size of its snapshots' volumes, or of its layers. A bound: snapshots bill what is written, layers are shared."""
+    snapshots: tuple[str, ...]
+    manifest: str | None
+    """Key in the state bucket; None for one that a killed bake left."""
+    kept_for: tuple[str, ...] = ()
+
+    @property
+    def usd_per_month(self) -> Decimal:
+        """At most."""
+        prices = service_prices()
+        rate = prices.ecr_usd_per_gb_month if self.kind == "trainer image" else prices.ebs_snapshot_usd_per_gb_month
+        return self.gb * rate
+
+    @property
+    def removable(self) -> bool:
+        return not self.kept_for
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where the images of one account and region lie."""
+
+    account: Account
+    store: CampaignStore
+    progress: Progress
+
+    def images(self, *, keep: int, older_than: timedelta) -> tuple[Image, ...]:
+        """All of them, oldest first; `keep`: so many of the newest of each base stay. Raises where AWS refuses a look:
+        what cannot be seen to be unused is not."""
+        nodes = list(self._nodes())
+        found = [*nodes, *self._trainers(), *self._snapshots({one for image in nodes for one in image.snapshots})]
+        found.sort(key=lambda one: one.made_at)
+        users = self._users(found)
+        newest = _newest(found, keep)
+        now = datetime.now(UTC)
+        return tuple(_judged(one, users[one.id], one.id in newest, now - one.made_at, older_than) for one in found)
+
+    def remove(self, wanted: Iterable[Image], lease: Lease) -> Iterator[Image]:
+        """Each image as it is gone. First its manifest, so that from then on no bake takes it for known."""
+        ec2, s3 = self.account.client("ec2"), self.store.s3
+        for one in wanted:
+            self.progress.step(f"removing {one.kind} {one.id}")
+            lease.check()
+            if one.manifest is not None:
+                s3.delete_object(Bucket=self.store.bucket, Key=one.manifest)
+            if one.kind == "trainer image":
+                Registry(self.account).delete_image(REPOSITORY, one.id)
+            if one.kind == "node image":
+                ec2.deregister_image(ImageId=one.id)
+            for snapshot in one.snapshots:
+                lease.check()
+                ec2.delete_snapshot(SnapshotId=snapshot)
+            yield one
+
+    def _nodes(self) -> Iterator[Image]:
+        """AMIs of bakes, by the tags that a bake gives; nobody else's."""
+        self.progress.step("node images")
+        manifests = {one.ami: (key, one) for key, one in self._manifests(_NODE_MANIFESTS, NodeImage)}
+        pages = self.account.client("ec2").get_paginator("describe_images").paginate(Owners=["self"], Filters=_OURS)
+        for image in (image for page in pages for image in page["Images"]):
+            key, manifest = manifests.get(image["ImageId"], (None, None))
+            disks = [row["Ebs"] for row in image.get("BlockDeviceMappings", ()) if row.get("Ebs", {}).get("SnapshotId")]
+            yield Image(
+                kind="node image",
+                id=image["ImageId"],
+                base="" if manifest is None else manifest.base,
+                made_at=_instant(image.get("CreationDate")) if manifest is None else manifest.baked_at,
+                gb=Decimal(sum(int(disk.get("VolumeSize") or 0) for disk in disks)),
+                snapshots=tuple(disk["SnapshotId"] for disk in disks),
+                manifest=key,
+            )
+
+    def _snapshots(self, held: set[str]) -> Iterator[Image]:
+        """Those of bakes that no AMI holds: a removal was cut short, or somebody deregistered the AMI by hand."""
+        ec2 = self.account.client("ec2")
+        for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_OURS):
+            for one in (one for one in page["Snapshots"] if one["SnapshotId"] not in held):
+                yield Image(
+                    kind="snapshot",
+                    id=one["SnapshotId"],
+                    base="",
+                    made_at=one["StartTime"],
+                    gb=Decimal(int(one["VolumeSize"])),
+                    snapshots=(one["SnapshotId"],),
+                    manifest=None,
+                )
+
+    def _trainers(self) -> Iterator[Image]:
+        """Images of the trainer's repository that a bake pushed: known by a manifest, or by a tag that is a digest."""
+        self.progress.step("trainer images")
+        manifests = {
+            one.image.rpartition("@")[2]: (key, one) for key, one in self._manifests(_MANIFESTS, ImageManifest)
+        }
+        for image in Registry(self.account).images(REPOSITORY):
+            key, manifest = manifests.get(image["imageDigest"], (None, None))
+            if manifest is None and not any(_DIGEST.match(tag) for tag in image.get("imageTags", ())):
+                continue
+            yield Image(
+                kind="trainer image",
+                id=image["imageDigest"],
+                base="" if manifest is None else manifest.base,
+                made_at=image["imagePushedAt"],
+                gb=Decimal(int(image["imageSizeInBytes"])) / 10**9,
+                snapshots=(),
+                manifest=key,
+            )
+
+    def _manifests(self, prefix: str, model: type[_Manifest]) -> Iterator[tuple[str, _Manifest]]:
+        pages = self.store.s3.get_paginator("list_objects_v2").paginate(
+            Bucket=self.store.bucket, Prefix=prefix, Delimiter="/"
+        )
+        for key in (item["Key"] for page in pages for item in page.get("Contents", ())):
+            body = self.store.get(key)
+            if body is not None:
+                yield key, model.model_validate_json(body)
+
+    def _users(self, found: Iterable[Image]) -> dict[str, list[str]]:
+        """Image -> who uses it."""
+        users = defaultdict[str, list[str]](list)
+        images = list(found)
+        by_manifest = {one.manifest: one.id for one in images if one.manifest is not None}
+        for name in campaigns(self.account, self.store.bucket):
+            self.progress.step(f"what campaign {name} uses")
+            record = CampaignStore(self.store.s3, self.store.bucket, name, self.store.writer)
+            events = record.events()
+            if Stage.TEARDOWN in record.state().finished_stages:
+                continue
+            # Every image that its record ever named: that of a revision before a relaunch may be gone back to.
+            said = "".join(event.model_dump_json() for event in events)
+            used = {one.id for one in images if one.id in said}
+            recorded = str((record.get_json(RECORD) or {}).get("manifest"))
+            used |= {by_manifest[recorded]} if recorded in by_manifest else set()
+            for image in used:
+                users[image].append(f"campaign {name}")
+        for image, what in self._launched({one.id for one in images if one.kind == "node image"}):
+            users[image].append(what)
+        return users
+
+    def _launched(self, amis: set[str]) -> Iterator[tuple[str, str]]:
+        if not amis:
+            return
+        self.progress.step("instances and launch templates")
+        ec2 = self.account.client("ec2")
+        filters = [
+            {"Name": "image-id", "Values": sorted(amis)},
+            {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
+        ]
+        for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
+            for one in (one for group in page["Reservations"] for one in group["Instances"]):
+                yield one["ImageId"], f"instance {one['InstanceId']}"
+        for page in ec2.get_paginator("describe_launch_templates").paginate():
+            for template in page["LaunchTemplates"]:
+                versions = ec2.get_paginator("describe_launch_template_versions").paginate(
+                    LaunchTemplateId=template["LaunchTemplateId"]
+                )
+                named = {v["LaunchTemplateData"].get("ImageId") for p in versions for v in p["LaunchTemplateVersions"]}
+                for ami in sorted(named & amis):
+                    yield ami, f"launch template {template['LaunchTemplateName']}"
+
+
+def _newest(found: Iterable[Image], keep: int) -> set[str]:
+    """Of each base the newest; what has no manifest is nobody's next image."""
+    bases = defaultdict[tuple[str, str], list[str]](list)
+    for one in found:
+        if one.manifest is not None:
+            bases[(one.kind, one.base)].append(one.id)
+    return {image for several in bases.values() for image in several[len(several) - min(keep, len(several)) :]}
+
+
+def _judged(one: Image, users: list[str], newest: bool, age: timedelta, older_than: timedelta) -> Image:
+    reasons = list(users)
+    if newest:
+        reasons.append("newest of its base")
+    if one.manifest is None and age < _BAKING:
+        reasons.append("perhaps being baked now")
+    if age < older_than:
+        reasons.append(f"younger than {duration.text(older_than)}")
+    return replace(one, kept_for=tuple(reasons))
+
+
+def _instant(text: str | None) -> datetime:
+    return _NEVER if not text else datetime.fromisoformat(text)

@@ -1,0 +1,130 @@
+"""What campaigns together ask of the foundation: whose key, which lock, which storage class. And the key they use.
+
+A campaign adds its wish to what is there and never takes away: an archive that was locked or encrypted for one stays so
+when another, that asked for nothing, goes through the same foundation.
+"""
+
+from __future__ import annotations
+
+from botocore.exceptions import ClientError
+
+from infra.aws.account import Account, every
+from infra.aws.zones import zones_of, zones_selling
+from infra.bake import node_image
+from infra.bake.builder import INSTANCE_TYPE
+from infra.plan.zones import control_plane_zones, workshop_zone
+from infra.record.store import CampaignStore
+from infra.session.context import Context
+from infra.session.session import FOUNDATION, STACK_CONFIG
+from infra.spec.campaign import Spec
+from infra.spec.names import KEY_ALIAS, PROJECT, WORKSHOP
+from infra.stack.settings import CampaignSettings, FoundationSettings, Keeping, StorageClass
+
+_NAME, _WORKSHOP = "keeping.json", "workshop.json"
+
+
+def wish(spec: Spec) -> Keeping:
+    archive, encryption = spec.storage.archive, spec.encryption
+    moves = archive.storage_class != "STANDARD"
+    return Keeping(
+        own_key=encryption.customer_key and encryption.key_arn is None,
+        key_arn=encryption.key_arn,
+        lock_days=archive.lock_for.days if archive.lock_for else 0,
+        classes=(
+            (StorageClass(campaign=spec.campaign, name=archive.storage_class, after_days=archive.move_after.days),)
+            if moves
+            else ()
+        ),
+    )
+
+
+def foundation_settings(store: CampaignStore, spec: Spec) -> FoundationSettings:
+    """As all campaigns so far and this one want it."""
+    stored = _folder(store).get_json(_NAME)
+    before = Keeping() if stored is None else Keeping.model_validate(stored)
+    return FoundationSettings(
+        account=spec.account,
+        region=spec.region,
+        keeping=before.joined(wish(spec)),
+        workshop_zone=(_folder(store).get_json(_WORKSHOP) or {}).get("zone"),
+    )
+
+
+def placed(account: Account, settings: FoundationSettings) -> FoundationSettings:
+    """With a workshop whose zone sells builders; one that stands in such a zone already stays as it is.
+
+    Raises `UserError` where no zone of the account does.
+    """
+    sold = zones_selling(account, INSTANCE_TYPE)
+    now = settings.workshop_zone or _standing(account)
+    zone = workshop_zone(INSTANCE_TYPE, sold, zones_of(account), now)
+    return settings if zone == now else settings.model_copy(update={"workshop_zone": zone})
+
+
+def _standing(account: Account) -> str | None:
+    """Zone of the workshop's subnet; None without one."""
+    named = [{"Name": "tag:Name", "Values": [WORKSHOP]}]
+    found = list(every(account.client("ec2"), "describe_subnets", "Subnets", Filters=named))
+    return str(found[0]["AvailabilityZone"]) if found else None
+
+
+def remember(store: CampaignStore, settings: FoundationSettings) -> None:
+    """To be called with the foundation's lease held."""
+    folder = _folder(store)
+    wanted = {_NAME: settings.keeping.model_dump(mode="json")}
+    if settings.workshop_zone is not None:
+        wanted[_WORKSHOP] = {"zone": settings.workshop_zone}
+    for name, document in wanted.items():
+        if document != folder.get_json(name):
+            folder.put_json(name, document)
+
+
+def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
+    image = node_image.recorded(context.store)
+    operator = context.account.principal(context.operator_arn)
+    return CampaignSettings(
+        spec=context.spec,
+        deadline=context.deadline,
+        identity=_identity(context),
+        data_digest=data_digest,
+        operator_arn=operator,
+        key_arn=key_of(context.account, context.spec),
+        control_plane_zones=_zones(context),
+        node_image=None if image is None else image.ami,
+    )
+
+
+def _identity(context: Context) -> str | None:
+    """As the stack has it, which never moves: a stack made before campaigns had one is not made anew for a tag."""
+    stored = context.store.get_json(STACK_CONFIG)
+    chosen = context.identity if stored is None else stored.get(f"{PROJECT}:identity")
+    return str(chosen) if chosen else None
+
+
+def _zones(context: Context) -> tuple[str, str] | None:
+    """As the stack has them, which never moves; of a campaign without a stack, by what the account has now."""
+    stored = context.store.get_json(STACK_CONFIG)
+    if stored is None:
+        return control_plane_zones(context.spec, zones_of(context.account))
+    chosen = stored.get(f"{PROJECT}:controlPlaneZones")
+    if chosen is None:
+        return None
+    first, second = str(chosen).split(",")
+    return first, second
+
+
+def key_of(account: Account, spec: Spec) -> str | None:
+    """ARN of the campaign's key; None where it asks for none, or where the foundation has yet to make it."""
+    if not spec.encryption.customer_key or spec.encryption.key_arn is not None:
+        return spec.encryption.key_arn
+    kms = account.client("kms")
+    try:
+        return str(kms.describe_key(KeyId=KEY_ALIAS)["KeyMetadata"]["Arn"])
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "NotFoundException":
+            return None
+        raise
+
+
+def _folder(store: CampaignStore) -> CampaignStore:
+    return CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)

@@ -1,0 +1,252 @@
+"""The node image: an AMI derived from the EKS-optimised one by Ansible; skipped when the same inputs were baked before.
+
+It belongs to the foundation: it outlives its campaign, and every campaign of the same inputs takes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.account import every
+from infra.bake.builder import Builder, builder
+from infra.bake.playbook import ROOT, play
+from infra.bake.sources import digest_of, sources
+from infra.errors import PermanentError, UserError
+from infra.plan.catalogue import instance_type
+from infra.record.store import CampaignStore
+from infra.session.context import Context
+from infra.spec.campaign import Spec
+from infra.spec.names import INPUTS_TAG, MANIFEST_TAG, Names
+from infra.stack.outputs import FoundationOutputs
+from infra.stack.tags import tags
+
+RECORD = "node-image.json"
+"""In the campaign's record: the image that it began with."""
+VARIANTS = {"nvidia": "nvidia", "neuron": "neuron", None: "standard"}
+PLAYED = ("images/versions.yaml", "playbooks")
+_STOPPED_S, _IMAGED_S = 300.0, 2700.0
+_NO_PACKAGES = "no dnf"
+
+
+class NodeImage(BaseModel):
+    """What an AMI holds, and from what it was made; launch refuses nodes of any other."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ami: str
+    snapshots: tuple[str, ...]
+    inputs_digest: str
+    base_ami: str
+    base: str
+    """Name of the EKS-optimised image."""
+    versions: dict[str, Any]
+    """images/versions.yaml as it was."""
+    applied: tuple[str, ...]
+    """Roles."""
+    not_applied: dict[str, str]
+    """Role -> why."""
+    machine: dict[str, Any]
+    """What the builder held at the end: kernel, driver, packages."""
+    baked_at: datetime
+
+
+def manifest_key(inputs: str) -> str:
+    return f"images/nodes/{inputs}.json"
+
+
+def ensure(
+    context: Context, where: FoundationOutputs, own: NodeImage | None = None, force: bool = False
+) -> tuple[NodeImage, bool]:
+    """The node image of this spec, and whether it was baked now; `own` is taken whatever the inputs are now."""
+    if own is not None and not force and _available(context, own.ami):
+        return own, False
+    base_ami, base = find_base(context)
+    inputs = inputs_digest(ROOT, base_ami, context.spec)
+    known = stored(context.store, inputs)
+    if known is not None and not force and _available(context, known.ami):
+        context.progress.note(f"node image known by the digest of its inputs, {inputs[:12]}: {known.ami}")
+        return known, False
+    _forget_unfinished(context, inputs)
+    with builder(context, where, base_ami) as built:
+        image = _bake(context, built, base_ami, base, inputs)
+    if known is not None:
+        context.progress.note(f"{known.ami} of the same inputs stays: campaigns may run on it")
+    context.progress.note(f"node image {image.ami}: {', '.join(image.applied)}")
+    for reason in dict.fromkeys(image.not_applied.values()):
+        roles = ", ".join(role for role, why in image.not_applied.items() if why == reason)
+        context.progress.note(f"not applied, {reason}: {roles}")
+    return image, True
+
+
+def find_base(context: Context) -> tuple[str, str]:
+    """(AMI, name) of the EKS-optimised image of the release that versions.yaml names."""
+    release = versions(ROOT)["base"]["release"]
+    variant = VARIANTS[instance_type(context.spec.nodes.instance_type).maker]
+    name = f"amazon-eks-node-al2023-x86_64-{variant}-{context.spec.kubernetes}-{release}"
+    by_name = [{"Name": "name", "Values": [name]}]
+    ec2 = context.account.client("ec2")
+    found = list(every(ec2, "describe_images", "Images", Owners=["amazon"], Filters=by_name))
+    if not found:
+        raise UserError(
+            "there is no such base image",
+            seen=f"{name} in {context.spec.region}",
+            cure="set base.release in images/versions.yaml to a release that AWS publishes for this Kubernetes version",
+        )
+    return str(found[0]["ImageId"]), name
+
+
+def versions(root: Path) -> dict[str, Any]:
+    """images/versions.yaml, by role; dates as text, as JSON will have them."""
+    read = yaml.safe_load((root / "images/versions.yaml").read_text())["versions"]
+    found: dict[str, Any] = json.loads(json.dumps(read, default=str))
+    return found
+
+
+def inputs_digest(root: Path, base_ami: str, spec: Spec) -> str:
+    """Of everything that goes into the node image: base, versions, playbooks, and the accelerator's maker."""
+    maker = instance_type(spec.nodes.instance_type).maker
+    return digest_of(root, sources(root, PLAYED, ("playbooks/roles/trainer_image",)), base_ami, str(maker))
+
+
+def stored(store: CampaignStore, inputs: str) -> NodeImage | None:
+    body = store.get(manifest_key(inputs))
+    return None if body is None else NodeImage.model_validate_json(body)
+
+
+def recorded(store: CampaignStore) -> NodeImage | None:
+    """The image that this campaign began with; None before its bake, and when its manifest is gone."""
+    record = store.get_json(RECORD)
+    body = None if record is None else store.get(record["manifest"])
+    return None if body is None else NodeImage.model_validate_json(body)
+
+
+def insist(store: CampaignStore, names: Names, ec2: Any) -> NodeImage:
+    """Raises `UserError` unless there is a manifest, and every GPU node runs its AMI."""
+    image = recorded(store)
+    if image is None:
+        raise UserError(
+            "the node image has no manifest",
+            seen=f"{RECORD} of the campaign: {store.get_json(RECORD)}",
+            cure="bake it again: `bivouac bake SPEC`",
+        )
+    filters = [
+        {"Name": "tag:eks:nodegroup-name", "Values": [names.gpu_group]},
+        {"Name": "instance-state-name", "Values": ["pending", "running"]},
+    ]
+    pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
+    nodes = {i["InstanceId"]: i["ImageId"] for page in pages for r in page["Reservations"] for i in r["Instances"]}
+    others = {node: ami for node, ami in nodes.items() if ami != image.ami}
+    if others:
+        raise UserError(
+            "nodes run another image than the one that was baked for them",
+            seen=f"{', '.join(f'{node}: {ami}' for node, ami in others.items())}; baked: {image.ami}",
+            cure=f"set the launch template back (`bivouac repair {names.campaign}`) and end these nodes",
+        )
+    return image
+
+
+def _bake(context: Context, built: Builder, base_ami: str, base: str, inputs: str) -> NodeImage:
+    import tempfile
+
+    maker = instance_type(context.spec.nodes.instance_type).maker or ""
+    given = {"node_image_inputs": inputs, "node_image_base": base, "node_image_accelerator": maker}
+    with tempfile.TemporaryDirectory() as work:
+        facts = play(context, built, "node_image", given, Path(work))
+    refuse_incomplete(context.spec, facts["not_applied"])
+    ami, snapshots = take(context, built.id, inputs, base)
+    image = NodeImage(
+        ami=ami,
+        snapshots=snapshots,
+        inputs_digest=inputs,
+        base_ami=base_ami,
+        base=base,
+        versions=versions(ROOT),
+        applied=tuple(facts["applied"]),
+        not_applied=facts["not_applied"],
+        machine=facts["machine"],
+        baked_at=datetime.now(UTC),
+    )
+    context.guard()
+    context.store.put(manifest_key(inputs), image.model_dump_json(indent=1).encode())
+    mark = [{"Key": MANIFEST_TAG, "Value": manifest_key(inputs)}]
+    context.account.client("ec2").create_tags(Resources=[ami, *snapshots], Tags=mark)
+    return image
+
+
+def refuse_incomplete(spec: Spec, not_applied: dict[str, str]) -> None:
+    """Nodes that are held against their instance type's profile need every role; a plain machine's profile does not."""
+    lacking = [role for role, why in not_applied.items() if why.startswith(_NO_PACKAGES)]
+    if lacking and spec.preflight.profile in (None, spec.nodes.instance_type):
+        raise PermanentError(
+            "the node image would be incomplete",
+            seen=f"{not_applied[lacking[0]]}: {', '.join(lacking)}",
+            cure="take an Amazon Linux 2023 image as base: see base.release in images/versions.yaml",
+        )
+
+
+def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, tuple[str, ...]]:
+    """Stop the builder, so that its disk is at rest, and make the image of it; (AMI, snapshots)."""
+    ec2 = context.account.client("ec2")
+    context.guard()
+    ec2.stop_instances(InstanceIds=[instance])
+    for _ in context.turns(_STOPPED_S, 0.5):
+        state = ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]["State"]["Name"]
+        if state == "stopped":
+            break
+        context.progress.step(f"builder {instance} is {state}")
+    marks = {**tags(None, None), INPUTS_TAG: inputs, "Name": f"bivouac {base}"}
+    pairs = [{"Key": key, "Value": value} for key, value in marks.items()]
+    context.guard()
+    made = ec2.create_image(
+        InstanceId=instance,
+        Name=f"bivouac-node-{inputs[:12]}-{int(time.time())}",
+        Description=f"Bivouac node image on {base}"[:255],
+        TagSpecifications=[{"ResourceType": kind, "Tags": pairs} for kind in ("image", "snapshot")],
+    )["ImageId"]
+    for _ in context.turns(_IMAGED_S, 0.5):
+        # By filter: an image this young may not be known by its id yet.
+        by_id = [{"Name": "image-id", "Values": [made]}]
+        found = list(every(ec2, "describe_images", "Images", Filters=by_id))
+        image: dict[str, Any] = found[0] if found else {"State": "pending"}
+        if image["State"] == "available":
+            disks = [row.get("Ebs", {}).get("SnapshotId") for row in image.get("BlockDeviceMappings", ())]
+            return made, tuple(disk for disk in disks if disk)
+        if image["State"] in ("failed", "error", "invalid"):
+            reason = image.get("StateReason", {}).get("Message", "no reason given")
+            raise PermanentError(
+                "the image could not be made", seen=f"{made}: {image['State']}: {reason}", cure="bake again"
+            )
+        context.progress.step(f"image {made} is {image['State']}")
+    raise PermanentError(
+        "the image is not available in time",
+        seen=f"{made} after {_IMAGED_S / 60:.0f} min",
+        cure="look at its snapshot in the console; the same command bakes anew",
+    )
+
+
+def _forget_unfinished(context: Context, inputs: str) -> None:
+    """An image that a killed driver had made but not written down: nobody can have used it, and its snapshots bill."""
+    ec2 = context.account.client("ec2")
+    filters = [{"Name": f"tag:{INPUTS_TAG}", "Values": [inputs]}]
+    for image in list(every(ec2, "describe_images", "Images", Owners=["self"], Filters=filters)):
+        if MANIFEST_TAG in {tag["Key"] for tag in image.get("Tags", ())}:
+            continue
+        context.guard()
+        ec2.deregister_image(ImageId=image["ImageId"])
+        for row in image.get("BlockDeviceMappings", ()):
+            if disk := row.get("Ebs", {}).get("SnapshotId"):
+                ec2.delete_snapshot(SnapshotId=disk)
+        context.progress.note(f"{image['ImageId']} was never finished: removed")
+
+
+def _available(context: Context, ami: str) -> bool:
+    by_id = [{"Name": "image-id", "Values": [ami]}]
+    found = list(every(context.account.client("ec2"), "describe_images", "Images", Filters=by_id))
+    return any(image["State"] == "available" for image in found)

@@ -1,0 +1,154 @@
+"""Runs playbooks/bake.yml against a builder by ansible-runner: progress per role, Ansible's own words when it fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.bake.builder import TRANSFER, Builder
+from infra.engine.command import leashed
+from infra.errors import PermanentError
+from infra.session.context import Context
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAYBOOKS = ROOT / "playbooks"
+BAKED = re.compile(r"(node|trainer)_image_baked")
+"""The fact that a bake ends with: what the image holds."""
+COMMAND_S = 3600
+"""One task may take so long; what fetches has bounds of its own."""
+
+
+@dataclass
+class Heard:
+    """What the events of a run told."""
+
+    baked: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+    changed: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By role."""
+
+
+def play(context: Context, builder: Builder, group: str, given: dict[str, Any], work: Path) -> dict[str, Any]:
+    """Play the part of bake.yml for `group`; returns the fact that it ends with. `work` is an empty folder."""
+    hosts = inventory(context, builder, group)
+    with leashed([context.lease], context.spec.campaign) as mark:
+        heard = run(PLAYBOOKS / "bake.yml", hosts, given, work, context.progress.step, mark)
+    context.guard()
+    if heard.failure is not None or not heard.baked:
+        raise PermanentError(
+            "the bake failed",
+            seen=heard.failure or "it ended without saying what the image holds",
+            cure="mend what the message names; the same command bakes again, on a new builder",
+        )
+    slow = sorted(heard.seconds.items(), key=lambda row: -row[1])
+    context.progress.note(", ".join(f"{role} {seconds:.1f} s" for role, seconds in slow))
+    return heard.baked
+
+
+def inventory(context: Context, builder: Builder, group: str) -> dict[str, Any]:
+    """The builder as the only host, in the group that says which image it bakes."""
+    host = {
+        "ansible_connection": "ssm_command",
+        "ansible_python_interpreter": "python3",
+        "ansible_remote_tmp": "/var/tmp/ansible",
+        "ssm_instance": builder.id,
+        "ssm_region": context.spec.region,
+        "ssm_bucket": context.buckets.state,
+        "ssm_prefix": f"{context.store.prefix}/{TRANSFER}",
+        "ssm_timeout": COMMAND_S,
+    }
+    return {"all": {"children": {group: {"hosts": {"builder": host}}}}}
+
+
+def run(
+    playbook: Path,
+    inventory: dict[str, Any],
+    given: dict[str, Any],
+    work: Path,
+    say: Any = lambda text: None,
+    environment: Mapping[str, str] | None = None,
+) -> Heard:
+    """One run of ansible-runner. Raises `KeyboardInterrupt` when it was ended by a signal."""
+    import ansible_runner
+
+    heard, clock = Heard(), [time.monotonic()]
+
+    def on_event(event: dict[str, Any]) -> bool:
+        _hear(event, heard, clock, say)
+        return False
+
+    private = work / "runner"
+    private.mkdir(parents=True, exist_ok=True)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        result = ansible_runner.run(
+            private_data_dir=str(private),
+            playbook=str(playbook),
+            quiet=True,
+            envvars=_environment(work) | dict(environment or {}),
+            inventory=inventory,
+            extravars=given,
+            event_handler=on_event,
+        )
+    finally:
+        # The runner leaves its own handlers behind, which only take note of a signal.
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if result.status == "canceled":
+        raise KeyboardInterrupt
+    if result.status != "successful" and heard.failure is None:
+        heard.failure = f"ansible-playbook {result.status}: {result.stdout.read()[-600:]}"
+    return heard
+
+
+def _hear(event: dict[str, Any], heard: Heard, clock: list[float], say: Any) -> None:
+    data = event.get("event_data", {})
+    match event["event"]:
+        case "playbook_on_task_start":
+            role = data.get("role")
+            say(f"builder: {role + ': ' if role else ''}{data.get('task')}")
+        case "runner_on_ok":
+            now = time.monotonic()
+            role = str(data.get("role") or "play")
+            heard.seconds[role] = heard.seconds.get(role, 0.0) + now - clock[0]
+            clock[0] = now
+            heard.changed += bool(data.get("res", {}).get("changed"))
+            for name, value in data.get("res", {}).get("ansible_facts", {}).items():
+                if BAKED.fullmatch(name):
+                    heard.baked = value
+        case "runner_on_failed" if not data.get("ignore_errors"):
+            heard.failure = _words(data)
+        case "runner_on_unreachable":
+            heard.failure = f"the builder cannot be reached: {data.get('res', {}).get('msg', '')}"[:800]
+
+
+def _words(data: dict[str, Any]) -> str:
+    """Role, task, and what the module said; of a command also the end of its output."""
+    result = data.get("res", {})
+    said = [str(result.get(key, "")).strip()[-600:] for key in ("url", "msg", "stderr", "module_stderr")]
+    where = f"role {data['role']}, " if data.get("role") else ""
+    return f"{where}task {data.get('task')!r}: {' '.join(part for part in said if part)}"[:1200]
+
+
+def _environment(work: Path) -> dict[str, str]:
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "ANSIBLE_CONNECTION_PLUGINS": str(PLAYBOOKS / "plugins/connection"),
+        "ANSIBLE_ROLES_PATH": str(PLAYBOOKS / "roles"),
+        "ANSIBLE_LIBRARY": str(PLAYBOOKS / "library"),
+        "ANSIBLE_HOME": str(work / "ansible"),
+        "ANSIBLE_LOCAL_TEMP": str(work / "tmp"),
+        "ANSIBLE_REMOTE_TEMP": "/var/tmp/ansible",
+        "ANSIBLE_PIPELINING": "true",
+        # A fact of ours that shadows nothing; and the empty other half of the playbook is no news.
+        "ANSIBLE_LOCALHOST_WARNING": "false",
+        "ANSIBLE_DEPRECATION_WARNINGS": "false",
+    }

@@ -1,0 +1,149 @@
+"""What bills at this moment, by looking: which of the plan's lines have their resource, and what ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.aws.account import Account
+from infra.aws.reservations import find_reservation
+from infra.campaign.reserved import bills_on, node_usd_per_hour, unused_places
+from infra.inventory import tags_of
+from infra.plan.estimates.cost import ENDPOINTS, CostLine
+from infra.plan.purchase import own_reservation
+from infra.session.context import Context
+from infra.spec.names import CAMPAIGN_TAG, Names
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Lines that bill now; `unseen` are those that could not be looked at."""
+
+    lines: tuple[tuple[str, Decimal], ...]
+    """(what, USD per hour)."""
+    unseen: tuple[str, ...]
+    beyond: str = ""
+    """What `bivouac down` does not end."""
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        return sum((usd for _, usd in self.lines), Decimal(0))
+
+    def sentence(self, campaign: str) -> str:
+        """For people: what bills, how much, and what ends it."""
+        beyond = f"; {self.beyond}" if self.beyond else ""
+        if not self.lines and not self.unseen:
+            return f"nothing of this campaign bills by the hour now{beyond}"
+        named = ", ".join(f"{what} {usd.quantize(Decimal('0.01'))}" for what, usd in self.lines)
+        blind = f"; could not look for {', '.join(self.unseen)}" if self.unseen else ""
+        total = self.usd_per_hour.quantize(Decimal("0.01"))
+        return (
+            f"bills now: {total} USD/h ({named or 'nothing that was seen'}{blind}); `bivouac down {campaign}` ends it"
+            f"{beyond}"
+        )
+
+
+def bill(context: Context) -> Bill:
+    """One look per line of the plan that bills by the hour."""
+    lines: list[tuple[str, Decimal]] = []
+    unseen: list[str] = []
+    nodes = 0
+    for line in context.plan.cost:
+        look = _LOOKS.get(line.name)
+        if look is None or not line.usd_per_hour:
+            continue
+        try:
+            present, whole = look(context.account, context.names)
+        except (ClientError, BotoCoreError):
+            unseen.append(line.name)
+            continue
+        nodes = present if line.gpu else nodes
+        if present:
+            lines.append((_title(line, present), line.usd_per_hour * present / (whole or _planned(context, line))))
+    lines += _unused(context, nodes, unseen)
+    return Bill(tuple(lines), tuple(unseen), _beyond(context))
+
+
+def _unused(context: Context, nodes: int, unseen: list[str]) -> list[tuple[str, Decimal]]:
+    """The places that the campaign's reservation keeps for nodes which are not there."""
+    try:
+        found = find_reservation(context.account, context.spec)
+    except (ClientError, BotoCoreError):
+        unseen.append("reservation")
+        return []
+    places = unused_places(context, found, nodes) if found else 0
+    if not places or found is None:
+        return []
+    return [(f"{places} unused of reservation {found.reservation_id}", node_usd_per_hour(context) * places)]
+
+
+def _beyond(context: Context) -> str:
+    said = bills_on(context) or ""
+    return f"but {said}" if own_reservation(context.spec.nodes) and said else said
+
+
+def _title(line: CostLine, present: int) -> str:
+    return f"{present} x {line.name}" if line.gpu else line.name
+
+
+def _planned(context: Context, line: CostLine) -> int:
+    """How many the plan's rate stands for."""
+    return context.spec.nodes.count if line.gpu else 1
+
+
+def _with_name(name: Callable[[Names], str]) -> Callable[[Account, Names], tuple[int, int]]:
+    """Instances that bill, by their Name tag."""
+
+    def look(account: Account, names: Names) -> tuple[int, int]:
+        filters = [
+            {"Name": "tag:Name", "Values": [name(names)]},
+            {"Name": "instance-state-name", "Values": ["pending", "running"]},
+        ]
+        pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+        return sum(len(r["Instances"]) for page in pages for r in page["Reservations"]), 0
+
+    return look
+
+
+def _cluster(account: Account, names: Names) -> tuple[int, int]:
+    pages = account.client("eks").get_paginator("list_clusters").paginate()
+    return int(any(names.cluster in page["clusters"] for page in pages)), 1
+
+
+def _gateways(account: Account, names: Names) -> tuple[int, int]:
+    filters = [
+        {"Name": f"tag:{CAMPAIGN_TAG}", "Values": [names.campaign]},
+        {"Name": "state", "Values": ["pending", "available", "deleting"]},
+    ]
+    pages = account.client("ec2").get_paginator("describe_nat_gateways").paginate(Filters=filters)
+    return min(1, sum(len(page["NatGateways"]) for page in pages)), 1
+
+
+def _file_systems(account: Account, names: Names) -> tuple[int, int]:
+    pages = account.client("fsx").get_paginator("describe_file_systems").paginate()
+    found = [item for page in pages for item in page["FileSystems"]]
+    return min(1, sum(tags_of(item.get("Tags")).get(CAMPAIGN_TAG) == names.campaign for item in found)), 1
+
+
+def _endpoints(account: Account, names: Names) -> tuple[int, int]:
+    filters = [
+        {"Name": f"tag:{CAMPAIGN_TAG}", "Values": [names.campaign]},
+        {"Name": "vpc-endpoint-type", "Values": ["Interface"]},
+    ]
+    pages = account.client("ec2").get_paginator("describe_vpc_endpoints").paginate(Filters=filters)
+    return sum(len(page["VpcEndpoints"]) for page in pages), ENDPOINTS
+
+
+_LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
+    "GPU nodes": _with_name(lambda names: names.gpu_group),
+    "system node": _with_name(lambda names: names.system_group),
+    "builder": _with_name(lambda names: names.builder),
+    "EKS control plane": _cluster,
+    "NAT gateway": _gateways,
+    "interface endpoints": _endpoints,
+    "FSx for Lustre": _file_systems,
+}
+"""Name of the plan's line -> (how many are there, for how many the line's rate stands; 0: as planned)."""

@@ -1,0 +1,213 @@
+"""Waiting for the GPU nodes, and the retreat when they do not all come: what did come bills until it is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import httpx2
+
+from infra.bounded import BoundedLook
+from infra.campaign.reserved import bills_on, node_usd_per_hour
+from infra.cluster.conditions import Sickbay
+from infra.cluster.fitness import NodeFacts, Sickness, overdue, shared_cause
+from infra.cluster.kubernetes import OF_WORLD, may_pass
+from infra.cluster.nodes import GpuNodes, Launched
+from infra.engine.failures import Cause, cause_of, cure_for
+from infra.errors import PermanentError
+from infra.plan import catalogue
+from infra.record.events import Kind
+from infra.session.context import Context
+
+_RETREAT_S = 300.0
+_GLANCE_S = 15.0
+_WORDS_S = 30.0
+"""For looks that only people need, while what is looked at bills."""
+_JOIN_S = 240.0
+"""An instance that has run for so long without joining has something wrong: boot and join take two minutes."""
+_SHOWN = 3
+_MINIMUM = timedelta(seconds=60)
+"""EC2 bills an instance at least for this."""
+
+
+def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
+    """As many fit nodes as the spec wants, each with its accelerators. Raises `PermanentError` after giving back."""
+    spec, wanted = context.spec, context.spec.nodes.count
+    why = ""
+    devices = catalogue.instance_type(spec.nodes.instance_type).accelerators
+    fit, since, bay, replaced = list[NodeFacts](), datetime.now(UTC), Sickbay(), set[str]()
+    for turn, _ in enumerate(context.turns(spec.recovery.capacity_timeout.total_seconds())):
+        try:
+            facts = nodes.facts()
+            fit = [node for node in facts if node.fit(devices)]
+            if len(fit) >= wanted:
+                return fit
+            if not _replace_sick(context, nodes, facts, bay.look(facts, devices), replaced):
+                usable = [node for node in facts if node.fit(devices) or node.suspected(devices)]
+                if len(usable) >= wanted:
+                    context.progress.note("EKS calls more nodes sick than are replaced: the health check judges them")
+                    return usable
+        except httpx2.HTTPError as error:
+            if not may_pass(error):
+                raise
+            why = f"; could not look, the cluster does not answer: {error}"[:200]
+        except OF_WORLD as error:
+            why = f"; could not look this time: {error}"[:200]
+        else:
+            # Every few seconds what AWS says of the missing ones: an hour of silence helps nobody.
+            why = _why_missing(nodes, facts, devices, since) if turn % 10 == 5 else why
+        context.progress.step(f"{len(fit)} of {wanted} nodes ready{why}")
+    raise _give_back(context, nodes, fit, since)
+
+
+def _replace_sick(
+    context: Context,
+    nodes: GpuNodes,
+    facts: Sequence[NodeFacts],
+    sick_for: Mapping[str, Mapping[Sickness, timedelta]],
+    replaced: set[str],
+) -> bool:
+    """Those that have been sick for too long. False where these are more than repairs allow, or all at once, and so
+    share a cause: then none is."""
+    sick = [
+        one for one in facts if overdue(sick_for[one.name]) and not one.quarantined and one.instance_state != "gone"
+    ]
+    devices = catalogue.instance_type(context.spec.nodes.instance_type).accelerators
+    repairs_left = context.spec.recovery.repairs_per_hour - len(replaced)
+    if shared_cause(sick, sum(one.fit(devices) for one in facts), repairs_left):
+        return False
+    for one in sick:
+        words = one.unfit(devices)
+        context.progress.note(f"{one.name} does not become fit: {words}; it is replaced")
+        probe = {"name": "node", "ok": False, "looked": True, "seen": words, "wanted": "fit for a pod of the gang"}
+        context.store.append(Kind.NODE_VERDICT, node=one.name, instance=one.instance, fit=False, probes=[probe])
+        replaced.add(one.instance)
+        replace(context, nodes, one.name, one.instance)
+    return True
+
+
+def replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None:
+    """Quarantine, then give back; an instance that its group does not hold is ended directly."""
+    nodes.quarantine(name, "unfit")
+    instance = instance or next((node.instance for node in nodes.facts() if node.name == name), "")
+    if not instance:
+        context.progress.note(f"{name} has left the cluster already; its group replaces it")
+    elif not nodes.replace(instance) and instance in {one.instance for one in nodes.launched()}:
+        context.progress.note(f"{instance} does not belong to its group any more: it is terminated directly")
+        context.guard()
+        context.account.client("ec2").terminate_instances(InstanceIds=[instance])
+
+
+def retreat(context: Context, nodes: GpuNodes) -> str:
+    """The GPU group to zero, waited for with a bound; says what that did and what was paid for it.
+
+    Nothing that is only asked for onlookers stands before the zero, or in its way: a look that fails or gives no answer
+    within seconds is left out. Raises what AWS answers to the zero itself.
+    """
+    before: tuple[Launched, ...] | None = None
+    with suppress(*OF_WORLD, TimeoutError):
+        before = BoundedLook(nodes.launched, "launched").within(_GLANCE_S)
+    nodes.set_desired(0)
+    left, blind = before or (), ""
+    for _ in context.turns(_RETREAT_S):
+        try:
+            left, blind = nodes.launched(), ""
+        except OF_WORLD as error:
+            blind = f"; could not look which have gone: {error}"[:200]
+        if not left and not blind:
+            break
+        context.progress.step(f"giving {len(left)} GPU instances back{blind}")
+    on = bills_on(context)
+    rest = f"{blind}{_billing(left)}{f'; {on}' if on else ''}"
+    if before is None:
+        return f"the GPU node group was set to zero; which instances it had could not be seen{rest}"
+    if not before and not left:
+        return f"no instance ever came{rest or ', nothing was paid for GPU nodes'}"
+    paid = sum((_paid(context, one) for one in before), Decimal(0))
+    return f"{len(before)} instances given back, about {paid.quantize(Decimal('0.01'))} USD paid for them{rest}"
+
+
+def _billing(left: tuple[Launched, ...]) -> str:
+    return f"; still not terminated, and billing: {', '.join(one.instance for one in left)}" if left else ""
+
+
+def see_the_cluster(context: Context) -> str:
+    """The cure where the API server does not answer."""
+    return f"see that the cluster answers: `bivouac shell {context.spec.campaign} -- kubectl get nodes`"
+
+
+def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: datetime) -> PermanentError:
+    spec = context.spec
+    try:
+        # Of instances that still run, so before they are given back; but not for long, since they bill.
+        said, cures = BoundedLook(lambda: _last_words(context, nodes, since), "last words").within(_WORDS_S)
+    except TimeoutError as error:
+        said, cures = [f"could not look why, AWS or the cluster does not answer: {error}"], {}
+        cures[see_the_cluster(context)] = None
+    given = retreat(context, nodes)
+    return PermanentError(
+        "the nodes did not come",
+        seen="; ".join([f"{len(fit)} of {spec.nodes.count} within {spec.recovery.capacity_timeout}", *said, given]),
+        cure="; ".join([*(cures or [cure_for(Cause.CAPACITY)]), "then `bivouac run` continues",
+                        f"`bivouac down {spec.campaign}` removes what still bills"]),
+    )  # fmt: skip
+
+
+def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[list[str], dict[str, None]]:
+    """What AWS and the instances say of their staying away, and the cures. Raises nothing of the world's."""
+    said, cures, lost, unfit = list[str](), dict[str, None](), list[Launched](), list[str]()
+    devices = catalogue.instance_type(context.spec.nodes.instance_type).accelerators
+    try:
+        said += nodes.refusals(since)
+    except OF_WORLD as error:
+        said.append(f"could not ask AWS why: {error}")
+    cures |= dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in (Cause.QUOTA, Cause.CAPACITY))
+    try:
+        facts = nodes.facts()
+        lost, unfit = _not_joined(nodes, facts), _unfit(facts, devices)
+    except httpx2.HTTPError as error:  # nodes that nobody can see bill all the same
+        cures[see_the_cluster(context)] = None
+        said.append(f"could not look which nodes have joined, the cluster does not answer: {error}")
+    except OF_WORLD as error:
+        said.append(f"could not look which nodes have joined: {error}")
+    for one in lost:
+        ran = (datetime.now(UTC) - one.at).total_seconds()
+        said.append(f"{one.instance} runs since {ran:.0f} s and has not joined; console: {nodes.console(one.instance)}")
+    if unfit:
+        said += unfit[:_SHOWN] + ([f"{len(unfit) - _SHOWN} more unfit"] if len(unfit) > _SHOWN else [])
+        cures["look at the nodes that came and are unfit: a cordon or taint of somebody else's, or what they share"] = (
+            None
+        )
+    if lost:
+        cures["compare the launch template's NodeConfig, the node role's access entry and the subnet's way out"] = None
+    return said, cures
+
+
+def _why_missing(nodes: GpuNodes, facts: Sequence[NodeFacts], devices: int, since: datetime) -> str:
+    """For the line that moves; a look that fails is said there and ends nothing."""
+    try:
+        lost = [one for one in _not_joined(nodes, facts) if (datetime.now(UTC) - one.at).total_seconds() > _JOIN_S]
+        late = [f"{one.instance} runs and has not joined" for one in lost]
+        said = [*late, *_unfit(facts, devices), *nodes.refusals(since)]
+    except OF_WORLD as error:
+        return f"; could not look why this time: {error}"[:200]
+    return f"; {said[0][:160]}" if said else ""
+
+
+def _unfit(facts: Sequence[NodeFacts], devices: int) -> list[str]:
+    """Of nodes that are there and that no pod of the gang can use, each with its reason."""
+    here = [node for node in facts if node.instance_state != "gone"]
+    return [f"{node.name}: {node.unfit(devices)}" for node in here if not node.fit(devices)]
+
+
+def _not_joined(nodes: GpuNodes, facts: Sequence[NodeFacts]) -> list[Launched]:
+    joined = {node.instance for node in facts}
+    return [one for one in nodes.launched() if one.state == "running" and one.instance not in joined]
+
+
+def _paid(context: Context, one: Launched) -> Decimal:
+    """From its launch until now."""
+    ran = max(datetime.now(UTC) - one.at, _MINIMUM)
+    return node_usd_per_hour(context) * Decimal(repr(ran.total_seconds())) / 3600

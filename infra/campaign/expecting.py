@@ -1,0 +1,84 @@
+"""What a campaign's nodes are held against: the catalogue's profile, sharpened by the spec and by what was baked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.plan import catalogue
+from infra.plan.catalogue.expectations import floor_share
+from infra.plan.catalogue.hardware import gpu_expectation
+from infra.spec.campaign import Spec
+from trainer.contract import Expectation
+
+VERSIONS = Path(__file__).parents[2] / "images/versions.yaml"
+_THROUGHPUT_MIB = 4096
+_SHARED_FLOOR = 0.5
+"""Of the throughput that FSx promises for its capacity, divided by the nodes: they all measure at the same time."""
+_CLIENT_EFA_MB_S = 87_500.0
+"""Most that one client with EFA gets of FSx, 700 Gbit/s (LustreGuide, performance.html)."""
+_CLIENT_MB_S = 625.0
+"""What one client without EFA gets of one of the file system's servers, 5 Gbit/s (ibid.). No source says how many
+servers a capacity has: a floor that a sound node must reach counts on one, however much more there may be."""
+_TIB_GIB = 1024
+_SCRATCH_MB_S_PER_TIB = 100
+"""For writing; for reading it is twice as much (LustreGuide, ssd-storage.html), and one floor judges both."""
+_BAKED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("driver", ("nvidia_driver", "version")),
+    ("efa", ("efa", "kernel_module")),
+)
+"""Component of the node image -> where images/versions.yaml has it. NCCL and its plugin are not among them: the ranks
+load those of the trainer's container, whatever the node holds."""
+
+
+def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, Any]) -> Expectation:
+    """The whole expectation; a written profile (`this-machine`) stays as it is written but for time and DCGM."""
+    name = spec.preflight.profile or spec.nodes.instance_type
+    base = catalogue.expectation(name)
+    asked: dict[str, Any] = {"time_source": time_source, "dcgm_level": spec.preflight.dcgm_level}
+    if spec.preflight.bus_bandwidth_gb_s is not None:
+        asked["bus_bandwidth_gb_s"] = spec.preflight.bus_bandwidth_gb_s
+    elif spec.preflight.bus_bandwidth_share is not None:
+        measured = base.bus_bandwidth_gb_s / floor_share()
+        asked["bus_bandwidth_gb_s"] = measured * spec.preflight.bus_bandwidth_share
+    if name in {item.name for item in catalogue.instance_types()}:
+        item = catalogue.instance_type(name)
+        asked |= {
+            "gpus": gpu_expectation(item),
+            "efa_devices": item.efa_interfaces,
+            "throughput_mib": _THROUGHPUT_MIB,
+            "shared_mb_s": shared_floor_mb_s(spec),
+            "versions": baked_versions(versions),
+        }
+    return base.model_copy(update=asked)
+
+
+def shared_floor_mb_s(spec: Spec) -> float:
+    """One node's share of the file system while all nodes write or read."""
+    shared = spec.storage.shared
+    # By the deployment: SCRATCH_2 has one speed, also where the field still holds the other deployment's default.
+    tier = shared.throughput_mbs_per_tib if shared.deployment == "PERSISTENT_2" else None
+    per_tib = tier or _SCRATCH_MB_S_PER_TIB
+    whole = shared.capacity_gib / _TIB_GIB * per_tib
+    return min(whole / spec.nodes.count, _CLIENT_EFA_MB_S if shared.efa else _CLIENT_MB_S) * _SHARED_FLOOR
+
+
+def baked_versions(document: Mapping[str, Any]) -> dict[str, str]:
+    """Of images/versions.yaml; a component that it does not name is not held against anything."""
+    rows = document.get("versions", document)
+    found = {}
+    for component, path in _BAKED:
+        value: Any = rows
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None and (version := re.search(r"\d+(\.\d+)+", str(value))):
+            found[component] = version.group()
+    return found
+
+
+def read_versions() -> dict[str, Any]:
+    return dict(yaml.safe_load(VERSIONS.read_text()) or {})

@@ -1,0 +1,207 @@
+"""One health check of the gang: its pods started, waited for, and read; what did not start tells why."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import httpx2
+from lightkube import Client
+from lightkube.resources.core_v1 import Pod
+
+from infra.campaign.verdicts import ANSWER, REPORT, START
+from infra.cluster import attempts
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
+from infra.cluster.kubernetes import may_pass
+from infra.cluster.starting import cure_of, ending, has_started, is_over, name_of, node_of, warnings, why_not
+from infra.plan import catalogue
+from infra.plan.layout import layout
+from infra.record.events import Stage
+from infra.session.context import Context
+from trainer.contract import DCGM_LONGEST_S, HealthReport, Probe
+
+CONFIG = "preflight"
+JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_RUN_S = 600.0
+"""From the moment when all containers run: joining, measuring, and room to spare."""
+_LOOK_S = 0.3
+_WARNINGS_EVERY = 10
+"""Looks at the pods between two at the warnings: these are many in a large gang."""
+_LONGEST_NAME = 45
+"""Of a JobSet's name: the pods' names add 18 characters and are names of hosts."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    reports: dict[str, HealthReport]
+    """By node."""
+    unplaced: tuple[Probe, ...]
+    """Of each pod that was wanted and that no node took."""
+
+
+@dataclass
+class _Watch:
+    """The pods of one gang as they were last seen, also those that are gone since."""
+
+    gang: str
+    wanted: int
+    pods: dict[str, Pod] = field(default_factory=dict)
+    ended: list[Pod] = field(default_factory=list)
+    running: list[Pod] = field(default_factory=list)
+    waiting: list[Pod] = field(default_factory=list)
+    vanished: set[str] = field(default_factory=set)
+    """Names of those that went without having ended: their nodes went with them."""
+    warnings: Mapping[str, str] = field(default_factory=dict)
+
+    def see(self, pods: list[Pod]) -> None:
+        self.pods |= {name_of(pod): pod for pod in pods}
+        gone = self.pods.keys() - {name_of(pod) for pod in pods}
+        self.vanished = {name for name in gone if not is_over(self.pods[name])}
+        left = [pod for name, pod in self.pods.items() if name not in self.vanished]
+        self.ended = [pod for pod in left if is_over(pod)]
+        self.running = [pod for pod in left if not is_over(pod) and has_started(pod)]
+        self.waiting = [pod for pod in left if not is_over(pod) and not has_started(pod)]
+
+    @property
+    def unmade(self) -> int:
+        return max(0, self.wanted - len(self.pods))
+
+    @property
+    def all_started(self) -> bool:
+        return not self.waiting and not self.unmade
+
+    def said(self) -> str:
+        """How far it is, and what is waited for."""
+        if self.all_started:
+            return f"health check: {len(self.ended)} of {self.wanted} nodes have answered"
+        said = f"health check: {len(self.ended) + len(self.running)} of {self.wanted} pods run"
+        if not self.waiting:
+            return f"{said}; {self._unmade()}"
+        first, *more = self.waiting
+        others = f"; {len(more)} more wait" if more else ""
+        return f"{said}; {node_of(first) or name_of(first)}: {self.why(first)[:240]}{others}"
+
+    def why(self, pod: Pod) -> str:
+        return why_not(pod, self.warnings.get(name_of(pod), ""))
+
+    def placed(self) -> dict[str, Pod]:
+        """By node; without those that vanished."""
+        return {node_of(pod): pod for pod in (*self.ended, *self.running, *self.waiting) if node_of(pod)}
+
+    def unplaced(self) -> tuple[Probe, ...]:
+        nowhere = [self.why(pod) for pod in self.waiting if not node_of(pod)]
+        return tuple(_start(words) for words in [*nowhere, *[self._unmade()] * self.unmade])
+
+    def _unmade(self) -> str:
+        """With the last warning about the JobSet or its Job, which make the pods."""
+        ours = (name for name in self.warnings if name == self.gang or name.startswith(f"{self.gang}-"))
+        about = [self.warnings[name] for name in ours if name not in self.pods]
+        return f"no pod was made for {self.unmade}" + (f"; last warning: {about[-1]}" if about else "")
+
+
+def prove(context: Context, client: Client) -> Proof:
+    """Run the health check as a gang over all nodes.
+
+    Starting is bounded by `recovery.startup_timeout`, what runs then by a time of its own, both by the deadline. Each
+    gang has a name of its own, so that a pod of a killed driver's gang is never taken for one of this.
+    """
+    labels = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
+    for old in attempts.gangs(client, labels):
+        attempts.remove(client, old)
+    name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-_LONGEST_NAME:]
+    gang = _gang(context, name, ("python", "-m", "trainer.health", "--expectation", "/config/expectation.json"))
+    context.guard()
+    attempts.launch(client, gang)
+    watch = _wait(context, client, labels | {JOBSET_LABEL: name}, _Watch(name, context.spec.nodes.count))
+    proof = Proof({node: _report(client, pod, watch) for node, pod in watch.placed().items()}, watch.unplaced())
+    attempts.remove(client, name)
+    return proof
+
+
+def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _Watch) -> _Watch:
+    """Until every pod has ended, or those that started have and no other may start any more, or no time is left."""
+    longest = _RUN_S + DCGM_LONGEST_S.get(context.spec.preflight.dcgm_level or 0, 0.0)
+    start_until = time.monotonic() + context.spec.recovery.startup_timeout.total_seconds()
+    end_until: float | None = None
+    for turn in itertools.count():
+        blind = ""
+        try:
+            watch.see(attempts.pods(client, labels))
+            if turn % _WARNINGS_EVERY == _WARNINGS_EVERY // 2 and not watch.all_started:
+                watch.warnings = warnings(client)
+        except httpx2.HTTPError as error:
+            if not may_pass(error):
+                raise
+            blind = f"; could not look, the cluster does not answer: {error}"[:200]
+        now = time.monotonic()
+        late = now > start_until
+        if end_until is None and (watch.all_started or late):
+            end_until = now + longest
+        if (watch.all_started or late) and not watch.running:
+            break
+        if (end_until is not None and now > end_until) or datetime.now(UTC) >= context.deadline:
+            break
+        context.progress.step(watch.said() + blind)
+        time.sleep(_LOOK_S)
+    if not watch.all_started:
+        watch.warnings = warnings(client)
+    return watch
+
+
+def _gang(context: Context, name: str, command: tuple[str, ...]) -> Gang:
+    bake, shape = context.outputs[Stage.BAKE], layout(context.spec)
+    instance = catalogue.instance_type(context.spec.nodes.instance_type)
+    return Gang(
+        name=name,
+        campaign=context.spec.campaign,
+        attempt=0,
+        image=bake["image"],
+        code_digest=bake["code"],
+        nodes=shape.nodes,
+        ranks_per_node=shape.ranks_per_node,
+        accelerators=instance.accelerators,
+        efa_interfaces=instance.efa_interfaces,
+        efa_by_claim=context.spec.addons.efa == "dra",
+        command=command,
+        config_map=CONFIG,
+        grace_seconds=5,
+        each_to_its_end=True,
+        sees_node=True,
+    )
+
+
+def _report(client: Client, pod: Pod, watch: _Watch) -> HealthReport:
+    """The pod's own report; without one, a report that says so and why."""
+    end = ending(pod)
+    if end is not None:
+        try:
+            return HealthReport.model_validate_json(end.message or "")
+        except ValueError:
+            words = (end.message or "")[:200] or f"exit code {end.exitCode} without a report"
+            seen = f"{words}; {_last_words(client, pod)}"
+            probe = Probe(name=REPORT, ok=False, seen=seen, wanted="a health report")
+    elif has_started(pod):
+        probe = Probe(
+            name=ANSWER,
+            ok=False,
+            seen=f"still runs; {_last_words(client, pod)}",
+            wanted=f"an end within {_RUN_S:.0f} s, and what a diagnostic takes",
+            cure="a file system or a device does not answer: its last words tell which probe it had come to",
+        )
+    else:
+        probe = _start(watch.why(pod))
+    return HealthReport(node=node_of(pod), probes=(probe,))
+
+
+def _start(words: str) -> Probe:
+    return Probe(name=START, ok=False, seen=words, wanted="a running container", cure=cure_of(words))
+
+
+def _last_words(client: Client, pod: Pod) -> str:
+    try:
+        return " | ".join(client.log(name_of(pod), tail_lines=5, newlines=False))[-400:]
+    except httpx2.HTTPError as error:
+        return f"no log: {error}"

@@ -1,0 +1,58 @@
+"""Provision: the data, then the campaign's own stack with no GPU node yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.aws.cost_tag import activated
+from infra.bake.foundation import foundation
+from infra.bake.keeping import campaign_settings
+from infra.data import dataset
+from infra.engine.engine import Engine
+from infra.errors import UserError
+from infra.folders import keep, writable
+from infra.inventory import certify
+from infra.report.data_page import data_page
+from infra.session.context import Context
+from infra.session.session import STACK_CONFIG
+from infra.stack.outputs import CampaignOutputs
+
+DATA_PAGE = "data.html"
+"""In the campaign's results folder: what the prepared data hold, what was left out and why."""
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Idempotent: a second run finds everything in place and changes nothing."""
+    data = dataset.prepare(context.spec, context.progress.step)
+    if data.manifest.vocabulary != context.spec.training.model.vocabulary:
+        raise UserError(
+            "the data has another vocabulary than the model",
+            seen=data.manifest.vocabulary,
+            cure="mend training.model.vocabulary",
+        )
+    keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
+    context.progress.step("noting what is there before anything is made")
+    certify.note_baseline(context)
+    engine = Engine(context, writable(context.results / "pulumi"))
+    foundation(context, engine)
+    context.progress.step("whether AWS's bills know the campaign's tag")
+    counted = activated(context.account)
+    context.progress.note(counted.sentence())
+    dataset.upload(context.account, context.buckets.data, data, context.progress.step)
+    context.progress.step("campaign stack")
+    config = campaign_settings(context, data.digest).to_config()
+    context.store.put_json(STACK_CONFIG, config)
+    stack = engine.stack(context.names.stack, config)
+    if not context.state().attempts and (cleared := engine.clear_broken(stack)):
+        context.progress.note(f"made anew, since they failed before: {', '.join(cleared)}")
+    outputs = CampaignOutputs.model_validate(engine.up(stack))
+    count = engine.resources(stack)
+    context.progress.note(f"{count} resources; cluster {outputs.cluster_name} at {outputs.cluster_endpoint}")
+    return {
+        "outputs": outputs.model_dump(mode="json"),
+        "data_digest": data.digest,
+        "unigram_loss": data.manifest.unigram_loss,
+        "train_tokens": data.manifest.train_tokens,
+        "resources": count,
+        "budget_counts": counted.counting,
+    }

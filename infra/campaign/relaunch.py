@@ -1,0 +1,165 @@
+"""Relaunch: a new attempt on the warm cluster with changed training settings or code; then the campaign goes on.
+
+The steward that holds is replaced by one with the newer configuration, in one write of its Deployment; that one
+records the relaunch, and failures so far count no more, since a person has judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from lightkube import Client
+
+from infra.bake import bake
+from infra.campaign.launch import deploy, steward_config
+from infra.cluster.kubernetes import from_outside
+from infra.cluster.steward_config import Changed, Relaunch
+from infra.errors import PermanentError, UserError
+from infra.plan.plan import Plan
+from infra.record.events import CampaignState, Stage
+from infra.record.store import LIVE, CampaignStore
+from infra.session.context import Context
+from infra.session.session import plan_key, spec_key
+from infra.spec.campaign import Spec
+
+MAY_CHANGE = ("training", "checkpoint", "recovery", "preflight", "on_stop", "hold_for", "money.budget_usd", "purpose")
+"""What steward and trainer read; all else is built into the stack, the deadline's schedule or the data.
+
+The steward stops at the new budget; the alarms of the AWS budget stay where the stack has put them.
+"""
+BOUND = ("training.model.vocabulary",)
+"""Of the sections above, what the prepared data fixes."""
+SHAPES = ("training.model", "training.zero_stage", "training.precision")
+"""What a checkpoint is shaped by: it may change only while there is none to resume from."""
+_TAKE_UP_S = 180.0
+
+
+def difference(old: Spec, new: Spec) -> tuple[Changed, ...]:
+    """Every field whose value differs, by its dotted name."""
+    return tuple(_changes("", old.model_dump(mode="json"), new.model_dump(mode="json")))
+
+
+def _changes(prefix: str, old: Any, new: Any) -> list[Changed]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        rows = [_changes(f"{prefix}{key}.", old.get(key), new.get(key)) for key in {**old, **new}]
+        return [one for row in rows for one in row]
+    if old == new:
+        return []
+    return [Changed(field=prefix.rstrip("."), old=json.dumps(old), new=json.dumps(new))]
+
+
+def taken_up(state: CampaignState, diff: tuple[Changed, ...], now: bool) -> bool:
+    """Whether a relaunch with this very spec is in force already: one that was killed after its last write."""
+    return not diff and not now and state.version > 0 and state.hold is None and state.outcome is None
+
+
+def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int, now: bool) -> None:
+    """Raises `UserError` when the campaign waits for no relaunch, or a changed field may not change."""
+    if state.outcome is not None or Stage.LAUNCH not in state.finished_stages:
+        raise UserError(
+            "this campaign cannot be relaunched",
+            seen=f"outcome {state.outcome}" if state.outcome else "it has not been launched",
+            cure="`bivouac run` goes on with it, or starts another under a new name",
+        )
+    if state.hold is None and not now:
+        raise UserError(
+            "the campaign is not held",
+            seen="it trains",
+            cure="`bivouac run` goes on with it; --now stops it at its next commit and relaunches",
+        )
+    fixed = [one.field for one in diff if not _any(one.field, MAY_CHANGE) or _any(one.field, BOUND)]
+    if fixed:
+        raise UserError(
+            "these fields cannot change on a warm cluster",
+            seen=", ".join(fixed),
+            cure=f"change only {', '.join(MAY_CHANGE)}; for the others start a campaign under a new name",
+        )
+    shaped = [one.field for one in diff if _any(one.field, SHAPES)]
+    if shaped and committed >= 0:
+        raise UserError(
+            f"the checkpoint of step {committed} has another shape",
+            seen=", ".join(shaped),
+            cure="leave them as they are, or start a campaign under a new name",
+        )
+
+
+def committed_step(store: CampaignStore, state: CampaignState) -> int:
+    """Of the newest checkpoint that the record knows of, -1 for none."""
+    live = store.get_json(LIVE) or {}
+    ends = [int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts]
+    return max([*ends, int(live.get("committed_step", -1))])
+
+
+def _refuse_unfit_now(context: Context, diff: tuple[Changed, ...], now: bool) -> None:
+    """By the record as it is at this moment: a hold ends by itself, also while somebody reads a question or a bake
+    runs, and then its nodes are given back."""
+    state = context.state()
+    refuse_unfit(state, diff, committed_step(context.store, state), now)
+
+
+def _any(field: str, sections: tuple[str, ...]) -> bool:
+    return any(field == section or field.startswith(f"{section}.") for section in sections)
+
+
+def _next_version(context: Context) -> int:
+    """One that was never used, not even by a relaunch that was killed halfway."""
+    used = [int(key.rpartition("/")[2].removesuffix(".json")) for key in context.store.keys("specs/")]
+    return max([context.state().version, *used]) + 1
+
+
+def switch(context: Context, client: Client, version: int, diff: tuple[Changed, ...]) -> None:
+    """Bring the steward to the context's spec, plan and image as configuration `version`.
+
+    Cut short at any write but the last, the configuration before stays in force, and what was written lies unused
+    under a number that is never taken again.
+    """
+    store, body = context.store, context.spec.model_dump_json()
+    context.guard()
+    store.put(f"{store.prefix}/{spec_key(version)}", body.encode())
+    store.put(f"{store.prefix}/{plan_key(version)}", context.plan.model_dump_json(indent=1).encode())
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    why = Relaunch(diff=diff, digest=digest, who=context.operator_arn, bake=context.outputs[Stage.BAKE])
+    deploy(client, store, steward_config(context, version, why))
+
+
+def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...], now: bool) -> None:
+    """Bake what changed, bring the steward to the newer configuration, and wait until it has taken it up.
+
+    Raises as `refuse_unfit`: what it was asked before the lease was taken is asked again under it, and once more right
+    before the switch. What ends in the moment between that and the steward's end is told by the wait.
+    """
+    _refuse_unfit_now(context, diff, now)
+    version = _next_version(context)
+    context.spec, context.plan = spec, plan
+    context.outputs |= context.state().finished_stages
+    with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):
+        baked = bake.run(context)
+        if not diff and baked["code"] == context.outputs[Stage.BAKE]["code"]:
+            raise UserError(
+                "nothing has changed",
+                seen="the same spec and the same code: the error would repeat",
+                cure="mend the spec (--spec FILE) or the code in the clone",
+            )
+        context.outputs[Stage.BAKE] = baked
+        client = from_outside(context.account, context.names.cluster)
+        _refuse_unfit_now(context, diff, now)
+        switch(context, client, version, diff)
+        for _ in context.turns(_TAKE_UP_S):
+            context.progress.step(f"the steward takes up configuration {version}")
+            state = context.state()
+            if state.version >= version:
+                return
+            if state.outcome is not None:
+                raise UserError(
+                    "training was over before the new configuration was taken up",
+                    seen=f"outcome {state.outcome}",
+                    cure="`bivouac run` goes on with what was trained: archive, teardown; or start another campaign",
+                )
+        raise PermanentError(
+            "the steward did not take up the new configuration",
+            seen=f"version {context.state().version} after {_TAKE_UP_S:.0f} s",
+            cure="see `kubectl logs deployment/steward`; a hold goes on until its end, "
+            f"{(context.state().hold or {}).get('until', 'which has come')}",
+        )

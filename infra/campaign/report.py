@@ -1,0 +1,132 @@
+"""Report: what the campaign took, cost and left, as one page and as JSON; from the record alone, at any time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.archive.manifest import MANIFEST_NAME
+from infra.campaign.reserved import bills_on
+from infra.console.words import clock, share
+from infra.errors import UserError
+from infra.folders import keep
+from infra.inventory.certify import CERTIFICATE
+from infra.record import pod_logs
+from infra.record.events import Stage, fold
+from infra.record.identity import archive_prefix_of
+from infra.record.store import CampaignStore
+from infra.report import Record, Report, build, pods_to_read, render, unpacked
+from infra.report.record import PACKED
+from infra.session.context import Context
+from infra.session.session import SITE, stored_plan, stored_spec
+from infra.spec.names import buckets, data_prefix
+from trainer.contract import DATA_MANIFEST_NAME
+
+HTML, JSON = "report.html", "report.json"
+
+
+def run(context: Context) -> dict[str, Any]:
+    report, written = write(context.store, context.results, context.progress.note)
+    goodput = report.goodput
+    if goodput is not None:
+        context.progress.note(
+            f"goodput {share(goodput)} of {clock(report.paid_s)} paid; {report.money.total_usd} USD "
+            f"{'on AWS' if report.money.notional else ''}".rstrip()
+        )
+    if on := bills_on(context):
+        context.progress.note(on)
+    return {"goodput": round(goodput, 4) if goodput is not None else None, **written}
+
+
+def write(store: CampaignStore, results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
+    """Write the report of a campaign as it stands, here and beside its record; returns it and the paths here.
+
+    `note` is told of a copy here that the disk refused.
+    """
+    return _write(read(store), store, results, note)
+
+
+def write_again(results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
+    """The report from the record that an earlier one left beside it: needs neither site nor credentials.
+
+    Raises `UserError` where there is none or it cannot be read.
+    """
+    path = results / PACKED
+    try:
+        record = unpacked(path.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            "no record of this campaign can be read here",
+            seen=f"{path}: {error}",
+            cure="give the name of a campaign that ran, its region, or BIVOUAC_RESULTS for another results folder",
+        ) from error
+    report = build(record)
+    return report, _files(results, {HTML: render(report).encode(), JSON: _json(report)}, note)
+
+
+def read(store: CampaignStore) -> Record:
+    """Everything a report is computed from; what should be there and cannot be read is named in it."""
+    spec = stored_spec(store)
+    events = store.events()
+    with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
+        wanted = pods_to_read(pod_logs.pods(store))
+        pieces = {pod: [pool.submit(store.get, key) for key in pod_logs.pieces(store, pod)] for pod in wanted}
+    logs = {pod: b"".join(each.result() or b"" for each in parts) for pod, parts in pieces.items()}
+    state, unread = fold(events), _Unread()
+    image = state.finished_stages.get(Stage.BAKE, {}).get("manifest")
+    bucket = buckets(spec.account, spec.region)
+    digest = state.finished_stages.get(Stage.PROVISION, {}).get("data_digest")
+    archived = state.archive is not None
+    return Record(
+        spec=spec,
+        plan=stored_plan(store, spec),
+        events=events,
+        at=datetime.now(UTC),
+        logs={pod: body.decode(errors="replace") for pod, body in logs.items()},
+        certificate=store.get_json(CERTIFICATE),
+        site=store.get_json(SITE),
+        image=unread.json(store, store.bucket, image) if image else None,
+        data=unread.json(store, bucket.data, f"{data_prefix(digest)}{DATA_MANIFEST_NAME}") if digest else None,
+        archive=unread.json(store, bucket.archive, f"{archive_prefix_of(store)}/{MANIFEST_NAME}") if archived else None,
+        unread=tuple(unread.reasons),
+    )
+
+
+class _Unread:
+    """Reads what the page can do without, and keeps the reasons where it has to."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def json(self, store: CampaignStore, bucket: str, key: str) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads(store.s3.get_object(Bucket=bucket, Key=key)["Body"].read()))
+        except (ClientError, BotoCoreError, ValueError) as error:
+            self.reasons.append(f"s3://{bucket}/{key}: {error}")
+            return None
+
+
+def _write(
+    record: Record, store: CampaignStore, results: Path, note: Callable[[str], None]
+) -> tuple[Report, dict[str, str]]:
+    report = build(record)
+    bodies = {HTML: render(report).encode(), JSON: _json(report)}
+    for name, body in bodies.items():
+        store.put(f"{store.prefix}/{name}", body)
+    return report, _files(results, bodies | {PACKED: record.packed()}, note)
+
+
+def _files(results: Path, bodies: dict[str, bytes], note: Callable[[str], None]) -> dict[str, str]:
+    for name, body in bodies.items():
+        keep(results / name, body, note)
+    return {"html": str(results / HTML), "json": str(results / JSON)}
+
+
+def _json(report: Report) -> bytes:
+    return report.model_dump_json(indent=1).encode()

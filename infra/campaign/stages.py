@@ -1,0 +1,89 @@
+"""The table of contents: every stage of a campaign, in order, each with its purpose and its function.
+
+`run_campaign` goes through them from wherever the record says that the campaign stands. A stage that had begun when
+its driver was killed is entered again: each is idempotent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from infra.aws.account import explained
+from infra.bake import bake
+from infra.campaign import billing, launch, preflight, provision, report, supervise, teardown
+from infra.cluster.kubernetes import OF_WORLD
+from infra.errors import BivouacError, LeaseLost
+from infra.inventory import certify
+from infra.record.events import Kind, Stage
+from infra.session import block_clock
+from infra.session.context import Context
+
+
+@dataclass(frozen=True)
+class Step:
+    stage: Stage
+    purpose: str
+    run: Callable[[Context], dict[str, Any]]
+
+
+STEPS: tuple[Step, ...] = (
+    Step(Stage.BAKE, "foundation; node image and trainer image on builder instances, or known already", bake.run),
+    Step(Stage.PROVISION, "data, and the campaign's stack with no GPU node yet", provision.run),
+    Step(Stage.PREFLIGHT, "GPU nodes up; each proves itself, all together prove the fabric", preflight.run),
+    Step(Stage.LAUNCH, "the steward starts and launches the first attempt", launch.run),
+    Step(Stage.SUPERVISE, "training, carried through failures by the steward", supervise.run),
+    Step(Stage.ARCHIVE, "the golden checkpoint to S3, read back, evaluated", supervise.archive),
+    Step(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run),
+    Step(Stage.CERTIFY, "an independent look for what was left", certify.run),
+    Step(Stage.REPORT, "time, goodput, money, pictures", report.run),
+)
+"""`check` and `plan` come before them, offline: see `infra.cli.run.run`."""
+
+
+def run_campaign(context: Context) -> None:
+    """All stages that have not finished, in order. Raises the first stage's error; the record keeps where it stood."""
+    state = context.state()
+    context.outputs |= state.finished_stages
+    if state.started_at is None:
+        block_clock.await_lead(context)
+    for step in STEPS:
+        if step.stage in context.outputs and not (step.stage is Stage.BAKE and state.bake_again):
+            continue
+        run_step(context, step)
+
+
+def _say_what_bills(context: Context, stage: Stage) -> None:
+    """No stage fails silently about money; where even this cannot be seen, that is said."""
+    if stage in (Stage.CERTIFY, Stage.REPORT):
+        return
+    context.progress.note(billing.bill(context).sentence(context.spec.campaign))
+
+
+def run_step(context: Context, step: Step) -> dict[str, Any]:
+    """One stage, recorded as begun and as finished or failed."""
+    begun = time.monotonic()
+    context.guard()
+    context.store.append(Kind.STAGE_STARTED, stage=step.stage)
+    try:
+        with context.progress.stage(step.stage, step.purpose):
+            outputs = step.run(context)
+    except LeaseLost:
+        raise  # another driver may be at it: not even the record is ours any more
+    except (BivouacError, *OF_WORLD) as error:
+        context.guard()
+        ours = isinstance(error, BivouacError)
+        with suppress(*OF_WORLD):  # the very reason may be that AWS takes no more calls from us
+            # A stage that ends in words of its own has given back what it says; one that was cut off has not.
+            about = {"error": str(error)} if ours else {"error": str(explained(error)), "cut_off": True}
+            context.store.append(Kind.STAGE_FAILED, stage=step.stage, **about)
+        _say_what_bills(context, step.stage)
+        raise
+    seconds = round(time.monotonic() - begun, 2)
+    context.guard()
+    context.store.append(Kind.STAGE_FINISHED, stage=step.stage, seconds=seconds, outputs=outputs)
+    context.outputs[step.stage] = outputs
+    return outputs

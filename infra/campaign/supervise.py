@@ -1,0 +1,191 @@
+"""Supervise and archive, from the driver's side: it watches; the steward decides and acts. The driver may leave."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from lightkube.resources.apps_v1 import Deployment
+
+from infra.archive.archive_job import out_of_cluster
+from infra.campaign.launch import STEWARD, deploy, recorded_config
+from infra.cluster.kubernetes import OF_WORLD, from_outside
+from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
+from infra.errors import PermanentError
+from infra.record.events import Kind
+from infra.record.store import LIVE
+from infra.report.sentences import sentence
+from infra.session.context import Context
+from trainer.contract import grace_seconds
+
+_LOOK_EVERY_S = 5.0
+_SILENT_S = 60.0
+"""Kubernetes restarts a failed pod within seconds, at first; longer silence is worth a look of our own."""
+_MUTE_S = 90.0
+"""Its figures are written every five seconds at least, except while it lets a gang commit."""
+_TOLD = (
+    Kind.DECISION,
+    Kind.ATTEMPT_LAUNCHED,
+    Kind.ATTEMPT_ENDED,
+    Kind.NODE_QUARANTINED,
+    Kind.CHECKPOINT_REFUSED,
+    Kind.CHECKPOINT_RESTORED,
+    Kind.HELD,
+    Kind.RELAUNCHED,
+    Kind.ARCHIVE_BEGUN,
+)
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Until training is over: done, stopped or held. Says what happens as it happens."""
+    told, watch = _Teller(context), StewardWatch(context)
+    for _ in context.turns(_seconds_left(context), 1.0):
+        context.progress.step(watch.look() or told.line)
+        told.tell()
+        if (outcome := context.state().outcome) is not None:
+            return {"outcome": outcome, "attempts": len(context.state().attempts)}
+    raise PermanentError(
+        "the deadline has passed",
+        seen=context.deadline.isoformat(),
+        cure=f"`bivouac down {context.spec.campaign}`: the GPU nodes are at zero, the rest bills",
+    )
+
+
+def archive(context: Context) -> dict[str, Any]:
+    """Until the golden checkpoint is verified in the archive and the GPU nodes are at zero."""
+    told = _Teller(context)
+    for _ in context.turns(_seconds_left(context)):
+        context.progress.step("the golden checkpoint goes to the archive and is read back")
+        told.tell()
+        state = context.state()
+        if state.closed:
+            found = state.archive
+            if found is None:
+                failed = [event for event in context.store.events() if event.kind is Kind.ARCHIVE_FAILED]
+                if failed:
+                    raise PermanentError(
+                        "nothing is archived; the GPU nodes are at zero, the checkpoint is on the shared tier",
+                        seen=failed[-1].data["error"],
+                        cure=f"mend the cause, then {_again(context)}",
+                    )
+                if state.committed_at_finish is not None and state.committed_at_finish >= 0:
+                    raise PermanentError(
+                        "the steward is over, and archived nothing",
+                        seen=f"newest checkpoint: step {state.committed_at_finish}",
+                        cure=f"{_again(context)}; or `bivouac down {context.spec.campaign} --abandon` loses it",
+                    )
+                context.progress.note("no checkpoint was ever committed: nothing to archive, and nothing to lose")
+                return {"nothing_committed": True}
+            context.progress.note(
+                f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back; evaluation loss "
+                f"{found['restored_evaluation_loss']} restored, {found['reference_evaluation_loss']} {found['proof']}"
+            )
+            return found
+    raise PermanentError(
+        "the archive was not verified in time",
+        seen=context.deadline.isoformat(),
+        cure="see the archive pods' logs; `bivouac run` continues",
+    )
+
+
+def _again(context: Context) -> str:
+    """The ways to a checkpoint that is on the shared tier only."""
+    return (
+        f"`bivouac shell {context.spec.campaign} -- kubectl rollout restart deployment/steward`: it asks for one GPU "
+        "node and tries again, and once `bivouac status` says so `bivouac run` goes on; or "
+        f"{out_of_cluster(context.spec)}"
+    )
+
+
+def _seconds_left(context: Context) -> float:
+    return max(60.0, (context.deadline - datetime.now(UTC)).total_seconds())
+
+
+class StewardWatch:
+    """Whether the steward still stewards. One that is silent is said; one whose Deployment is gone is made again."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._lease = context.store.lease(STEWARD_LEASE, LEASE_TTL)
+        self._said: str | None = None
+        self._next, self._since = 0.0, time.monotonic()
+        self._word, self._heard = "", time.monotonic()
+        # It writes nothing while it lets a gang commit: that has its own bound.
+        self._mute_s = _MUTE_S + grace_seconds(context.spec.training.collective_timeout_s)
+
+    def look(self) -> str | None:
+        """What is wrong, for the line that moves; None while it renews its lease and decides."""
+        now = time.monotonic()
+        if now < self._next:
+            return self._said
+        self._next = now + _LOOK_EVERY_S
+        found = self._lease.current()
+        if found is not None and found.age_s <= found.record.ttl_s and not found.record.released:
+            self._said, self._since = self._deaf(now), now
+            return self._said
+        silent = now - self._since
+        self._said = f"the steward has been silent for {silent:.0f} s; Kubernetes starts it again"
+        if silent > _SILENT_S:
+            self._since = now
+            self._said = self._repair()
+        return self._said
+
+    def _deaf(self, now: float) -> str | None:
+        """Its lease is renewed by a thread of its own: only its figures tell that it still looks and decides.
+
+        By our clock, since when they have not changed: its clock may be another.
+        """
+        word = str((self.context.store.get_json(LIVE) or {}).get("at", ""))
+        if word != self._word:
+            self._word, self._heard = word, now
+        silent = now - self._heard
+        if silent <= self._mute_s:
+            return None
+        return (
+            f"the steward lives but has decided nothing for {silent:.0f} s, so nothing here ends what bills: `bivouac "
+            f"shell {self.context.spec.campaign} -- kubectl rollout restart deployment/steward`"
+        )
+
+    def _repair(self) -> str:
+        config = recorded_config(self.context.store, self.context.state().version)
+        try:
+            client = from_outside(self.context.account, self.context.names.cluster)
+            deployment = next(iter(client.list(Deployment, labels={"app": STEWARD})), None)
+            if deployment is None and config is not None:
+                self.context.guard()
+                deploy(client, self.context.store, config)
+                self.context.progress.note("the steward's deployment was gone: it is made again")
+                return "the steward starts again"
+        except (*OF_WORLD, OSError) as error:
+            return f"the steward is silent, and the cluster does not answer: {error}"[:200]
+        return "the steward is silent though its deployment is there: see `kubectl describe deployment/steward`"
+
+
+class _Teller:
+    """Repeats new events as lines that stay, and the live figures as the line that moves."""
+
+    def __init__(self, context: Context) -> None:
+        self.context, self.line = context, "the steward is looking"
+        self._known = {(e.writer, e.sequence) for e in context.store.events()}
+
+    def tell(self) -> None:
+        for event in self.context.store.events():
+            if (event.writer, event.sequence) not in self._known:
+                self._known.add((event.writer, event.sequence))
+                if event.kind in _TOLD:
+                    self.context.progress.note(sentence(event))
+        live = self.context.store.get_json(LIVE)
+        if live is not None:
+            loss = f", loss {live['loss']:.3f}" if live["loss"] is not None else ""
+            held = self.context.state().hold
+            if held is not None:
+                self.line = (
+                    f"held until {held['until']}, bills {live['usd_per_hour']:.2f} USD/h, {live['spent_usd']:.2f} USD "
+                    f"so far; Ctrl-C, then `bivouac relaunch {self.context.spec.campaign} --spec FILE`"
+                )
+                return
+            self.line = (
+                f"attempt {live['attempt']}: step {live['step']} of {live['steps']}{loss}, committed "
+                f"{live['committed_step']}, {live['spent_usd']:.2f} USD ({live['why']})"
+            )

@@ -1,0 +1,219 @@
+"""Teardown: only after the archive is verified, or when told to abandon it.
+
+It ends in success, or in an error that names each thing that is left, why, and what to do; and it can be entered again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import httpx2
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.bake.builder import end_builders, living_builders
+from infra.bake.keeping import campaign_settings
+from infra.campaign.reserved import bills_on
+from infra.cluster.kubernetes import OF_WORLD
+from infra.engine.engine import Engine
+from infra.engine.failures import RETRIED, Cause, EngineFailed, cure_for
+from infra.engine.nodegroups import end_instances
+from infra.engine.orphans import forget_kubernetes
+from infra.errors import NotProven, PermanentError, UserError
+from infra.folders import writable
+from infra.inventory import certify
+from infra.inventory.leftovers import holding, remains
+from infra.inventory.stakes import may_hold_checkpoints, refuse_unproven
+from infra.inventory.sweep import remove_left
+from infra.record.events import CampaignState, Kind, Stage
+from infra.record.identity import read_identity
+from infra.session.context import Context
+from infra.spec.names import freeze_policy
+
+PATIENCE_S = 900.0
+"""How long failures that may pass by themselves are met by another try."""
+FUTILE_ROUNDS = 3
+"""So many tries in a row that removed nothing end it sooner, unless AWS only throttles or fails."""
+_PASSING = frozenset({Cause.THROTTLED, Cause.SERVER})
+_LOOK_AFTER_S = 20.0
+_LOOK_EVERY_S = 15.0
+_TERMINATION_S = 600.0
+
+
+def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
+    """Destroy the campaign's stack; done already when the stack is empty. The foundation stays."""
+    state = context.state()
+    try:
+        refuse_unproven(state, context.spec.campaign, read_identity(context.store))
+    except NotProven:
+        if abandon:
+            context.store.append(Kind.ABANDONED)
+        elif not state.tells_nothing or may_hold_checkpoints(context.account, context.spec.campaign):
+            raise
+    _terminate_builders(context)
+    _unfreeze(context)
+    engine = Engine(context, writable(context.results / "pulumi"))
+    count = _destroy(context, engine, state)
+    swept = remove_left(context)
+    if swept:
+        context.progress.note(f"swept what the stack did not know: {', '.join(swept)}")
+    if count == 0:
+        _refuse_forgotten(context)
+    context.progress.note(f"{count} resources destroyed" if count else "the stack was empty and nothing is there")
+    if on := bills_on(context):
+        context.progress.note(on)
+    return {"resources": count, "swept": list(swept)}
+
+
+def _unfreeze(context: Context) -> None:
+    """What AWS Budgets attached to the roles that this spec names: the stack does not know of it. One that another
+    region's campaign froze stays so: each region's policy is its own."""
+    iam, spec = context.account.client("iam"), context.spec
+    policy = f"arn:aws:iam::{spec.account}:policy/{freeze_policy(spec.region)}"
+    for role in spec.money.freeze_roles:
+        context.guard()
+        try:
+            iam.detach_role_policy(RoleName=role, PolicyArn=policy)
+        except iam.exceptions.NoSuchEntityException:
+            continue
+        context.progress.note(f"role {role} may buy again: AWS Budgets had frozen it")
+
+
+def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
+    """Destroy, again while what failed may pass; the number of resources that there were."""
+    provision = state.finished_stages.get(Stage.PROVISION, {})
+    config = campaign_settings(context, provision.get("data_digest", "0" * 64)).to_config()
+    until, futile, pause, most, left = time.monotonic() + PATIENCE_S, 0, 2.0, 0, -1
+    while True:
+        try:
+            stack = engine.stack(context.names.stack, config)
+            engine.amend(stack, partial(forget_kubernetes, context))
+            before = engine.resources(stack)
+            most = max(most, before)
+            futile = futile + 1 if before == left else 0
+            left = before
+            with _watched(context, engine):
+                engine.destroy(stack)
+            return most
+        except (EngineFailed, *OF_WORLD) as error:
+            failed = _as_failure(context, error)
+            last = futile >= FUTILE_ROUNDS and not failed.causes <= _PASSING
+            hopeless = Cause.CREDENTIALS in failed.causes or not failed.causes & RETRIED
+            if last or hopeless or time.monotonic() > until:
+                raise _left(context, failed) from failed
+            _prepare_another(context, failed)
+            reason = f"another try in a moment: {failed.seen}"[:200]
+        for _ in context.turns(pause):
+            context.progress.step(reason)
+        pause = min(pause * 2, 60.0)
+
+
+def _as_failure(context: Context, error: Exception) -> EngineFailed:
+    """Our own calls fail as the engine's do, and may pass as theirs."""
+    if isinstance(error, EngineFailed):
+        return error
+    if isinstance(error, httpx2.HTTPError):
+        return EngineFailed("a look at the cluster", context.names.stack, (), f"the cluster is unreachable: {error}")
+    return EngineFailed("a look at AWS", context.names.stack, (), str(error))
+
+
+def _prepare_another(context: Context, failed: EngineFailed) -> None:
+    """Say what failed; instances of a node group that hangs are ended directly, since they bill most."""
+    for failure in failed.failures:
+        context.progress.note(f"{failure.title}: {failure.cause}: {failure.message[:300]}")
+    if any(failure.kind.endswith(":NodeGroup") for failure in failed.failures):
+        with suppress(ClientError, BotoCoreError):  # what these meet, the next try meets too, and says
+            end_instances(context)
+
+
+def _left(context: Context, failed: EngineFailed) -> UserError | PermanentError:
+    """The last word: each thing that is left, why, and what to do."""
+    campaign = context.spec.campaign
+    if Cause.CREDENTIALS in failed.causes:
+        return UserError(
+            "the AWS credentials have expired in the middle of the teardown",
+            seen=failed.seen,
+            cure=f"renew them (for instance `aws sso login`), then `bivouac down {campaign}` continues from there",
+        )
+    rows = remains(context.account, context.names)
+    # What only waits for something else to go is not worth a line beside what holds it.
+    telling = [row for row in rows if not row.waits]
+    for row in telling:
+        context.progress.note(str(row))
+    seen = [*(str(failure) for failure in failed.failures), *(f"{row.what}: {row.why}" for row in telling)]
+    cures = [*(row.do for row in telling), *(cure_for(failure.cause) for failure in failed.failures)]
+    return PermanentError(
+        f"campaign {campaign} is not torn down",
+        seen=" | ".join(seen) or failed.words,
+        cure="; ".join([*dict.fromkeys(cures), f"then `bivouac down {campaign}` continues"]),
+    )
+
+
+def _refuse_forgotten(context: Context) -> None:
+    """An empty stack proves nothing: its state may have been lost while the resources live on."""
+    names, spec = context.names, context.spec
+    context.progress.step("the stack is empty: looking whether its resources are gone too")
+    known = certify.knowledge(context.store, names)
+
+    def certain() -> tuple[str, ...]:
+        """What may be no more is for the certificate to wait for and to tell."""
+        return certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).certain
+
+    found = certain()
+    for _ in context.turns(certify.SETTLE_S, 1.0):
+        if not found:
+            return
+        context.progress.step(f"still seen: {', '.join(found[:3])}; listings may lag")
+        found = certain()
+    raise PermanentError(
+        f"the state of stack {names.stack} is empty, but resources of {spec.campaign} exist",
+        seen=", ".join(found),
+        cure=f"`bivouac sweep {spec.campaign}` removes what is provably the campaign's; then `bivouac down` again",
+    )
+
+
+@contextmanager
+def _watched(context: Context, engine: Engine) -> Iterator[None]:
+    """While the engine waits long for one resource, say what holds it."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_EVERY_S):
+            slow = [(kind, since) for kind, since in engine.watch.open.values() if _held(since)]
+            rows = remains(context.account, context.names) if slow else ()
+            for kind, since in slow[:2]:
+                bare = kind.rpartition(":")[2]
+                held = holding(bare, rows)
+                context.progress.step(f"{bare} since {time.monotonic() - since:.0f} s{f': {held}' if held else ''}")
+
+    thread = threading.Thread(target=look, name="teardown-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _held(since: float) -> bool:
+    return time.monotonic() - since > _LOOK_AFTER_S
+
+
+def _terminate_builders(context: Context) -> None:
+    """A builder that a killed bake left is not in the stack."""
+    context.guard()
+    ids = end_builders(context.account, context.names)
+    if not ids:
+        return
+    for _ in context.turns(_TERMINATION_S):
+        if not (ids := living_builders(context.account, context.names)):
+            return
+        context.progress.step(f"builder {', '.join(ids)} is terminating")
+    raise PermanentError(
+        "a builder does not terminate",
+        seen=f"{', '.join(ids)} after {_TERMINATION_S:.0f} s",
+        cure=f"look at it in the console, or ask AWS Support; `bivouac down {context.spec.campaign}` goes on",
+    )

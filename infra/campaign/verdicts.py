@@ -1,0 +1,160 @@
+"""From the nodes' reports to what is done about them. Pure."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from infra.cluster.fitness import NodeFacts
+from trainer.contract import HealthReport, Probe, Verdict
+
+SHARED_TIER = "shared_throughput"
+START = "start"
+"""The probe of a pod whose container never ran: its image, its mounts, its devices, or no node for it."""
+ANSWER = "answer"
+"""The probe of a pod that still ran when its time was up."""
+REPORT = "report"
+"""The probe of a pod that ended and left no report: of several that died, each may well have died its own death."""
+_UNENDED = frozenset({START, ANSWER})
+COLLECTIVE = frozenset({"fabric", "all_reduce", "bus_bandwidth_gb_s", SHARED_TIER}) | _UNENDED
+"""Probes of what the nodes have in common: fabric, file system, image and mounts are no node's own, whatever each sees
+of them. The exception is a pod that alone among several comes to no end: what they share works for the others."""
+_COMPARED = frozenset({"local_throughput"})
+"""Probes of a node's own hardware whose figure is judged by the gang's where no source states one."""
+_FAR_BELOW = 1 / 3
+"""Of the median: nodes of one type differ by far less, and an array of disks is as slow as its slowest."""
+_COMPARABLE = 3
+"""Nodes; of two that differ nobody can say which is the odd one."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    verdicts: tuple[dict[str, Any], ...]
+    """One per report, as the record keeps it."""
+    common: tuple[Probe, ...]
+    """What fails with the same words on every node: no node's fault, and no other node would do better."""
+    blind: tuple[Probe, ...]
+    """What no report could look at, each probe once."""
+    stuck: tuple[Probe, ...] = ()
+    """Of the pods that came to no report, where so many did not that no node is to blame; each begins with its node."""
+    alone: Probe | None = None
+    """Of the only pod among several that came to no end: its node's own fault, if it has one."""
+
+    @property
+    def unfit(self) -> list[dict[str, Any]]:
+        """To be replaced."""
+        return [verdict for verdict in self.verdicts if not verdict["fit"]]
+
+    @property
+    def fabric(self) -> bool:
+        return all(verdict["fabric"] for verdict in self.verdicts)
+
+    @property
+    def between(self) -> set[str]:
+        """Names of the probes that fail for what the nodes have in common."""
+        probes = [probe for verdict in self.verdicts for probe in verdict["probes"]]
+        return {one["name"] for one in probes if one["name"] in COLLECTIVE and one["looked"] and not one["ok"]}
+
+
+def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], unplaced: Sequence[Probe] = ()) -> Judgement:
+    """A node is judged by its own probes; what only shows between nodes, or on all alike, is nobody's fault.
+
+    `unplaced`: the `START` of each pod that no node took.
+    """
+    instances = {node.name: node.instance for node in nodes}
+    reports = _compared(reports)
+    common = _common(list(reports.values()))
+    shared = {(probe.name, probe.seen) for probe in common}
+    silent = _silent(reports)
+    stuck = _stuck(reports, silent, unplaced)
+    alone = None if stuck else _alone(reports, unplaced)
+    verdicts = []
+    for node, report in sorted(reports.items()):
+        failed = [probe for probe in report.probes if probe.verdict is Verdict.FAIL]
+        nobodys = COLLECTIVE | ({REPORT} if silent else set())
+        own = [one for one in failed if one.name not in nobodys and (one.name, one.seen) not in shared]
+        own += [one for one in failed if one is alone]
+        verdicts.append(
+            {
+                "node": node,
+                "instance": instances.get(node, ""),
+                "fit": not own,
+                "fabric": not any(probe.name in COLLECTIVE for probe in failed),
+                "probes": json.loads(report.model_dump_json())["probes"],
+                "bus_bandwidth_gb_s": report.bus_bandwidth_gb_s,
+            }
+        )
+    blind = {probe.name: probe for one in reports.values() for probe in one.probes if probe.verdict is Verdict.BLIND}
+    return Judgement(tuple(verdicts), common, tuple(blind.values()), stuck, alone)
+
+
+def _failed(reports: Mapping[str, HealthReport], names: Set[str]) -> list[tuple[str, Probe]]:
+    """(node, probe) of these names."""
+    every = [(node, probe) for node, report in sorted(reports.items()) for probe in report.probes]
+    return [(node, probe) for node, probe in every if probe.name in names and probe.verdict is Verdict.FAIL]
+
+
+def _silent(reports: Mapping[str, HealthReport]) -> bool:
+    """No node of several left a report: what they share ended or held them, since nodes do not die together."""
+    return len(reports) > 1 and len(_failed(reports, _UNENDED | {REPORT})) == len(reports)
+
+
+def _alone(reports: Mapping[str, HealthReport], unplaced: Sequence[Probe]) -> Probe | None:
+    return next(iter([*(probe for _, probe in _failed(reports, _UNENDED)), *unplaced]), None)
+
+
+def _stuck(reports: Mapping[str, HealthReport], silent: bool, unplaced: Sequence[Probe]) -> tuple[Probe, ...]:
+    shown = _failed(reports, _UNENDED | ({REPORT} if silent else set()))
+    if len(shown) + len(unplaced) == 1 and len(reports) + len(unplaced) > 1:
+        return ()
+    return (*(probe.model_copy(update={"seen": f"{node}: {probe.seen}"}) for node, probe in shown), *unplaced)
+
+
+def _compared(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
+    """A figure far below the gang's median becomes a failure of the node that shows it."""
+    figures: dict[str, list[float]] = {}
+    for probe in (probe for report in reports.values() for probe in report.probes):
+        if probe.name in _COMPARED and probe.figure is not None:
+            figures.setdefault(probe.name, []).append(probe.figure)
+    floors = {name: statistics.median(all_) * _FAR_BELOW for name, all_ in figures.items() if len(all_) >= _COMPARABLE}
+
+    def judged(probe: Probe) -> Probe:
+        floor = floors.get(probe.name)
+        if floor is None or probe.figure is None or probe.figure >= floor:
+            return probe
+        wanted = f"a third of the gang's median, {floor:.0f} MB/s, or more"
+        return probe.model_copy(
+            update={"ok": False, "wanted": wanted, "cure": "replace the node: one of its disks is slow"}
+        )
+
+    return {
+        node: report.model_copy(update={"probes": tuple(judged(probe) for probe in report.probes)})
+        for node, report in reports.items()
+    }
+
+
+def _common(reports: list[HealthReport]) -> tuple[Probe, ...]:
+    """Of one node alone nothing can be said to be common."""
+    if len(reports) < 2:
+        return ()
+    failed = [
+        {(p.name, p.seen): p for p in one.probes if p.verdict is Verdict.FAIL and p.name not in COLLECTIVE}
+        for one in reports
+    ]
+    return tuple(probe for key, probe in failed[0].items() if key[0] != REPORT and all(key in one for one in failed))
+
+
+def why(verdict: Mapping[str, Any], profile: str) -> str:
+    """What failed on a node, with what was wanted."""
+    bad = [one for one in verdict["probes"] if not one["ok"] and one.get("looked", True)]
+    told = [f"{one['name']}: {one['seen']}, wanted {one['wanted']}" for one in bad]
+    return f"{'; '.join(told)} (profile {profile})"
+
+
+def told(probe: Probe) -> str:
+    """One probe with its cure."""
+    cure = f" ({probe.cure})" if probe.cure else ""
+    return f"{probe.name}: {probe.seen}, wanted {probe.wanted}{cure}"

@@ -1,0 +1,145 @@
+"""From what a person typed to a place: a folder, an s3:// prefix, or the name of a campaign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from infra.archive.manifest import GOLDEN, MANIFEST_NAME, ArchiveManifest
+from infra.aws.account import Account
+from infra.aws.transfer import Transfer
+from infra.checkpoints.place import BucketPlace, FolderPlace, Place
+from infra.checkpoints.requests import CARRIED
+from infra.errors import UserError
+from infra.folders import kept_results
+from infra.record.events import Stage
+from infra.record.identity import archive_prefix_of
+from infra.record.store import CampaignStore
+from infra.spec import names
+from trainer.contract import step_of_folder
+from trainer.contract.listing import Listed, Listing
+
+TIERS = "checkpoints.json"
+"""In the record: what the steward last saw on the local and on the shared tier."""
+TIERS_EVERY_S = 15.0
+"""From one of its looks to the next."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A place, and what else is known of it."""
+
+    place: Place
+    step: int | None = None
+    """Where a single step was named."""
+    tiers: tuple[Listed, ...] = ()
+    """Of a campaign: what its nodes and its shared file system hold, as the steward last saw it."""
+    archive: ArchiveManifest | None = None
+    unread: str = ""
+    """Why the archive's manifest, which is there, tells nothing."""
+    store: CampaignStore | None = None
+    """Of a campaign whose record can be reached: through it its steward can be asked."""
+
+
+def is_campaign(typed: str) -> bool:
+    """Whether it can only be a campaign's name."""
+    return not typed.startswith("s3://") and "/" not in typed and not Path(typed).exists()
+
+
+def find(typed: str, region: str, archive: bool = True) -> Found:
+    """`archive`: whether a campaign's archive is to be read; its live tiers are reached also where that one refuses.
+
+    Raises `UserError` for what is neither a folder, nor a prefix, nor a campaign that is known here.
+    """
+    if typed.startswith("s3://"):
+        return _in_bucket(typed, region)
+    if not is_campaign(typed):
+        return _in_folder(Path(typed))
+    return _of_campaign(typed, region, archive)
+
+
+def _in_folder(path: Path) -> Found:
+    if not path.is_dir():
+        raise UserError("there is no such folder", seen=path, cure="name a folder, an s3:// prefix or a campaign")
+    if (step := step_of_folder(path.resolve().name)) is not None:
+        return Found(FolderPlace(path.resolve().parent), step)
+    holding = [folder for folder in (path, path / GOLDEN) if _holds_steps(folder)]
+    if not holding:
+        below = sorted(folder.name for folder in path.iterdir() if folder.is_dir() and _holds_steps(folder))
+        cure = f"one of: {', '.join(below)}" if below else "name the folder in which step-<8 digits> lie"
+        raise UserError("there are no checkpoints in this folder", seen=path, cure=cure)
+    return Found(FolderPlace(holding[0]))
+
+
+def _in_bucket(typed: str, region: str) -> Found:
+    bucket, _, prefix = typed.removeprefix("s3://").partition("/")
+    prefix = prefix.rstrip("/")
+    s3 = Account(region).client("s3")
+    transfer = Transfer(s3, bucket)
+    head, _, last = prefix.rpartition("/")
+    if (step := step_of_folder(last)) is not None:
+        return Found(BucketPlace(s3, bucket, head, transfer), step)
+    inner = "/".join(filter(None, (prefix, GOLDEN)))
+    archive = BucketPlace(s3, bucket, inner, transfer)
+    manifest, unread = _manifest(archive, f"{prefix}/{MANIFEST_NAME}")
+    if manifest is not None or (archive.objects(f"{inner}/") and not BucketPlace(s3, bucket, prefix, transfer).rows()):
+        return Found(archive, archive=manifest, unread=unread)
+    return Found(BucketPlace(s3, bucket, prefix, transfer), unread=unread)
+
+
+def _of_campaign(campaign: str, region: str, archive: bool) -> Found:
+    account = Account(region)
+    s3 = account.client("s3")
+    try:
+        identity = account.identity()
+        where = names.buckets(identity["Account"], region)
+        store = CampaignStore(s3, where.state, campaign, "checkpoints")
+        known = store.get_json("spec.json") is not None
+    except UserError:
+        if not exported(campaign, region).is_dir():
+            raise
+        known = False
+    if not known:
+        if exported(campaign, region).is_dir():
+            return _in_folder(exported(campaign, region))
+        cure = "name a campaign of this account, a folder, or an s3:// prefix"
+        raise UserError("there is no such campaign here", seen=campaign, cure=cure)
+    if archive:
+        found = _in_bucket(f"s3://{where.archive}/{archive_prefix_of(store)}", region)
+    else:
+        golden = f"{archive_prefix_of(store)}/{GOLDEN}"
+        found = Found(BucketPlace(s3, where.archive, golden, Transfer(s3, where.archive)))
+    return replace(found, tiers=_tiers(store), store=store)
+
+
+def carried(store: CampaignStore) -> BucketPlace:
+    """Where a steward puts what it carries out of its cluster."""
+    return BucketPlace(store.s3, store.bucket, f"{store.prefix}/{CARRIED}", Transfer(store.s3, store.bucket))
+
+
+def exported(campaign: str, region: str) -> Path:
+    """What the end of a rehearsal's site left of a campaign's archive; the newest where the name was used again."""
+    root = kept_results(campaign, region) / "archive"
+    return max((path.parent for path in root.glob(f"*/{GOLDEN}")), default=root)
+
+
+def _tiers(store: CampaignStore) -> tuple[Listed, ...]:
+    """What the steward told last, less what went with the nodes and, at last, with the teardown."""
+    stored, state = store.get_json(TIERS), store.state()
+    if stored is None or Stage.TEARDOWN in state.finished_stages:
+        return ()
+    rows = Listing.model_validate(stored).rows
+    return tuple(row for row in rows if not (state.closed and row.node))
+
+
+def _holds_steps(folder: Path) -> bool:
+    return folder.is_dir() and any(step_of_folder(path.name) is not None for path in folder.iterdir())
+
+
+def _manifest(place: BucketPlace, key: str) -> tuple[ArchiveManifest | None, str]:
+    """The archive's manifest; None and why not where one is there that cannot be read."""
+    content = place.get(key)
+    try:
+        return (None if content is None else ArchiveManifest.model_validate_json(content)), ""
+    except ValueError as error:
+        return None, f"s3://{place.bucket}/{key}: {str(error).splitlines()[0]}"

@@ -1,0 +1,215 @@
+"""A place with checkpoints: a folder, or a prefix of a bucket, with `step-<8 digits>` of manifest and shards."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra.aws.parts import Altered
+from infra.aws.transfer import Transfer
+from infra.errors import UserError
+from infra.plain_files import open_plain
+from infra.record.objects import is_missing, object_or_none
+from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
+from trainer.contract.listing import Listed, list_folder, listed
+
+_CHUNK = 4 * 2**20
+_DELETE_AT_ONCE = 1000
+
+
+class Place(ABC):
+    """Where steps lie; `name` is what people call it."""
+
+    name: str
+
+    @abstractmethod
+    def rows(self) -> list[Listed]:
+        """Every step, committed or not, newest first."""
+
+    @abstractmethod
+    def manifest_bytes(self, step: int) -> bytes | None: ...
+
+    @abstractmethod
+    def fault(self, step: int, shard: Shard) -> str | None:
+        """Why a shard is not sound, all of it read; None when it is."""
+
+    @abstractmethod
+    def fetch(self, step: int, shard: Shard, target: Path) -> int:
+        """Bring a shard to `target`, which appears only whole and verified; bytes that were there from an earlier try.
+
+        Raises `Altered` when the place does not hold the shard's bytes.
+        """
+
+    @abstractmethod
+    def remove(self, step: int) -> None:
+        """The manifest first, so that what is left of a removal that was cut off is no checkpoint."""
+
+    def manifest(self, step: int) -> Manifest:
+        """Raises `UserError` for a step that is not committed here."""
+        content = self.manifest_bytes(step)
+        if content is None:
+            steps = ", ".join(str(row.step) for row in self.rows()[:10]) or "none"
+            raise UserError(
+                f"step {step} is not committed here", seen=f"{self.name} holds {steps}", cure="name another"
+            )
+        try:
+            return parse_manifest(content, step)
+        except ValueError as error:
+            cure = "use another copy of this step, or another step"
+            raise UserError(
+                f"the manifest of step {step} is damaged", seen=f"{self.name}: {error}", cure=cure
+            ) from error
+
+
+@dataclass(frozen=True)
+class FolderPlace(Place):
+    root: Path
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return str(self.root)
+
+    def rows(self) -> list[Listed]:
+        return list_folder(self.root, "folder")
+
+    def manifest_bytes(self, step: int) -> bytes | None:
+        try:
+            return (self.root / step_folder(step) / COMMITTED_NAME).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def fault(self, step: int, shard: Shard) -> str | None:
+        try:
+            with open_plain(self.root / step_folder(step) / shard.file) as file:
+                seen = hashlib.file_digest(file, "sha256").hexdigest()
+                size = file.tell()
+        except FileNotFoundError:
+            return "missing"
+        except OSError as error:
+            return f"unreadable: {error.strerror or error}"
+        return None if seen == shard.sha256 else f"{size} of {shard.size_bytes} bytes, SHA-256 {seen}"
+
+    def fetch(self, step: int, shard: Shard, target: Path) -> int:
+        partial = target.with_name(f".{target.name}.partial")
+        try:
+            with open_plain(self.root / step_folder(step) / shard.file) as source, partial.open("wb") as file:
+                digest = hashlib.sha256()
+                while chunk := source.read(_CHUNK):
+                    digest.update(chunk)
+                    file.write(chunk)
+        except FileNotFoundError as error:
+            raise Altered(f"{shard.file} is missing") from error
+        if digest.hexdigest() != shard.sha256:
+            partial.unlink()
+            raise Altered(f"{shard.file}: {digest.hexdigest()}, not {shard.sha256}")
+        partial.replace(target)
+        return 0
+
+    def remove(self, step: int) -> None:
+        folder = self.root / step_folder(step)
+        (folder / COMMITTED_NAME).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # the trainer's retention removes steps, too
+            shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class BucketPlace(Place):
+    s3: Any
+    bucket: str
+    prefix: str
+    """Without a slash at its end; steps lie right below."""
+    transfer: Transfer
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    def rows(self) -> list[Listed]:
+        sizes: dict[int, dict[str, int]] = {}
+        for key, size in self.objects(f"{self.prefix}/" if self.prefix else ""):
+            folder, _, name = key.removeprefix(f"{self.prefix}/").partition("/")
+            if (step := step_of_folder(folder)) is not None:
+                sizes.setdefault(step, {})[name] = size
+        return [
+            listed(self.manifest_bytes(step), sizes[step].get, step, "archive", None, "")
+            for step in sorted(sizes, reverse=True)
+        ]
+
+    def objects(self, prefix: str) -> list[tuple[str, int]]:
+        """(key, size) below a prefix; raises `UserError` where there is no such bucket."""
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        try:
+            return [(item["Key"], item["Size"]) for page in pages for item in page.get("Contents", ())]
+        except ClientError as error:
+            if is_missing(error):
+                raise UserError("there is no such bucket", seen=self.bucket, cure="see `aws s3 ls`") from error
+            raise
+
+    def key(self, step: int, name: str) -> str:
+        return "/".join(filter(None, (self.prefix, step_folder(step), name)))
+
+    def get(self, key: str) -> bytes | None:
+        return object_or_none(self.s3, self.bucket, key)
+
+    def manifest_bytes(self, step: int) -> bytes | None:
+        return self.get(self.key(step, COMMITTED_NAME))
+
+    def fault(self, step: int, shard: Shard) -> str | None:
+        digest = hashlib.sha256()
+        try:
+            self._download(step, shard, None, 0, digest)
+        except Altered as error:
+            return str(error)
+        seen = digest.hexdigest()
+        return None if seen == shard.sha256 else f"SHA-256 {seen}"
+
+    def fetch(self, step: int, shard: Shard, target: Path) -> int:
+        partial, digest = target.with_name(f".{target.name}.partial"), hashlib.sha256()
+        with partial.open("ab+") as file:
+            file.seek(0)
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+            there = file.tell()
+            if there > shard.size_bytes:
+                file.truncate(0)
+                there, digest = 0, hashlib.sha256()
+            self._download(step, shard, file, there, digest)
+        if digest.hexdigest() != shard.sha256:
+            partial.unlink()
+            if there:
+                # What an earlier try had left may be what is wrong.
+                return self.fetch(step, shard, target)
+            raise Altered(f"{shard.file}: {digest.hexdigest()}, not {shard.sha256}")
+        partial.replace(target)
+        return there
+
+    def remove(self, step: int) -> None:
+        self.remove_keys([self.key(step, COMMITTED_NAME)])
+        self.remove_keys([key for key, _ in self.objects(self.key(step, ""))])
+
+    def remove_keys(self, keys: list[str]) -> None:
+        for start in range(0, len(keys), _DELETE_AT_ONCE):
+            named = [{"Key": key} for key in keys[start : start + _DELETE_AT_ONCE]]
+            answer = self.s3.delete_objects(Bucket=self.bucket, Delete={"Objects": named, "Quiet": True})
+            for error in answer.get("Errors", ()):
+                seen = f"{error.get('Key')}: {error.get('Code')}"
+                raise UserError("an object cannot be removed", seen=seen, cure="use credentials that may delete it")
+
+    def _download(self, step: int, shard: Shard, file: Any, start: int, digest: Any) -> None:
+        if start == shard.size_bytes:
+            return
+        try:
+            self.transfer.download({"Key": self.key(step, shard.file)}, shard.size_bytes, file, start, digest)
+        except ClientError as error:
+            if is_missing(error):
+                raise Altered("missing") from error
+            if error.response["Error"]["Code"] == "InvalidRange":
+                raise Altered(f"shorter than {shard.size_bytes} bytes") from error
+            raise

@@ -1,0 +1,111 @@
+"""What only the inside of a cluster can do with its live tiers: asked for, and answered, through the record.
+
+Nodes' disks and the shared file system have no door to the outside. The steward, who sees both, finds errands in the
+campaign's folder of the state bucket and leaves its answer beside them; no other network path is needed, on AWS or in a
+rehearsal, and without a living steward nothing is pretended.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
+from infra.errors import PermanentError, UserError
+from infra.record.store import CampaignStore
+from trainer.contract.listing import Listed, Verdict
+
+FOLDER, CARRIED, SUFFIX = "errands", "carried", ".answer.json"
+_FIRST_WORD_S = 60.0
+_POLL_S = 1.0
+_LOOK_AT_LEASE_S = 10.0
+
+
+class Errand(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["verify", "plan-prune", "prune", "carry"]
+    at: datetime
+    tiers: tuple[str, ...] = ("shared",)
+    steps: tuple[int, ...] = ()
+    """Those to verify (none: every committed one), to remove, or the one to carry (none: the newest)."""
+    keep: int = 0
+    asked_by: str = ""
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    done: bool = False
+    said: str = ""
+    """What the steward is at; newer answers replace older ones."""
+    verdicts: tuple[Verdict, ...] = ()
+    unreachable: tuple[str, ...] = ()
+    """Nodes that did not answer, with why."""
+    keep: tuple[int, ...] = ()
+    proven: int | None = None
+    drop: tuple[Listed, ...] = ()
+    carried: int | None = None
+    """The step that lies in the state bucket now."""
+    refused: tuple[str, str, str] | None = None
+    """What, seen, cure."""
+
+
+def ask(store: CampaignStore, errand: Errand, tell: Callable[[str], None]) -> Answer:
+    """Put an errand, wait until it is answered, and tidy up.
+
+    Raises `UserError` where no steward is at work, `PermanentError` where it refuses, falls silent, or is too old.
+    """
+    _insist_on_steward(store)
+    name = f"{FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    store.put_json(f"{name}.json", errand.model_dump(mode="json"))
+    try:
+        answer = _await(store, name, tell)
+    finally:
+        for key in (f"{name}.json", f"{name}{SUFFIX}"):
+            store.s3.delete_object(Bucket=store.bucket, Key=f"{store.prefix}/{key}")
+    if answer.refused is not None:
+        what, seen, cure = answer.refused
+        raise PermanentError(what, seen=seen, cure=cure)
+    return answer
+
+
+def _await(store: CampaignStore, name: str, tell: Callable[[str], None]) -> Answer:
+    began, looked = time.monotonic(), time.monotonic()
+    tell("asking the steward")
+    while True:
+        stored = store.get_json(f"{name}{SUFFIX}")
+        answer = Answer() if stored is None else Answer.model_validate(stored)
+        if answer.done:
+            return answer
+        if answer.said:
+            tell(answer.said)
+        elif time.monotonic() - began > _FIRST_WORD_S:
+            cure = "see `kubectl logs deployment/steward`; a steward of an older image knows no errands"
+            seen = f"no word in {_FIRST_WORD_S:.0f} s"
+            raise PermanentError("the steward does not take errands", seen=seen, cure=cure)
+        if time.monotonic() - looked > _LOOK_AT_LEASE_S:
+            _insist_on_steward(store)
+            looked = time.monotonic()
+        time.sleep(_POLL_S)
+
+
+def has_steward(store: CampaignStore) -> bool:
+    """Whether a steward holds its lease now."""
+    found = store.lease(STEWARD_LEASE, LEASE_TTL).current()
+    return found is not None and not found.record.released and found.age_s <= found.record.ttl_s
+
+
+def _insist_on_steward(store: CampaignStore) -> None:
+    if not has_steward(store):
+        raise UserError(
+            "nobody is in the cluster to look at its tiers",
+            seen=f"no living steward of {store.campaign}",
+            cure=f"`bivouac run` brings it back while the campaign stands; `bivouac checkpoints list {store.campaign}` "
+            "shows what it last saw, and what is archived can be verified and restored without it",
+        )

@@ -1,0 +1,119 @@
+"""`bivouac data audit`: every sample of the planned range exactly once, or what was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+from rich.console import Console
+from rich.markup import escape
+
+from infra.campaign import report
+from infra.checkpoints.find import exported, is_campaign
+from infra.cli.records import record_of
+from infra.data import audit
+from infra.data.audit import Evidence
+from infra.errors import UserError
+from infra.folders import kept_results
+from infra.record.store import CampaignStore
+from infra.report.record import Record, unpacked
+from infra.spec.names import buckets
+from infra.spec.recipe import folder_of
+from trainer.contract import COMMITTED_NAME, Manifest, TrainConfig, parse_manifest
+from trainer.contract.audit import Audit
+
+NOT_PROVED = 1
+
+
+def audit_command(
+    place: str, config: Path | None, data: Path | None, logs: list[Path], region: str, json: bool, console: Console
+) -> int:
+    """0 when it is proved, 1 when it is not."""
+    evidence = _of_campaign(place, region, data) if is_campaign(place) else _of_folder(place, config, data, logs)
+    found = audit.judge(evidence)
+    if json:
+        console.print_json(found.model_dump_json())
+    else:
+        _print(found, evidence.checkpoint, console)
+    return 0 if found.proved else NOT_PROVED
+
+
+def _of_folder(place: str, config: Path | None, data: Path | None, logs: list[Path]) -> Evidence:
+    if not Path(place).is_dir():
+        cure = "name a campaign, or a folder of committed checkpoints; `bivouac checkpoints restore` brings one here"
+        raise UserError("there is no such folder", seen=place, cure=cure)
+    path, checkpoint = audit.newest_checkpoint(Path(place))
+    plan = audit.read_config(config or _beside(path))
+    lines = {str(each): each.read_text(errors="replace") for each in logs}
+    return Evidence(checkpoint, plan, lines, data)
+
+
+def _of_campaign(name: str, region: str, data: Path | None) -> Evidence:
+    """From its record and its archive; of one that is gone, from what its results folder keeps."""
+    try:
+        store = record_of(name, region)
+    except UserError:
+        results = kept_results(name, region)
+        if not (results / report.PACKED).exists():
+            raise
+        record = unpacked((results / report.PACKED).read_bytes())
+        path, checkpoint = audit.newest_checkpoint(exported(name, region))
+        return Evidence(checkpoint, audit.read_config(_beside(path)), record.logs, data or _prepared_here(record))
+    record = report.read(store)
+    checkpoint, config = _archived(record, store)
+    return Evidence(checkpoint, config, record.logs, data or _prepared_here(record))
+
+
+def _archived(record: Record, store: CampaignStore) -> tuple[Manifest, TrainConfig]:
+    keys = [str(item["key"]) for item in (record.archive or {}).get("objects", ())]
+    sealed = [key for key in keys if "/golden/" in key and key.endswith(f"/{COMMITTED_NAME}")]
+    plans = [key for key in keys if key.endswith("/train.json")]
+    if not sealed or not plans:
+        cure = "run it to its end, or name the folder of its checkpoints"
+        raise UserError("nothing is archived yet", seen=store.campaign, cure=cure)
+    bucket = buckets(record.spec.account, record.spec.region).archive
+
+    def read(key: str) -> bytes:
+        return bytes(store.s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    try:
+        return parse_manifest(read(sealed[0])), TrainConfig.model_validate_json(read(plans[0]))
+    except (ClientError, BotoCoreError, ValueError) as error:
+        cure = "look at the archive bucket"
+        raise UserError("the archive cannot be read", seen=f"{bucket}: {error}", cure=cure) from error
+
+
+def _prepared_here(record: Record) -> Path | None:
+    """The data set in the cache of this machine, where it was prepared here and is still whole."""
+    folder = folder_of(record.spec)
+    return folder if audit.is_whole(folder) else None
+
+
+def _beside(checkpoint: Path) -> Path:
+    for parent in checkpoint.parents:
+        if (parent / "train.json").exists():
+            return parent / "train.json"
+    raise UserError("no train.json lies beside the checkpoint", seen=checkpoint, cure="name it with --config")
+
+
+def _print(found: Audit, checkpoint: Manifest, console: Console) -> None:
+    console.print(f"ledger of step {checkpoint.step}, attempt {checkpoint.attempt}, {len(found.rows)} rows")
+    for row in found.rows:
+        console.print(
+            f"  attempt {row.attempt}: steps {row.first_step:,} to {row.last_step:,} on {row.world_size} ranks, "
+            f"positions {row.first_position:,} to {row.end_position - 1:,}"
+        )
+    console.print(f"{found.consumed:,} of {found.planned:,} planned samples consumed")
+    steps = sum(row.last_step - row.first_step + 1 for row in found.rows)
+    console.print(
+        f"checked: {found.checked_by_data:,} of {steps:,} steps against the data set, {found.checked_by_log:,} against "
+        f"the logs; {found.repeated_steps:,} steps ran again after a restart and count once"
+    )
+    for reason in found.unlooked:
+        console.print(f"not looked at: {reason}", markup=False, soft_wrap=True)
+    for finding in found.findings:
+        first, last = finding.first_position, finding.end_position - 1
+        where = f"positions {first:,} to {last:,}: " if first >= 0 else ""
+        console.print(f"[red]{finding.kind}[/]: {where}{escape(finding.why)}", soft_wrap=True)
+    how = "exactly once" if found.checked_by_data else "exactly once, by the ledger"
+    console.print(f"proved: every planned sample was consumed {how}" if found.proved else "[red]not proved[/]")

@@ -1,0 +1,279 @@
+"""`bivouac checkpoints`: what lies where, whether it is sound, what changed, and bringing it here."""
+
+from __future__ import annotations
+
+import json as json_text
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from infra.checkpoints import work
+from infra.checkpoints.find import TIERS_EVERY_S, Found, find
+from infra.checkpoints.place import FolderPlace
+from infra.checkpoints.requests import has_steward
+from infra.cli.data import checkpoints_live as live
+from infra.console.progress import Progress
+from infra.console.tables import Listing
+from infra.console.terminal import agreed
+from infra.console.words import size
+from infra.errors import BivouacError, PermanentError, UserError
+from trainer.contract import COMMITTED_NAME, ExitCode, step_folder
+from trainer.contract.listing import Listed, Verdict
+
+_MANY = 20
+
+
+def list_command(typed: str, region: str, json: bool, console: Console) -> int:
+    """Exit code 0 also where there is nothing; JSON is a list of rows."""
+    found = find(typed, region)
+    rows = sorted((*found.tiers, *found.place.rows()), key=lambda row: (-row.step, row.tier, row.node))
+    golden = found.archive.step if found.archive else None
+    if json:
+        proof = str(found.archive.proof) if found.archive else None
+        body = [row.model_dump() | {"proof": proof if _is_golden(row, golden) else None} for row in rows]
+        console.print_json(json_text.dumps(body))
+        return 0
+    if not rows:
+        console.print(f"no checkpoints at {found.place.name}", markup=False, soft_wrap=True)
+        return 0
+    table(rows, golden).show(console)
+    if found.tiers:
+        console.print(f"local and shared: as the steward told; it looks every {TIERS_EVERY_S:.0f} s")
+    return 0
+
+
+def table(found: Iterable[Listed], golden: int | None) -> Listing:
+    rows = Listing("step", "tier", "node", "~state", "shards", "size", "tokens", "loss", "held-out loss")
+    for row in found:
+        state = "committed" if row.committed else "not committed"
+        state = "golden: read back and evaluated" if _is_golden(row, golden) else state
+        rows.row(
+            str(row.step),
+            row.tier,
+            row.node,
+            f"{state}{': ' if row.why else ''}{row.why}",
+            f"{row.here} of {row.shards}" if row.committed else "",
+            size(row.bytes) if row.committed else "",
+            f"{row.tokens:,}" if row.tokens is not None else "",
+            f"{row.loss:.4f}" if row.loss is not None else "",
+            f"{row.evaluation_loss:.4f}" if row.evaluation_loss is not None else "",
+        )
+    return rows
+
+
+def verify_command(
+    typed: str, step: int | None, region: str, json: bool, console: Console, tier: str | None = None
+) -> int:
+    """Exit code 0 when every committed step that was looked at is sound, 74 when one, or its manifest, is not.
+
+    Of a campaign all tiers are read: the archive from here, shared and local tiers by its steward, while there is one.
+    """
+    found = find(typed, region, archive=tier not in live.TIERS)
+    tier = live.chosen_tier(found, tier, (live.ALL, live.ARCHIVE, live.SHARED, live.LOCAL), live.ALL)
+    step = step if step is not None else found.step
+    verdicts, notes = list[Verdict](), list[str]()
+    if tier in (live.ALL, live.ARCHIVE):
+        steps = [row.step for row in found.place.rows() if row.committed and step in (None, row.step)]
+        broken = [row for row in found.place.rows() if row.damaged and step in (None, row.step)]
+        if steps:
+            with _shown(console, json, "verify", f"every byte of {len(steps)} steps at {found.place.name}") as progress:
+                verdicts = list(work.verify(found.place, steps, progress.step))
+        verdicts += [Verdict(step=row.step, bytes=0, faults=((COMMITTED_NAME, row.why),)) for row in broken]
+    if found.store is not None and tier != live.ARCHIVE:
+        if tier != live.ALL or has_steward(found.store):
+            with _shown(console, json, "verify", f"the live tiers of {typed}, read by its steward") as progress:
+                answer = live.verify(found, tier, step, progress.step)
+            verdicts += answer.verdicts
+            notes += [f"not looked at: {node}" for node in answer.unreachable]
+        else:
+            notes.append("not looked at: shared and local tiers, since no steward is at work")
+    if not verdicts:
+        raise UserError("no committed step to verify", seen=found.place.name, cure="see `bivouac checkpoints list`")
+    if json:
+        body = [one.model_dump() | {"sound": one.sound, "faults": dict(one.faults)} for one in verdicts]
+        console.print_json(json_text.dumps(body))
+        for note in notes:
+            print(note, file=sys.stderr)
+    else:
+        _show_verdicts(verdicts, notes, console)
+    return 0 if all(one.sound for one in verdicts) else int(ExitCode.STORAGE)
+
+
+def _show_verdicts(verdicts: list[Verdict], notes: list[str], console: Console) -> None:
+    for one in verdicts:
+        where = " ".join(filter(None, (one.tier, one.node)))
+        sound = "sound" if one.sound else "NOT SOUND"
+        console.print(
+            f"step {one.step}{f' on {where}' if where else ''}: {sound}, {size(one.bytes)} read", markup=False
+        )
+        for file, why in one.faults:
+            console.print(f"  {step_folder(one.step)}/{file}: {why}", markup=False, soft_wrap=True)
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def restore_command(
+    typed: str, out: Path, step: int | None, region: str, console: Console, tier: str | None = None
+) -> int:
+    """Raises `PermanentError` naming a shard that the place does not hold soundly."""
+    found = find(typed, region, archive=tier not in live.TIERS)
+    there = tier is not None or found.store is None or found.archive is not None or bool(found.place.rows())
+    tier = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if there else live.SHARED)
+    if tier == live.SHARED:
+        which = "the newest step" if step is None else f"step {step}"
+        with _shown(console, False, "restore", f"{which} of {typed}'s shared tier to {out}") as progress:
+            folder, before = live.restore(found, step, out, progress.step)
+    else:
+        chosen = _chosen(found, step)
+        with _shown(console, False, "restore", f"step {chosen} of {found.place.name} to {out}") as progress:
+            folder, before = work.restore(found.place, chosen, out, progress.step)
+    if before:
+        console.print(f"{size(before)} of it were there from an earlier try, and are sound")
+    console.print(f"{folder}: every shard has its digest", markup=False, soft_wrap=True)
+    console.print(
+        "to evaluate it (train.json and data/ lie beside the archive's golden/):\n"
+        f"  python -m trainer.evaluate --checkpoint {folder} --config train.json --data data\n"
+        "to train on from it: put the step folder into the shared tier of a campaign with the same model and ranks,\n"
+        "  <shared tier>/<campaign>/; the trainer begins at the newest sound step it finds there\n"
+        "to load its weights: trainer.checkpoint.convert.weights.load_weights, or huggingface/ beside the archive's "
+        "golden/",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def diff_command(
+    first: tuple[str, int | None], second: tuple[str, int | None], region: str, json: bool, console: Console
+) -> int:
+    """Two steps of one place or of two; what lies in S3 is brought here first. Exit code 0 when equal, 1 else."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bivouac-diff-") as here,
+        _shown(console, json, "diff", "both are verified, then compared") as progress,
+    ):
+        folders = [
+            _local(find(typed, region), step, Path(here) / str(number), progress)
+            for number, (typed, step) in enumerate((first, second))
+        ]
+        progress.step("comparing tensors")
+        answer = _compare(*folders)
+    equal = all(row["equal"] for row in answer["shards"]) and not (answer["only_in_first"] or answer["only_in_second"])
+    if json:
+        console.print_json(json_text.dumps(answer))
+    else:
+        _show_diff(answer, console)
+    return 0 if equal and not answer["metadata"] else 1
+
+
+def prune_command(
+    typed: str, keep: int, yes: bool, region: str, json: bool, console: Console, tier: str | None = None
+) -> int:
+    """Shows first, then asks. Raises `PermanentError` where no step is proven."""
+    found = find(typed, region, archive=tier not in live.TIERS)
+    shared = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE) == live.SHARED
+    where = f"{typed}'s shared tier" if shared else found.place.name
+    if found.unread and not shared:
+        raise PermanentError(
+            "which step is the golden one cannot be told, so nothing is removed",
+            seen=found.unread,
+            cure="restore an earlier version of that object; the bucket keeps them",
+        )
+    protected = [found.archive.step] if found.archive else []
+    with _shown(console, json, "prune", f"looking for the newest proven step at {where}") as progress:
+        if shared:
+            plan = live.plan_pruning(found, keep, progress.step)
+        else:
+            plan = work.pruning(found.place, keep, protected, progress.step)
+    removed = False
+    if not json:
+        console.print(f"kept: {', '.join(map(str, plan.keep))}; step {plan.proven} is proven: every byte was read")
+        for row in plan.drop:
+            console.print(f"would go: step {row.step}, {size(row.bytes)} {row.why}", markup=False, soft_wrap=True)
+    if plan.drop and (yes or (not json and agreed(f"Remove {len(plan.drop)}?", console))):
+        with _shown(console, json, "prune", f"removing {len(plan.drop)} steps") as progress:
+            if shared:
+                plan = live.prune(found, keep, plan, progress.step)
+            else:
+                work.prune(found.place, plan, progress.step)
+        removed = True
+    elif not json:
+        console.print("nothing was removed" if plan.drop else "nothing to remove")
+    if json:
+        body = {"keep": plan.keep, "proven": plan.proven, "drop": [row.step for row in plan.drop], "removed": removed}
+        console.print_json(json_text.dumps(body))
+    return 0
+
+
+def _chosen(found: Found, step: int | None) -> int:
+    if step is not None or found.step is not None:
+        return int(step if step is not None else found.step or 0)
+    if found.archive is not None:
+        return found.archive.step
+    newest = next((row.step for row in found.place.rows() if row.committed), None)
+    if newest is None:
+        raise UserError("there is no committed step", seen=found.place.name, cure="see `bivouac checkpoints list`")
+    return newest
+
+
+def _local(found: Found, step: int | None, here: Path, progress: Progress) -> Path:
+    chosen = _chosen(found, step)
+    if isinstance(found.place, FolderPlace):
+        return found.place.root / step_folder(chosen)
+    return work.restore(found.place, chosen, here, progress.step)[0]
+
+
+def _compare(first: Path, second: Path) -> dict[str, Any]:
+    """By the trainer, which has torch, in a process of its own."""
+    command = [sys.executable, "-m", "trainer.checkpoint.convert.diff", str(first), str(second)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no word"]
+        raise BivouacError("the checkpoints cannot be compared", seen=lines[-1][:500], cure="`checkpoints verify` them")
+    answer: dict[str, Any] = json_text.loads(done.stdout.strip().splitlines()[-1])
+    return answer
+
+
+def _show_diff(answer: dict[str, Any], console: Console) -> None:
+    for name, (ours, theirs) in answer["metadata"].items():
+        console.print(f"{name}: {ours} -> {theirs}", markup=False, highlight=False, soft_wrap=True)
+    for key, word in (("only_in_first", "first"), ("only_in_second", "second")):
+        for name in answer[key]:
+            console.print(f"only in the {word}: {name}", markup=False, soft_wrap=True)
+    equal = sum(row["equal"] for row in answer["shards"])
+    console.print(f"{equal} of {len(answer['shards'])} shards are the same bytes")
+    rows = [(row["shard"], tensor) for row in answer["shards"] for tensor in row["tensors"]]
+    table = Listing("shard", "tensor", "changed", "norm", "norm of difference", "largest")
+    moved = sorted((row for row in rows if "changed" in row[1]), key=lambda row: -row[1]["norm_of_difference"])
+    for shard, tensor in moved[:_MANY]:
+        table.row(
+            shard,
+            tensor["tensor"],
+            f"{tensor['changed']:,} of {tensor['elements']:,}",
+            f"{tensor['norm_first']:.5g} -> {tensor['norm_second']:.5g}",
+            f"{tensor['norm_of_difference']:.3g}",
+            f"{tensor['largest_difference']:.3g}",
+        )
+    if moved:
+        table.show(console)
+    if len(moved) > _MANY:
+        console.print(f"and {len(moved) - _MANY} tensors more that moved less; all of them with --json")
+    for shard, tensor in [row for row in rows if "change" in row[1]][:_MANY]:
+        console.print(f"{shard} {tensor['tensor']}: {tensor['change']}", markup=False, soft_wrap=True)
+
+
+def _is_golden(row: Listed, golden: int | None) -> bool:
+    return row.tier == "archive" and row.step == golden
+
+
+@contextmanager
+def _shown(console: Console, json: bool, name: str, purpose: str) -> Iterator[Progress]:
+    """Progress for people; for machines it goes to standard error."""
+    progress = Progress(Console(stderr=True, highlight=False) if json else console)
+    with progress.stage(name, purpose):
+        yield progress

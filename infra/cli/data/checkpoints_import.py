@@ -1,0 +1,54 @@
+"""`bivouac checkpoints import`: a folder that DeepSpeed saved by itself becomes a committed step, by command only."""
+
+from __future__ import annotations
+
+import json as json_text
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from infra.console.progress import Progress
+from infra.errors import BivouacError, UserError
+from trainer.contract import ExitCode, step_folder
+
+
+def import_command(
+    folder: Path, out: Path, campaign: str, tokens: int, position: int, json: bool, console: Console
+) -> int:
+    """By the trainer, which has torch, in a process of its own; nothing in the folder is ever executed.
+
+    Raises `UserError` for a folder that is not there, `BivouacError` with the trainer's words for what it refuses.
+    """
+    if not folder.is_dir():
+        raise UserError("there is no such folder", seen=folder, cure="name the tag's folder, such as global_step100")
+    command = [sys.executable, "-m", "trainer.checkpoint.convert.adopt", str(folder), "--campaign", campaign]
+    command += ["--shared", str(out), "--tokens", str(tokens), "--position", str(position)]
+    progress = Progress(Console(stderr=True, highlight=False) if json else console)
+    with progress.stage("import", f"{folder} is read through the allow-list, copied, and sealed in {out / campaign}"):
+        progress.step("torch is imported, then every file is read twice")
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or ["no word"]
+            cure = "bring together all files of the tag as DeepSpeed wrote them; a refused file must not be loaded"
+            raise _Refused("the folder is not taken in", seen=said[-1][:500], cure=cure)
+    answer = json_text.loads(done.stdout.strip().splitlines()[-1])
+    made = out / campaign / step_folder(answer["step"])
+    if json:
+        console.print_json(json_text.dumps(answer | {"folder": str(made)}))
+        return 0
+    console.print(
+        f"{made}: {answer['shards']} shards of {answer['world_size']} ranks, sealed as they are now\n"
+        "what they were before, their loss and the state of their random generators is not known\n"
+        f"look at it: bivouac checkpoints verify {out / campaign}\n"
+        f"to train on from it: put the step folder into the shared tier of a campaign that is called {campaign},\n"
+        "with the same model and ZeRO stage; the trainer begins at the newest sound step it finds there",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+class _Refused(BivouacError):
+    exit_code = int(ExitCode.STORAGE)

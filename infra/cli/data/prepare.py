@@ -1,0 +1,62 @@
+"""`bivouac data prepare`: text to token shards, and a page about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from rich.console import Console
+
+from infra.console.progress import Progress
+from infra.data import dataset
+from infra.errors import UserError
+from infra.report.data_page import data_page
+from infra.spec.campaign import load
+from infra.spec.recipe import recipe_of
+from trainer.contract import DATA_REPORT_NAME, Parameters
+from trainer.contract.recipe import Recipe, parse_source
+
+
+def prepare_command(given: dict[str, Any], console: Console) -> int:
+    """`given`: the command line's arguments by name."""
+    *sources, last = given["places"]
+    out, progress = Path(last), Progress(console)
+    recipe = _of_spec(given["spec"], sources) if given["spec"] else _of_arguments(given, sources)
+    with progress.stage("data", f"to {out}"):
+        made = dataset.run_tool(recipe, out, given["cores"], progress.step)
+        found = dataset.load(out)
+        (out / DATA_REPORT_NAME).write_text(data_page(found))
+    manifest = found.manifest
+    left_out = f", {manifest.skipped_documents:,} left out" if manifest.skipped_documents else ""
+    console.print(f"{manifest.documents:,} documents{left_out}; {manifest.held_out_documents:,} held out")
+    console.print(f"{made['tokens']:,} tokens; unigram model {made['unigram_loss']:.3f} nats per token")
+    console.print(f"manifest {made['manifest_sha256']}")
+    console.print(f"report   {out / DATA_REPORT_NAME}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _of_spec(path: Path, sources: list[str]) -> Recipe:
+    if sources:
+        raise UserError("a spec names its own sources", seen=" ".join(sources), cure="give only the output folder")
+    return recipe_of(load(path).spec)
+
+
+def _of_arguments(given: dict[str, Any], sources: list[str]) -> Recipe:
+    if not sources:
+        raise UserError("no source is given", seen=given["places"][0], cure="bivouac data prepare SOURCE... OUT")
+    same = given["pattern"], given["licence"], given["origin"]
+    names = Parameters.model_fields.keys() & given.keys()
+    try:
+        return Recipe(
+            sources=tuple(parse_source(each, number, *same) for number, each in enumerate(sources)),
+            parameters=Parameters(**{name: given[name] for name in names}),
+            vocabulary=given["vocabulary"],
+            tokenizer=given["tokenizer"],
+            end_of_document=given["end_of_document"],
+        )
+    except ValidationError as error:
+        seen = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise UserError("the arguments do not fit", seen=seen, cure="see bivouac data prepare --help") from error
+    except ValueError as error:
+        raise UserError("the arguments do not fit", seen=error, cure="see bivouac data prepare --help") from error

@@ -1,0 +1,71 @@
+"""`bivouac down NAME`: stop, archive what is sound, tear down, certify. Needs only the name and credentials."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+
+from infra import target
+from infra.campaign.stages import STEPS, Step, run_step
+from infra.cli.end.strays import Forgotten, strays_command
+from infra.cli.records import record_of
+from infra.errors import UserError
+from infra.record.events import Stage
+from infra.record.holder import Holder
+from infra.record.store import STOP, CampaignStore
+from infra.session.context import Context
+from infra.session.session import DRIVER_LEASE, holder_of, opened, stored_plan, stored_spec
+
+_WORD_EVERY_S = 10.0
+
+
+def down_command(campaign: str, region: str, abandon: bool, console: Console) -> int:
+    try:
+        store = record_of(campaign, region)
+    except UserError as unknown:
+        if not abandon:
+            raise
+        # Nothing can be archived without its record: what carries its tag goes.
+        return strays_command(region, True, False, console, Forgotten(campaign, True, unknown))
+    spec = stored_spec(store)
+    if not abandon:
+        # Before the lease: whoever drives it now lets the campaign stop, and we wait for the lease.
+        store.put_json(STOP, {"asked_by": str(Holder.this_process())})
+        _await_driver(store, console)
+    with opened(spec, stored_plan(store, spec), console, target.about()) as context:
+        context.outputs |= context.state().finished_stages
+        if not abandon and _can_archive(context):
+            _run(context, Stage.SUPERVISE, Stage.ARCHIVE)
+        _tear_down(context, abandon)
+        _run(context, Stage.CERTIFY, Stage.REPORT)
+    return 0
+
+
+def _await_driver(store: CampaignStore, console: Console) -> None:
+    """Wait, with a word every few seconds, until no living driver holds the campaign."""
+    said = 0.0
+    while (holder := holder_of(store, DRIVER_LEASE)) is not None and holder.endswith("(living)"):
+        if time.monotonic() - said > _WORD_EVERY_S:
+            said = time.monotonic()
+            console.print(f"waiting for the driver to finish the campaign: {holder}", markup=False, soft_wrap=True)
+        time.sleep(1.0)
+
+
+def _can_archive(context: Context) -> bool:
+    """Training has begun and its steward has not finished."""
+    state = context.state()
+    return bool(state.attempts) and state.archive is None and Stage.TEARDOWN not in state.finished_stages
+
+
+def _tear_down(context: Context, abandon: bool) -> None:
+    from infra.campaign import teardown
+
+    step = next(step for step in STEPS if step.stage is Stage.TEARDOWN)
+    run_step(context, Step(step.stage, step.purpose, lambda c: teardown.run(c, abandon=abandon)))
+
+
+def _run(context: Context, *stages: Stage) -> None:
+    for step in STEPS:
+        if step.stage in stages:
+            run_step(context, step)

@@ -1,0 +1,119 @@
+"""`bivouac sweep --orphans`: what dead campaigns of this account left, with its price; removed after a yes."""
+
+from __future__ import annotations
+
+import io
+import json as json_text
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from infra.aws.account import Account
+from infra.console.progress import Progress
+from infra.console.tables import Listing
+from infra.console.terminal import agreed
+from infra.errors import NotProven, UserError
+from infra.inventory import strays
+from infra.inventory.rates import shown, together
+from infra.inventory.strays import Sight, Stray
+from infra.inventory.sweep import Swept
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """One campaign that is known by its tags alone."""
+
+    campaign: str
+    abandon: bool
+    """A person gives up by name what it may hold."""
+    unknown: UserError
+    """To be raised where no tag names it either."""
+
+
+def strays_command(region: str, yes: bool, json: bool, console: Console, only: Forgotten | None = None) -> int:
+    """Exit code 0 when nothing of a dead campaign is left, 74 while something is, or could not be looked for.
+
+    `only`: of one campaign whose record is missing. Raises `UserError` where the state bucket has vanished.
+    """
+    abandon = only is not None and only.abandon
+    quiet = Console(file=io.StringIO()) if json else console
+    keeper = strays.keeper(Account(region), Progress(quiet))
+    with keeper.progress.stage("sweep", f"what {only.campaign if only else 'dead campaigns'} left in {region}"):
+        seen = strays.look(keeper, only=only.campaign if only else None, abandon=abandon)
+    if only is not None and not (seen.strays or seen.cared_for or seen.elsewhere or seen.blind):
+        raise only.unknown
+    _show(seen, quiet)
+    wanted = [one for one in seen.strays if one.removable]
+    swept = Swept((), ())
+    if wanted and (yes or (not json and agreed(f"Remove {len(wanted)}?", console))):
+        with keeper.progress.stage("sweep", f"removing {len(wanted)}"):
+            swept = strays.clear(keeper, wanted, abandon)
+        for one, why in swept.stuck:
+            quiet.print(f"left: {one}: {why}", markup=False, soft_wrap=True)
+    gone = {(one.kind, one.thing.id) for one in swept.removed}
+    remain = [one for one in seen.strays if (one.left.kind, one.left.thing.id) not in gone]
+    if json:
+        console.print_json(json_text.dumps(_facts(seen, swept), default=str))
+    elif swept.removed:
+        console.print(f"{len(swept.removed)} removed, {len(remain)} left")
+    return NotProven.exit_code if remain or seen.blind else 0
+
+
+def _show(seen: Sight, console: Console) -> None:
+    if not seen.strays:
+        console.print("no dead campaign left anything")
+    else:
+        table = Listing("campaign", "kind", "what", "until", ">USD/h", "~sweep")
+        for one in seen.strays:
+            rate = shown(one.left.usd_per_hour)
+            table.row(one.owner.campaign, one.left.kind, one.left.thing.label, one.expires, rate, _fate(one))
+        table.show(console)
+        console.print(together(one.left.usd_per_hour for one in seen.strays), markup=False)
+        for owner in dict.fromkeys(one.owner for one in seen.strays):
+            console.print(f"{owner.campaign} is over: {owner.why}", markup=False, soft_wrap=True)
+            if owner.holds:
+                console.print(f"{owner.campaign} is {owner.holds}", markup=False, soft_wrap=True)
+                rates = [one.left.usd_per_hour for one in seen.strays if one.owner == owner and not one.removable]
+                console.print(f"keeping it costs, {together(rates)}", markup=False, soft_wrap=True)
+    for owner in seen.cared_for:
+        console.print(f"{owner.campaign} is left alone: {owner.why}", markup=False, soft_wrap=True)
+    for other in seen.elsewhere:
+        console.print(str(other), markup=False, soft_wrap=True)
+    for kind, why in seen.blind.items():
+        console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
+
+
+def _fate(one: Stray) -> str:
+    if one.removable:
+        return "removes it"
+    if one.owner.holds:
+        return "holds it: nobody knows what it holds" if one.owner.lost else "leaves it: not archived"
+    return "leaves it: remove it by hand"
+
+
+def _facts(seen: Sight, swept: Swept) -> dict[str, object]:
+    rows = [
+        {
+            "campaign": one.owner.campaign,
+            "identity": one.owner.identity,
+            "why": one.owner.why,
+            "kind": one.left.kind,
+            "id": one.left.thing.id,
+            "name": one.left.thing.name,
+            "expires": one.expires,
+            "usd_per_hour": one.left.usd_per_hour,
+            "removable": one.removable,
+            "holds": one.owner.holds,
+        }
+        for one in seen.strays
+    ]
+    return {
+        "strays": rows,
+        "left_alone": {owner.campaign: owner.why for owner in seen.cared_for},
+        "elsewhere": [
+            {"campaign": one.campaign, "kind": one.kind, "id": one.thing.id, "why": one.why} for one in seen.elsewhere
+        ],
+        "removed": [str(one) for one in swept.removed],
+        "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
+        "could_not_look": dict(seen.blind),
+    }

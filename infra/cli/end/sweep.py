@@ -1,0 +1,136 @@
+"""`bivouac sweep NAME`: what a torn down campaign left, shown; what is provably its own, removed after a yes."""
+
+from __future__ import annotations
+
+import io
+import json as json_text
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+
+from infra import target
+from infra.campaign.stages import STEPS, run_step
+from infra.cli.end.strays import Forgotten, strays_command
+from infra.cli.records import record_of
+from infra.console.tables import Listing
+from infra.console.terminal import agreed
+from infra.errors import NotProven, UserError
+from infra.inventory import sweep
+from infra.inventory.rates import shown, together
+from infra.inventory.stakes import refuse_unproven
+from infra.inventory.sweep import Left, Sight, Swept
+from infra.record.events import Kind, Stage
+from infra.record.identity import read_identity
+from infra.session.context import Context
+from infra.session.session import opened, stored_plan, stored_spec
+
+
+def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Console, abandon: bool = False) -> int:
+    """Exit code 0 when nothing is left, 74 while something is. Raises `UserError` while the campaign is alive.
+
+    `abandon`: what may hold the only checkpoints goes too. Without a record the campaign is known by its tags alone.
+    """
+    try:
+        store = record_of(campaign, region)
+    except UserError as unknown:
+        return strays_command(region, yes, json, console, Forgotten(campaign, abandon, unknown))
+    spec = stored_spec(store)
+    quiet = Console(file=io.StringIO()) if json else console
+    # The lease: a living driver still owns all of it.
+    with opened(spec, stored_plan(store, spec), quiet, target.about()) as context:
+        _refuse_alive(context, abandon)
+        with context.progress.stage("sweep", f"what is left of {campaign}"):
+            seen = sweep.look(context)
+            if abandon:
+                seen = replace(seen, left=tuple(replace(one, foreign="") for one in seen.left))
+        _show(seen, quiet)
+        wanted = [one for one in seen.left if one.removable]
+        swept = Swept((), ())
+        if wanted and (yes or (not json and agreed(f"Remove {len(wanted)}?", console))):
+            with context.progress.stage("sweep", f"removing {len(wanted)}"):
+                swept = sweep.remove(context, wanted)
+            for one, why in swept.stuck:
+                quiet.print(f"left: {one}: {why}", markup=False, soft_wrap=True)
+        certify = next(step for step in STEPS if step.stage is Stage.CERTIFY)
+        refused: NotProven | None = None
+        try:
+            run_step(context, certify)
+        except NotProven as error:
+            refused = error
+        if json:
+            rows = _rows(seen) | {
+                "removed": [str(one) for one in swept.removed],
+                "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
+                "certificate": context.state().certificate,
+            }
+            console.print_json(json_text.dumps(rows, default=str))
+            return 0 if refused is None else refused.exit_code
+        if refused is not None:
+            raise refused
+        return 0
+
+
+def _refuse_alive(context: Context, abandon: bool = False) -> None:
+    state = context.state()
+    begun = Stage.TEARDOWN in state.finished_stages or any(
+        event.data.get("stage") == Stage.TEARDOWN for event in context.store.events()
+    )
+    if not begun:
+        raise UserError(
+            f"campaign {context.spec.campaign} has not been torn down",
+            seen=f"stages finished: {', '.join(state.finished_stages) or 'none'}",
+            cure=f"`bivouac down {context.spec.campaign}` first; sweep removes only what that leaves",
+        )
+    # One that began and was refused has removed nothing, and the file system may hold the only checkpoints.
+    try:
+        refuse_unproven(state, context.spec.campaign, read_identity(context.store))
+    except NotProven:
+        if not abandon:
+            raise
+        context.store.append(Kind.ABANDONED)
+
+
+def _show(seen: Sight, console: Console) -> None:
+    if not seen.left and not seen.suspects:
+        console.print("nothing is left")
+    if seen.left:
+        table = Listing("kind", "what", "~evidence", "created", ">USD/h", "~sweep")
+        for one in seen.left:
+            rate = shown(one.usd_per_hour)
+            table.row(one.kind, one.thing.label, str(one.evidence), _born(one), rate, _fate(one))
+        table.show(console)
+        console.print(together(one.usd_per_hour for one in seen.left), markup=False)
+    for suspect in seen.suspects:
+        console.print(f"suspect, not touched: {suspect}", markup=False, soft_wrap=True)
+    for kind, why in seen.blind.items():
+        console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
+
+
+def _born(one: Left) -> str:
+    return f"{one.created:%Y-%m-%d %H:%M}" if one.created else "unknown"
+
+
+def _fate(one: Left) -> str:
+    if one.foreign:
+        return f"leaves it: of another campaign of this name, {one.foreign}: see `bivouac sweep --orphans`"
+    return "removes it" if one.removable else "leaves it: not provably the campaign's, or removed by hand"
+
+
+def _rows(seen: Sight) -> dict[str, Any]:
+    return {
+        "left": [
+            {
+                "kind": one.kind,
+                "id": one.thing.id,
+                "name": one.thing.name,
+                "evidence": str(one.evidence),
+                "created": one.created.isoformat() if one.created else None,
+                "usd_per_hour": one.usd_per_hour,
+                "removable": one.removable,
+            }
+            for one in seen.left
+        ],
+        "suspects": [str(one) for one in seen.suspects],
+        "could_not_look": seen.blind,
+    }

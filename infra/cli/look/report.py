@@ -1,0 +1,38 @@
+"""`bivouac report NAME`: the report of a campaign as it stands; of one that is gone, from the record kept here."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+from rich.console import Console
+
+from infra.campaign import report
+from infra.cli.records import record_of
+from infra.errors import UserError
+from infra.folders import kept_results, results_folder
+from infra.report.record import PACKED
+from infra.session.session import stored_spec
+
+
+def report_command(campaign: str, region: str, show: bool, console: Console) -> int:
+    """Raises `UserError` where the campaign can be found neither in the account nor in the results folder."""
+    try:
+        store = record_of(campaign, region)
+    except UserError as error:
+        results = kept_results(campaign, region)
+        if not (results / PACKED).exists():
+            raise
+        console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
+        console.print(f"made again from {results / PACKED}", markup=False, soft_wrap=True)
+        made, written = report.write_again(results, console.print)
+    else:
+        spec = stored_spec(store)
+        made, written = report.write(store, results_folder(campaign, spec.account, spec.region), console.print)
+    console.print(made.verdict, markup=False)
+    for notice in made.notices:
+        console.print(f"{notice.level}: {notice.text}", markup=False)
+    console.print(f"report: {written['html']}", markup=False, soft_wrap=True)
+    if show and not webbrowser.open(Path(written["html"]).as_uri()):
+        console.print("no browser was found: open that file")
+    return 0

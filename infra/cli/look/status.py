@@ -1,0 +1,154 @@
+"""`bivouac status NAME`: where a campaign stands, who drives it, what it costs right now."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from infra.cli.records import record_of
+from infra.errors import CHANGED, UserError
+from infra.folders import kept_results
+from infra.record import meter
+from infra.record.events import CampaignState, Stage, fold
+from infra.record.store import LIVE
+from infra.report.record import PACKED, Record, unpacked
+from infra.session.session import DRIVER_LEASE, holder_of, stored_plan, stored_spec
+from infra.spec.campaign import Spec
+
+if TYPE_CHECKING:
+    from infra.engine.drift import Look
+    from infra.engine.refusal import Refusal
+
+
+def status_command(campaign: str, region: str, as_json: bool, console: Console, *, refresh: bool = False) -> int:
+    """Exit code 0; with `refresh` 2 where something was changed or deleted by hand.
+
+    Raises `UserError` where the campaign can be found neither in the account nor in the results folder.
+    """
+    try:
+        store = record_of(campaign, region)
+    except UserError as error:
+        facts, state = _facts_of(_kept(kept_results(campaign, region), error), {}, {})
+        if not as_json:
+            console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
+            console.print(f"as kept in {kept_results(campaign, region)}:", markup=False, soft_wrap=True)
+        if state.running_stage is Stage.REPORT:
+            facts["stage"] = "ended"  # what the report kept is from just before its own end
+        _show(facts, state, as_json, console)
+        return 0
+    spec = stored_spec(store)
+    record = Record(spec, stored_plan(store, spec), tuple(store.events()), datetime.now(UTC))
+    holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
+    facts, state = _facts_of(record, holders, store.get_json(LIVE) or {})
+    if not refresh:
+        _show(facts, state, as_json, console)
+        return 0
+    from infra.engine.explain import as_facts, print_drift, print_refusals
+
+    looks, refused = _compared(spec)
+    _show(facts | {"drift": as_facts(looks, refused)} if as_json else facts, state, as_json, console)
+    if not as_json:
+        print_drift(console, looks, campaign)
+        print_refusals(console, refused)
+    return CHANGED if any(one.drifted for one in looks) else 0
+
+
+def _kept(results: Path, error: UserError) -> Record:
+    """The record that the report left on this machine; without one, the error stands."""
+    try:
+        return unpacked((results / PACKED).read_bytes())
+    except (OSError, ValueError, TypeError, KeyError):
+        raise error from None
+
+
+def _facts_of(
+    record: Record, holders: dict[str, str | None], live: dict[str, Any]
+) -> tuple[dict[str, Any], CampaignState]:
+    events, spec = record.events, record.spec
+    state = fold(events)
+    base = Decimal(str(record.plan.totals.usd_per_hour_idle.value))
+    nodes = Decimal(str(record.plan.totals.usd_per_hour.value)) - base
+    return {
+        "campaign": spec.campaign,
+        "target": spec.target,
+        "stage": _stage(state.running_stage, state.finished_stages, state.ended),
+        "finished": [str(stage) for stage in state.finished_stages],
+        "driver": holders.get("driver") or "none",
+        "steward": holders.get("steward") or "none",
+        "attempts": len(state.attempts),
+        "outcome": state.outcome,
+        "live": live,
+        "archive": state.archive,
+        "certificate": state.certificate,
+        "hold": state.hold,
+        "spent_usd": round(float(meter.spent(events, live or None, base, nodes, record.at)), 4),
+        "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
+    }, state
+
+
+def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: Console) -> None:
+    if as_json:
+        console.print_json(json.dumps(facts, default=str))
+        return
+    campaign, live = facts["campaign"], facts["live"]
+    console.print(f"[bold]{campaign}[/] on {facts['target']}: {facts['stage']}")
+    console.print(f"  driver   {facts['driver']}", markup=False, soft_wrap=True)
+    console.print(f"  steward  {facts['steward']}", markup=False, soft_wrap=True)
+    if live:
+        console.print(
+            f"  training attempt {live['attempt']}, step {live['step']} of {live['steps']}, loss {live['loss']}, "
+            f"committed {live['committed_step']}; {live['why']}",
+            markup=False,
+        )
+    console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
+    if state.hold:
+        _print_hold(campaign, state.hold, console)
+    elif state.closed and Stage.TEARDOWN not in state.finished_stages:
+        console.print(f"  over     GPU nodes at zero, the rest still bills: `bivouac down {campaign}` ends it")
+    if state.archive:
+        console.print(
+            f"  archive  {state.archive['manifest']} (step {state.archive['step']})", markup=False, soft_wrap=True
+        )
+    if state.certificate:
+        verdict = "clean" if state.certificate["clean"] else "not clean"
+        console.print(
+            f"  certificate {verdict}: {len(state.certificate['found'])} left, "
+            f"{len(state.certificate['could_not_look'])} not looked at"
+        )
+
+
+def _compared(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
+    """The stacks against AWS, and what must not be repaired; nothing where the camp is struck or being struck."""
+    from infra.engine.refusal import refusals, standing
+    from infra.preview.looking import look_at_stacks, looking
+
+    context = looking(spec, None, Console(stderr=True, highlight=False))
+    where = standing(context)
+    if where.falling:
+        context.progress.note("the camp is being struck or is gone: there is nothing to compare")
+        return (), ()
+    with context.progress.stage("compare", "the stacks against AWS; nothing is touched"):
+        looks = look_at_stacks(context)
+    return looks, tuple(one for each in looks for one in refusals(each, where, spec.campaign))
+
+
+def _stage(running: Stage | None, finished: dict[Stage, Any], ended: bool) -> str:
+    if ended:
+        return "ended"
+    if running is not None:
+        return f"in {running}"
+    return f"after {list(finished)[-1]}" if finished else "not begun"
+
+
+def _print_hold(campaign: str, hold: dict[str, Any], console: Console) -> None:
+    console.print(f"  held     since {hold['since']:%H:%M:%S} UTC until {hold['until']}: {hold['cause']}", markup=False)
+    for line in hold.get("log", ())[-5:]:
+        console.print(f"           {line}", markup=False)
+    console.print(
+        f"           cure: mend it, then `bivouac relaunch {campaign} --spec FILE`; or `bivouac down {campaign}`"
+    )

@@ -1,0 +1,49 @@
+"""`bivouac bake SPEC`: the images of a campaign, before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from infra import target
+from infra.cli.prepare.check import show
+from infra.cli.prepare.checked import checked
+from infra.console.terminal import agreed
+from infra.errors import UserError
+from infra.folders import refuse_unwritable, results_folder
+from infra.plan.checks import failed
+from infra.plan.plan import make_plan
+
+
+def bake_command(path: Path, force: bool, yes: bool, console: Console) -> int:
+    """Exit code 0 when both images are there; then `bivouac run` finds them by the digests of their inputs."""
+    seen = checked(path)
+    if failed(seen.findings) or seen.spec is None or seen.facts is None:
+        show(path, seen.findings, False, console)
+        return UserError.exit_code
+    spec = seen.spec
+    refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
+    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
+    question = "One builder (m7i.large) for up to two hours, and the storage of an image. Go?"
+    if target.spends(spec) and not yes and not agreed(question, console):
+        raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
+    # Pulumi and boto3 take a second to import: only a bake that really starts pays it.
+    from infra.bake import bake
+    from infra.bake.builder import LIFE
+    from infra.session.session import opened_for_images
+
+    with opened_for_images(spec, make_plan(spec, seen.facts), console, LIFE) as context:
+        with context.progress.stage("bake", "foundation; node image and trainer image"):
+            baked = bake.images(context, force=force)
+        console.print(
+            f"node image    {baked['node_image']['ami']}  s3://{context.buckets.state}/{baked['node_image']['manifest']}",
+            markup=False,
+            soft_wrap=True,
+        )
+        console.print(
+            f"trainer image {baked['image']}  s3://{context.buckets.state}/{baked['manifest']}",
+            markup=False,
+            soft_wrap=True,
+        )
+    return 0

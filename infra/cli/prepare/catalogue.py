@@ -1,0 +1,121 @@
+"""`bivouac catalogue`: the instance types for people, and their figures against AWS's."""
+
+from __future__ import annotations
+
+import json as json_text
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from infra.console.progress import Progress
+from infra.console.tables import Listing
+from infra.errors import CHANGED, UserError
+from infra.plan import catalogue
+from infra.plan.catalogue import InstanceType
+
+
+def list_command(as_json: bool, console: Console) -> int:
+    items = catalogue.instance_types()
+    if as_json:
+        rows = [{**item.model_dump(mode="json"), "all_reduce": _bandwidth(item)} for item in items]
+        console.out(json_text.dumps(rows, indent=2), highlight=False)
+        return 0
+    table(items).show(console)
+    hardware, price, performance = items[0].hardware, items[0].price, items[0].performance
+    for what, origin in (("hardware", hardware), ("prices", price), ("FLOP/s, NVLinks", performance)):
+        console.print(f"{what}: as of {origin.as_of}, {origin.source}", markup=False, soft_wrap=True)
+    console.print("absent (-), with the reason:")
+    reasons = dict[tuple[str, str], list[str]]()
+    for item in items:
+        for field, why in item.absent.items():
+            reasons.setdefault((field, why), []).append(item.name)
+        if _bandwidth(item) is None:
+            reasons.setdefault(("all-reduce", "no source states it"), []).append(item.name)
+    for (field, why), names in reasons.items():
+        console.print(f"  {field}: {why}: {', '.join(names)}", markup=False, soft_wrap=True)
+    return 0
+
+
+def refresh_command(region: str, write: bool, as_json: bool, console: Console) -> int:
+    """Exit code 0: nothing differs, or it was written; 2: AWS shows other figures."""
+    from infra.aws.account import Account
+    from infra.aws.catalogue_refresh import compare
+
+    account = Account(region)
+    account.identity()
+    aside = Progress(Console(stderr=True, highlight=False))
+    with aside.stage("catalogue", "every type against DescribeInstanceTypes and the price list; reads only"):
+        seen = compare(account, datetime.now(UTC).date(), aside.step)
+    changed = [one for one in seen.differences if one.kept is None]
+    if write:
+        _write(seen.content)
+    if as_json:
+        console.out(json_text.dumps(seen.model_dump(mode="json", exclude={"content"}), indent=2), highlight=False)
+        return CHANGED if changed and not write else 0
+    for one in seen.differences:
+        note = f"  (kept: {one.kept})" if one.kept else ""
+        console.print(
+            f"{one.instance_type:<18} {one.field:<24} {one.ours or '-'} -> {one.aws or '-'}{note}",
+            markup=False,
+            soft_wrap=True,
+        )
+    if seen.not_offered:
+        console.print(f"not offered in {region}, left as they are: {', '.join(seen.not_offered)}", soft_wrap=True)
+    types = len(catalogue.instance_types())
+    console.print(f"{len(changed)} figures of {types} types differ" + (f"; written to {_file()}" if write else ""))
+    if changed and not write:
+        console.print("`bivouac catalogue refresh --write` takes AWS's figures over")
+    return CHANGED if changed and not write else 0
+
+
+def _write(content: dict[str, Any]) -> None:
+    from infra.plan.catalogue.writing import header
+    from infra.plan.catalogue.writing import write as text_of
+
+    path = _file()
+    text = text_of(header(path.read_text("utf-8")), content)
+    try:
+        partial = path.with_suffix(".partial")
+        partial.write_text(text, "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        cure = "run it in a clone that you may write to"
+        raise UserError("the catalogue's file cannot be written", seen=error, cure=cure) from error
+
+
+def _file() -> Path:
+    from infra.plan.catalogue.instance_types import FILE
+
+    return Path(catalogue.__file__).with_name(f"{FILE}.yaml")
+
+
+def _bandwidth(item: InstanceType) -> float | None:
+    found = catalogue.bandwidth(item.name)
+    return None if found is None else found.bus_bandwidth_gb_s
+
+
+def table(items: tuple[InstanceType, ...]) -> Listing:
+    rows = Listing("type", "accelerators", ">TFLOP/s", ">NVLinks", ">vCPU", ">GiB", ">NVMe GB", ">cards", ">EFA",
+                    ">all-reduce GB/s", ">USD/h", "block", ruled=True)  # fmt: skip
+    for item in items:
+        rows.row(
+            item.name,
+            f"{item.accelerators} x {item.accelerator} {item.accelerator_memory_gib:.0f} GiB",
+            _text(item.peak_bf16_tflops),
+            _text(item.nvlinks),
+            str(item.vcpus),
+            str(item.memory_gib),
+            f"{item.nvme_count} x {item.nvme_gb}",
+            str(item.network_cards),
+            str(item.efa_interfaces),
+            _text(_bandwidth(item)),
+            _text(item.price_usd_per_hour),
+            "yes" if item.capacity_block else "",
+        )
+    return rows
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

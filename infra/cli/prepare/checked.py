@@ -1,0 +1,62 @@
+"""A spec read and judged: by the rules alone, and with what only AWS knows of it, before anything is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from infra.console.progress import Progress
+from infra.plan.checks import Finding, check, shape_findings
+from infra.plan.facts import Facts
+from infra.plan.survey import survey
+from infra.spec.campaign import Spec, SpecError, SpecFile, load
+
+
+@dataclass(frozen=True)
+class Checked:
+    file: SpecFile | None
+    spec: Spec | None
+    """None, and no facts, where the file is no valid spec."""
+    facts: Facts | None
+    findings: tuple[Finding, ...]
+
+
+def checked(path: Path, account: str | None = None) -> Checked:
+    """Spec, facts and all findings. Raises `UserError` when there is no such file."""
+    today = datetime.now(UTC).date()
+    try:
+        file = load(path)
+    except SpecError as error:
+        found, sound = shape_findings(error), error.sound
+        if sound is not None:
+            found += check(sound, survey(sound.spec, account, whole=False), today, whole=False)
+        return Checked(None, None, None, tuple(sorted(found, key=lambda finding: finding.line)))
+    facts = survey(file.spec, account)
+    return Checked(file, file.spec, facts, check(file, facts, today))
+
+
+def with_answers(seen: Checked, console: Console) -> Checked:
+    """The findings over facts with AWS's answers; reads only. To be called where the spec's target is.
+
+    Of a campaign that has begun nothing is asked: what it uses of a quota is its own, its zones and images are chosen.
+    Raises `UserError` for foreign credentials, and for a name that a campaign in another region has.
+    """
+    from infra.aws.account import Account
+    from infra.aws.asked import asked
+    from infra.aws.namesakes import refuse_namesake
+    from infra.session.session import has_begun
+
+    if seen.file is None or seen.spec is None or seen.facts is None:
+        return seen
+    account = Account(seen.spec.region)
+    account.refuse_foreign(seen.spec.account)
+    if has_begun(account, seen.spec):
+        return seen
+    refuse_namesake(account, seen.spec.campaign)
+    progress = Progress(console)
+    with progress.stage("ask", "zones, types, quota, reservation and base image, as the account has them; reads only"):
+        facts = asked(account, seen.spec, seen.facts, progress.note)
+    return replace(seen, facts=facts, findings=check(seen.file, facts, datetime.now(UTC).date()))

@@ -1,0 +1,103 @@
+"""`bivouac images`: what bakes left, who uses it, what it costs to keep; `--remove` takes away what nobody uses."""
+
+from __future__ import annotations
+
+import io
+import json as json_text
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from rich.console import Console
+
+from infra.aws.account import Account
+from infra.bake.image_inventory import Image, Shelf
+from infra.console.progress import Progress
+from infra.console.tables import Listing
+from infra.console.terminal import agreed
+from infra.errors import UserError
+from infra.record.store import CampaignStore
+from infra.session.session import foundation_held
+from infra.spec.names import buckets
+
+
+def images_command(
+    region: str, keep: int, older_than: timedelta, remove: bool, yes: bool, json: bool, console: Console
+) -> int:
+    """Exit code 0. Raises `UserError` where the answer is no; whatever AWS refuses ends it before anything is gone."""
+    quiet = Console(file=io.StringIO()) if json else console
+    account = Account(region)
+    bucket = buckets(account.identity()["Account"], region).state
+    store = CampaignStore(account.client("s3"), bucket, "images", "images")
+    shelf = Shelf(account, store, Progress(quiet))
+    gone: list[Image] = []
+    if not remove:
+        found = _look(shelf, keep, older_than)
+        _show(found, quiet)
+    else:
+        # While it is held no bake brings the foundation up, and nobody else removes.
+        with foundation_held(store, account, shelf.progress) as lease:
+            account.guard = lease.check
+            found = _look(shelf, keep, older_than)
+            _show(found, quiet)
+            wanted = [one for one in found if one.removable]
+            if wanted and not yes:
+                _ask(wanted, json, console)
+            with shelf.progress.stage("images", f"removing {len(wanted)}"):
+                for one in shelf.remove(wanted, lease):
+                    gone.append(one)
+                    shelf.progress.note(f"{one.kind} {one.id} is gone")
+            account.guard = None
+    if json:
+        console.print_json(json_text.dumps([_row(one) | {"removed": one in gone} for one in found], default=str))
+    return 0
+
+
+def _look(shelf: Shelf, keep: int, older_than: timedelta) -> tuple[Image, ...]:
+    with shelf.progress.stage("images", f"what bakes left in {shelf.account.region}"):
+        return shelf.images(keep=keep, older_than=older_than)
+
+
+def _ask(wanted: list[Image], json: bool, console: Console) -> None:
+    question = f"Remove {len(wanted)} images for good, at most {_usd(_sum(wanted))} USD a month?"
+    if json or not agreed(question, console):
+        raise UserError("nothing was removed", seen="no", cure="answer yes, or give --yes")
+
+
+def _show(found: tuple[Image, ...], console: Console) -> None:
+    if not found:
+        console.print("no bake left an image here")
+        return
+    table = Listing("kind", "image", "made", "base", ">GB", ">USD/month", "~kept for")
+    for one in found:
+        base = one.base or "no manifest: unfinished, or baked again"
+        table.row(one.kind, one.id, f"{one.made_at:%Y-%m-%d}", base, f"{one.gb:.2f}", _usd(one.usd_per_month),
+                      ", ".join(one.kept_for) or "nothing: --remove takes it away")  # fmt: skip
+    table.show(console)
+    idle = [one for one in found if one.removable]
+    console.print(
+        f"{len(found)} images, at most {_usd(_sum(found))} USD a month; {len(idle)} of them are used by nobody, "
+        f"{_usd(_sum(idle))} USD"
+    )
+
+
+def _sum(several: Any) -> Decimal:
+    return sum((one.usd_per_month for one in several), Decimal(0))
+
+
+def _usd(amount: Decimal) -> str:
+    return f"{amount:.2f}"
+
+
+def _row(one: Image) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "id": one.id,
+        "base": one.base,
+        "made_at": one.made_at.isoformat(),
+        "gb": one.gb,
+        "usd_per_month_at_most": one.usd_per_month,
+        "snapshots": one.snapshots,
+        "manifest": one.manifest,
+        "kept_for": one.kept_for,
+    }

@@ -1,0 +1,46 @@
+"""`bivouac catalogue ...` and `bivouac block ...` as the command line knows them: what AWS sells, and its blocks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from infra.cli.options import Json, Region, SpecPath, Yes, console
+
+catalogue = typer.Typer(help="Instance types: what each offers, what it costs, and what no source states.")
+block = typer.Typer(no_args_is_help=True, help="Capacity blocks: bought apart from campaigns, and never undone.")
+
+
+@catalogue.callback(invoke_without_command=True)
+def catalogue_list(context: typer.Context, json: Json = False) -> None:
+    """Instance types: what each offers, what it costs, and what no source states. Offline."""
+    if context.invoked_subcommand is None:
+        from infra.cli.prepare.catalogue import list_command
+
+        raise typer.Exit(list_command(json, console))
+
+
+@catalogue.command("refresh")
+def catalogue_refresh(
+    region: Region = "us-east-1",
+    write: Annotated[bool, typer.Option("--write", help="Take AWS's figures over into the catalogue's file.")] = False,
+    json: Json = False,
+) -> None:
+    """Compare with DescribeInstanceTypes and the price list; exits 2 when figures differ."""
+    from infra.cli.prepare.catalogue import refresh_command
+
+    raise typer.Exit(refresh_command(region, write, json, console))
+
+
+@block.command("buy")
+def block_buy(
+    spec: SpecPath,
+    offering: Annotated[str, typer.Argument(help="Id of an offering that `bivouac offers` shows.")],
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Buy a capacity block for a campaign: paid at once, never given back."""
+    from infra.cli.prepare.block import buy_command
+
+    raise typer.Exit(buy_command(spec, offering, yes, json, console))

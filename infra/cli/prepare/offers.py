@@ -1,0 +1,81 @@
+"""`bivouac offers SPEC`: what can be had for the nodes, for how much, when, and whether the quota holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from infra import target
+from infra.cli.prepare.check import write_json
+from infra.console.progress import Progress
+from infra.console.tables import Listing
+from infra.plan import catalogue
+from infra.plan.estimates.clock import GPU_STAGES, seconds
+from infra.plan.plan import Plan, make_plan
+from infra.plan.survey import survey
+from infra.spec.campaign import load
+
+if TYPE_CHECKING:
+    from infra.aws.market import Choice
+
+
+def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, console: Console) -> int:
+    """Exit code 0 where at least one choice holds all nodes, else 1."""
+    spec = load(path).spec
+    target.enter_for(
+        spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}", markup=False)
+    )
+    from infra.aws.account import Account
+    from infra.aws.cost_tag import cost_tag
+    from infra.aws.market import alternatives, look
+
+    item = catalogue.instance_type(spec.nodes.instance_type)
+    wanted = list(dict.fromkeys([*(types or [item.name]), *(alternatives(item) if more else ())]))
+    account = Account(spec.region)
+    account.refuse_foreign(spec.account)
+    aside = Progress(Console(stderr=True, highlight=False))
+    with aside.stage("offers", f"{spec.nodes.count} nodes in {spec.region}; reads only"):
+        market = look(account, spec, wanted, gpu_time(make_plan(spec, survey(spec))), aside.step)
+        aside.step("whether AWS's bills know the campaign's tag")
+        counted = cost_tag(account)
+    if as_json:
+        write_json(console, market.model_dump(mode="json") | {"budget_tag": counted.model_dump(mode="json")})
+    else:
+        table(market.choices, f"{spec.nodes.count} nodes for {spec.campaign}").show(console)
+        console.print(f"GPU nodes are planned for {market.hours} h; a block must last {market.block_hours} h")
+        for said in market.unanswered:
+            console.print(f"AWS did not answer {said}", soft_wrap=True, markup=False)
+        console.print(counted.sentence(), soft_wrap=True, markup=False)
+        console.print("a block is bought by `bivouac block buy SPEC OFFERING`; prices are AWS's of this moment")
+    return 0 if any(one.fits is not False for one in market.choices) else 1
+
+
+def gpu_time(plan: Plan) -> timedelta:
+    """How long GPU nodes are planned to be up."""
+    return timedelta(seconds=float(seconds(plan.clock, *GPU_STAGES)))
+
+
+def table(choices: Iterable[Choice], title: str) -> Listing:
+    """What holds all nodes first, the cheapest of it before the rest."""
+    rows = Listing("type", "zone", "capacity", ">USD/h a node", ">USD in all", "starts", "ends", ">vCPUs free", "fits",
+                   "id", "~note", title=title, ruled=True)  # fmt: skip
+    for one in sorted(choices, key=lambda one: (one.fits is False, one.usd is None, one.usd or 0)):
+        quota = "" if one.quota is None else f"{one.quota.free} of {one.quota.vcpus}"
+        places = f"{one.places} places" if one.places is not None else quota
+        fits = {True: "yes", False: "no", None: "not known"}[one.fits]
+        rows.row(one.instance_type, one.zone, one.capacity, _usd(one.usd_per_hour, 4), _usd(one.usd, 2),
+                 _when(one.starts), _when(one.ends), places, fits, one.id or "", one.note)  # fmt: skip
+    return rows
+
+
+def _usd(amount: Decimal | None, digits: int) -> str:
+    return "-" if amount is None else f"{amount:,.{digits}f}"
+
+
+def _when(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"

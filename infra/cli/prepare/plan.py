@@ -1,0 +1,48 @@
+"""`bivouac plan SPEC`: what the campaign would cost, take and keep. No network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from infra.cli.prepare.check import refuse, show, write_json
+from infra.cli.prepare.checked import Checked, checked
+from infra.cli.rendering import print_plan
+from infra.errors import UserError
+from infra.plan.checks import failed
+from infra.plan.plan import Plan, make_plan
+
+
+def plan_command(path: Path, json: bool = False, console: Console | None = None) -> int:
+    """Exit code: 0, or 64 when the spec has errors; a plan is printed wherever one can be made of it.
+
+    `json`: one object on stdout, the plan alone when there are no errors (`Plan.model_validate` reads it back), else
+    the findings as `bivouac check` gives them.
+    """
+    console = console or Console()
+    try:
+        seen = checked(path)
+    except UserError as error:
+        return refuse(error, json, console)
+    bad, plan = failed(seen.findings), _plan(seen)
+    if json and plan is not None and not bad:
+        write_json(console, plan.model_dump(mode="json"))
+        return 0
+    if plan is not None and not json:
+        print_plan(console, plan)
+        console.print()
+    show(path, seen.findings, json, console)
+    return UserError.exit_code if bad else 0
+
+
+def _plan(seen: Checked) -> Plan | None:
+    """None where the errors found leave no layout to plan with."""
+    if seen.spec is None or seen.facts is None:
+        return None
+    try:
+        return make_plan(seen.spec, seen.facts)
+    except UserError:
+        if failed(seen.findings):
+            return None
+        raise

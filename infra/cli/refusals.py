@@ -1,0 +1,100 @@
+"""What an error that nobody foresaw means for the person at the terminal: never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import tempfile
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from infra.errors import BivouacError, PermanentError, UserError
+
+_REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")
+"""Libraries whose errors speak of the world outside, not of a fault of ours."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class FileError(BivouacError):
+    """The file system refuses."""
+
+    exit_code = 74
+
+
+class NoPermission(BivouacError):
+    exit_code = 77
+
+
+def refusal(error: Exception) -> BivouacError:
+    """An error of ours for any error."""
+    if isinstance(error, BivouacError):
+        return error
+    # botocore's classes are not imported here: half of the commands never need them.
+    if type(error).__module__.startswith(_REMOTE):
+        from infra.aws.account import explained
+
+        return explained(error)
+    if isinstance(error, ModuleNotFoundError):
+        return PermanentError("a Python package is missing", seen=error.name, cure="make setup")
+    if isinstance(error, OSError):
+        return of_file(error)
+    return _fault(error)
+
+
+def of_file(error: OSError) -> BivouacError:
+    """What the file system refused, with the folder variable that moves it."""
+    where = error.filename if error.filename is not None else "a file"
+    seen = f"{where}: {error.strerror or error}"
+    elsewhere = "or set BIVOUAC_CACHE and BIVOUAC_RESULTS to folders elsewhere; then run the same command again"
+    if error.errno in _FULL:
+        return FileError("the disk is full (space or inodes)", seen=seen, cure=f"make room (df, df -i), {elsewhere}")
+    if error.errno in _FORBIDDEN:
+        return NoPermission("a file or folder may not be used", seen=seen, cure=f"make it yours, {elsewhere}")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return FileError("too many open files", seen=seen, cure="ulimit -n 4096, then run the same command again")
+    return FileError("an operation on a file failed", seen=seen, cure=f"mend its cause, {elsewhere}")
+
+
+def _fault(error: Exception) -> BivouacError:
+    """A fault of ours: its traceback is for whoever mends it, in a file."""
+    text = "".join([f"{sys.argv}\n", *traceback.format_exception(error)])
+    try:
+        number, name = tempfile.mkstemp(prefix=f"bivouac-fault-{datetime.now(UTC):%Y%m%dT%H%M%S}-", suffix=".txt")
+        with os.fdopen(number, "w") as file:
+            file.write(text)
+        kept = f"report it with {Path(name)}"
+    except OSError:
+        kept = "report it"
+    words = " ".join(str(error).split())[:300]
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    place = f" ({Path(where[0].filename).name}:{where[0].lineno})" if where else ""
+    return PermanentError(
+        "this is a fault of bivouac", seen=f"{type(error).__name__}: {words}{place}", cure=f"{kept}; then run it again"
+    )
+
+
+def tell_usage(error: Any) -> int:
+    """A command line that does not exist: click's own words, which name what does. Returns the exit code."""
+    if "--json" in sys.argv:
+        return tell(UserError(error.format_message(), seen=" ".join(sys.argv[1:]), cure="see bivouac --help"))
+    error.show()
+    return UserError.exit_code
+
+
+def tell(error: BivouacError) -> int:
+    """On stderr for people; with --json on stdout for machines. Returns the exit code."""
+    if "--json" in sys.argv:
+        seen = None if error.seen is None else str(error.seen)
+        body = {"kind": type(error).__name__, "what": error.what, "seen": seen, "cure": error.cure}
+        print(json.dumps({"ok": False, "error": body}, indent=2), flush=True)
+        return error.exit_code
+    Console(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
+    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
+    return error.exit_code

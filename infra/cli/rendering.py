@@ -1,0 +1,137 @@
+"""Findings and plans as tables for people. What machines read is the models' own JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from infra.console.tables import Listing
+from infra.plan.checks import Finding, Level
+from infra.plan.estimates.figure import Figure, cents
+from infra.plan.plan import Plan
+from infra.spec import duration
+
+_STYLE = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
+
+
+def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) -> None:
+    """One block per finding: place and level first, then what, the value seen, and the cure; a count at the end."""
+    for finding in findings:
+        head = Text.assemble(
+            (f"{file}:{finding.line}", "bold"),
+            "  ",
+            (finding.level.upper(), _STYLE[finding.level]),
+            "  ",
+            (finding.field, "bold"),
+            f" {finding.message}",
+            ("  [" + finding.rule + "]", "dim"),
+        )
+        console.print(head, soft_wrap=True)
+        console.print(Text.assemble(("    seen  ", "dim"), finding.seen), soft_wrap=True)
+        console.print(Text.assemble(("    cure  ", "dim"), finding.cure), soft_wrap=True)
+    console.print(_verdict(file, findings), soft_wrap=True)
+
+
+def print_plan(console: Console, plan: Plan) -> None:
+    """Cost, clock, tiers and cadence, each figure with its formula."""
+    shape = plan.layout
+    console.print(
+        Text.assemble(
+            (f"{plan.campaign}", "bold"),
+            f" on {plan.target}: {shape.nodes} nodes x {shape.ranks_per_node} ranks = {shape.world_size} ranks,"
+            f" accumulation {shape.accumulation}",
+        ),
+        soft_wrap=True,
+    )
+    for table in _plan_tables(plan):
+        console.print()
+        table.show(console)
+    console.print(Text("Cost and clock are AWS's; a rehearsal spends nothing and goes faster.", "dim"))
+
+
+def _plan_tables(plan: Plan) -> Iterable[Listing]:
+    yield _figures("Work", plan.work)
+    clock = Listing("stage", ">time", "~formula", title="Clock", ruled=True)
+    for stage in plan.clock:
+        clock.row(stage.stage, _seconds(stage.seconds), stage.formula)
+    clock.add_section()
+    clock.row("all stages", _seconds(plan.totals.clock.value), "", style="bold")
+    clock.row("until archived", _seconds(plan.totals.gpu_clock.value), f"deadline {duration.text(plan.deadline)}")
+    if plan.block is not None:
+        for what, moment, why in (
+            ("train until", plan.block.train_until, "nodes until - one interval - archive"),
+            ("nodes until", plan.block.nodes_until, "the block's end - 40 min: EKS takes them away then"),
+            ("block ends", plan.block.ends, "spec: nodes.block_end"),
+        ):
+            clock.row(what, f"{moment.astimezone(UTC):%m-%d %H:%M}Z", why)
+    yield clock
+    yield _cost(plan)
+    tiers = Listing(
+        "tier", "~where", ">one", ">keep", ">needed", ">of", "~formula", title="Checkpoint tiers", ruled=True
+    )
+    for tier in plan.tiers:
+        room = _bytes(tier.capacity_bytes) if tier.capacity_bytes is not None else ""
+        tiers.row(
+            tier.name,
+            tier.where,
+            _bytes(tier.checkpoint_bytes),
+            str(tier.keep),
+            _bytes(tier.needed_bytes),
+            room,
+            tier.formula,
+        )
+    yield tiers
+    yield _figures("Checkpoint cadence", plan.cadence)
+
+
+def _cost(plan: Plan) -> Listing:
+    table = Listing("what", ">USD", "~formula", title="Cost", ruled=True)
+    for line in plan.cost:
+        table.row(line.name, f"{line.usd:,}" if line.priced else "unknown", line.formula)
+    table.add_section()
+    totals = plan.totals
+    table.row("planned", f"{cents(totals.usd.value):,}", f"prices as of {plan.prices_as_of}", style="bold")
+    table.row("budget", f"{cents(plan.budget_usd):,}", "spec: money.budget_usd")
+    for figure in (totals.usd_per_hour, totals.usd_per_hour_idle):
+        table.row(figure.name, f"{cents(figure.value):,}/h", figure.formula)
+    table.row("at the deadline", f"{cents(totals.usd_at_deadline.value):,}", totals.usd_at_deadline.formula)
+    return table
+
+
+def _figures(title: str, figures: tuple[Figure, ...]) -> Listing:
+    table = Listing("figure", ">value", "unit", "~formula", title=title, ruled=True)
+    for item in figures:
+        table.row(item.name, f"{item.value:,f}", item.unit, item.formula)
+    return table
+
+
+def _verdict(file: Path, findings: tuple[Finding, ...]) -> Text:
+    counts = [
+        f"{number} {level}{'s' if number > 1 and level is not Level.INFO else ''}"
+        for level in (Level.ERROR, Level.WARNING, Level.INFO)
+        if (number := sum(finding.level is level for finding in findings))
+    ]
+    bad = any(finding.level is Level.ERROR for finding in findings)
+    return Text.assemble(
+        (f"{file}: ", "bold"),
+        ("cannot be run" if bad else "can be run", "bold red" if bad else "bold green"),
+        f" ({', '.join(counts)})" if counts else " (nothing found)",
+    )
+
+
+def _seconds(amount: Decimal) -> str:
+    return duration.text(timedelta(seconds=float(amount)))
+
+
+def _bytes(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.4g} TB"

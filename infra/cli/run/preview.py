@@ -1,0 +1,78 @@
+"""`bivouac preview SPEC`: what `run` would do to AWS now, and what drifted. Reads only; a driver may be at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from infra import target
+from infra.cli.prepare.check import refuse, show, write_json
+from infra.cli.prepare.checked import Checked, checked
+from infra.errors import UserError
+from infra.plan.checks import failed
+from infra.plan.checks.finding import Level
+from infra.plan.plan import Plan, make_plan
+
+_COLOUR = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}
+
+
+def preview_command(
+    path: Path,
+    as_json: bool,
+    console: Console,
+    *,
+    as_markdown: bool = False,
+    before: Path | None = None,
+    inside: bool = True,
+) -> int:
+    """Exit code 0: nothing to change, 2: changes, 64: refused, or a rule that finds an error.
+
+    `before`: the spec as it was, for the change of the bill. `inside`: also look into the cluster.
+    """
+    seen = checked(path)
+    if failed(seen.findings) or seen.spec is None or seen.facts is None:
+        if as_markdown:
+            from infra.preview.markdown import of_checks
+
+            console.file.write(of_checks(path.name, seen.findings))
+        else:
+            show(path, seen.findings, as_json, console)
+        return UserError.exit_code
+    was = None if before is None else _plan_of(checked(before))
+    aside = Console(stderr=True, highlight=False)
+    target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}", markup=False))
+    from infra.engine import explain
+    from infra.preview import markdown, preview
+    from infra.preview.looking import looking
+
+    try:
+        context = looking(seen.spec, make_plan(seen.spec, seen.facts), aside)
+        with context.progress.stage("preview", "the stacks against AWS and against the spec; nothing is touched"):
+            found = preview.preview(context, was, inside=inside)
+    except UserError as error:
+        if as_markdown:
+            console.file.write(markdown.refused(seen.spec.campaign, error))
+            return error.exit_code
+        return refuse(error, as_json, console)
+    if as_json:
+        write_json(console, preview.as_facts(found))
+    elif as_markdown:
+        console.file.write(markdown.of(found))
+    else:
+        if any(one.drifted for one in found.looks):
+            explain.print_drift(console, found.looks, context.spec.campaign)
+        explain.print_plan(console, found.looks)
+        explain.print_costs(console, found.costs)
+        for line in found.changed or ():
+            console.print(f"  {line.month_usd:+12,.2f} USD a month against the spec before: {line.what}")
+        for one in found.findings:
+            told = f"{one.resource}: {one.message}; seen: {one.seen}; cure: {one.cure}"
+            console.print(f"[{_COLOUR[one.level]}]{one.level.value}[/] {escape(told)}", soft_wrap=True)
+    return found.exit_code
+
+
+def _plan_of(seen: Checked) -> Plan | None:
+    """None where the spec as it was could not be planned: then there is nothing to compare with."""
+    return None if seen.spec is None or seen.facts is None else make_plan(seen.spec, seen.facts)

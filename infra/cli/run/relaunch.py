@@ -1,0 +1,56 @@
+"""`bivouac relaunch NAME`: a new attempt on the warm cluster with mended spec or code, then on to the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from infra import target
+from infra.campaign.relaunch import committed_step, difference, refuse_unfit, relaunch, taken_up
+from infra.campaign.stages import run_campaign
+from infra.cli.prepare.check import show
+from infra.cli.prepare.checked import checked
+from infra.cli.records import record_of
+from infra.console.terminal import agreed
+from infra.errors import UserError
+from infra.plan.checks import Level, failed
+from infra.plan.plan import Plan, make_plan
+from infra.session.session import opened, stored_plan, stored_spec
+from infra.spec.campaign import Spec
+
+
+def relaunch_command(campaign: str, region: str, path: Path | None, now: bool, yes: bool, console: Console) -> int:
+    """Exit code as of `run`. Raises `UserError` for what cannot be relaunched, `LeaseHeld` while a driver lives."""
+    store = record_of(campaign, region)
+    old = stored_spec(store)
+    new, plan = (old, stored_plan(store, old)) if path is None else _mended(path, old, console)
+    diff = difference(old, new)
+    state = store.state()
+    going_on = path is not None and taken_up(state, diff, now)
+    if going_on:
+        console.print(f"configuration {state.version}, with this spec, is in force already: going on with it")
+    else:
+        refuse_unfit(state, diff, committed_step(store, state), now)
+    for one in diff:
+        console.print(f"{one.field}: {one.old} -> {one.new}", markup=False)
+    if target.spends(new) and not yes and not going_on and not agreed("Relaunch?", console):
+        raise UserError("nothing was relaunched", seen="no", cure="answer yes, or give --yes")
+    with opened(old, stored_plan(store, old), console, target.about()) as context:
+        if not going_on:
+            relaunch(context, new, plan, diff, now)
+        run_campaign(context)
+        outcome = context.state().outcome
+        console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
+        return 0 if outcome == "done" else 75
+
+
+def _mended(path: Path, old: Spec, console: Console) -> tuple[Spec, Plan]:
+    seen = checked(path)
+    if failed(seen.findings) or seen.spec is None or seen.facts is None:
+        show(path, seen.findings, False, console)
+        raise UserError("the mended spec cannot be run", seen=path, cure="mend what is listed above")
+    show(path, tuple(f for f in seen.findings if f.level is Level.WARNING), False, console)
+    if seen.spec.campaign != old.campaign:
+        raise UserError("this is another campaign's spec", seen=seen.spec.campaign, cure=f"campaign: {old.campaign}")
+    return seen.spec, make_plan(seen.spec, seen.facts)

@@ -1,0 +1,82 @@
+"""`bivouac repair NAME`: set right what was changed or deleted by hand, as far as that is safe while it lives."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from rich.console import Console
+
+from infra import target
+from infra.cli.records import record_of
+from infra.console.terminal import agreed
+from infra.errors import LeaseHeld, UserError
+from infra.session.context import Context
+from infra.session.session import foundation_lease, opened, stored_plan, stored_spec
+
+
+def repair_command(campaign: str, region: str, yes: bool, console: Console) -> int:
+    """Exit code 0 when nothing has drifted any more. Raises `UserError` with the reason where it must not be."""
+    store = record_of(campaign, region)
+    spec = stored_spec(store)
+    try:
+        with opened(spec, stored_plan(store, spec), console, target.about()) as context:
+            return _repair(context, yes, console)
+    except LeaseHeld as error:
+        raise LeaseHeld(
+            error.what,
+            seen=error.seen,
+            cure="end that driver with Ctrl-C (the steward goes on by itself), repair, then `bivouac run` again",
+        ) from error
+
+
+def _repair(context: Context, yes: bool, console: Console) -> int:
+    from infra.engine import explain
+    from infra.engine.refusal import error_of, refusals, standing
+    from infra.preview.looking import look_at_stacks
+
+    campaign, where = context.spec.campaign, standing(context)
+    if where.falling or not where.begun:
+        raise UserError(
+            "there is nothing to repair",
+            seen="its teardown has begun" if where.falling else "it was never begun",
+            cure=f"`bivouac down {campaign}`" if where.falling else "bivouac run",
+        )
+    with context.progress.stage("look", "the stacks against AWS; nothing is touched"):
+        looks = look_at_stacks(context)
+    explain.print_drift(console, looks, campaign)
+    explain.print_plan(console, looks)
+    refused = tuple(one for each in looks for one in refusals(each, where, campaign))
+    if refused:
+        raise error_of(refused, campaign)
+    wrong = [each for each in looks if each.planned or each.drifted]
+    if not wrong:
+        return 0
+    if target.spends(context.spec) and not yes and not agreed("Do it?", console):
+        raise UserError("nothing was repaired", seen="no", cure="answer yes, or give --yes")
+    with context.progress.stage("repair", "what AWS says is taken into the state, then the spec is applied"):
+        _apply(context, [each.stack for each in wrong])
+    with context.progress.stage("look", "whether it holds"):
+        again = look_at_stacks(context, {each.stack for each in wrong})
+    explain.print_drift(console, again, campaign)
+    return 0 if not any(each.drifted or each.planned for each in again) else 1
+
+
+def _apply(context: Context, names: list[str]) -> None:
+    from infra.data import dataset
+    from infra.engine.engine import Engine
+    from infra.preview.looking import stacks
+    from infra.spec.names import FOUNDATION_STACK
+
+    engine = Engine(context, context.results / "pulumi")
+    settings = stacks(context)
+    for name in names:
+        stack = engine.stack(name, settings[name]())
+        context.progress.step(f"taking AWS's word into {name}")
+        shared = foundation_lease(context) if name == FOUNDATION_STACK else nullcontext(context.lease)
+        with shared as lease, engine.holding(lease):
+            engine.refresh(stack)
+            engine.up(stack)
+        if name == FOUNDATION_STACK:
+            # Where the bucket had to be made anew, it is empty; else this finds the manifest and does nothing.
+            data = dataset.prepare(context.spec, context.progress.step)
+            dataset.upload(context.account, context.buckets.data, data, context.progress.step)

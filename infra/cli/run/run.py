@@ -1,0 +1,84 @@
+"""`bivouac run SPEC`: the whole campaign, from wherever it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from infra import target
+from infra.cli.prepare.check import show
+from infra.cli.prepare.checked import checked, with_answers
+from infra.console.tables import Listing
+from infra.console.terminal import agreed
+from infra.errors import TemporaryError, UserError
+from infra.folders import cache_root, refuse_unwritable, results_folder
+from infra.plan.checks import Level, failed
+from infra.plan.plan import Plan, make_plan
+from infra.record.events import Event, Kind
+from infra.spec.campaign import Spec
+
+
+def run_command(path: Path, yes: bool, console: Console) -> int:
+    """Exit code 0 only when the campaign ended with a clean certificate."""
+    seen = checked(path)
+    if failed(seen.findings) or seen.spec is None or seen.facts is None:
+        show(path, seen.findings, False, console)
+        return UserError.exit_code
+    spec, plan = seen.spec, make_plan(seen.spec, seen.facts)
+    refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
+    refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
+    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
+    seen = with_answers(seen, console)
+    show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
+    if failed(seen.findings):
+        return UserError.exit_code
+    _confirm(spec, plan, yes, console)
+    return _drive(spec, plan, console)
+
+
+def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
+    """Money is spent only after a yes; a rehearsal spends none."""
+    total = plan.totals.usd.value
+    console.print(
+        f"{'plan':<10} {plan.layout.nodes} x {spec.nodes.instance_type}, {plan.layout.world_size} ranks, "
+        f"{spec.training.steps} steps, checkpoint every {plan.checkpoint.every_steps}; on AWS {total} USD"
+    )
+    if target.spends(spec) and not yes and not agreed("Spend it?", console):
+        raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
+
+
+def _drive(spec: Spec, plan: Plan, console: Console) -> int:
+    # Pulumi and boto3 take a second to import: only a run that really starts pays it.
+    from infra.campaign.stages import run_campaign
+    from infra.session.session import opened
+
+    with opened(spec, plan, console, target.about()) as context:
+        if context.state().ended:
+            ended = f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name"
+            console.print(ended, markup=False, soft_wrap=True)
+            return _exit_code(context.state().outcome)
+        run_campaign(context)
+        _split(context.store.events()).show(console)
+        console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
+        outcome = context.state().outcome
+        if outcome != "done":
+            console.print(f"training ended as {outcome}: see the report")
+        return _exit_code(outcome)
+
+
+def _exit_code(outcome: str | None) -> int:
+    """Torn down and certified in any case; but only training that reached its last step is a success."""
+    return 0 if outcome == "done" else TemporaryError.exit_code
+
+
+def _split(events: tuple[Event, ...]) -> Listing:
+    """Seconds by stage, so that the slowest can be attacked."""
+    table = Listing("stage", "seconds", title="time by stage")
+    total = 0.0
+    for event in events:
+        if event.kind is Kind.STAGE_FINISHED:
+            total += event.data["seconds"]
+            table.row(event.data["stage"], f"{event.data['seconds']:.1f}")
+    table.row("all", f"{total:.1f}")
+    return table

@@ -1,0 +1,172 @@
+"""Which pods the API server admits in the campaign's namespace, whoever asks for them.
+
+Pod Security forbids what no pod there needs. The two policies below go further for pods that hold one of our service
+accounts, and so rights in AWS or at the API server: they run our images only, confined as we confine them. What the
+steward asks for is judged before a controller makes pods of it. See docs/decisions/0001-pods.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from infra.cluster.confinement import ENVIRONMENT, NOBODY, SECCOMP
+from infra.spec.names import (
+    ARCHIVE_ACCOUNT,
+    ARCHIVE_COMMAND,
+    ARCHIVE_ROOM,
+    LOCAL_CLAIM,
+    NAMESPACE,
+    NODE_CLAIM,
+    SHARED_CLAIM,
+    STEWARD_ACCOUNT,
+    STEWARD_COMMAND,
+    TRAINER_ACCOUNT,
+)
+
+_LEVEL = "pod-security.kubernetes.io"
+POD_SECURITY = {f"{_LEVEL}/enforce": "baseline", f"{_LEVEL}/audit": "restricted", f"{_LEVEL}/warn": "restricted"}
+"""Labels of the campaign's namespace."""
+_API = "admissionregistration.k8s.io/v1"
+Object = dict[str, Any]
+
+
+def steward_user() -> str:
+    """Return the steward's name at the API server."""
+    return f"system:serviceaccount:{NAMESPACE}:{STEWARD_ACCOUNT}"
+
+
+def policies(prefix: str, repository: str) -> dict[str, Object]:
+    """Return the policies, `pods` and `steward`; `repository`: whose images ours are, by digest, whichever."""
+    ours = _listed(sorted((ARCHIVE_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
+    pods = f"object.spec.?serviceAccountName.orValue('') in {ours} ? [object.spec] : []"
+    templates = (
+        "object.kind == 'JobSet' ? object.spec.replicatedJobs.map(job, job.template.spec.template.spec)"
+        " : [object.spec.template.spec]"
+    )
+    steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
+    asked = [*_confined(repository), *_asked_by_the_steward()]
+    return {
+        "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, _confined(repository), []),
+        "steward": _policy(
+            f"{prefix}-steward",
+            [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")],
+            templates,
+            asked,
+            [steward],
+        ),
+    }
+
+
+def binding(policy: Object) -> Object:
+    """Return what sets a policy in force, in the campaign's namespace."""
+    name = policy["metadata"]["name"]
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}}
+    spec = {"policyName": name, "validationActions": ["Deny", "Audit"], "matchResources": here}
+    kind = "ValidatingAdmissionPolicyBinding"
+    return {"apiVersion": _API, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _policy(name: str, rules: list[Object], specs: str, validations: list[Object], conditions: list[Object]) -> Object:
+    containers = "variables.specs.map(s, s.containers + s.?initContainers.orValue([]))"
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": rules},
+        "matchConditions": conditions,
+        "variables": [{"name": "specs", "expression": specs}, {"name": "containers", "expression": containers}],
+        "validations": validations,
+    }
+    return {"apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec}
+
+
+def _rule(group: str, version: str, resource: str) -> Object:
+    what = {"apiGroups": [group], "apiVersions": [version], "resources": [resource]}
+    return {**what, "operations": ["CREATE", "UPDATE"]}
+
+
+def _confined(repository: str) -> list[Object]:
+    """What holds for every pod with an account of ours."""
+    claims = _listed([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
+    image = repository.replace(".", "[.]")
+    return [
+        _each_container(f"c.image.matches('^{image}@sha256:[0-9a-f]{{64}}$')", f"image: {repository}, by digest only"),
+        _each(
+            "!s.?hostNetwork.orValue(false) && !s.?hostPID.orValue(false) && !s.?hostIPC.orValue(false)",
+            "no namespace of the node's",
+        ),
+        _each(
+            "s.?volumes.orValue([]).all(v, has(v.configMap) || has(v.emptyDir)"
+            f" || has(v.persistentVolumeClaim) && v.persistentVolumeClaim.claimName in {claims}"
+            " || has(v.projected) && v.projected.sources.all(p, !has(p.secret)))",
+            "volumes: the campaign's claims, config maps, empty folders and tokens only",
+        ),
+        _each_container(
+            "c.?securityContext.?allowPrivilegeEscalation.orValue(true) == false"
+            " && !c.?securityContext.?privileged.orValue(false)",
+            "no privileged container, and none that may gain rights",
+        ),
+        _each_container(
+            "c.?securityContext.?capabilities.?drop.orValue([]).exists(d, d == 'ALL')"
+            " && size(c.?securityContext.?capabilities.?add.orValue([])) == 0",
+            "capabilities: drop ALL, add none",
+        ),
+        _each_container(
+            "c.?env.orValue([]).all(e, !has(e.valueFrom) || !has(e.valueFrom.secretKeyRef))"
+            " && c.?envFrom.orValue([]).all(from, !has(from.secretRef))",
+            "no secret in the environment",
+        ),
+        _each(
+            f"s.?securityContext.?seccompProfile.?type.orValue('') == '{SECCOMP}'",
+            f"seccompProfile of the pod: {SECCOMP}",
+        ),
+        _each_container(
+            f"c.?securityContext.?seccompProfile.?type.orValue('{SECCOMP}') == '{SECCOMP}'",
+            f"seccompProfile of a container: none but {SECCOMP}",
+        ),
+        *_bound_to_its_program(),
+    ]
+
+
+def _bound_to_its_program() -> list[Object]:
+    """Two accounts may do what the trainer's may not: each is for one program, which is not root."""
+    found = []
+    for account, command in ((ARCHIVE_ACCOUNT, ARCHIVE_COMMAND), (STEWARD_ACCOUNT, STEWARD_COMMAND)):
+        runs = f"s.containers.all(c, c.?command.orValue([]) == {_listed(command)} && !has(c.args))"
+        user = f"s.?securityContext.?runAsUser.orValue(0) == {NOBODY}"
+        found.append(
+            _each(
+                f"s.?serviceAccountName.orValue('') != '{account}' || {runs} && {user}",
+                f"service account {account}: for `{' '.join(command)}` as user {NOBODY} only",
+            )
+        )
+    return found
+
+
+def _asked_by_the_steward() -> list[Object]:
+    """It launches gangs and the archive; the archive's program is not led elsewhere by its environment."""
+    accounts = _listed([ARCHIVE_ACCOUNT, TRAINER_ACCOUNT])
+    own = " || ".join(
+        f"(e.name == '{name}' && e.?value.orValue('') == '{value}')" for name, value in ENVIRONMENT.items()
+    )
+    given = f"c.?env.orValue([]).all(e, {own}) && !has(c.envFrom)"
+    first = f"s.?initContainers.orValue([]).all(c, c.?command.orValue([]) == {_listed(ARCHIVE_ROOM)} && !has(c.args))"
+    return [
+        _each(f"s.?serviceAccountName.orValue('') in {accounts}", f"service account: one of {accounts}"),
+        _each(
+            f"s.?serviceAccountName.orValue('') != '{ARCHIVE_ACCOUNT}' || {first}"
+            f" && (s.containers + s.?initContainers.orValue([])).all(c, {given})",
+            f"service account {ARCHIVE_ACCOUNT}: no environment and no first step but its own",
+        ),
+    ]
+
+
+def _each(test: str, message: str) -> Object:
+    return {"expression": f"variables.specs.all(s, {test})", "message": message}
+
+
+def _each_container(test: str, message: str) -> Object:
+    return {"expression": f"variables.containers.all(some, some.all(c, {test}))", "message": message}
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return "[" + ", ".join(f"'{text}'" for text in texts) + "]"

@@ -1,0 +1,171 @@
+"""The Kubernetes API of the campaign's cluster, from outside (EKS token) or from a pod (service account)."""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable
+
+import httpx2
+from botocore.exceptions import BotoCoreError, ClientError
+from lightkube import Client, KubeConfig
+from lightkube.config.client_adapter import user_auth, verify_cluster
+from lightkube.config.models import Cluster, User
+from lightkube.core.exceptions import ApiError
+from lightkube.generic_resource import create_namespaced_resource
+
+from infra.aws.account import Account
+from infra.spec.names import NAMESPACE
+
+JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
+
+
+TOKEN_RENEWAL_S = 600.0
+"""EKS lets a token live 15 minutes."""
+OF_WORLD = (ClientError, BotoCoreError, httpx2.HTTPError)
+"""What AWS and the API server answer, or that they do not: `ApiError` is an `HTTPError`, a lost connection too."""
+PATIENCE_S = 15.0
+"""For an API server that cannot be reached, per request; botocore is as patient with AWS."""
+_READS = ("GET", "HEAD", "OPTIONS")
+
+
+class TokenTransport(httpx2.HTTPTransport):
+    """Puts a token that still lives on every request: a client made once outlives many tokens.
+
+    Before each request that changes something the account's guard is asked, as it is before each such call to AWS. A
+    request whose connection fails is sent again, for up to `PATIENCE_S` after it was first sent: said twice, every
+    write of ours does what it does once (a creation answers that it is there, a deletion that nothing is).
+    """
+
+    def __init__(self, account: Account, cluster: str, verify: ssl.SSLContext | bool) -> None:
+        super().__init__(verify=verify, trust_env=False)
+        self._account, self._cluster = account, cluster
+        self._token, self._made = "", 0.0
+        self._lock = threading.Lock()
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        until, pause = time.monotonic() + PATIENCE_S, 0.5
+        while True:
+            request.headers["Authorization"] = f"Bearer {self._current()}"
+            if request.method not in _READS and self._account.guard is not None:
+                self._account.guard()
+            try:
+                return super().handle_request(request)
+            except httpx2.TransportError:
+                if time.monotonic() + pause > until:
+                    raise
+                time.sleep(pause)
+                pause *= 2
+
+    def _current(self) -> str:
+        # This clock goes on while the machine sleeps, as the token's life does.
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        with self._lock:
+            if not self._token or now - self._made > TOKEN_RENEWAL_S:
+                self._token, self._made = self._account.cluster_token(self._cluster), now
+            return self._token
+
+
+def from_outside(account: Account, cluster: str) -> Client:
+    """A client that renews its EKS token by itself, for as long as the AWS credentials are valid."""
+    found = account.client("eks").describe_cluster(name=cluster)["cluster"]
+    server = Cluster(server=found["endpoint"], certificate_auth_data=found["certificateAuthority"]["data"])
+    user = User()
+    config = KubeConfig.from_one(cluster=server, user=user, context_name=cluster)
+    transport = TokenTransport(account, cluster, verify_cluster(server, user, _as_given, trust_env=False))
+    return Client(config=config, namespace=NAMESPACE, field_manager="bivouac", trust_env=False, transport=transport)
+
+
+def _as_given(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """No file is named in this configuration."""
+    return path
+
+
+class DatedTransport(httpx2.HTTPTransport):
+    """Tells the `Date` of each answer: the API server's clock is a witness of the time."""
+
+    def __init__(self, verify: ssl.SSLContext | bool, heard: Callable[[str, str | None], None]) -> None:
+        super().__init__(verify=verify, trust_env=False)
+        self._heard = heard
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = super().handle_request(request)
+        self._heard("Kubernetes", answer.headers.get("date"))
+        return answer
+
+
+def from_pod(heard: Callable[[str, str | None], None]) -> Client:
+    config = KubeConfig.from_service_account().get()
+    assert config is not None, "made from one cluster and one user"
+    verify = verify_cluster(config.cluster, config.user or User(), config.abs_file, trust_env=False)
+    transport = DatedTransport(verify, heard)
+    return Client(
+        config=config, namespace=NAMESPACE, field_manager="bivouac-steward", trust_env=False, transport=transport
+    )
+
+
+def followers_of(client: Client) -> httpx2.Client:
+    """For logs that are followed: a connection per pod of any gang, and none of this client's, which decisions need."""
+    config = client.config
+    user = config.user or User()
+    return httpx2.Client(
+        base_url=config.cluster.server,
+        auth=user_auth(user),
+        verify=verify_cluster(config.cluster, user, config.abs_file, trust_env=False),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+        timeout=PATIENCE_S,
+        trust_env=False,
+    )
+
+
+def kubeconfig(account: Account, cluster: str) -> dict[str, object]:
+    """A kubeconfig whose user asks `bivouac token` for each token; holds no secret."""
+    found = account.client("eks").describe_cluster(name=cluster)["cluster"]
+    base64.b64decode(found["certificateAuthority"]["data"], validate=True)
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": cluster,
+        "clusters": [
+            {
+                "name": cluster,
+                "cluster": {
+                    "server": found["endpoint"],
+                    "certificate-authority-data": found["certificateAuthority"]["data"],
+                },
+            }
+        ],
+        "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": cluster, "namespace": NAMESPACE}}],
+        "users": [
+            {
+                "name": cluster,
+                "user": {
+                    "exec": {
+                        "apiVersion": "client.authentication.k8s.io/v1",
+                        "command": "bivouac",
+                        "args": ["token", "--cluster", cluster, "--region", account.region],
+                        "interactiveMode": "Never",
+                    }
+                },
+            }
+        ],
+    }
+
+
+def may_pass(error: httpx2.HTTPError) -> bool:
+    """Whether the same question may be answered later: nobody answered, or a server that is overloaded or restarts."""
+    if isinstance(error, httpx2.HTTPStatusError):
+        code = error.response.status_code if error.response is not None else 0
+        return code == 429 or code >= 500
+    return isinstance(error, httpx2.TransportError)
+
+
+def is_gone(error: ApiError) -> bool:
+    return error.status.code == 404
+
+
+def is_there_already(error: ApiError) -> bool:
+    return error.status.code == 409

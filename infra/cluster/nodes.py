@@ -1,0 +1,274 @@
+"""The GPU nodes: how many, which are fit, and how one is replaced. Used by preflight and by the steward alike."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from lightkube import Client
+from lightkube.core.exceptions import ApiError
+from lightkube.models.core_v1 import NodeCondition, Taint
+from lightkube.resources.core_v1 import Node
+from lightkube.types import PatchType
+
+from infra.aws.account import Account, every, explained
+from infra.cluster.fitness import CONDITIONS, Ailment, NodeFacts, Sickness, excused
+from infra.cluster.kubernetes import is_gone
+from infra.errors import TemporaryError
+from infra.spec.names import GPU_POOL, GPU_TAINT_KEY, POOL_LABEL, Names
+
+QUARANTINE_LABEL = "bivouac.dev/quarantined"
+_NO_LONGER_HELD = re.compile(r"not found|instance \S+ (is|was|has been)\b.*\bterminat", re.IGNORECASE)
+SETTLES_S = 300.0
+"""For a change of the node group that is under way, such as that of its size before."""
+_SETTLE_PAUSE_S = 0.5
+_ACTIVITIES = 20
+_TOLD_ELSEWHERE = re.compile(r"node\.kubernetes\.io/(unschedulable|not-ready|unreachable)")
+"""Taints that follow from a cordon or from the Ready condition."""
+Guard = Callable[[], None]
+"""Raises when the lease is lost; called before every mutation."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """An instance that EC2 bills, or is about to end."""
+
+    instance: str
+    state: str
+    at: datetime
+
+
+class GpuNodes:
+    """The GPU node group of one campaign."""
+
+    def __init__(self, account: Account, client: Client, names: Names, guard: Guard) -> None:
+        self.account, self.client, self.names, self.guard = account, client, names, guard
+        self.not_told: Exception | None = None
+        """Why EC2 did not tell the states of instances when it was last asked; None where it did."""
+
+    def desired(self) -> int:
+        return int(self._group()["scalingConfig"]["desiredSize"])
+
+    def set_desired(self, count: int) -> None:
+        """The node group itself is the only truth about the wanted number of nodes.
+
+        EKS takes no change while another is under way, and botocore does not repeat what is refused so: it is asked
+        again here, as after any refusal that passes, for `SETTLES_S`. Raises `ClientError` after that.
+        """
+        until = time.monotonic() + SETTLES_S
+        while True:
+            try:
+                self._set_desired(count)
+            except ClientError as error:
+                busy = error.response["Error"]["Code"] == "ResourceInUseException"
+                passes = busy or isinstance(explained(error), TemporaryError)
+                if not passes or time.monotonic() > until:
+                    raise
+            else:
+                return
+            time.sleep(_SETTLE_PAUSE_S)
+
+    def _set_desired(self, count: int) -> None:
+        scaling = self._group()["scalingConfig"]
+        if scaling["desiredSize"] == count:
+            return
+        self.guard()
+        self.account.client("eks").update_nodegroup_config(
+            clusterName=self.names.cluster,
+            nodegroupName=self.names.gpu_group,
+            scalingConfig={"minSize": 0, "maxSize": max(scaling["maxSize"], count), "desiredSize": count},
+        )
+
+    def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
+        """Nodes as Kubernetes has them; what EC2 says of their instances is unknown where it is not asked."""
+        nodes = [node for node in self.client.list(Node, labels={POOL_LABEL: GPU_POOL})]
+        instances = {_instance_of(node): node for node in nodes}
+        states = self._instance_states([name for name in instances if name]) if ask_ec2 else {}
+        return tuple(_facts(node, instance, states.get(instance, "unknown")) for instance, node in instances.items())
+
+    def launched(self) -> tuple[Launched, ...]:
+        """Instances of the group that are not terminated, whether or not they have joined."""
+        filters = [
+            {"Name": "tag:eks:nodegroup-name", "Values": [self.names.gpu_group]},
+            {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
+        ]
+        pages = self.account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+        found = [item for page in pages for r in page["Reservations"] for item in r["Instances"]]
+        return tuple(Launched(i["InstanceId"], i["State"]["Name"], i["LaunchTime"]) for i in found)
+
+    def refusals(self, since: datetime) -> tuple[str, ...]:
+        """AWS's own words on why nodes are missing: the group's health, then its last launch that failed `since`."""
+        group = self._group()
+        said = [f"{issue['code']}: {issue['message']}" for issue in group.get("health", {}).get("issues", ())]
+        for scaling in (group.get("resources") or {}).get("autoScalingGroups", ()):
+            client = self.account.client("autoscaling")
+            newest = every(client, "describe_scaling_activities", "Activities", AutoScalingGroupName=scaling["name"])
+            activities = itertools.islice(newest, _ACTIVITIES)
+            failed = [one for one in activities if one["StatusCode"] == "Failed" and one["StartTime"] >= since]
+            said += [
+                one["StatusMessage"] for one in failed[:1] if not any(one["StatusMessage"] in known for known in said)
+            ]
+        return tuple(said)
+
+    def console(self, instance: str, lines: int = 4) -> str:
+        """The last words on an instance's console, or why there are none; on AWS they come minutes late."""
+        client = self.account.client("ec2")
+        try:
+            text = client.get_console_output(InstanceId=instance).get("Output", "")
+        except ClientError as error:
+            return f"no console: {error.response['Error']['Code']}"
+        words = [line.strip() for line in str(text).splitlines() if line.strip()][-lines:]
+        return " | ".join(words)[-500:] or "nothing on its console yet"
+
+    def quarantine(self, node: str, reason: str) -> None:
+        """No new pod comes to this node; it stays visible as quarantined until its instance is gone."""
+        self._patch(node, {"metadata": {"labels": {QUARANTINE_LABEL: reason}}, "spec": {"unschedulable": True}})
+
+    def cordon(self, node: str, cordoned: bool) -> None:
+        """Whether no new pod comes to this node; nothing else is said of it."""
+        self._patch(node, {"spec": {"unschedulable": cordoned}})
+
+    def _patch(self, node: str, change: dict[str, Any]) -> None:
+        self.guard()
+        try:
+            self.client.patch(Node, node, change, patch_type=PatchType.MERGE)
+        except ApiError as error:
+            if not is_gone(error):
+                raise
+
+    def replace(self, instance: str) -> bool:
+        """Give the instance back; the group starts another since its desired size stays. Done twice is done once.
+
+        False when the group does not hold this instance (any more): then nobody comes in its place by this call.
+        Raises `ClientError` for every other refusal: the instance still runs and bills.
+        """
+        return self._end(instance, fewer=False)
+
+    def release(self, instance: str) -> bool:
+        """Give the instance back for good: the group's desired size is one less. As Cluster Autoscaler does on EKS:
+        of a smaller desired size alone, Auto Scaling chooses itself which instance goes.
+
+        Only for an instance of `held`: on its way out already, it would lower the size once more. Else as `replace`.
+        """
+        return self._end(instance, fewer=True)
+
+    def held(self) -> frozenset[str]:
+        """Instances that the group has, or starts, and is not about to end."""
+        client, found = self.account.client("autoscaling"), set[str]()
+        for scaling in (self._group().get("resources") or {}).get("autoScalingGroups", ()):
+            told = client.describe_auto_scaling_groups(AutoScalingGroupNames=[scaling["name"]])
+            for group in told["AutoScalingGroups"]:
+                found |= {
+                    one["InstanceId"]
+                    for one in group["Instances"]
+                    if one["LifecycleState"].partition(":")[0] in ("Pending", "InService")
+                }
+        return frozenset(found)
+
+    def _end(self, instance: str, *, fewer: bool) -> bool:
+        self.guard()
+        client = self.account.client("autoscaling")
+        try:
+            client.terminate_instance_in_auto_scaling_group(InstanceId=instance, ShouldDecrementDesiredCapacity=fewer)
+        except ClientError as error:
+            told = error.response["Error"]
+            # The error's own text names the operation, and so always holds "Terminate".
+            if told["Code"] != "ValidationError" or not _NO_LONGER_HELD.search(told["Message"]):
+                raise
+            return False
+        return True
+
+    def _group(self) -> dict[str, Any]:
+        answer = self.account.client("eks").describe_nodegroup(
+            clusterName=self.names.cluster, nodegroupName=self.names.gpu_group
+        )
+        return dict(answer["nodegroup"])
+
+    def _instance_states(self, instances: list[str]) -> dict[str, str]:
+        """EC2's word on each instance; one that it does not list, or all when it will not say, is unknown."""
+        if not instances:
+            return {}
+        client = self.account.client("ec2")
+        try:
+            pages = list(client.get_paginator("describe_instance_status").paginate(IncludeAllInstances=True))
+        except (ClientError, BotoCoreError) as error:
+            self.not_told = error
+            return {}
+        self.not_told = None
+        seen = {item["InstanceId"]: _state(item) for page in pages for item in page["InstanceStatuses"]}
+        return {instance: seen.get(instance, "unknown") for instance in instances}
+
+
+def _state(item: dict[str, Any]) -> str:
+    if item["InstanceState"]["Name"] not in ("pending", "running"):
+        return "gone"
+    checks = (item.get("SystemStatus", {}).get("Status"), item.get("InstanceStatus", {}).get("Status"))
+    return "impaired" if "impaired" in checks else "running"
+
+
+def _instance_of(node: Node) -> str:
+    provider_id = (node.spec.providerID if node.spec else None) or ""
+    return provider_id.rpartition("/")[2]
+
+
+def _facts(node: Node, instance: str, state: Any) -> NodeFacts:
+    conditions = (node.status.conditions if node.status else None) or []
+    ready = next((c.status for c in conditions if c.type == "Ready"), "Unknown")
+    allocatable = (node.status.allocatable if node.status else None) or {}
+    labels = (node.metadata.labels if node.metadata else None) or {}
+    return NodeFacts(
+        name=str(node.metadata.name if node.metadata else ""),
+        instance=instance,
+        ready={"True": True, "False": False}.get(ready),
+        quarantined=QUARANTINE_LABEL in labels,
+        instance_state=state,
+        accelerators=int(allocatable.get(GPU_TAINT_KEY, "0")),
+        cordoned=bool(node.spec and node.spec.unschedulable),
+        ailments=tuple(_ailments(node, conditions, QUARANTINE_LABEL in labels, state)),
+    )
+
+
+def _ailments(node: Node, conditions: Sequence[NodeCondition], quarantined: bool, state: str) -> Iterator[Ailment]:
+    if state in ("gone", "impaired"):
+        words = "its instance is gone" if state == "gone" else "EC2 calls its instance impaired"
+        yield Ailment(words=words, sickness=Sickness.HELD)
+    if quarantined:
+        yield Ailment(words="quarantined by us", sickness=Sickness.HELD)
+    by_type = {one.type: one for one in conditions}
+    ready = by_type.get("Ready")
+    if ready is None or ready.status != "True":
+        yield Ailment(words=f"not Ready{_told(ready)}", sickness=Sickness.LATE, since=_since(ready))
+    for kind, sickness in CONDITIONS.items():
+        one = by_type.get(kind)
+        if one is not None and one.status == "False" and not excused(one.reason or "", one.message or ""):
+            yield Ailment(words=f"{kind} is False{_told(one)}", sickness=sickness, since=_since(one), bars=False)
+    if node.spec and node.spec.unschedulable and not quarantined:
+        yield Ailment(words="cordoned by somebody else", sickness=Sickness.HELD)
+    for taint in (node.spec.taints if node.spec else None) or ():
+        if _keeps_off(taint):
+            yield Ailment(words=f"tainted {taint.key}:{taint.effect}", sickness=Sickness.HELD)
+
+
+def _keeps_off(taint: Taint) -> bool:
+    """As the scheduler sees a pod of ours, which tolerates our own taint only; taints of its start go by themselves."""
+    if taint.effect not in ("NoSchedule", "NoExecute") or _TOLD_ELSEWHERE.match(taint.key):
+        return False
+    return (taint.key, taint.effect) != (GPU_TAINT_KEY, "NoSchedule")
+
+
+def _since(condition: NodeCondition | None) -> datetime | None:
+    return condition.lastTransitionTime if condition else None
+
+
+def _told(condition: NodeCondition | None) -> str:
+    """Since when, and the words of who set it; nothing that changes while it lasts."""
+    since = _since(condition)
+    when = f" since {since.isoformat(timespec='seconds')}" if since else ""
+    said = [part for part in ((condition.reason, condition.message) if condition else ()) if part]
+    return f"{when} ({': '.join(said)[:160]})" if said else when

@@ -1,0 +1,105 @@
+"""A pod's log through the API server, line by line with its time: a reader goes on where another one stopped.
+
+Counting lines would not do: a kubelet gives a new reader only the newest file of a log that it has rotated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import httpx2
+
+from infra.record.pod_logs import Position
+from infra.spec.names import NAMESPACE
+
+SILENT_S = 120.0
+"""A connection that says nothing for so long is made anew: whoever should have closed it may be gone."""
+_TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
+_S = 10**9
+
+
+class Line(NamedTuple):
+    at: int
+    """ns since the epoch, as the node's container runtime has it."""
+    text: str
+    """With its newline."""
+
+
+class PodLogs:
+    def __init__(self, http: httpx2.Client) -> None:
+        """`http`: at the API server, with room for a connection per pod: what waits for one here waits for ever."""
+        self._http = http
+
+    def follow(self, pod: str, after: Position) -> Iterator[Line]:
+        """Lines after this position as they are printed, to the end of the log or of the connection.
+
+        Raises `httpx2.HTTPError`: what the API server refuses (`HTTPStatusError`), or that it cannot be reached.
+        """
+        options = {"follow": "true", "timestamps": "true"}
+        if after.at:
+            # Kubelets are told whole seconds.
+            options["sinceTime"] = datetime.fromtimestamp(after.at // _S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        timeout = httpx2.Timeout(self._http.timeout)
+        timeout.read = SILENT_S
+        with self._http.stream("GET", f"{_path(pod)}/log", params=options, timeout=timeout) as response:
+            response.raise_for_status()
+            yield from _fresh(_timed(_lines(response)), after)
+
+    def ended(self, pod: str) -> bool:
+        """Whether the end of the log was the end of the pod, and not of the connection. Raises as `follow`."""
+        response = self._http.get(_path(pod))
+        response.raise_for_status()
+        return (response.json().get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_gone(error: httpx2.HTTPError) -> bool:
+    return (
+        isinstance(error, httpx2.HTTPStatusError) and error.response is not None and error.response.status_code == 404
+    )
+
+
+def _path(pod: str) -> str:
+    return f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}"
+
+
+def _lines(response: httpx2.Response) -> Iterator[bytes]:
+    """At line feeds only: carriage returns and the like are within a line, and its time stands before all of it."""
+    rest = b""
+    for block in response.iter_bytes():
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def _timed(lines: Iterator[bytes]) -> Iterator[Line]:
+    at = 0
+    for line in lines:
+        found = _TIME.match(line)
+        if found is not None:
+            at, line = _nanoseconds(found), line[found.end() :]
+        # Without a time: the kubelet's own words about a log that it cannot read, or the rest of a very long line.
+        if at:
+            yield Line(at, line.decode(errors="replace") + "\n")
+
+
+def _nanoseconds(found: re.Match[bytes]) -> int:
+    zone = found[3].decode().replace("Z", "+00:00")
+    whole = int(datetime.fromisoformat(found[1].decode() + zone).timestamp())
+    return whole * _S + int((found[2] or b"0").ljust(9, b"0"))
+
+
+def _fresh(lines: Iterator[Line], after: Position) -> Iterator[Line]:
+    same = 0
+    for line in lines:
+        if line.at < after.at:
+            continue
+        same += line.at == after.at
+        if line.at > after.at or same > after.lines:
+            yield line
+            break
+    # From here on everything is new, also where a node's clock was set back.
+    yield from lines

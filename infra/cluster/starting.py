@@ -1,0 +1,118 @@
+"""Whether a pod has started, and why it has not: the container's word, the scheduler's, and the pod's last warning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from lightkube import Client
+from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated
+from lightkube.resources.core_v1 import Event, Pod
+
+from infra.spec.names import NAMESPACE
+
+_NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of a terminated container whose process never began (containerd, and before it Docker)."""
+_LONGEST = 300
+"""Characters of somebody's words that are kept."""
+_CURES = (
+    (
+        ("imagepull", "errimage", "pull image", "invalidimagename"),
+        "see that the image is there, that the node role may read its repository, and that the subnet has a way to ECR",
+    ),
+    (
+        ("failedmount", "mountvolume", "failedattach"),
+        "see that the file system is there, that its security group lets the nodes in (Lustre: 988, 1018-1023), and "
+        "that its CSI driver's pods run, and that the node has a Lustre client (its console says where it has none)",
+    ),
+    (
+        ("unschedulable",),
+        "see which devices the nodes offer (`kubectl describe node`): GPU and EFA plugins, huge pages",
+    ),
+    (("sandbox", "ip address"), "see that the subnet has free addresses, and the CNI's pods"),
+    (
+        ("starterror", "containercannotrun", "createcontainer", "runcontainer"),
+        "see the image's command, and the container toolkit of the node",
+    ),
+    (("admission",), "see which devices the node offers, and its device plugins' pods"),
+    (("no pod",), "see that the JobSet controller runs: `kubectl get pods -A`"),
+)
+"""Marks in the words, and what to look at first."""
+
+
+def name_of(pod: Pod) -> str:
+    return str(pod.metadata.name if pod.metadata else "")
+
+
+def node_of(pod: Pod) -> str:
+    """Empty as long as the scheduler has found none."""
+    return str((pod.spec.nodeName if pod.spec else None) or "")
+
+
+def is_over(pod: Pod) -> bool:
+    return pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
+
+
+def ending(pod: Pod) -> ContainerStateTerminated | None:
+    """How the process of its container ended; None when it has not, or never began."""
+    ends = [state.terminated for state in _states(pod) if state.terminated is not None]
+    return next((end for end in ends if end.reason not in _NEVER_RAN), None)
+
+
+def has_started(pod: Pod) -> bool:
+    return ending(pod) is not None or any(state.running is not None for state in _states(pod))
+
+
+def why_not(pod: Pod, warning: str) -> str:
+    """Of a pod that has not started; `warning`: its last, as `warnings` gives it."""
+    said = list(_words(pod)) or [
+        "the kubelet of its node has said nothing" if node_of(pod) else "no node is chosen yet"
+    ]
+    return "; ".join([*said, *([f"last warning: {warning}"] if warning else [])])
+
+
+def cure_of(words: str) -> str:
+    """What to look at first; empty where the words tell nothing that is known here."""
+    told = words.lower()
+    return next((cure for marks, cure in _CURES if any(mark in told for mark in marks)), "")
+
+
+def warnings(client: Client) -> dict[str, str]:
+    """Name of a pod (or whatever a warning is about) -> its last warning, of the campaign's namespace."""
+    last: dict[str, tuple[datetime, str]] = {}
+    for event in client.list(Event, namespace=NAMESPACE, fields={"type": "Warning"}):
+        about, at = str(event.involvedObject.name), _when(event)
+        if event.type == "Warning" and (about not in last or at >= last[about][0]):
+            last[about] = at, f"{event.reason}: {' '.join((event.message or '').split())[:_LONGEST]}"
+    return {about: words for about, (_, words) in last.items()}
+
+
+def _when(event: Event) -> datetime:
+    series = event.series.lastObservedTime if event.series else None
+    made = event.metadata.creationTimestamp if event.metadata else None
+    at = series or event.lastTimestamp or event.eventTime or event.firstTimestamp or made
+    return at if at is not None else datetime.min.replace(tzinfo=UTC)
+
+
+def _states(pod: Pod) -> list[ContainerState]:
+    containers = (pod.status.containerStatuses if pod.status else None) or ()
+    return [one.state for one in containers if one.state is not None]
+
+
+def _words(pod: Pod) -> Iterator[str]:
+    status = pod.status
+    if status is not None and status.reason:
+        yield _told(status.reason, status.message)
+    for state in _states(pod):
+        if state.waiting is not None:
+            yield _told(state.waiting.reason, state.waiting.message)
+        elif state.terminated is not None:
+            yield _told(state.terminated.reason, state.terminated.message)
+    for one in (status.conditions if status else None) or ():
+        if one.type == "PodScheduled" and one.status == "False":
+            yield _told(one.reason, one.message)
+
+
+def _told(reason: str | None, message: str | None) -> str:
+    words = " ".join((message or "").split())[:_LONGEST]
+    return ": ".join(part for part in (reason, words) if part) or "no reason is given"

@@ -1,0 +1,80 @@
+"""What the steward is given by launch, as one JSON file in its pod."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.spec.campaign import Spec
+from trainer.contract import TrainConfig
+
+CONFIG_NAME = "steward.json"
+CONFIG_PATH = f"/config/{CONFIG_NAME}"
+STEWARD_LEASE = "steward"
+LEASE_TTL = timedelta(seconds=15)
+
+
+def config_map(version: int) -> str:
+    """Each configuration has a map of its own: a pod never sees another's."""
+    return "steward" if version == 0 else f"steward-{version}"
+
+
+def config_key(version: int) -> str:
+    """Name in the campaign's record, from which a lost deployment is made again."""
+    return f"steward/{version}.json"
+
+
+class Changed(BaseModel):
+    """One field of the spec that a relaunch changes; values as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    field: str
+    old: str
+    new: str
+
+
+class Relaunch(BaseModel):
+    """Why this configuration follows another: the steward records it when it takes the configuration up."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    diff: tuple[Changed, ...]
+    digest: str
+    """Of the spec."""
+    who: str
+    bake: dict[str, Any]
+    """What the bake stage put out: manifest, image, code."""
+
+
+class StewardConfig(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: int = 0
+    relaunch: Relaunch | None = None
+    """None for the first configuration."""
+    identity: str = ""
+    """Of the campaign, beyond its name; empty in configurations from before campaigns had one."""
+    spec: Spec
+    train: TrainConfig
+    image: str
+    """The trainer image by digest."""
+    code_digest: str
+    image_manifest: str
+    """Key of the image manifest in the state bucket."""
+    ranks_per_node: int
+    accelerators: int
+    efa_interfaces: int
+    grace_seconds: int
+    deadline: datetime
+    base_usd_per_hour: Decimal
+    """What bills without any GPU node."""
+    node_usd_per_hour: Decimal
+    interval_and_archive: timedelta
+    archive: timedelta
+    state_bucket: str
+    archive_bucket: str
+    poll: timedelta = timedelta(seconds=0.5)

@@ -1,1 +1,0 @@
-"""What each command of `bivouac` does; `cli` only selects."""

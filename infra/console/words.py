@@ -1,0 +1,64 @@
+"""Sizes, times and amounts as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+
+def clock(seconds: float) -> str:
+    """12.3 s, 4 min 05 s, 3 h 20 min, 2 d 4 h: never more than two units."""
+    if seconds < 0:
+        return f"-{clock(-seconds)}"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def stamp(seconds: float) -> str:
+    """Time since the beginning as 0:03:07, or 2 d 04:03:07."""
+    days, rest = divmod(round(seconds), 86400)
+    hours, minutes = divmod(rest // 60, 60)
+    return f"{days} d {hours:02d}:{minutes:02d}:{rest % 60:02d}" if days else f"{hours}:{minutes:02d}:{rest % 60:02d}"
+
+
+def moment(at: datetime) -> str:
+    """A time of day that a reader elsewhere understands."""
+    return at.astimezone(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def size(count: int) -> str:
+    """Bytes with a decimal prefix."""
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def usd(amount: Decimal | float) -> str:
+    """To the cent; less than one is not nothing."""
+    value = Decimal(str(amount))
+    if 0 < value < Decimal("0.005"):
+        return "< $0.01"
+    return f"${value:,.2f}"
+
+
+def fine(amount: Decimal, *, sign: bool = False) -> str:
+    """To its own last digit: for parts that have to add up as printed."""
+    mark = "\u2212" if amount < 0 else "+" if sign and amount else ""
+    return f"{mark}${abs(amount):,f}"
+
+
+def share(part: float) -> str:
+    return f"{100 * part:.1f} %"

@@ -1,0 +1,222 @@
+"""How the driver runs the Pulumi CLI: on a leash, watched over by its leases, and interrupted politely."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+from pulumi import automation as auto
+from pulumi.automation.errors import create_command_error
+
+from infra.engine import leash
+from infra.engine.state_copy import engine_command
+from infra.errors import LeaseLost
+from infra.record.lease import Lease
+
+_LEASHED = frozenset({"up", "destroy", "refresh", "preview", "import"})
+"""Operations of the engine; what else the CLI does is over in a moment."""
+_WRITES = frozenset({("stack", "import"), ("stack", "init"), ("stack", "rm"), ("cancel",)})
+"""What of that changes the stored state, by its first words."""
+_BEAT_S = 0.5
+
+
+class LeashedCommand(auto.PulumiCommand):
+    """The CLI as a child that never outlives the leases under which it was started.
+
+    Raises `LeaseLost` out of a running operation as soon as one of them is lost.
+    """
+
+    def __init__(self, leases: Sequence[Lease], campaign: str, say: Callable[[str], None]) -> None:
+        known = engine_command()
+        self.command, self.version = known.command, known.version
+        self.leases, self.campaign, self.say = leases, campaign, say
+
+    def run(
+        self,
+        args: list[str],
+        cwd: str,
+        additional_env: Mapping[str, str],
+        on_output: Callable[[str], Any] | None = None,
+        on_error: Callable[[str], Any] | None = None,
+    ) -> auto.CommandResult:
+        mark = f"{self.campaign}/{uuid.uuid4().hex}"
+        attended = bool(args) and args[0] in _LEASHED
+        leashed = attended or any(tuple(args[: len(words)]) == words for words in _WRITES)
+        environment = {**os.environ, **additional_env, "PULUMI_AUTOMATION_API": "true"}
+        watcher = _Leash(mark, self.leases) if leashed else None
+        process: subprocess.Popen[str] | None = None
+        try:
+            # Whoever was stopped before this, and wakes without its lease, begins nothing; after it, the leash ends it.
+            for lease in self.leases:
+                lease.check()
+            # A session of its own: the terminal's Ctrl-C comes to the driver, which passes it on when it is right.
+            process = subprocess.Popen(
+                [self.command, "--non-interactive", *args],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=cwd,
+                env=environment | ({leash.MARK: mark} if leashed else {}),
+                encoding="utf-8",
+                start_new_session=True,
+            )
+            readers = [_Reader(process.stdout, on_output), _Reader(process.stderr, on_error)]
+            if not attended or watcher is None:
+                # Over in a moment, and of no use half done: what interrupts us waits for it.
+                try:
+                    _finish(process, readers, watcher)
+                    self._check(watcher)
+                except BaseException:
+                    _finish(process, readers, watcher)
+                    raise
+            else:
+                self._attend(process, readers, watcher, mark)
+        finally:
+            if watcher is not None:
+                # Our own end of it may have been interrupted too, by a third Ctrl-C: then the leash ends it.
+                ended = process is None or process.poll() is not None
+                self._mark_unclean(not ended)
+                watcher.let_go(ended)
+        result = auto.CommandResult(stdout=readers[0].text(), stderr=readers[1].text(), code=process.returncode)
+        if process.returncode != 0:
+            raise create_command_error(result)
+        return result
+
+    def _attend(self, process: subprocess.Popen[str], readers: list[_Reader], watcher: _Leash, mark: str) -> None:
+        """Until the engine has ended; whatever ends our waiting ends the engine too."""
+        try:
+            self._wait(process, readers, watcher)
+        except LeaseLost:
+            leash.end(mark)
+            raise
+        except BaseException:
+            self.say("letting pulumi finish what is under way; another Ctrl-C ends it at once")
+            try:
+                with suppress(ProcessLookupError):
+                    process.send_signal(2)
+                self._wait(process, readers, watcher)
+            except BaseException:
+                self._mark_unclean(True)
+                leash.end(mark, 0.0)
+                raise
+            raise
+        finally:
+            if process.poll() is not None:
+                _finish(process, readers)
+
+    def _mark_unclean(self, unclean: bool) -> None:
+        """An engine ended by force leaves its lock; a driver on another machine cannot see that its process is gone."""
+        for lease in self.leases:
+            lease.unclean |= unclean
+
+    def _wait(self, process: subprocess.Popen[str], readers: list[_Reader], watcher: _Leash) -> None:
+        while process.poll() is None:
+            self._check(watcher)
+            _pause(process, readers, watcher)
+        self._check(watcher)
+
+    def _check(self, watcher: _Leash | None) -> None:
+        """What its leash ended has not failed: we have lost the lease."""
+        for lease in self.leases if watcher is not None else ():
+            lease.check()
+
+
+@contextmanager
+def leashed(leases: Sequence[Lease], campaign: str) -> Iterator[dict[str, str]]:
+    """What a block starts with this environment ends when the leases do, as an engine does; not only when we end."""
+    mark, over = f"{campaign}/{uuid.uuid4().hex}", threading.Event()
+    watcher = _Leash(mark, leases)
+
+    def beat() -> None:
+        while not over.wait(_BEAT_S):
+            watcher.beat()
+
+    beating = threading.Thread(target=beat, name="leash", daemon=True)
+    beating.start()
+    try:
+        yield {leash.MARK: mark}
+    finally:
+        over.set()
+        beating.join()
+        # Whatever ended the block: nothing of it goes on beside what comes next.
+        leash.end(mark, 0.0)
+        watcher.let_go()
+
+
+def _pause(process: subprocess.Popen[str], readers: Sequence[_Reader], watcher: _Leash) -> None:
+    """For one beat, or until the process has ended."""
+    watcher.beat()
+    readers[0].join(_BEAT_S)
+    if not readers[0].is_alive():
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_BEAT_S)
+
+
+def _finish(process: subprocess.Popen[str], readers: Sequence[_Reader], watcher: _Leash | None = None) -> None:
+    """Wait for its end, however long; what is on a leash goes on for as long as the leases are renewed."""
+    while watcher is not None and process.poll() is None:
+        _pause(process, readers, watcher)
+    process.wait()
+    for reader in readers:
+        reader.join(5.0)
+
+
+class _Leash:
+    """Our end of the leash."""
+
+    def __init__(self, mark: str, leases: Sequence[Lease]) -> None:
+        self.leases = leases
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(leash.__file__), mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        self.beat()
+
+    def beat(self) -> None:
+        """Say until when the leases cover the engine."""
+        self._tell(f"{min(lease.covers_until for lease in self.leases):.3f}")
+
+    def let_go(self, ended: bool = True) -> None:
+        """The engine has ended; or, it has not, and is left to the leash, which then ends it."""
+        if ended:
+            self._tell("done")
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        if ended:
+            self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+
+
+class _Reader(threading.Thread):
+    """Collects the lines of one of the engine's outputs."""
+
+    def __init__(self, stream: IO[str] | None, hear: Callable[[str], Any] | None) -> None:
+        super().__init__(daemon=True)
+        self._stream, self._hear = stream, hear
+        self._lines: list[str] = []
+        self.start()
+
+    def run(self) -> None:
+        for line in self._stream or ():
+            self._lines.append(line.rstrip())
+            if self._hear is not None:
+                self._hear(line.rstrip())
+
+    def text(self) -> str:
+        return "\n".join(self._lines)

@@ -1,0 +1,257 @@
+"""What AWS holds against what the state says, and what `up` would then do: looked at in a local copy of the state.
+
+The copy takes no lock and writes nothing to the bucket, so that a living driver is not disturbed, and nothing in AWS is
+touched: `refresh` reads, `preview` plans.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulumi import automation as auto
+
+from infra.engine.failures import EngineFailed, Watch
+from infra.engine.orphans import KUBERNETES, without
+from infra.engine.state_copy import bare, state_copy
+from infra.session.context import Context
+from infra.spec.names import PROJECT
+from infra.stack.program import program
+from infra.stack.recording import recorded
+from infra.stack.rules import Graph
+from infra.stack.rules.graph import UNKNOWN
+
+SHORT = 90
+"""Characters of a value that are shown."""
+_PLANNED = ("create", "update", "delete", "replace")
+_NO_RESOURCE = ("pulumi:pulumi:Stack", "bivouac:")
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+_QUIET_TAGS = ("aws:", "eks:", "kubernetes.io/", "k8s.io/")
+_QUIET = {
+    # The size belongs to preflight, steward and the schedule at the deadline; the program ignores it too.
+    "aws:eks/nodeGroup:NodeGroup": ("scalingConfig.desiredSize",),
+    "aws:ec2/launchTemplate:LaunchTemplate": ("imageId", "tagSpecifications", "latestVersion", "defaultVersion"),
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One property: a dotted path, as the stack has it and as it is or would be."""
+
+    path: str
+    before: Any
+    after: Any
+    replaces: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One resource that drifted (`deleted`, `changed`) or that `up` would touch (`create`, `update`, ...)."""
+
+    urn: str
+    verb: str
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """`aws:ec2/subnet:Subnet`."""
+        return self.urn.split("::")[2].split("$")[-1]
+
+    @property
+    def name(self) -> str:
+        return "::".join(self.urn.split("::")[3:])
+
+    @property
+    def title(self) -> str:
+        """`Subnet gpu`."""
+        return f"{self.kind.rpartition(':')[2]} {self.name}"
+
+    @property
+    def component(self) -> str:
+        """The component that it belongs to, `Network`; `stack` for what stands alone."""
+        chain = self.urn.split("::")[2].split("$")
+        return chain[-2].rpartition(":")[2] if len(chain) > 1 else "stack"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One stack, looked at."""
+
+    stack: str
+    drifted: tuple[Row, ...] = ()
+    planned: tuple[Row, ...] = ()
+    broken: frozenset[str] = frozenset()
+    """URNs of what was made but never came to life; it may be made anew."""
+    resources: int = 0
+    notes: tuple[str, ...] = field(default=())
+    asked: Graph = field(default_factory=Graph, compare=False, repr=False)
+    """All that the program asks for, changed or not, for the rules to look at."""
+
+
+def look(
+    context: Context, stack: str, settings: Mapping[str, str], *, refresh: bool = True, inside: bool = True
+) -> Look:
+    """Raises `EngineFailed` where AWS or the cluster does not answer. Mutates nothing but a temporary folder.
+
+    `refresh`: False compares the program with what the state says, without a look at AWS. `inside`: False leaves out
+    what is in the cluster, for who has no access to it.
+    """
+    stored = stored_state(context, stack)
+    before = resources_of(stored)
+    notes: list[str] = []
+    graph = Graph()
+    shown = _readable(context, stored, notes, inside=inside) if stored is not None else None
+    with state_copy(stack, settings, shown, recorded(program, graph)) as copy:
+        if before and refresh:
+            _watched(context, "comparing with AWS", stack, copy.stack.refresh)
+        after = resources_of(copy.state())
+        plan: dict[str, Row] = {}
+        _watched(context, "planning", stack, copy.stack.preview, plan)
+    broken = frozenset(urn for urn, one in before.items() if one.get("initErrors"))
+    drifted = tuple(drift_between(before, after)) if refresh else ()
+    rows = list(plan.values())
+    if not inside:
+        drifted = tuple(row for row in drifted if not row.kind.startswith(KUBERNETES))
+        rows = [row for row in rows if not row.kind.startswith(KUBERNETES)]
+    return Look(stack, drifted, tuple(rows), broken, len(before), tuple(notes), graph)
+
+
+def stored_state(context: Context, stack: str) -> dict[str, Any] | None:
+    """The checkpoint file as the S3 backend keeps it; None when there is no bucket or no such stack."""
+    body = context.store.get(f".pulumi/stacks/{PROJECT}/{stack}.json")
+    return None if body is None else json.loads(body)
+
+
+def resources_of(stored: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """URN -> resource, of a checkpoint file or of an exported deployment."""
+    deployment = stored or {}
+    if "checkpoint" in deployment:
+        deployment = deployment["checkpoint"].get("latest") or {}
+    return {one["urn"]: one for one in deployment.get("resources") or () if not one.get("delete")}
+
+
+def drift_between(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+    """What was deleted or changed by hand. Only inputs count: outputs change with AWS's own bookkeeping."""
+    for urn, old in before.items():
+        if not old.get("custom") or old["type"].startswith("pulumi:"):
+            continue
+        if urn not in after:
+            yield Row(urn, "deleted")
+            continue
+        changes = tuple(_changes(old["type"], bare(old.get("inputs") or {}), bare(after[urn].get("inputs") or {})))
+        if changes:
+            yield Row(urn, "changed", changes)
+
+
+def _changes(kind: str, old: Any, new: Any, path: str = "") -> Iterator[Change]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted({*old, *new}):
+            below = f"{path}.{key}" if path else str(key)
+            if not silent(kind, below, key):
+                yield from _changes(kind, old.get(key), new.get(key), below)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _changes(kind, one, other, f"{path}[{number}]")
+    elif parsed(old) != parsed(new) and not (old in _NOTHING and new in _NOTHING):
+        yield Change(path, old, new)
+
+
+def parsed(value: Any) -> Any:
+    """A text that is a JSON document as that document: order and spaces mean nothing."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
+
+
+def silent(kind: str, path: str, key: str = "") -> bool:
+    """Whether a difference here is nobody's doing by hand."""
+    if key.startswith("__") or path.startswith("tagsAll"):
+        return True
+    if path.startswith("tags.") and key.startswith(_QUIET_TAGS):
+        return True
+    return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in _QUIET.get(kind, ()))
+
+
+def _readable(context: Context, stored: dict[str, Any], notes: list[str], *, inside: bool) -> dict[str, Any]:
+    """Without what is in a cluster that is gone or not to be asked: its API server would only refuse."""
+    resources = resources_of(stored)
+    objects = {urn for urn, one in resources.items() if one["type"].startswith(KUBERNETES)}
+    if not objects:
+        return stored
+    if not inside:
+        notes.append(f"{len(objects)} objects in the cluster were not looked at")
+        return _without(stored, objects)
+    eks = context.account.client("eks")
+    try:
+        eks.describe_cluster(name=context.names.cluster)
+    except eks.exceptions.ResourceNotFoundException:
+        notes.append(f"the cluster is gone, and {len(objects)} Kubernetes objects with it")
+        return _without(stored, objects)
+    return stored
+
+
+def _without(stored: dict[str, Any], urns: set[str]) -> dict[str, Any]:
+    latest = without(stored["checkpoint"]["latest"], urns)
+    return {**stored, "checkpoint": {**stored["checkpoint"], "latest": latest}}
+
+
+def _watched(context: Context, verb: str, stack: str, act: Any, plan: dict[str, Row] | None = None) -> None:
+    """Run one operation on the copy; what it plans is put into `plan`."""
+    watch = Watch()
+    context.progress.step(f"{verb}: {stack}")
+
+    def on_event(event: auto.EngineEvent) -> None:
+        if plan is not None and event.resource_pre_event is not None:
+            row = _planned(event.resource_pre_event.metadata)
+            if row is not None:
+                plan[row.urn] = row
+        if watch.hear(event) and (said := watch.sentence(verb)):
+            context.progress.step(said)
+
+    try:
+        act(on_event=on_event, on_output=lambda _: None)
+    except auto.CommandError as error:
+        raise EngineFailed(verb, stack, watch.failures, str(error)[-800:]) from error
+
+
+def _planned(metadata: Any) -> Row | None:
+    operation = str(getattr(metadata.op, "value", metadata.op))
+    if operation not in _PLANNED or metadata.type.startswith(_NO_RESOURCE):
+        return None
+    old = bare(metadata.old.inputs or {}) if metadata.old else {}
+    new = bare(metadata.new.inputs or {}) if metadata.new else {}
+    changes = []
+    for path, difference in (metadata.detailed_diff or {}).items():
+        kind = str(getattr(difference.diff_kind, "value", difference.diff_kind))
+        changes.append(Change(path, at_path(old, path), at_path(new, path), kind.endswith("replace")))
+    if not changes:
+        keys = set(metadata.keys or ())
+        named = [*(metadata.diffs or ())] or sorted(keys)
+        changes = [Change(one, old.get(one), new.get(one), one in keys) for one in named]
+    return Row(metadata.urn, operation, tuple(changes))
+
+
+def short(value: Any) -> str:
+    """A value on one line."""
+    if value is None:
+        return "nothing"
+    if value == UNKNOWN:
+        return "known once made"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
+
+
+def at_path(value: Any, path: str) -> Any:
+    """The value at `a.b[0].c`; None where there is nothing."""
+    for key in path.replace('["', ".").replace('"]', "").replace("[", ".").replace("]", "").split("."):
+        if isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value

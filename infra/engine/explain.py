@@ -1,0 +1,160 @@
+"""Drift and plans for people: grouped by component, each difference short, each loss with what follows from it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from infra.engine.consequences import consequence
+from infra.engine.drift import SHORT, UNKNOWN, Change, Look, Row, parsed, short
+from infra.engine.refusal import Refusal
+from infra.plan.estimates.cost import ENDPOINTS, HOURS_PER_MONTH
+from infra.plan.plan import Plan
+
+_LINES = 8
+_SIGN = {"create": "+", "update": "~", "replace": "±", "delete": "-", "deleted": "-", "changed": "~"}
+_WORD = {"deleted": "deleted by hand", "changed": "changed by hand"}
+_BILLS = {
+    ("Cluster", "cluster"): "EKS control plane",
+    ("NatGateway", "nat"): "NAT gateway",
+    ("LustreFileSystem", "shared"): "FSx for Lustre",
+    ("NodeGroup", "system-nodes"): "system node",
+    ("NodeGroup", "gpu-nodes"): "GPU nodes",
+}
+
+
+@dataclass(frozen=True)
+class CostChange:
+    """What a created or deleted resource adds to (or takes from) the bill, by the plan's own line."""
+
+    what: str
+    usd_per_hour: Decimal
+    usd_per_month: Decimal
+    usd_per_campaign: Decimal
+
+
+def difference(change: Change) -> list[str]:
+    """One line, or for two long documents the lines in which they differ."""
+    old, new = parsed(change.before), parsed(change.after)
+    forces = "  (forces a replacement)" if change.replaces else ""
+    long = max(len(short(change.before)), len(short(change.after))) >= SHORT
+    if not (long and isinstance(old, dict | list) and isinstance(new, dict | list)):
+        return [f"{change.path}: {short(change.before)} -> {short(change.after)}{forces}"]
+    before, after = (json.dumps(side, indent=1, sort_keys=True).splitlines() for side in (old, new))
+    lines = [
+        line for line in difflib.unified_diff(before, after, n=0, lineterm="") if line[:2] not in ("--", "++", "@@")
+    ]
+    sides = [[line for line in lines if line.startswith(sign)] for sign in "-+"]
+    shown = [line for side in sides for line in side[: _LINES // 2]]
+    more = [f"… and {len(lines) - len(shown)} lines more"] if len(lines) > len(shown) else []
+    return [f"{change.path}:{forces}", *(f"  {line}" for line in shown), *more]
+
+
+def print_drift(console: Console, looks: Iterable[Look], campaign: str) -> None:
+    """What AWS holds otherwise than the stacks say."""
+    for seen in looks:
+        for note in seen.notes:
+            console.print(f"{seen.stack}: {escape(note)}")
+        if not seen.drifted:
+            console.print(f"{seen.stack}: {seen.resources} resources, no drift")
+            continue
+        console.print(f"{seen.stack}: {len(seen.drifted)} of {seen.resources} resources have drifted")
+        _print_rows(console, seen.drifted, explain=True)
+    if any(seen.drifted for seen in looks):
+        console.print(f"`bivouac repair {campaign}` shows what would set it right, and does it after a yes")
+
+
+def print_plan(console: Console, looks: Iterable[Look]) -> None:
+    """What an `up` would do."""
+    for seen in looks:
+        if not seen.planned:
+            console.print(f"{seen.stack}: nothing to change")
+            continue
+        verbs = [row.verb for row in seen.planned]
+        counted = ", ".join(f"{verbs.count(verb)} to {verb}" for verb in _SIGN if verb in verbs)
+        console.print(f"{seen.stack}: {counted}")
+        _print_rows(console, seen.planned, explain=False)
+
+
+def print_refusals(console: Console, refused: Iterable[Refusal]) -> None:
+    for one in refused:
+        console.print(f"[red]refused[/] {escape(str(one))}; cure: {escape(one.cure)}")
+
+
+def print_costs(console: Console, changes: Iterable[CostChange]) -> None:
+    several = tuple(changes)
+    for one in several:
+        console.print(
+            f"  {one.usd_per_month:+12,.2f} USD a month of {HOURS_PER_MONTH} h  {one.usd_per_campaign:+11,.2f} USD "
+            f"for this campaign as planned  {one.what}"
+        )
+    if len(several) > 1:
+        month, campaign = sum(x.usd_per_month for x in several), sum(x.usd_per_campaign for x in several)
+        console.print(
+            f"  {month:+12,.2f} USD a month of {HOURS_PER_MONTH} h  {campaign:+11,.2f} USD "
+            f"for this campaign as planned  together"
+        )
+
+
+def cost_changes(looks: Iterable[Look], plan: Plan) -> tuple[CostChange, ...]:
+    """By the plan's lines that bill by the hour; GPU nodes count as if all were up, though they start at none."""
+    lines = {line.name: line for line in plan.cost}
+    found = list[CostChange]()
+    for row in (row for seen in looks for row in seen.planned):
+        sign = {"create": 1, "delete": -1}.get(row.verb, 0)
+        name, part = _BILLS.get((row.kind.rpartition(":")[2], row.name)), Decimal(1)
+        if row.kind.endswith(":VpcEndpoint") and row.name != "s3":
+            name, part = "interface endpoints", Decimal(1) / ENDPOINTS
+        if sign and name in lines and lines[name].priced:
+            line, share = lines[name], sign * part
+            hourly = line.usd_per_hour * share
+            found.append(CostChange(name, hourly, hourly * HOURS_PER_MONTH, line.usd * share))
+    return tuple(found)
+
+
+def as_facts(looks: Iterable[Look], refused: Iterable[Refusal]) -> dict[str, Any]:
+    """For machines."""
+    return {
+        "stacks": [
+            {
+                "stack": seen.stack,
+                "resources": seen.resources,
+                "notes": list(seen.notes),
+                "drifted": [_fact(row) | {"consequence": consequence(row)} for row in seen.drifted],
+                "planned": [_fact(row) for row in seen.planned],
+            }
+            for seen in looks
+        ],
+        "refused": [{"resource": one.row.title, "urn": one.row.urn, "why": one.why, "cure": one.cure}
+                    for one in refused],
+    }  # fmt: skip
+
+
+def _fact(row: Row) -> dict[str, Any]:
+    """Values that only AWS will give are None and said to be unknown."""
+    changes: list[Mapping[str, Any]] = [
+        asdict(one) | {"after": None, "unknown": True} if one.after == UNKNOWN else asdict(one) for one in row.changes
+    ]
+    return {"resource": row.title, "type": row.kind, "component": row.component, "urn": row.urn,
+            "verb": row.verb, "changes": changes}  # fmt: skip
+
+
+def _print_rows(console: Console, rows: Iterable[Row], *, explain: bool) -> None:
+    by_component: dict[str, list[Row]] = {}
+    for row in rows:
+        by_component.setdefault(row.component, []).append(row)
+    for component, several in by_component.items():
+        console.print(f"  [bold]{escape(component)}[/]")
+        for row in several:
+            means = f": {consequence(row)}" if explain and consequence(row) else ""
+            word = _WORD.get(row.verb, row.verb)
+            console.print(f"    {_SIGN[row.verb]} {escape(row.title)} [dim]{word}[/]{escape(means)}", soft_wrap=True)
+            for line in (line for change in row.changes for line in difference(change)):
+                console.print(f"        {escape(line)}", soft_wrap=True)

@@ -1,0 +1,185 @@
+"""What the engine's events say of failed resources: which one, AWS's own words, what it means, and its cure."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pulumi import automation as auto
+
+from infra.aws.account import SERVER, THROTTLED
+from infra.errors import PermanentError
+
+
+class Cause(StrEnum):
+    """Why an operation on a resource failed, by what it means for the next step."""
+
+    CREDENTIALS = "credentials have expired"
+    DENIED = "access is denied"
+    DEPENDENCY = "something else still holds it"
+    THROTTLED = "AWS throttles"
+    SERVER = "AWS failed or did not answer"
+    QUOTA = "a quota is reached"
+    CAPACITY = "AWS has no capacity"
+    TAKEN = "the name is taken"
+    INVALID = "AWS refuses a value"
+    TIMED_OUT = "it did not come to an end in time"
+    STRANGER = "the Kubernetes API does not know the caller"
+    CLUSTER = "the Kubernetes API does not answer"
+    OTHER = "see AWS's words"
+
+
+_SIGNS: tuple[tuple[Cause, str], ...] = (
+    (Cause.CREDENTIALS, r"ExpiredToken|RequestExpired|InvalidClientTokenId|UnrecognizedClientException"),
+    (Cause.DENIED, r"AccessDenied|UnauthorizedOperation|not authorized to perform"),
+    (Cause.STRANGER, r"asked for the client to provide credentials"),
+    (Cause.CLUSTER, r"cluster is unreachable|unreachable cluster"),
+    (Cause.THROTTLED, rf"{THROTTLED}|Rate exceeded"),
+    (Cause.CAPACITY, r"InsufficientInstanceCapacity|InsufficientCapacity|ReservationCapacityExceeded"),
+    (Cause.QUOTA, r"LimitExceeded|QuotaExceeded|QuotaExceededException|MaximumReached"),
+    (Cause.TAKEN, r"AlreadyExists|AlreadyOwnedByYou|BucketAlreadyOwned|Duplicate|already exists"),
+    (Cause.DEPENDENCY, r"DependencyViolation|DeleteConflict|ResourceInUse|InvalidIPAddress\.InUse|\.InUse|"
+                       r"currently locked by"),
+    (Cause.INVALID, r"InvalidParameter|InvalidAMIID|ValidationE|Malformed|BadRequest|MissingParameter"),
+    (Cause.SERVER, rf"{SERVER}|Connection was closed|"
+                   r"connection reset|EOF|Could not connect|Read timeout|StatusCode: 5\d\d"),
+    (Cause.TIMED_OUT, r"timed? ?out|timeout while waiting|DELETE_FAILED|CREATE_FAILED|FAILED"),
+)  # fmt: skip
+"""In this order; the first that matches wins. AWS's codes as both plugins print them."""
+
+RETRIED = frozenset({Cause.DEPENDENCY, Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT, Cause.STRANGER, Cause.CLUSTER})
+"""What may pass by itself."""
+
+_CURES = {
+    Cause.CREDENTIALS: "renew the credentials (for instance `aws sso login`)",
+    Cause.DENIED: "allow the action that is named, or use credentials that may",
+    Cause.DEPENDENCY: "remove what holds it, or let its owner do so",
+    Cause.THROTTLED: "wait some minutes: others use up the account's rate of calls",
+    Cause.SERVER: "wait some minutes: AWS or the network is disturbed",
+    Cause.QUOTA: "raise the quota (Service Quotas) or free some of it",
+    Cause.CAPACITY: "try another zone, purchase option or time",
+    Cause.TAKEN: "give the campaign another name, or remove what has this one, if nobody uses it, in another region "
+    "neither (if it is this campaign's, its answer was lost: `bivouac sweep` removes it after `bivouac down`)",
+    Cause.INVALID: "mend the value in the spec",
+    Cause.TIMED_OUT: "look at the resource in the console; AWS may still be at it",
+    Cause.STRANGER: "wait a minute, since an access entry counts only some time after it was made; if it is older, use "
+    "the credentials that `aws eks list-access-entries` names",
+    Cause.CLUSTER: "check the cluster's endpoint and the credentials",
+    Cause.OTHER: "mend what AWS names",
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One resource that the engine could not handle."""
+
+    urn: str
+    message: str
+
+    @property
+    def kind(self) -> str:
+        """`aws:ec2/subnet:Subnet`."""
+        return self.urn.split("::")[2].split("$")[-1] if self.urn.count("::") >= 3 else ""
+
+    @property
+    def title(self) -> str:
+        """`Subnet gpu`."""
+        return f"{self.kind.rpartition(':')[2]} {'::'.join(self.urn.split('::')[3:])}" if self.kind else "the stack"
+
+    @property
+    def cause(self) -> Cause:
+        return cause_of(self.message)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """AWS ids that the message names."""
+        return tuple(
+            dict.fromkeys(re.findall(r"\b(?:subnet|sg|vpc|eni|igw|nat|fs|i|rtb|eipalloc)-[0-9a-f]{8,}", self.message))
+        )
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.message} ({self.cause})"
+
+
+def cause_of(message: str) -> Cause:
+    return next((cause for cause, signs in _SIGNS if re.search(signs, message, re.IGNORECASE)), Cause.OTHER)
+
+
+def cure_for(cause: Cause) -> str:
+    return _CURES[cause]
+
+
+def cure_of(failures: Iterable[Failure]) -> str:
+    """Each cause's cure once, then how to go on."""
+    cures = dict.fromkeys(_CURES[failure.cause] for failure in failures)
+    return "; ".join([*cures, "then run the same command again: it continues"])
+
+
+class EngineFailed(PermanentError):
+    """An operation of the engine failed; `failures` are the resources that did."""
+
+    def __init__(self, what: str, stack: str, failures: tuple[Failure, ...], words: str) -> None:
+        self.failures = failures
+        self.words = words
+        seen = " | ".join(str(failure) for failure in failures)[:3000] or words
+        super().__init__(f"{what} of stack {stack} failed", seen=seen, cure=cure_of(failures))
+
+    @property
+    def causes(self) -> frozenset[Cause]:
+        return frozenset(f.cause for f in self.failures) or frozenset({cause_of(self.words)})
+
+
+@dataclass
+class Watch:
+    """Listens to one operation: what is being handled since when, what is done, what failed."""
+
+    begun: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """URN -> (type, when on the monotonic clock)."""
+    done: set[str] = field(default_factory=set)
+    messages: dict[str, str] = field(default_factory=dict)
+
+    def hear(self, event: auto.EngineEvent) -> bool:
+        """Take note; whether something of the progress changed."""
+        if event.resource_pre_event is not None:
+            metadata = event.resource_pre_event.metadata
+            if str(getattr(metadata.op, "value", metadata.op)) == "same":
+                return False
+            self.begun[metadata.urn] = (metadata.type, time.monotonic())
+        elif event.res_outputs_event is not None:
+            self.done.add(event.res_outputs_event.metadata.urn)
+        elif event.res_op_failed_event is not None:
+            urn = event.res_op_failed_event.metadata.urn
+            self.done.add(urn)
+            self.messages.setdefault(urn, "no reason was given")
+        elif event.diagnostic_event is not None and event.diagnostic_event.severity == "error":
+            told = event.diagnostic_event
+            if told.urn and not told.urn.endswith("pulumi:pulumi:Stack"):
+                self._note(told.urn, told.message)
+            return False
+        else:
+            return False
+        return True
+
+    def _note(self, urn: str, message: str) -> None:
+        text = " ".join(re.sub(r"<\{%[^%]*%\}>", "", message).split())
+        if "pulumi:pulumi:Stack" not in urn and text:
+            self.messages[urn] = text
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        return tuple(Failure(urn, message) for urn, message in self.messages.items())
+
+    @property
+    def open(self) -> dict[str, tuple[str, float]]:
+        """What is being handled, oldest first; components, which only wait for their children, left out."""
+        waiting = {urn: one for urn, one in self.begun.items() if urn not in self.done}
+        return {urn: one for urn, one in waiting.items() if not one[0].startswith(("bivouac:", "pulumi:"))}
+
+    def sentence(self, verb: str) -> str | None:
+        if not self.open:
+            return None
+        newest = ", ".join(kind.rpartition(":")[2] for kind, _ in list(self.open.values())[-3:])
+        return f"{verb} {len(self.begun.keys() & self.done)} of {len(self.begun)}: {newest}"

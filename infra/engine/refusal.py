@@ -1,0 +1,120 @@
+"""What is never done to a campaign that lives: replacing what holds its state, or rolling nodes that train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pulumi import automation as auto
+
+from infra.engine.drift import Look, Row, look, resources_of, short, stored_state
+from infra.errors import UserError
+from infra.record.events import Kind, Stage
+from infra.session.context import Context
+
+STATEFUL = (
+    "aws:eks/cluster:Cluster",
+    "aws:eks/nodeGroup:NodeGroup",
+    "aws:fsx/lustreFileSystem:LustreFileSystem",
+    "aws:ec2/vpc:Vpc",
+    "aws:ec2/subnet:Subnet",
+    "aws:s3/bucket:Bucket",
+)
+"""What holds a campaign's state, or carries what does."""
+_CLUSTER, _NODE_GROUP, _BUCKET = STATEFUL[0], STATEFUL[1], STATEFUL[5]
+_GENTLE = ("scalingConfig", "tags", "labels", "updateConfig")
+"""Properties of a node group whose change restarts no node."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the campaign is, as far as it matters here."""
+
+    begun: bool
+    training: bool
+    """An attempt was launched and nothing has ended it."""
+    falling: bool
+    """Its teardown has begun."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    row: Row
+    why: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.row.title}: {self.why}"
+
+
+def standing(context: Context) -> Standing:
+    events, state = context.store.events(), context.state()
+    falling = any(e.kind is Kind.STAGE_STARTED and e.data["stage"] == Stage.TEARDOWN for e in events)
+    return Standing(bool(events), bool(state.attempts) and state.outcome is None, falling)
+
+
+def refusals(seen: Look, where: Standing, campaign: str) -> tuple[Refusal, ...]:
+    """Why this plan must not be carried out; empty when it may."""
+    if not where.begun or where.falling:
+        return ()
+    lost = {row.urn for row in seen.drifted if row.verb == "deleted"}
+    found = (_refused(row, lost, where, campaign) for row in seen.planned if row.urn not in seen.broken)
+    return tuple(one for one in found if one is not None)
+
+
+def error_of(refused: Iterable[Refusal], campaign: str) -> UserError:
+    several = tuple(refused)
+    return UserError(
+        f"this would destroy or stop what campaign {campaign} stands on",
+        seen=" | ".join(str(one) for one in several),
+        cure="; or ".join(dict.fromkeys(one.cure for one in several)),
+    )
+
+
+def refuse_loss(context: Context, stack: auto.Stack) -> None:
+    """Before an `up`: raises `UserError` where it would replace, delete or make anew what holds a campaign's state.
+
+    A first `up` pays nothing: only a stack that holds such things is looked at, and AWS only where operations of a
+    killed engine are pending, since then the `up` itself begins with AWS's word.
+    """
+    stored = stored_state(context, stack.name)
+    held = [one for one in resources_of(stored).values() if one["type"] in STATEFUL and not one.get("initErrors")]
+    where = standing(context)
+    if not held or not where.begun or where.falling:
+        return
+    pending = bool(((stored or {}).get("checkpoint", {}).get("latest") or {}).get("pending_operations"))
+    config = {key: value.value for key, value in stack.get_all_config().items()}
+    refused = refusals(look(context, stack.name, config, refresh=pending), where, context.spec.campaign)
+    if refused:
+        raise error_of(refused, context.spec.campaign)
+
+
+def _refused(row: Row, lost: set[str], where: Standing, campaign: str) -> Refusal | None:
+    down = f"`bivouac down {campaign}` archives what is sound and ends it; then begin a new campaign"
+    if row.kind not in STATEFUL:
+        return None
+    if row.verb in ("replace", "delete"):
+        return Refusal(
+            row, f"it would be {_PAST[row.verb]}{_forced(row)}", f"set back by hand what was changed, or {down}"
+        )
+    if row.verb == "create" and row.urn in lost and row.kind != _BUCKET:
+        return Refusal(row, "it was deleted by hand, and what it held does not come back by making it anew", down)
+    if row.verb == "update" and row.kind == _CLUSTER and any(one.path == "version" for one in row.changes):
+        version = next(one for one in row.changes if one.path == "version")
+        why = f"its Kubernetes version is {version.before} and EKS does not go back to {version.after}"
+        return Refusal(row, why, f"let it train on as it is, or {down}")
+    rough = [one.path for one in row.changes if not one.path.startswith(_GENTLE)]
+    if row.verb == "update" and row.kind == _NODE_GROUP and where.training and rough:
+        why = f"an update of {', '.join(rough)} would restart its nodes one by one while it trains"
+        return Refusal(row, why, f"repair it when training has ended, or {down}")
+    return None
+
+
+_PAST = {"replace": "replaced", "delete": "deleted"}
+
+
+def _forced(row: Row) -> str:
+    forcing = [one for one in row.changes if one.replaces]
+    if not forcing:
+        return ""
+    return ", forced by " + ", ".join(f"{one.path} ({short(one.before)} -> {short(one.after)})" for one in forcing)

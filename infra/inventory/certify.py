@@ -1,0 +1,310 @@
+"""Certify: after teardown, an independent look for what was left. "Could not look" is never "not there"."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.account import Account
+from infra.engine.failures import Cause, cause_of
+from infra.errors import NotProven
+from infra.folders import keep
+from infra.inventory import LOOKS, Evidence, Knowledge, Look, Thing
+from infra.record.events import Event, Kind, Stage
+from infra.record.store import CampaignStore
+from infra.session.context import Context
+from infra.spec.names import Names
+from infra.stack.outputs import CampaignOutputs
+
+CERTIFICATE, BASELINE = "certificate.json", "baseline.json"
+SETTLE_S = 60.0
+"""Listings lag behind deletions: what is seen is looked for again until it is gone or this has passed."""
+GHOSTS_S = 300.0
+"""The same where nothing is left but what the tagging service alone shows and nobody can be asked about."""
+_PASSING = frozenset({Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT})
+CONFIRM_S = 3.0
+"""They lag behind creations and tags too: nothing seen counts only when a second look, so much later, agrees."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Looked(_Frozen):
+    """One look: how much was listed in all, what of it is the campaign's, or why nothing could be seen."""
+
+    service: str
+    kind: str
+    listed: int
+    found: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    """Of each found, why it is the campaign's."""
+    doubts: tuple[str, ...] = ()
+    """Of each found, why it may not be there at all; empty where it is."""
+    could_not_look: str | None = None
+    unread: tuple[str, ...] = ()
+    """There before the campaign made anything; their tags could not be read, and cannot be its own."""
+
+
+class Certificate(_Frozen):
+    campaign: str
+    account: str
+    region: str
+    principal: str
+    at: datetime
+    looks: tuple[Looked, ...]
+    kept: tuple[str, ...]
+    """Kept on purpose, and where."""
+    suspects: tuple[str, ...] = ()
+    """New and untagged things that only a human can attribute; they do not make the certificate unclean."""
+    doubted_since: dict[str, datetime] = {}
+    """When a certificate of this campaign first showed what may be no more."""
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(f"{look.kind} {item}" for look in self.looks for item in look.found))
+
+    @property
+    def doubted(self) -> dict[str, str]:
+        """What of the found may be no more, and why: nobody but the tagging service shows it."""
+        return {
+            f"{look.kind} {item}": doubt
+            for look in self.looks
+            for item, doubt in zip(look.found, look.doubts, strict=False)
+            if doubt
+        }
+
+    @property
+    def certain(self) -> tuple[str, ...]:
+        """What of the found is there beyond doubt."""
+        return tuple(item for item in self.found if item not in self.doubted)
+
+    @property
+    def blind(self) -> tuple[str, ...]:
+        return tuple(f"{look.kind}: {look.could_not_look}" for look in self.looks if look.could_not_look)
+
+    @property
+    def passing(self) -> tuple[str, ...]:
+        """What could not be looked at for now: AWS throttles, fails or does not answer."""
+        return tuple(words for words in self.blind if cause_of(words) in _PASSING)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return tuple(f"{look.kind} {item}" for look in self.looks for item in look.unread)
+
+    @property
+    def clean(self) -> bool:
+        """Nothing found and nothing unseen."""
+        return not self.found and not self.blind
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Look until nothing is found twice, or the listings have had time to settle; raises `NotProven` unless clean."""
+    certificate = _dated(context.store, _settled(context, knowledge(context.store, context.names)))
+    body = certificate.model_dump_json(indent=1)
+    context.store.put(f"{context.store.prefix}/{CERTIFICATE}", body.encode())
+    keep(context.results / CERTIFICATE, body, context.progress.note)
+    summary = {
+        "clean": certificate.clean,
+        "found": list(certificate.found),
+        "could_not_look": list(certificate.blind),
+        "suspects": list(certificate.suspects),
+    }
+    context.store.append(Kind.CERTIFIED, **summary, looks=len(certificate.looks), kept=list(certificate.kept))
+    for suspect in certificate.suspects:
+        context.progress.note(f"suspect: {suspect}")
+    if certificate.unread:
+        context.progress.note(
+            f"there before the campaign, their tags could not be read: {', '.join(certificate.unread)[:300]}"
+        )
+    refuse_unclean(certificate)
+    listed = sum(look.listed for look in certificate.looks)
+    context.progress.note(
+        f"certificate: {len(certificate.looks)} kinds looked through, {listed} resources seen, none is ours"
+        + (f"; {len(certificate.suspects)} suspects for a human to judge" if certificate.suspects else "")
+    )
+    return summary
+
+
+def _dated(store: CampaignStore, certificate: Certificate) -> Certificate:
+    earlier = (store.get_json(CERTIFICATE) or {}).get("doubted_since") or {}
+    since = {item: earlier.get(item, certificate.at) for item in certificate.doubted}
+    return Certificate.model_validate(certificate.model_dump() | {"doubted_since": since})
+
+
+def _settled(context: Context, known: Knowledge) -> Certificate:
+    """What is seen may be on its way out, and what is not seen on its way in: look again, bounded, in both cases; and
+    wherever a look failed in a way that passes."""
+
+    def look() -> Certificate:
+        return look_through(
+            context.account, context.names, context.operator_arn, context.spec.account, kept(context), known
+        )
+
+    def again(while_found: bool) -> Certificate:
+        certificate, begun = look(), time.monotonic()
+
+        def patience() -> float:
+            return SETTLE_S if certificate.certain or certificate.blind else GHOSTS_S
+
+        while ((while_found and certificate.found) or certificate.passing) and time.monotonic() < begun + patience():
+            seen = f"still seen: {', '.join(certificate.found[:3])}; listings may lag"
+            failed = f"could not look yet: {', '.join(certificate.passing[:3])[:200]}"
+            context.progress.step(seen if certificate.found else failed)
+            time.sleep(1.0)
+            certificate = look()
+        return certificate
+
+    certificate = again(while_found=True)
+    if not certificate.found:
+        for _ in context.turns(CONFIRM_S):
+            context.progress.step("nothing is seen; a second look in a moment, since listings may lag")
+        certificate = again(while_found=False)
+    return certificate
+
+
+def refuse_unclean(certificate: Certificate) -> None:
+    """Raises `NotProven`, naming everything that was found or could not be looked at."""
+    if certificate.clean:
+        return
+    doubted, since = certificate.doubted, certificate.doubted_since
+    dates = {item: f", first seen {when:%Y-%m-%d %H:%M} UTC" for item, when in since.items()}
+    seen = [
+        *(f"left: {item}" for item in certificate.certain),
+        *(f"perhaps left: {item} ({why}{dates.get(item, '')})" for item, why in doubted.items()),
+        *(f"could not look: {item}" for item in certificate.blind),
+    ]
+    raise NotProven(
+        f"nothing certifies that {certificate.campaign} is gone",
+        seen="; ".join(seen),
+        cure=f"`bivouac sweep {certificate.campaign}` shows what is left and removes what is provably the campaign's; "
+        f"allow the denied listings; then `bivouac down {certificate.campaign}` looks again",
+    )
+
+
+def look_through(
+    account: Account,
+    names: Names,
+    principal: str,
+    owner: str,
+    kept: tuple[str, ...],
+    known: Knowledge | None = None,
+) -> Certificate:
+    """All looks at once; each on its own, so that one denial blinds only one."""
+    known = known or Knowledge(names, region=account.region)
+    seen, blind = survey_all(account)
+    found = known.judge(seen)
+    blind = known.unread(seen) | blind
+    attributable = {look.kind for look in LOOKS if look.attributable}
+    suspects = known.suspects({kind: things for kind, things in seen.items() if kind in attributable})
+    return Certificate(
+        campaign=names.campaign,
+        account=owner,
+        region=account.region,
+        principal=principal,
+        at=datetime.now(UTC),
+        looks=tuple(_looked(look, seen[look.kind], found[look.kind], blind.get(look.kind), known) for look in LOOKS),
+        kept=kept,
+        suspects=tuple(str(one) for one in suspects),
+    )
+
+
+def survey_all(account: Account) -> tuple[dict[str, list[Thing]], dict[str, str]]:
+    """Kind -> everything listed, and kind -> why it could not be listed to its end."""
+    with ThreadPoolExecutor(8, thread_name_prefix="look") as pool:
+        answers = list(pool.map(lambda look: _list(account, look), LOOKS))
+    seen = {look.kind: things for look, (things, _) in zip(LOOKS, answers, strict=True)}
+    blind = {look.kind: why for look, (_, why) in zip(LOOKS, answers, strict=True) if why is not None}
+    return seen, blind
+
+
+def _list(account: Account, look: Look) -> tuple[list[Thing], str | None]:
+    """What was listed, and, where the listing broke off, why: even then what was seen so far counts."""
+    things: list[Thing] = []
+    try:
+        for one in look.list(account):
+            things.append(one)
+    except (ClientError, BotoCoreError) as error:
+        reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+        return things, f"{reason}: {error}"[:300]
+    return things, None
+
+
+def _looked(
+    look: Look, things: Sequence[Thing], found: Sequence[tuple[Thing, Evidence]], blind: str | None, known: Knowledge
+) -> Looked:
+    return Looked(
+        service=look.service,
+        kind=look.kind,
+        listed=len(things),
+        found=tuple(one.label for one, _ in found),
+        evidence=tuple(str(why) for _, why in found),
+        doubts=tuple(one.doubt for one, _ in found),
+        could_not_look=blind,
+        unread=known.unread_before(look.kind, things),
+    )
+
+
+def note_baseline(context: Context) -> None:
+    """What was there before the campaign made anything, once: what is there later and was not, is new."""
+    if context.store.get_json(BASELINE) is not None:
+        return
+    seen, blind = survey_all(context.account)
+    rows = {kind: sorted(one.id for one in things) for kind, things in seen.items() if kind not in blind}
+    context.store.put_if_absent(f"{context.store.prefix}/{BASELINE}", json.dumps(rows).encode())
+
+
+def knowledge(store: CampaignStore, names: Names) -> Knowledge:
+    """What the record tells: network, roles and machines of the campaign, its beginning, and what was there before."""
+    events = store.events()
+    places: set[str] = set()
+    for event in events:
+        places |= _places_of(event)
+    before = store.get_json(BASELINE) or {}
+    return Knowledge(
+        names=names,
+        places=frozenset(places),
+        began=events[0].at if events else None,
+        before={kind: frozenset(ids) for kind, ids in before.items()},
+        region=store.region,
+    )
+
+
+def _places_of(event: Event) -> set[str]:
+    """Ids that an event names as the campaign's."""
+    data = event.data
+    if event.kind is Kind.STAGE_FINISHED and data.get("stage") == Stage.PROVISION:
+        outputs = CampaignOutputs.model_validate(data["outputs"]["outputs"])
+        return {
+            outputs.vpc_id,
+            outputs.gpu_subnet_id,
+            outputs.system_subnet_id,
+            outputs.node_security_group_id,
+            outputs.file_system_id,
+            outputs.node_role_arn,
+            outputs.steward_role_arn,
+            outputs.trainer_role_arn,
+            outputs.archive_role_arn,
+        }
+    return {str(data["instance"])} if data.get("instance") else set()
+
+
+def kept(context: Context) -> tuple[str, ...]:
+    """What stays on purpose: the archive, the record, the data, the image."""
+    state = context.state()
+    campaign = context.spec.campaign
+    rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]
+    if state.archive is not None:
+        rows.insert(0, f"{state.archive['manifest']} (golden checkpoint of step {state.archive['step']})")
+    if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
+        rows.append(f"{image} (trainer image)")
+    if (nodes := context.outputs.get(Stage.BAKE, {}).get("node_image")) is not None:
+        rows.append(f"{nodes['ami']} (node image)")
+    return tuple(rows)

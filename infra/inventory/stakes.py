@@ -1,0 +1,111 @@
+"""What would be lost with a campaign's things: what is unknown holds, until an archive is proven or a person gives up.
+
+A file system may hold the only checkpoints, and only from within its network can it be read. So both stay, unless the
+archive bucket holds a manifest of the identity on the thing's tag, or the campaign's own record proves that nothing is
+lost. A record that is missing, or that is of another campaign of the name, proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.archive.manifest import MANIFEST_NAME, ArchiveManifest, parse
+from infra.aws.account import Account
+from infra.errors import NotProven, PermanentError
+from infra.inventory import LOOKS
+from infra.inventory.thing import Thing
+from infra.record.events import CampaignState, Stage
+from infra.record.identity import CampaignIdentity, archive_prefix
+from infra.record.objects import is_missing, object_or_none
+from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG
+
+MAY_HOLD = frozenset({"file system", "volume", "snapshot", "bucket"})
+"""Kinds in which checkpoints may lie."""
+NEVER_HOLD = frozenset(
+    {"cluster", "instance", "Auto Scaling group", "spot request", "load balancer", "classic load balancer",
+     "NAT gateway", "elastic address"}
+)  # fmt: skip
+"""Kinds that bill most, in which no checkpoint outlives its campaign and without which a file system can be read: that
+takes its subnet, its VPC and their groups, and any instance there."""
+
+
+def identity_of(kind: str, one: Thing, beside: Iterable[Thing]) -> str:
+    """The identity on a thing's tag; of what only belongs to a campaign's network, that of all that is beside it."""
+    own = str(one.tags.get(CAMPAIGN_ID_TAG, ""))
+    if own or kind in MAY_HOLD:
+        return own
+    told = {str(other.tags.get(CAMPAIGN_ID_TAG, "")) for other in beside} - {""}
+    return told.pop() if len(told) == 1 else ""
+
+
+def may_hold_checkpoints(account: Account, campaign: str) -> bool:
+    """Whether anything with the campaign's tag may hold checkpoints; also where nobody could look."""
+    try:
+        return any(
+            one.tags.get(CAMPAIGN_TAG) == campaign and not one.leaving
+            for look in LOOKS
+            if look.kind in MAY_HOLD
+            for one in look.list(account)
+        )
+    except (ClientError, BotoCoreError):
+        return True
+
+
+def archived(account: Account, bucket: str, campaign: str, identity: str) -> ArchiveManifest | None:
+    """The archive of an identity, whose manifest was read and whose objects are there in their sizes; None without one.
+
+    Whatever prevents the look counts as none.
+    """
+    if not identity:
+        return None
+    s3, prefix = account.client("s3"), archive_prefix(campaign, identity)
+    try:
+        body = object_or_none(s3, bucket, f"{prefix}/{MANIFEST_NAME}")
+        if body is None:
+            return None
+        manifest = parse(body, campaign, identity)
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
+        there = {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", ())}
+    except (PermanentError, BotoCoreError):
+        return None
+    except ClientError as error:
+        if is_missing(error) or error.response["Error"]["Code"] == "AccessDenied":
+            return None
+        raise
+    whole = manifest.objects and all(there.get(item.key) == item.size_bytes for item in manifest.objects)
+    return manifest if whole else None
+
+
+def refuse_unproven(state: CampaignState, campaign: str, known: CampaignIdentity | None) -> None:
+    """Raises `NotProven` while there is, or may be, something to lose: training has begun, no archive accounts for what
+    it committed, and nobody has given it up. A record without a single event proves nothing."""
+    if state.abandoned or state.never_committed or Stage.TEARDOWN in state.finished_stages:
+        return
+    newest = state.newest_committed
+    if state.tells_nothing:
+        seen = "its record tells nothing of what was done"
+    elif (why := _not_proven(state, known)) is None:
+        return
+    else:
+        seen = f"{len(state.attempts)} attempts, newest checkpoint known: step {newest}, {why}"
+    raise NotProven(
+        f"campaign {campaign} is not archived",
+        seen=seen,
+        cure=f"`bivouac run` lets the steward finish and archive; or `bivouac down {campaign} --abandon` to lose it",
+    )
+
+
+def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | None:
+    """Why the record's archive is not that of all that was trained; None where it is."""
+    archive = state.archive
+    if archive is None:
+        return "no verified archive"
+    own = "" if known is None else known.identity
+    told = str(archive.get("identity", ""))
+    if told != own and (told or (known is not None and not known.adopted)):
+        return f"the archive of step {archive['step']} is of campaign {told or 'without identity'}, this one is {own}"
+    if int(archive.get("accounts_for", archive["step"])) < state.newest_committed:
+        return f"the archive is of step {archive['step']}"
+    return None

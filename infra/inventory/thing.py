@@ -1,0 +1,143 @@
+"""One resource as a listing shows it: its name, tags, birth, the network that it lies in, and the ids of others that
+it mentions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from infra.spec.names import Names
+
+_ID = re.compile(
+    r"\b(?:vpc|subnet|sg|sgr|i|vol|snap|ami|eni|rtb|igw|nat|eipalloc|vpce|fs|lt|acl|pcx|tgw|cr|fl|dra|backup)"
+    r"-[0-9a-f]{8,}\b"
+)
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(?:role|instance-profile)/[\w+=,.@/-]+")
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_BY_EKS = {
+    "Auto Scaling group": ("node group", "eks-", f"-{_UUID}"),
+    "security group": ("cluster", "eks-cluster-sg-", r"-\d+"),
+}
+"""Kind -> of what kind's names EKS makes its own, what it puts before, and which form it puts after. What comes after
+is of a fixed form, so that where the campaign's name ends is never in doubt."""
+_BORN = (
+    "CreateTime", "CreationTime", "CreateDate", "CreationDate", "CreatedTime", "StartTime", "LaunchTime", "createdAt",
+    "creationTime", "CreationTimestamp", "CreateTimestamp", "LastModifiedDate", "CreatedAt", "Initiated",
+)  # fmt: skip
+_PRICED_BY = (
+    "InstanceType", "State", "StorageCapacity", "LustreConfiguration", "VpcEndpointType", "SubnetIds",
+    "TotalInstanceCount",
+)  # fmt: skip
+_PLACES = ("VpcId", "VPCId", "SubnetId", "SubnetIds", "Subnets", "VPCZoneIdentifier", "ResourceId")
+"""Keys of an item that say in which network it lies; `ResourceId` is that of what a flow log watches."""
+_PLACED_PARTS = {
+    "AvailabilityZones": ("SubnetId",),
+    "Attachments": ("VpcId",),
+    "LaunchSpecification": ("SubnetId",),
+    "resourcesVpcConfig": ("vpcId", "subnetIds"),
+}
+"""Keys of an item whose parts say so."""
+_NETWORK = ("vpc-", "subnet-")
+_ACCOUNT_WIDE = frozenset({"role", "instance profile", "policy", "budget", "bucket"})
+_OTHERS_RULES = frozenset({"IpPermissions", "IpPermissionsEgress"})
+"""A group elsewhere that lets ours in is not ours for that."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One resource that a listing showed."""
+
+    id: str
+    name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    created: datetime | None = None
+    mentions: frozenset[str] = frozenset()
+    """Ids and role ARNs that stand anywhere in it: its volume, the role that it uses, what somebody wrote in a tag."""
+    inside: frozenset[str] = frozenset()
+    """VPC and subnets that it lies in, as AWS says and nobody can write: from the fields for that alone."""
+    leaving: bool = False
+    """On its way out already."""
+    unread: str = ""
+    """Why its tags or its description could not be read; empty: they were."""
+    doubt: str = ""
+    """Why it may not be there at all, and how to see for oneself; empty: it is."""
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    """What its price depends on, as AWS describes it: type, capacity, state."""
+
+    @property
+    def label(self) -> str:
+        """What a person looks for: the name, and the id where it tells more than the name."""
+        return f"{self.name} ({self.id})" if self.name and _ID.fullmatch(self.id) else self.name or self.id
+
+
+def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, str] | None = None) -> Thing:
+    """From an item of a listing; its tags are read in either spelling, unless given."""
+    if tags is None:
+        raw = item.get("Tags") or item.get("TagSet") or item.get("tags") or item.get("TagList")
+        tags = dict(raw) if isinstance(raw, Mapping) else tags_of(raw)
+    shown = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
+    mentions = frozenset([*_ID.findall(shown), *_ROLE.findall(shown)]) - {id}
+    traits = {key: item[key] for key in _PRICED_BY if key in item}
+    return Thing(id, name, tags, _born(item), mentions, _inside(item) - {id}, _leaving(item), traits=traits)
+
+
+def _inside(item: Mapping[str, Any]) -> frozenset[str]:
+    found = [item.get(key) for key in _PLACES]
+    for key, parts in _PLACED_PARTS.items():
+        several = item.get(key) or ()
+        for one in [several] if isinstance(several, Mapping) else several:
+            found += [one.get(part) for part in parts] if isinstance(one, Mapping) else ()
+    texts = [text for one in found for text in ([one] if isinstance(one, str) else one or ())]
+    ids = (id.strip() for text in texts for id in str(text).split(","))
+    return frozenset(id for id in ids if id.startswith(_NETWORK))
+
+
+def _leaving(item: Mapping[str, Any]) -> bool:
+    state = item.get("State") or item.get("Status") or item.get("status") or item.get("Lifecycle") or ""
+    if isinstance(state, Mapping):
+        state = state.get("Name") or state.get("Code") or ""
+    return str(state).lower() in ("deleting", "shutting-down", "stopping-delete", "releasing")
+
+
+def _born(item: Mapping[str, Any]) -> datetime | None:
+    for key in _BORN:
+        value = item.get(key)
+        if isinstance(value, datetime):
+            return value if value.tzinfo else value.replace(tzinfo=UTC)
+        if isinstance(value, int | float) and value > 0:
+            # CloudWatch Logs counts milliseconds.
+            return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
+        if isinstance(value, str):
+            try:
+                parsed = datetime.fromisoformat(value)
+            except ValueError:
+                continue
+            return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return None
+
+
+def tags_of(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
+    """Tags from either spelling of AWS's lists."""
+    return {
+        pair.get("Key", pair.get("key", pair.get("TagKey", ""))): pair.get(
+            "Value", pair.get("value", pair.get("TagValue", ""))
+        )
+        for pair in pairs or ()
+    }
+
+
+def is_account_wide(kind: str, one: Thing) -> bool:
+    """Whether every region lists it alike: then its region's tag has to tell whose it is."""
+    return kind in _ACCOUNT_WIDE or (one.id.startswith("arn:") and one.id.split(":")[3] == "")
+
+
+def is_ours(kind: str, text: str, names: Names) -> bool:
+    """Whether the whole text is a name that the campaign gives to this kind, or that EKS makes of one of its names."""
+    if text in names.given(kind) or text == names.log_group:
+        return True
+    of, before, after = _BY_EKS.get(kind, ("", "", ""))
+    return any(re.fullmatch(re.escape(before + one) + after, text) for one in names.given(of))

@@ -1,7 +1,0 @@
-"""One file per stage; `stages` is the table of contents."""
-
-import os
-
-# Pulumi's gRPC restarts its threads in every forked child, and Ansible's runner forks before it executes: the child
-# then dies of a closed descriptor, now and then. Read when gRPC is first imported, so set before anything here is.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

@@ -1,0 +1,33 @@
+"""The catalogue: dated facts about instance types, prices, charts and what a node must prove. Data, no look-ups."""
+
+from infra.plan.catalogue.charts import Addon, Chart, Operator, addons, asked_for, charts, operators
+from infra.plan.catalogue.expectations import Bandwidth, bandwidth, expectation, profiles
+from infra.plan.catalogue.instance_types import InstanceType, instance_type, instance_types
+from infra.plan.catalogue.prices import Prices, service_prices
+from infra.plan.catalogue.quotas import Quota, counted, quota
+from infra.plan.catalogue.regions import regions
+from infra.plan.catalogue.zones import no_control_plane
+
+__all__ = [
+    "Addon",
+    "Bandwidth",
+    "Chart",
+    "InstanceType",
+    "Operator",
+    "Prices",
+    "Quota",
+    "addons",
+    "asked_for",
+    "bandwidth",
+    "charts",
+    "counted",
+    "expectation",
+    "instance_type",
+    "instance_types",
+    "no_control_plane",
+    "operators",
+    "profiles",
+    "quota",
+    "regions",
+    "service_prices",
+]

@@ -1,0 +1,73 @@
+"""What preflight holds a node against: written profiles, and one derived from each instance type."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.plan.catalogue.instance_types import USABLE, InstanceType, instance_type, instance_types
+from infra.plan.catalogue.reading import read, unknown
+from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation
+
+_MOUNTS = (DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS)
+
+
+class Bandwidth(BaseModel):
+    """Measured bus bandwidth of all_reduce over two nodes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bus_bandwidth_gb_s: float
+    all_reduce_mib: int
+    """Size of the message that it was measured with."""
+
+
+@cache
+def _content() -> dict[str, Any]:
+    return read("expectations")
+
+
+def profiles() -> tuple[str, ...]:
+    """Names that `expectation` knows."""
+    return (*_content()["profiles"], *(item.name for item in instance_types()))
+
+
+def floor_share() -> float:
+    """Part of the measured bus bandwidth that a profile's floor is."""
+    return float(_content()["floor_share"])
+
+
+def bandwidth(instance_type: str) -> Bandwidth | None:
+    """None where no source states it: then preflight reports the speed of the fabric, and judges it by nothing."""
+    measured = _content()["measured"].get(instance_type)
+    return None if measured is None else Bandwidth.model_validate(measured)
+
+
+@cache
+def expectation(name: str) -> Expectation:
+    """The profile of this name: a written one or an instance type; raises `UserError` with the nearest names."""
+    written = _content()["profiles"]
+    if name in written:
+        return Expectation(profile=name, mounts=_MOUNTS, **written[name])
+    if name not in profiles():
+        raise unknown("expectation", name, profiles())
+    return _derived(instance_type(name))
+
+
+def _derived(item: InstanceType) -> Expectation:
+    measured = bandwidth(item.name) or Bandwidth(bus_bandwidth_gb_s=0.0, all_reduce_mib=1024)
+    return Expectation(
+        profile=item.name,
+        cpus=item.vcpus,
+        memory_gib=item.memory_gib * USABLE,
+        accelerators=item.accelerators,
+        local_disk_gib=item.nvme_total_gib * USABLE,
+        shared_disk_gib=100,
+        mounts=_MOUNTS,
+        clock_skew_s=0.1,
+        all_reduce_mib=measured.all_reduce_mib,
+        bus_bandwidth_gb_s=measured.bus_bandwidth_gb_s * _content()["floor_share"],
+        gpudirect=item.name in _content()["gpudirect"]["types"],
+    )

@@ -1,0 +1,52 @@
+"""Prices of everything that bills besides the GPU nodes."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from functools import cache
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.plan.catalogue.reading import read, unknown
+
+
+class Prices(BaseModel):
+    """us-east-1, as of `as_of`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    as_of: date
+    source: str
+    eks_cluster_usd_per_hour: Decimal
+    nat_gateway_usd_per_hour: Decimal
+    nat_gateway_usd_per_gb: Decimal
+    interface_endpoint_usd_per_hour: Decimal
+    """Per endpoint and zone."""
+    public_ipv4_usd_per_hour: Decimal
+    s3_standard_usd_per_gb_month: Decimal
+    ebs_snapshot_usd_per_gb_month: Decimal
+    """Of what was written, which is no more than the volume's size."""
+    ecr_usd_per_gb_month: Decimal
+    system_node_usd_per_hour: dict[str, Decimal]
+    lustre_usd_per_gb_month: dict[str, dict[int, Decimal]]
+    """By deployment and throughput tier in MB/s per TiB."""
+    unverified: frozenset[str]
+    """Dotted names of the figures that are general knowledge."""
+
+    def lustre(self, deployment: str, throughput_mbs_per_tib: int | None) -> Decimal:
+        """USD per GB and month; SCRATCH_2 has one tier whatever is asked. Raises `UserError` for an unknown tier."""
+        tiers = self.lustre_usd_per_gb_month.get(deployment, {})
+        if len(tiers) == 1:
+            return next(iter(tiers.values()))
+        try:
+            return tiers[throughput_mbs_per_tib or 0]
+        except KeyError:
+            name = f"{deployment}/{throughput_mbs_per_tib}"
+            known = [f"{d}/{t}" for d, ts in self.lustre_usd_per_gb_month.items() for t in ts]
+            raise unknown("Lustre tier", name, known) from None
+
+
+@cache
+def service_prices() -> Prices:
+    return Prices.model_validate(read("prices"))

@@ -1,0 +1,27 @@
+"""Reads the catalogue's files, and refuses names that they do not have."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from infra.errors import UserError
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read(name: str) -> dict[str, Any]:
+    """The content of `infra/plan/catalogue/<name>.yaml`."""
+    return yaml.load(files("infra.plan.catalogue").joinpath(f"{name}.yaml").read_text("utf-8"), Loader=_Loader)
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that the catalogue lacks; it lists the nearest ones, or all when none is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+    cure = f"near names: {', '.join(near)}" if near else f"the catalogue has: {', '.join(names)}"
+    return UserError(f"the catalogue has no {kind} of this name", seen=name, cure=cure)

@@ -1,0 +1,142 @@
+"""Rules about how the GPU nodes are bought, and about figures that no source states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, time, timedelta
+
+from infra.plan.checks.finding import Case, Draft, error, info, warning
+from infra.plan.estimates.clock import BEFORE_TRAINING, seconds
+from infra.plan.purchase import SCALE_DOWN, own_reservation, purchase_problems
+from infra.spec import duration
+from infra.spec.campaign import Capacity
+
+
+def what_is_bought_is_sold(case: Case) -> Iterator[Draft]:
+    """Purchase option, reservation, type and placement go together as AWS sells them."""
+    for one in purchase_problems(case.spec.nodes, case.facts.instance):
+        yield error(f"nodes.{one.field}", one.what, seen=str(one.seen), cure=one.cure)
+
+
+def block_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
+    """Training and archive are done before EKS takes the nodes of a block away; judged from the day's beginning."""
+    ends, guess = case.spec.nodes.block_end, case.estimate
+    if ends is None or guess is None or case.spec.nodes.capacity is not Capacity.CAPACITY_BLOCK:
+        return
+    needed = timedelta(seconds=int(seconds(guess.stages, *BEFORE_TRAINING, "supervise", "archive")))
+    left = ends - SCALE_DOWN - datetime.combine(case.today, time(), UTC)
+    if needed > left:
+        yield error(
+            "nodes.block_end",
+            "the block ends before training and archive are done",
+            seen=f"{duration.text(needed)} planned, {duration.text(max(left, timedelta(0)))} left until 40 minutes "
+            f"before {ends.isoformat()}",
+            cure="buy a longer block (bivouac offers), or plan less",
+        )
+
+
+def a_blocks_fee_is_counted(case: Case) -> Iterator[Draft]:
+    """A capacity block is paid at once: its fee belongs into the plan and the budget, whatever of it is used."""
+    nodes = case.spec.nodes
+    block = nodes.capacity is Capacity.CAPACITY_BLOCK
+    if nodes.block_fee_usd is not None and not block:
+        cure = "remove it, or write capacity: capacity-block"
+        yield error(
+            "nodes.block_fee_usd", "only a capacity block has a fee", seen=f"capacity: {nodes.capacity}", cure=cure
+        )
+    elif block and nodes.block_fee_usd is None and nodes.usd_per_hour is not None:
+        yield warning(
+            "nodes.block_fee_usd",
+            "the block's fee is not here: the plan counts its hours only as far as they are used",
+            seen="nothing",
+            cure="write what was paid for the whole block: `bivouac block buy` prints it",
+        )
+
+
+def absent_figures_are_told(case: Case) -> Iterator[Draft]:
+    """What the catalogue cannot know of the type is said, with what it makes impossible."""
+    instance = case.facts.instance
+    if instance is None or not case.facts.grounds.hardware:
+        return
+    missing = []
+    if instance.peak_bf16_tflops is None:
+        missing.append(
+            f"peak BF16 FLOP/s ({instance.why_absent('peak_bf16_tflops')}): no utilisation in plan and report"
+        )
+    own = case.spec.preflight.bus_bandwidth_gb_s
+    if case.facts.all_reduce_gb_s is None and own is None and case.spec.nodes.count > 1:
+        judged = (
+            "preflight measures it and judges it by nothing, unless preflight.bus_bandwidth_gb_s says what it must be"
+        )
+        missing.append(f"all-reduce bandwidth (no source states it): {judged}")
+    if missing:
+        yield info(
+            "nodes.instance_type",
+            "the catalogue lacks figures of this type",
+            seen=f"{instance.name}: {'; '.join(missing)}",
+            cure="nothing; `bivouac catalogue` lists what is absent and why",
+        )
+
+
+def spot_quota_is_known(case: Case) -> Iterator[Draft]:
+    """Where it is not known which quota counts spot nodes of the type, none can be checked."""
+    nodes, instance = case.spec.nodes, case.facts.instance
+    if instance is not None and nodes.capacity is Capacity.SPOT and instance.spot_quota_family is None:
+        yield warning(
+            "nodes.capacity",
+            "no quota can be checked for spot nodes of this type",
+            seen=f"{instance.name}: {instance.why_absent('spot_quota_family')}",
+            cure=f"see Service Quotas for {nodes.count * instance.vcpus} vCPUs of spot requests before a run",
+        )
+
+
+def quotas_hold_the_campaign(case: Case) -> Iterator[Draft]:
+    """Where they were looked up: the account's quotas leave room for what the campaign makes besides its GPU nodes."""
+    for room in case.facts.quotas:
+        if room.used + room.wanted > room.allowed:
+            code, needed = f"{room.quota.service} {room.quota.code}", room.used + room.wanted
+            yield error(
+                room.field,
+                f"the account's quota {room.quota.name} is too small",
+                seen=f"{room.wanted} wanted, {room.used} of {room.allowed} in use",
+                cure=f"ask for {needed} in Service Quotas ({code}), or remove what nobody needs",
+            )
+
+
+def the_zone_sells_the_types(case: Case) -> Iterator[Draft]:
+    """Where it was looked up: EC2 offers the types of all nodes in the spec's zone."""
+    nodes, zone = case.spec.nodes, case.spec.zone
+    for field in ("instance_type", "system_instance_type"):
+        name = str(getattr(nodes, field))
+        zones = (case.facts.sold or {}).get(name)
+        if zones is not None and zone not in zones:
+            where = ", ".join(zones)
+            yield error(
+                f"nodes.{field}",
+                "EC2 does not offer this type in the zone",
+                seen=f"{name} in {zone}",
+                cure=f"write a zone that has it ({where}), or another type"
+                if zones
+                else "write another type or region",
+            )
+
+
+def the_reservation_holds_the_nodes(case: Case) -> Iterator[Draft]:
+    """Where it was looked up: the reservation is there, active, of the nodes' type and zone, with a place for each."""
+    refused = case.facts.reservation
+    if refused is None:
+        return
+    level = error if own_reservation(case.spec.nodes) else warning  # places of a group or of open ones may come in time
+    yield level("nodes.reservation_id", refused.what, seen=refused.seen, cure=refused.cure)
+
+
+RULES = (
+    what_is_bought_is_sold,
+    the_zone_sells_the_types,
+    the_reservation_holds_the_nodes,
+    block_leaves_room_for_the_plan,
+    a_blocks_fee_is_counted,
+    absent_figures_are_told,
+    spot_quota_is_known,
+    quotas_hold_the_campaign,
+)

@@ -1,0 +1,167 @@
+"""Rules about the cluster's doors, keys, the archive's keeping, and add-ons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from ipaddress import IPv4Network
+
+from infra.plan.checks.finding import Case, Draft, error, warning
+from infra.spec.campaign import ApiEndpoint, Egress
+
+_DAY = timedelta(days=1)
+DRA_SINCE = (1, 35)
+"""As the chart of the driver says (aws/eks-charts, stable/aws-dranet)."""
+_LEAST_DAYS = {"STANDARD_IA": 30}
+"""Before which S3 refuses to move an object."""
+_NOT_READ_AT_ONCE = ("GLACIER", "DEEP_ARCHIVE")
+
+
+def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
+    """The driver reaches a private endpoint only through a peered network of its own."""
+    network = case.spec.network
+    private = network.api_endpoint is ApiEndpoint.PRIVATE
+    if private and network.driver_vpc is None and case.facts.grounds.driver_outside:
+        yield error(
+            "network.api_endpoint",
+            "a private endpoint is reached from no other network, and the driver has none here",
+            seen="network.driver_vpc is not set",
+            cure="run bivouac in a VPC of this account and write driver_vpc, or write api_endpoint: public",
+        )
+    if private and network.api_allowed_cidrs:
+        yield error(
+            "network.api_allowed_cidrs",
+            "a private endpoint has no public door to guard",
+            seen=", ".join(network.api_allowed_cidrs),
+            cure="remove it, or write api_endpoint: public",
+        )
+
+
+def networks_are_networks_and_apart(case: Case) -> Iterator[Draft]:
+    """Ranges are written without host bits; peered networks do not overlap."""
+    network = case.spec.network
+    for cidr in network.api_allowed_cidrs:
+        if _network(cidr) is None:
+            cure = "write a range such as 203.0.113.0/24"
+            yield error("network.api_allowed_cidrs", "this is no network", seen=cidr, cure=cure)
+    if network.driver_vpc is None:
+        return
+    driver, own = _network(network.driver_vpc.cidr), _network(network.cidr)
+    if driver is None:
+        cure = "write the range of the driver's subnets, such as 10.0.0.0/16"
+        yield error("network.driver_vpc.cidr", "this is no network", seen=network.driver_vpc.cidr, cure=cure)
+    elif own is not None and driver.overlaps(own):
+        seen = f"{driver} and {own}"
+        yield error("network.cidr", "overlaps the driver's network", seen=seen, cure="choose another network.cidr")
+
+
+def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
+    """Without a way out nodes pull from this region's ECR and from nowhere else."""
+    spec = case.spec
+    if spec.network.egress is not Egress.ENDPOINTS or not case.facts.grounds.public_registries:
+        return
+    here = f".dkr.ecr.{spec.region}."
+    if spec.addons.image_mirror is None:
+        yield warning(
+            "addons.image_mirror",
+            "without a way out the charts' images cannot be pulled from public registries",
+            seen="egress: endpoints, no mirror",
+            cure="copy them to this region's ECR and write image_mirror, bake them into the node image, or take nat",
+        )
+    elif here not in spec.addons.image_mirror:
+        cure = f"write a registry of {spec.region}, as 123456789012{here}amazonaws.com/mirror"
+        seen = spec.addons.image_mirror
+        yield error("addons.image_mirror", "the endpoints reach this region's ECR only", seen=seen, cure=cure)
+    host, slash, _ = spec.image.base.partition("/")
+    if slash and ("." in host or ":" in host) and here not in host:
+        cure = f"copy it to ECR in {spec.region}, or write egress: nat"
+        yield error("image.base", "the builder has no way to this registry", seen=host, cure=cure)
+
+
+def efa_is_handed_out_as_can_be(case: Case) -> Iterator[Draft]:
+    """A DRA driver needs a Kubernetes that knows claims, and nodes that publish their devices."""
+    spec, field = case.spec, "addons.efa"
+    if spec.addons.efa != "dra":
+        return
+    cure = "write efa: device-plugin"
+    if _version(spec.kubernetes) < DRA_SINCE:
+        since = ".".join(map(str, DRA_SINCE))
+        yield error(field, f"the DRA driver needs Kubernetes {since}", seen=spec.kubernetes, cure=f"{cure}, or {since}")
+    if not case.facts.grounds.claims:
+        yield error(field, "the nodes publish no devices to claim", seen=f"dra, on target {spec.target}", cure=cure)
+
+
+def the_key_is_one_that_can_be_used(case: Case) -> Iterator[Draft]:
+    """A key of this account and region, for a file system that takes one."""
+    encryption, spec = case.spec.encryption, case.spec
+    if encryption.key_arn is not None:
+        region, account = encryption.key_arn.split(":")[3:5]
+        if (region, account) != (spec.region, spec.account):
+            yield error(
+                "encryption.key_arn",
+                "the key lies in another region or account",
+                seen=f"{account}, {region}",
+                cure=f"name a key of {spec.account}, {spec.region}; or leave it out: the foundation makes one",
+            )
+        if not encryption.customer_key:
+            cure = "write customer_key: true, or remove key_arn"
+            yield error("encryption.customer_key", "names a key and does not use it", seen=False, cure=cure)
+    if encryption.customer_key and spec.storage.shared.deployment == "SCRATCH_2":
+        yield error(
+            "storage.shared.deployment",
+            "a scratch file system is always encrypted with FSx's own key",
+            seen="SCRATCH_2 with encryption.customer_key",
+            cure="write deployment: PERSISTENT_2, or customer_key: false",
+        )
+
+
+def the_archive_is_kept_as_s3_can(case: Case) -> Iterator[Draft]:
+    """Whole days, not before S3 moves objects, not into a class that cannot be read unawares."""
+    archive = case.spec.storage.archive
+    least = _LEAST_DAYS.get(archive.storage_class, 0)
+    if archive.storage_class != "STANDARD" and (archive.move_after % _DAY or archive.move_after < least * _DAY):
+        yield error(
+            "storage.archive.move_after",
+            f"S3 moves objects to {archive.storage_class} after whole days, {least} at the least",
+            seen=archive.move_after,
+            cure=f"write {max(least, -(-archive.move_after // _DAY))}d",
+        )
+    if archive.storage_class in _NOT_READ_AT_ONCE:
+        yield warning(
+            "storage.archive.storage_class",
+            "what lies in this class must be restored for hours, and for money, before it can be read",
+            seen=archive.storage_class,
+            cure="GLACIER_IR is read at once",
+        )
+    if archive.lock_for is None:
+        return
+    if archive.lock_for % _DAY or archive.lock_for < _DAY:
+        cure = f"write {max(1, -(-archive.lock_for // _DAY))}d"
+        yield error("storage.archive.lock_for", "a lock holds for whole days", seen=archive.lock_for, cure=cure)
+    yield warning(
+        "storage.archive.lock_for",
+        "from then on the archive bucket locks what any campaign of this account writes into it",
+        seen=f"{archive.lock_for.days} days, governance",
+        cure="to bypass it needs s3:BypassGovernanceRetention; leave it out where others must not be held",
+    )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def _network(cidr: str) -> IPv4Network | None:
+    try:
+        return IPv4Network(cidr)
+    except ValueError:
+        return None
+
+
+RULES = (
+    a_private_cluster_can_be_entered,
+    networks_are_networks_and_apart,
+    images_come_from_somewhere,
+    efa_is_handed_out_as_can_be,
+    the_key_is_one_that_can_be_used,
+    the_archive_is_kept_as_s3_can,
+)

@@ -1,0 +1,168 @@
+"""Rules about budget, deadline and the prices that both are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+
+from infra.plan.checks.finding import Case, Draft, error, info, warning
+from infra.plan.estimates.clock import BEFORE_TRAINING, seconds
+from infra.plan.estimates.figure import cents
+from infra.spec import duration
+from infra.spec.campaign import Capacity
+
+STALE_AFTER = timedelta(days=90)
+PRICED_REGION = "us-east-1"
+
+
+def planned_cost_is_within_the_budget(case: Case) -> Iterator[Draft]:
+    """The planned cost does not exceed the budget."""
+    guess, budget = case.estimate, case.spec.money.budget_usd
+    if guess is not None and guess.usd > budget:
+        yield error(
+            "money.budget_usd",
+            "the plan costs more than the budget",
+            seen=f"{guess.usd:,} USD planned, {cents(budget):,} USD allowed",
+            cure="raise the budget, or plan less: see bivouac plan",
+        )
+
+
+def deadline_caps_the_cost_below_the_budget(case: Case) -> Iterator[Draft]:
+    """If everything goes wrong, the deadline ends the spending before the budget is spent."""
+    guess, money = case.estimate, case.spec.money
+    if guess is None or guess.usd > money.budget_usd or guess.usd_at_deadline <= money.budget_usd:
+        return
+    yield warning(
+        "money.deadline",
+        "GPU nodes that stay up until the deadline cost more than the budget",
+        seen=f"{guess.usd_at_deadline:,} USD after {duration.text(money.deadline)}",
+        cure="write an earlier deadline, or accept that only the steward guards the budget",
+    )
+
+
+def deadline_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
+    """The GPU nodes are done before AWS sets their node group to zero."""
+    guess, deadline = case.estimate, case.spec.money.deadline
+    if guess is None:
+        return
+    needed = _timedelta(seconds(guess.stages, *BEFORE_TRAINING, "supervise", "archive"))
+    seen = f"{duration.text(needed)} planned, deadline {duration.text(deadline)}"
+    if needed > deadline:
+        cure = f"write {duration.text(_hours_above(needed * 1.25))} or more"
+        yield error("money.deadline", "comes before training and archive are done", seen=seen, cure=cure)
+    elif needed * 1.1 > deadline:
+        cure = f"write {duration.text(_hours_above(needed * 1.25))}: failures take time too"
+        yield warning("money.deadline", "leaves less than a tenth to spare", seen=seen, cure=cure)
+
+
+def everything_has_a_price(case: Case) -> Iterator[Draft]:
+    """What has no price is missing from the planned cost; GPU nodes without one would run with no budget at all."""
+    fee = case.spec.nodes.block_fee_usd is not None and case.spec.nodes.capacity is Capacity.CAPACITY_BLOCK
+    for line in case.estimate.lines if case.estimate else ():
+        if line.priced:
+            continue
+        if line.gpu and not fee:
+            yield error(
+                "nodes.instance_type",
+                f"no price is known for: {line.name}; neither plan, nor budget, nor steward would count them",
+                seen=f"{line.formula}, capacity: {case.spec.nodes.capacity}",
+                cure="write nodes.usd_per_hour: what one node costs you by the hour",
+            )
+        else:
+            own = "write nodes.usd_per_hour: what one node costs you"
+            cure = own if line.gpu else "add it to the catalogue's prices"
+            yield warning(
+                "nodes.instance_type" if line.gpu else _field_of(line.name),
+                f"no price is known for: {line.name}; planned cost and budget leave it out",
+                seen=line.formula,
+                cure=cure,
+            )
+
+
+def prices_are_fresh(case: Case) -> Iterator[Draft]:
+    """Prices move: those of the catalogue are not too old."""
+    gpus = min((offer.as_of for offer in case.facts.offers), default=case.today)
+    dated = (
+        (gpus, "`bivouac catalogue refresh --write` takes over AWS's prices of GPU nodes"),
+        (case.facts.prices.as_of, "for all else compare infra/plan/catalogue/prices.yaml with AWS's price pages"),
+    )
+    stale = [(day, cure) for day, cure in dated if case.today - day > STALE_AFTER]
+    if stale:
+        oldest = min(day for day, _ in stale)
+        yield warning(
+            "money.budget_usd",
+            f"the catalogue's prices are older than {STALE_AFTER.days} days",
+            seen=f"as of {oldest}, {(case.today - oldest).days} days",
+            cure="; ".join(cure for _, cure in stale),
+        )
+
+
+def prices_are_of_the_region(case: Case) -> Iterator[Draft]:
+    """The catalogue's prices are one region's: of the GPU nodes, the one where they were refreshed last."""
+    instance, region = case.facts.instance, case.spec.region
+    owned = case.spec.nodes.usd_per_hour is not None
+    gpus = region if instance is None or owned else instance.price.region or PRICED_REGION
+    foreign = [
+        f"{what} are those of {of}" for what, of in (("GPU nodes", gpus), ("the rest", PRICED_REGION)) if of != region
+    ]
+    if foreign:
+        yield warning(
+            "region",
+            f"the catalogue's prices of {', of '.join(foreign)}",
+            seen=region,
+            cure="expect another cost; `bivouac catalogue refresh --write` there, or write nodes.usd_per_hour",
+        )
+
+
+def budget_alarm_reaches_someone(case: Case) -> Iterator[Draft]:
+    """The budget's alarm has a recipient."""
+    address = case.spec.money.alarm_email
+    if address is None and case.spec.money.alarm_topic_arn is None:
+        cure = "add alarm_email or alarm_topic_arn: someone who can act"
+        yield info("money.alarm_email", "the budget alarms nobody", seen="nothing", cure=cure)
+    elif address is not None and not _is_address(address):
+        yield error("money.alarm_email", "this is no e-mail address", seen=address, cure="write name@host.domain")
+
+
+def budget_lasts_to_the_end(case: Case) -> Iterator[Draft]:
+    """AWS's budget counts by calendar years: the campaign ends in the one in which it begins."""
+    money, block_end = case.spec.money, case.spec.nodes.block_end
+    begun_days = timedelta(days=-(-money.deadline // timedelta(days=1)))
+    last = max(case.today + begun_days, block_end.date() if block_end else case.today)
+    if last.year != case.today.year:
+        yield info(
+            "money.deadline",
+            "AWS's budget begins anew on 1 January: alarms and freeze come too late by what was spent before",
+            seen=f"from {case.today} to {last}",
+            cure="rely on the steward's own count there, or end before the new year",
+        )
+
+
+def _is_address(text: str) -> bool:
+    return text.count("@") == 1 and not text.startswith("@") and "." in text.partition("@")[2]
+
+
+def _field_of(line: str) -> str:
+    fields = {"FSx for Lustre": "storage.shared", "system node": "nodes.system_instance_type"}
+    return fields.get(line, "nodes.system_instance_type")
+
+
+def _timedelta(amount: Decimal) -> timedelta:
+    return timedelta(seconds=int(amount))
+
+
+def _hours_above(needed: timedelta) -> timedelta:
+    return timedelta(hours=-(-needed // timedelta(hours=1)))
+
+
+RULES = (
+    planned_cost_is_within_the_budget,
+    deadline_caps_the_cost_below_the_budget,
+    deadline_leaves_room_for_the_plan,
+    everything_has_a_price,
+    prices_are_fresh,
+    prices_are_of_the_region,
+    budget_alarm_reaches_someone,
+    budget_lasts_to_the_end,
+)

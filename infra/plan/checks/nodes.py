@@ -1,0 +1,138 @@
+"""Rules about the GPU nodes and how they are bought."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from infra.plan.catalogue import quota
+from infra.plan.checks.finding import Case, Draft, error, info, warning
+from infra.plan.purchase import quota_holds
+from infra.spec.campaign import Capacity
+
+
+def instance_type_is_in_the_catalogue(case: Case) -> Iterator[Draft]:
+    """The catalogue knows the GPU nodes' type: without it nothing else can be weighed."""
+    name, known = case.spec.nodes.instance_type, case.facts.instance_names
+    if case.facts.instance is None:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        cure = f"did you mean {', '.join(near)}?" if near else f"the catalogue has: {', '.join(known)}"
+        yield error("nodes.instance_type", "the catalogue has no instance type of this name", seen=name, cure=cure)
+
+
+def trainer_runs_on_the_accelerator(case: Case) -> Iterator[Draft]:
+    """The trainer knows CUDA devices only."""
+    instance = case.facts.instance
+    if instance is not None and instance.maker != "nvidia":
+        yield error(
+            "nodes.instance_type",
+            "the trainer does not run on this accelerator",
+            seen=f"{instance.name} has {instance.accelerator}",
+            cure="choose a type with NVIDIA GPUs",
+        )
+
+
+def ranks_fit_the_accelerators(case: Case) -> Iterator[Draft]:
+    """There is an accelerator for each rank of a node, and none stays idle."""
+    instance, ranks = case.facts.instance, case.ranks_per_node
+    if instance is None or ranks is None:
+        return
+    seen = f"{ranks} ranks on {instance.accelerators} x {instance.accelerator}"
+    if ranks > instance.accelerators:
+        cure = f"write {instance.accelerators} or less, or leave it out"
+        yield error("nodes.ranks_per_node", "more ranks than accelerators on a node", seen=seen, cure=cure)
+    elif ranks < instance.accelerators:
+        cure = "leave it out: one rank per accelerator"
+        yield warning("nodes.ranks_per_node", "accelerators are paid for and stay idle", seen=seen, cure=cure)
+
+
+def type_is_for_sale(case: Case) -> Iterator[Draft]:
+    """Some types are sold by capacity block only."""
+    nodes, instance = case.spec.nodes, case.facts.instance
+    if instance is None or instance.price_usd_per_hour is not None or not instance.capacity_block:
+        return
+    if nodes.capacity in (Capacity.ON_DEMAND, Capacity.SPOT):
+        yield warning(
+            "nodes.capacity",
+            "this type has no on-demand price: it is sold by capacity block",
+            seen=f"{instance.name} with capacity: {nodes.capacity}",
+            cure="write capacity: capacity-block",
+        )
+
+
+def quota_allows_the_nodes(case: Case) -> Iterator[Draft]:
+    """The account's vCPU quota of the family holds all nodes, where it was looked up."""
+    nodes, instance, offer = case.spec.nodes, case.facts.instance, case.facts.offer
+    if instance is None or offer is None or offer.quota_vcpus is None:
+        return
+    if not quota_holds(nodes.count, instance, offer.quota_vcpus):
+        yield error(
+            "nodes.count",
+            f"the account's quota of {instance.quota_family} instances is too small",
+            seen=f"{nodes.count * instance.vcpus} vCPUs wanted, {offer.quota_vcpus} left",
+            cure=f"ask for a higher quota in Service Quotas{_code(case)}, or take fewer nodes",
+        )
+
+
+def _code(case: Case) -> str:
+    """Where it is known which quota counts."""
+    if case.facts.instance is None:
+        return ""
+    found = quota(case.facts.instance, spot=case.spec.nodes.capacity is Capacity.SPOT)
+    return f" ({found.service} {found.code})" if found else ""
+
+
+def preflight_profile_is_known(case: Case) -> Iterator[Draft]:
+    """Preflight holds nodes against a profile that exists."""
+    name = case.spec.preflight.profile
+    if name is not None and name not in case.facts.profiles:
+        near = difflib.get_close_matches(name, case.facts.profiles, n=3)
+        cure = f"did you mean {', '.join(near)}?" if near else "leave it out: the instance type's own profile"
+        yield error("preflight.profile", "there is no profile of this name", seen=name, cure=cure)
+
+
+def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
+    """The all-reduce is held against one figure: a share of the profile's, or one of the spec's own."""
+    wanted = case.spec.preflight
+    if wanted.bus_bandwidth_share is None or case.facts.instance is None:
+        return
+    if wanted.bus_bandwidth_gb_s is not None:
+        yield error(
+            "preflight.bus_bandwidth_gb_s",
+            "two floors for one bandwidth",
+            seen=f"bus_bandwidth_share: {wanted.bus_bandwidth_share}, bus_bandwidth_gb_s: {wanted.bus_bandwidth_gb_s}",
+            cure="leave one of them out",
+        )
+    elif not case.facts.floor_gb_s:
+        name = wanted.profile or case.spec.nodes.instance_type
+        yield error(
+            "preflight.bus_bandwidth_share",
+            "a share of nothing: the catalogue has no measured bus bandwidth of this type",
+            seen=f"{name}, bus_bandwidth_share: {wanted.bus_bandwidth_share}",
+            cure="write preflight.bus_bandwidth_gb_s with a figure of your own (nccl-tests, or an earlier campaign's "
+            "report), or leave the share out: then the speed is reported only",
+        )
+
+
+def the_diagnostic_has_its_tools(case: Case) -> Iterator[Draft]:
+    """DCGM runs in the trainer's container; what its base holds shows only there, with all nodes up."""
+    level = case.spec.preflight.dcgm_level
+    if level is not None and case.facts.grounds.hardware:
+        yield info(
+            "preflight.dcgm_level",
+            "the diagnostic runs in the trainer's container: without DCGM there, preflight ends with all nodes up",
+            seen=f"dcgm_level: {level}, image.base: {case.spec.image.base}",
+            cure="take a base built by images/trainer.Dockerfile, or one of your own with nv-hostengine and dcgmi",
+        )
+
+
+RULES = (
+    instance_type_is_in_the_catalogue,
+    trainer_runs_on_the_accelerator,
+    ranks_fit_the_accelerators,
+    type_is_for_sale,
+    quota_allows_the_nodes,
+    preflight_profile_is_known,
+    the_floor_of_bandwidth_is_one,
+    the_diagnostic_has_its_tools,
+)

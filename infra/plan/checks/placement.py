@@ -1,0 +1,149 @@
+"""Rules about names, account, region, zone, network and Kubernetes version."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from ipaddress import IPv4Network
+
+from infra.errors import UserError
+from infra.plan.checks.finding import Case, Draft, error, info, warning
+from infra.plan.zones import control_plane_zones
+from infra.spec.campaign import MAX_NAME
+from infra.spec.names import Names, buckets, in_registry
+
+SERVICE_NETWORK = IPv4Network("172.20.0.0/16")
+"""Of Kubernetes services in the cluster."""
+SUPPORT_NOTICE = timedelta(days=60)
+PARTITION = "aws"
+"""Of every ARN that is written here: others (China, GovCloud) have other service names and condition keys."""
+_LARGEST_ATTEMPT = 999
+
+
+def names_fit_aws(case: Case) -> Iterator[Draft]:
+    """Every name made from the campaign's stays within the limit of its service."""
+    names, campaign = Names(case.spec), case.spec.campaign
+    made = [("EKS cluster", names.cluster, 100)]
+    made += [("node group", group, 63) for group in (names.gpu_group, names.system_group)]
+    made += [("IAM role", role, 64) for role in names.roles]
+    made += [("schedule", names.schedule, 64), ("placement group", names.placement_group, 255)]
+    made += [("pod's host name", f"{campaign}-a{_LARGEST_ATTEMPT}-workers-0-{case.spec.nodes.count}", 63)]
+    made += [("bucket", bucket, 63) for bucket in vars(buckets(case.spec.account, case.spec.region)).values()]
+    for kind, name, limit in made:
+        if len(name) > limit:
+            cure = f"shorten the campaign's name by {len(name) - limit}"
+            yield error("campaign", f"makes a {kind}'s name longer than {limit}", seen=name, cure=cure)
+    if len(campaign) > MAX_NAME:
+        cure = f"write at most {MAX_NAME} characters"
+        yield error("campaign", "is too long a name", seen=f"{len(campaign)} characters", cure=cure)
+
+
+def account_is_that_of_the_credentials(case: Case) -> Iterator[Draft]:
+    """The credentials at hand, where they were looked up, are for the spec's account."""
+    here = case.facts.account
+    if here is not None and here != case.spec.account:
+        yield error(
+            "account",
+            "the credentials are for another account",
+            seen=f"spec {case.spec.account}, credentials {here}",
+            cure="choose other credentials (AWS_PROFILE), or correct the spec",
+        )
+
+
+def zone_belongs_to_the_region(case: Case) -> Iterator[Draft]:
+    """All GPU nodes share one zone of the region; the control plane has a second one there."""
+    spec = case.spec
+    partition, known = case.facts.regions.get(spec.region), case.facts.regions
+    if partition is None:
+        near = difflib.get_close_matches(spec.region, [name for name, of in known.items() if of == PARTITION])
+        near.sort(key=lambda name: sorted(name) != sorted(spec.region))  # letters in another order: the likeliest slip
+        cure = f"did you mean {near[0]}?" if near else "write one such as us-east-1"
+        yield error("region", "AWS has no region of this name", seen=spec.region, cure=cure)
+        return
+    if partition != PARTITION:
+        cure = f"write a region of partition {PARTITION}, such as us-east-1"
+        yield error("region", "is of a partition that is not supported", seen=f"{spec.region}, {partition}", cure=cure)
+        return
+    for field, zone in (("zone", spec.zone), ("second_zone", spec.second_zone)):
+        if zone is not None and not re.fullmatch(re.escape(spec.region) + "[a-f]", zone):
+            cure = f"write one zone such as {spec.region}a; no region goes beyond f"
+            yield error(field, "is no zone of the region", seen=f"{zone} in {spec.region}", cure=cure)
+    if spec.second_zone == spec.zone:
+        cure = "write another zone of the region, or leave it out"
+        yield error("second_zone", "the control plane needs two different zones", seen=spec.second_zone, cure=cure)
+
+
+def zones_hold_the_campaign(case: Case) -> Iterator[Draft]:
+    """Where the zones were looked up: the spec's are there, and EKS takes two for the control plane."""
+    if case.facts.zones is None:
+        return
+    try:
+        control_plane_zones(case.spec, case.facts.zones)
+    except UserError as problem:
+        seen = str(problem.seen)
+        field = "second_zone" if case.spec.second_zone is not None and case.spec.second_zone in seen else "zone"
+        yield error(field, problem.what, seen=seen, cure=problem.cure or "")
+
+
+def base_image_is_there(case: Case) -> Iterator[Draft]:
+    """The base is named within the account's own registry and, where that was asked, lies there."""
+    spec, refused = case.spec, case.facts.base
+    try:
+        in_registry(spec.image.base, spec.account, spec.region)
+    except ValueError:
+        cure = "write repository:tag or repository@sha256:..., without a registry before it or with the account's own"
+        yield error("image.base", "is no image of the account's own registry", seen=spec.image.base, cure=cure)
+        return
+    if refused is not None:
+        yield error("image.base", refused.what, seen=refused.seen, cure=refused.cure)
+
+
+def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
+    """A private range that can be cut into subnets, apart from the services' network."""
+    cidr, example = case.spec.network.cidr, "for instance 10.42.0.0/16"
+    try:
+        network = IPv4Network(cidr)
+    except ValueError as problem:
+        yield error("network.cidr", f"this is no network: {problem}", seen=cidr, cure=example)
+        return
+    if not 16 <= network.prefixlen <= 20:
+        yield error("network.cidr", "must be between /16 and /20", seen=cidr, cure=example)
+    if network.overlaps(SERVICE_NETWORK):
+        cure = f"stay out of {SERVICE_NETWORK}: {example}"
+        yield error("network.cidr", "overlaps the network of Kubernetes services", seen=cidr, cure=cure)
+    elif not network.is_private:
+        yield error("network.cidr", "is no private range", seen=cidr, cure=example)
+
+
+def kubernetes_version_is_supported(case: Case) -> Iterator[Draft]:
+    """Standard support lasts beyond the deadline: the cluster is made without the right to extended support."""
+    version, support = case.spec.kubernetes, case.facts.kubernetes
+    if version not in support.standard_until:
+        known = ", ".join(support.standard_until)
+        message = f"is no version that EKS offered as of {support.as_of}"
+        yield error("kubernetes", message, seen=version, cure=f"write one of {known}")
+        return
+    end = support.standard_until[version]
+    newest = list(support.standard_until)[-1]
+    seen, cure = f"{version}, until {end}", f'write "{newest}"'
+    if end is None:
+        if case.today - support.as_of > timedelta(days=14 * 30):
+            message = f"support dates are as of {support.as_of}"
+            yield info("kubernetes", message, seen=version, cure="refresh infra/plan/kubernetes_support.py")
+    elif end < case.today:
+        yield error("kubernetes", "EKS's standard support of this version has ended", seen=seen, cure=cure)
+    elif end < case.today + max(SUPPORT_NOTICE, case.spec.money.deadline):
+        yield warning("kubernetes", "EKS's standard support of this version ends soon", seen=seen, cure=cure)
+
+
+RULES = (
+    names_fit_aws,
+    account_is_that_of_the_credentials,
+    zone_belongs_to_the_region,
+    zones_hold_the_campaign,
+    base_image_is_there,
+    network_is_large_enough_and_apart,
+    kubernetes_version_is_supported,
+)

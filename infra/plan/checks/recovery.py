@@ -1,0 +1,134 @@
+"""Rules about timeouts, limits of repair, and the faults of a rehearsal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
+
+from infra.plan.checks.finding import Case, Draft, error, warning
+from infra.plan.estimates import losses, work
+from infra.spec import duration
+from infra.spec.campaign import LIMITS_WINDOW
+
+MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
+"""That a limit ends a healthy campaign: above the first it is refused, above the second it is said."""
+
+
+def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
+    """heartbeat and collective < hang < startup < deadline: the nearer cause must be seen before the wider one."""
+    recovery = case.spec.recovery
+    hang = ("recovery.hang_timeout", recovery.hang_timeout)
+    startup = ("recovery.startup_timeout", recovery.startup_timeout)
+    deadline = ("money.deadline", case.spec.money.deadline)
+    collective = timedelta(seconds=case.spec.training.collective_timeout_s)
+    for first in (
+        ("recovery.heartbeat_timeout", recovery.heartbeat_timeout),
+        ("training.collective_timeout_s", collective),
+    ):
+        yield from _ascending(first, hang)
+    for before, after in pairwise((hang, startup, deadline)):
+        yield from _ascending(before, after)
+    yield from _ascending(("recovery.capacity_timeout", recovery.capacity_timeout), deadline)
+
+
+def timeouts_outlast_healthy_work(case: Case) -> Iterator[Draft]:
+    """A step, or an evaluation for which the other ranks wait, is no hang."""
+    world, training = case.world_size, case.spec.training
+    if world is None:
+        return
+    evaluation = work.one_evaluation_seconds(case.spec, world)
+    longest = max(training.step_seconds_estimate, evaluation)
+    what = "evaluation" if evaluation > training.step_seconds_estimate else "step"
+    for field, timeout in (
+        ("training.collective_timeout_s", training.collective_timeout_s),
+        ("recovery.hang_timeout", case.spec.recovery.hang_timeout.total_seconds()),
+    ):
+        seen, cure = f"{timeout:g} s, one {what} about {longest:.3g} s", f"write {_seconds(3 * longest)} or more"
+        if timeout <= longest:
+            yield error(field, f"is shorter than one healthy {what}", seen=seen, cure=cure)
+        elif timeout < 3 * longest:
+            yield warning(field, f"leaves little beyond one healthy {what}", seen=seen, cure=cure)
+
+
+def limits_leave_room_for_expected_losses(case: Case) -> Iterator[Draft]:
+    """A limit on node losses breaks a loop; one that chance alone passes would end a healthy campaign."""
+    recovery, hours = case.spec.recovery, case.spec.money.deadline / timedelta(hours=1)
+    per_hour = case.spec.nodes.count / recovery.node_mtbf_hours
+    each = f"{case.spec.nodes.count} nodes, one loss in {recovery.node_mtbf_hours:g} h each"
+    for field, limit, window in (
+        ("node_replacements", recovery.node_replacements, LIMITS_WINDOW / timedelta(hours=1)),
+        ("repairs_per_hour", recovery.repairs_per_hour, 1.0),
+    ):
+        chance = losses.chance_of_more(limit, per_hour, window, hours)
+        if chance <= SMALL_CHANCE:
+            continue
+        draft, mean = error if chance > MOST_CHANCE else warning, per_hour * min(window, hours)
+        needed = losses.limit_for(SMALL_CHANCE, per_hour, window, hours)
+        yield draft(
+            f"recovery.{field}",
+            "losses that are expected may end the campaign",
+            seen=f"{limit} allowed within {window:g} h, {mean:.3g} expected ({each}); more come in the campaign's "
+            f"{hours:g} h with a chance of up to {chance:.2g} (Poisson)",
+            cure=f"write {needed} or more: a chance of at most {SMALL_CHANCE:g}",
+        )
+
+
+def faults_are_in_range(case: Case) -> Iterator[Draft]:
+    """A fault names a node of the gang and a step of the run, and each node that dies may be replaced."""
+    spec, faults = case.spec, case.spec.rehearsal.faults if case.spec.rehearsal else ()
+    for index, fault in enumerate(faults):
+        place = f"rehearsal.faults.{index}"
+        if fault.kill_node >= spec.nodes.count:
+            cure = f"write 0 to {spec.nodes.count - 1}"
+            yield error(f"{place}.kill_node", "the gang has no such node", seen=fault.kill_node, cure=cure)
+        if fault.after_step >= spec.training.steps:
+            cure = f"write less than {spec.training.steps}"
+            yield error(f"{place}.after_step", "training is over by then", seen=fault.after_step, cure=cure)
+    if len(faults) > spec.recovery.node_replacements:
+        yield error(
+            "recovery.node_replacements",
+            "more nodes are killed than may be replaced",
+            seen=f"{len(faults)} faults, {spec.recovery.node_replacements} replacements",
+            cure=f"write {len(faults)} or more",
+        )
+
+
+def faults_come_after_a_checkpoint(case: Case) -> Iterator[Draft]:
+    """Before the first shared checkpoint a lost node rehearses nothing but a second start."""
+    guess, faults = case.estimate, case.spec.rehearsal.faults if case.spec.rehearsal else ()
+    if guess is None:
+        return
+    checkpoint = guess.saving.checkpoint
+    first = checkpoint.every_steps * checkpoint.shared_every
+    for index, fault in enumerate(faults):
+        if fault.after_step <= first:
+            yield error(
+                f"rehearsal.faults.{index}.after_step",
+                "no checkpoint has reached the shared tier by then",
+                seen=f"step {fault.after_step}, first shared checkpoint at step {first}",
+                cure=f"write more than {first}, or save more often",
+            )
+
+
+def _ascending(shorter: tuple[str, timedelta], longer: tuple[str, timedelta]) -> Iterator[Draft]:
+    if shorter[1] >= longer[1]:
+        yield error(
+            shorter[0],
+            f"must be shorter than {longer[0]}",
+            seen=f"{duration.text(shorter[1])}, {longer[0]} {duration.text(longer[1])}",
+            cure=f"write less than {duration.text(longer[1])}",
+        )
+
+
+def _seconds(amount: float) -> str:
+    return f"{max(1, round(amount))}"
+
+
+RULES = (
+    timeouts_stand_in_order,
+    timeouts_outlast_healthy_work,
+    limits_leave_room_for_expected_losses,
+    faults_are_in_range,
+    faults_come_after_a_checkpoint,
+)

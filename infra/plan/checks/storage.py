@@ -1,0 +1,217 @@
+"""Rules about FSx for Lustre and about checkpoints on their tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.plan.checks.finding import Case, Draft, error, warning
+from infra.plan.estimates import storage
+from infra.plan.estimates.storage import USABLE_SHARE
+from trainer.contract import grace_seconds
+from trainer.contract.cadence import MAX_OVERHEAD
+
+PERSISTENT_2_TIERS = (125, 250, 500, 1000)
+SCRATCH_2_TIER = 200
+EFA_STEPS_GIB = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
+"""Size step of an EFA-enabled PERSISTENT_2 file system by throughput tier."""
+METADATA_IOPS = (1500, 3000, 6000, *range(12000, 192001, 12000))
+NO_LUSTRE_OVER_EFA = {"g5", "p4d", "p4de", "trn2"}
+"""Families with EFA whose traffic to FSx stays on TCP: it needs Nitro v4 or later, and trn2 is excepted (guide of FSx
+for Lustre, configuring EFA clients)."""
+EFA_CONNECTIONS, SPARE_CLIENTS = 1024, 1
+
+
+def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
+    """PERSISTENT_2 is sold in four tiers, SCRATCH_2 in one."""
+    shared = case.spec.storage.shared
+    tier, field = shared.throughput_mbs_per_tib, "storage.shared.throughput_mbs_per_tib"
+    if shared.deployment == "SCRATCH_2" and tier not in (None, SCRATCH_2_TIER):
+        # 250 is the default of the other deployment: no one who left it out should have to write it.
+        if "throughput_mbs_per_tib" in shared.model_fields_set:
+            cure = "remove it"
+            yield error(field, f"SCRATCH_2 always has {SCRATCH_2_TIER} MB/s per TiB", seen=tier, cure=cure)
+    elif shared.deployment == "PERSISTENT_2" and tier not in PERSISTENT_2_TIERS:
+        tiers = ", ".join(map(str, PERSISTENT_2_TIERS))
+        yield error(field, "PERSISTENT_2 has no such throughput", seen=tier, cure=f"write one of {tiers}")
+
+
+def lustre_capacity_is_a_step(case: Case) -> Iterator[Draft]:
+    """1200, 2400 and multiples of 2400 GiB; with EFA multiples of the tier's own step."""
+    shared = case.spec.storage.shared
+    capacity, field = shared.capacity_gib, "storage.shared.capacity_gib"
+    if shared.efa and shared.deployment == "PERSISTENT_2":
+        step = EFA_STEPS_GIB.get(shared.throughput_mbs_per_tib or 0)
+        if step is not None and capacity % step:
+            message = f"with EFA at {shared.throughput_mbs_per_tib} MB/s per TiB a file system grows by {step} GiB"
+            yield error(field, message, seen=capacity, cure=f"write {_next(capacity, step)}")
+    elif capacity != 1200 and capacity % 2400:
+        cure = f"write {1200 if capacity < 1200 else _next(capacity, 2400)}"
+        yield error(field, "FSx for Lustre comes in 1200, 2400 and multiples of 2400 GiB", seen=capacity, cure=cure)
+
+
+def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
+    """EFA to the file system needs PERSISTENT_2 and nodes that have EFA."""
+    shared, instance = case.spec.storage.shared, case.facts.instance
+    if not shared.efa:
+        return
+    if shared.deployment != "PERSISTENT_2":
+        cure = "write deployment: PERSISTENT_2, or efa: false"
+        yield error("storage.shared.efa", "only PERSISTENT_2 has EFA", seen=shared.deployment, cure=cure)
+    if instance is None:
+        return
+    if instance.efa_interfaces == 0:
+        yield error("storage.shared.efa", "the nodes have no EFA", seen=instance.name, cure="write efa: false")
+    if instance.name.partition(".")[0] in NO_LUSTRE_OVER_EFA:
+        cure = "write efa: false: EFA's size steps would be paid for, and TCP be used"
+        yield error("storage.shared.efa", "this type's EFA cannot reach FSx", seen=instance.name, cure=cure)
+    clients = case.spec.nodes.count + SPARE_CLIENTS
+    if clients > EFA_CONNECTIONS:
+        cure = "write efa: false: over TCP there is no such limit"
+        seen = f"{clients} nodes, the spare one counted"
+        message = f"an EFA-enabled file system takes {EFA_CONNECTIONS} connections, one at the least for each node"
+        yield error("storage.shared.efa", message, seen=seen, cure=cure)
+
+
+def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
+    """Metadata operations are provisioned for PERSISTENT_2, in steps."""
+    shared, field = case.spec.storage.shared, "storage.shared.metadata_iops"
+    if shared.metadata_iops is None:
+        return
+    if shared.deployment != "PERSISTENT_2":
+        cure = "remove it, or write deployment: PERSISTENT_2"
+        yield error(field, "only PERSISTENT_2 has a metadata configuration", seen=shared.deployment, cure=cure)
+    elif isinstance(shared.metadata_iops, int) and shared.metadata_iops not in METADATA_IOPS:
+        above = next((step for step in METADATA_IOPS if step >= shared.metadata_iops), METADATA_IOPS[-1])
+        cure = f"write {above}, or automatic"
+        yield error(field, "1500, 3000, 6000 and multiples of 12000 up to 192000 are sold", seen=shared.metadata_iops,
+                    cure=cure)  # fmt: skip
+    elif isinstance(shared.metadata_iops, int):
+        message = "provisioned metadata operations bill by the month, at a price that the catalogue does not hold"
+        cure = "write automatic: it grows with the capacity; or expect more than the plan says"
+        yield warning(field, message, seen=shared.metadata_iops, cure=cure)
+
+
+def local_disks_suit_their_layout(case: Case) -> Iterator[Draft]:
+    """Mirrored stripes need at least four disks."""
+    instance = case.facts.instance
+    if case.spec.storage.local.layout == "RAID10" and instance is not None and instance.nvme_count < 4:
+        seen = f"{instance.name} has {instance.nvme_count}"
+        yield error("storage.local.layout", "RAID10 needs four disks", seen=seen, cure="write layout: RAID0")
+
+
+def checkpoints_fit_the_local_tier(case: Case) -> Iterator[Draft]:
+    """(keep_local + 1) checkpoints' part of a node fit its NVMe."""
+    yield from _fits(case, "local", "the nodes' NVMe is too small for the checkpoints", "lower keep_local")
+
+
+def checkpoints_fit_the_shared_tier(case: Case) -> Iterator[Draft]:
+    """(keep_shared + 1) whole checkpoints fit the file system, beside the data."""
+    yield from _fits(case, "shared", "the file system is too small for the checkpoints", "raise capacity_gib")
+
+
+def shared_tier_keeps_up(case: Case) -> Iterator[Draft]:
+    """One checkpoint is on the shared tier before the next one starts on its way."""
+    guess = case.estimate
+    if guess is None:
+        return
+    checkpoint, step = guess.saving.checkpoint, case.spec.training.step_seconds_estimate
+    interval = checkpoint.shared_every * checkpoint.every_steps * step
+    needed = storage.shared_write_seconds(case.spec)
+    if needed > interval:
+        yield warning(
+            _checkpoint_field(case, "shared_every"),
+            "the file system is slower than the checkpoints come",
+            seen=f"{needed:.0f} s to write, one every {interval:.0f} s",
+            cure=f"write shared_every: {-(-needed // (checkpoint.every_steps * step)):.0f}, or more throughput",
+        )
+
+
+def saving_costs_little(case: Case) -> Iterator[Draft]:
+    """The stall of saving stays below the bound on overhead."""
+    world, guess, step = case.world_size, case.estimate, case.spec.training.step_seconds_estimate
+    if world is None or guess is None:
+        return
+    every, stall = guess.saving.checkpoint.every_steps, storage.stall_seconds(case.spec, world)
+    share = stall / (every * step)
+    if share > MAX_OVERHEAD:
+        yield warning(
+            _checkpoint_field(case, "every_steps"),
+            f"saving takes more than {MAX_OVERHEAD:.1%} of the training time",
+            seen=f"{share:.1%}: {stall:.2g} s every {every} steps",
+            cure=f"write {int(stall / (MAX_OVERHEAD * step)) + 1} or more, or leave `checkpoint` out",
+        )
+
+
+def an_emergency_save_fits_the_grace_period(case: Case) -> Iterator[Draft]:
+    """Between SIGTERM and SIGKILL of a pod: stall, local write and the copy to the shared tier."""
+    world, training = case.world_size, case.spec.training
+    if world is None or case.estimate is None:
+        return
+    facts = case.estimate.saving
+    needed = next((item.value for item in facts.figures if item.name == "emergency save"), None)
+    grace = grace_seconds(training.collective_timeout_s)
+    if needed is not None and float(needed) > grace:
+        yield warning(
+            "training.collective_timeout_s",
+            "an emergency save will not fit the grace period: a notice costs the work since the last checkpoint",
+            seen=f"{float(needed):.0f} s to save and replicate, {grace} s of grace",
+            cure=f"write {float(needed) / 2:.0f} or more (the grace period is twice that), or more throughput",
+        )
+
+
+def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
+    """Some checkpoint outlives its nodes before the run ends."""
+    checkpoint, steps = case.spec.checkpoint, case.spec.training.steps
+    if checkpoint is not None and checkpoint.every_steps * checkpoint.shared_every >= steps:
+        yield warning(
+            "checkpoint.shared_every",
+            "no checkpoint reaches the shared tier before the end: a lost node costs the whole run",
+            seen=f"{checkpoint.every_steps} x {checkpoint.shared_every} of {steps} steps",
+            cure=f"write {max(1, steps // checkpoint.every_steps // 3)}, or a smaller every_steps",
+        )
+
+
+def an_older_checkpoint_is_kept(case: Case) -> Iterator[Draft]:
+    """A damaged checkpoint has an older one behind it."""
+    checkpoint = case.spec.checkpoint
+    if checkpoint is not None and checkpoint.keep_shared < 2:
+        yield warning(
+            "checkpoint.keep_shared",
+            "a damaged checkpoint would leave nothing to go back to",
+            seen=checkpoint.keep_shared,
+            cure="write 2 or more",
+        )
+
+
+def _fits(case: Case, name: str, message: str, cure: str) -> Iterator[Draft]:
+    tier = case.estimate.tier(name) if case.estimate else None
+    if tier is None or tier.capacity_bytes is None or tier.needed_bytes <= USABLE_SHARE * tier.capacity_bytes:
+        return
+    usable = USABLE_SHARE * tier.capacity_bytes
+    field = _checkpoint_field(case, "keep_local") if name == "local" else "storage.shared.capacity_gib"
+    seen = f"{tier.needed_bytes / 1e9:,.0f} GB = {tier.formula}, {usable / 1e9:,.0f} GB usable"
+    yield error(field, message, seen=seen, cure=f"{cure}, or take a smaller model")
+
+
+def _checkpoint_field(case: Case, field: str) -> str:
+    return f"checkpoint.{field}" if case.spec.checkpoint else "training"
+
+
+def _next(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+RULES = (
+    lustre_throughput_is_a_tier,
+    lustre_capacity_is_a_step,
+    lustre_efa_is_possible,
+    lustre_metadata_is_for_sale,
+    local_disks_suit_their_layout,
+    checkpoints_fit_the_local_tier,
+    checkpoints_fit_the_shared_tier,
+    shared_tier_keeps_up,
+    saving_costs_little,
+    a_checkpoint_reaches_the_shared_tier,
+    an_emergency_save_fits_the_grace_period,
+    an_older_checkpoint_is_kept,
+)

@@ -1,0 +1,135 @@
+"""Rules about model, batch and data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.plan.checks.finding import Case, Draft, error, warning
+from infra.plan.estimates import sizing, work
+
+PLAUSIBLE_MFU = 0.65
+"""No published training run of a dense transformer reports more."""
+REPEATED = 4
+"""Epochs up to which repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
+
+
+def global_batch_divides(case: Case) -> Iterator[Draft]:
+    """global_batch = micro_batch x world size x a whole number of accumulations."""
+    training, world = case.spec.training, case.world_size
+    if world is None:
+        return
+    whole = training.micro_batch * world
+    if training.global_batch % whole:
+        below, above = training.global_batch // whole * whole, -(-training.global_batch // whole) * whole
+        yield error(
+            "training.global_batch",
+            "is no multiple of micro_batch x world size",
+            seen=f"{training.global_batch}, with {training.micro_batch} x {world} = {whole}",
+            cure=f"write {f'{below} or ' if below else ''}{above}",
+        )
+
+
+def heads_divide_the_width(case: Case) -> Iterator[Draft]:
+    """Rotary positions turn pairs: each head needs an even width."""
+    model = case.spec.training.model
+    if model.width % (2 * model.heads):
+        nearest = max(1, round(model.width / (2 * model.heads))) * 2 * model.heads
+        yield error(
+            "training.model.width",
+            "is no multiple of 2 x heads",
+            seen=f"width {model.width}, heads {model.heads}",
+            cure=f"write {nearest}, or another number of heads",
+        )
+
+
+def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
+    """Weights, gradients and optimizer state leave room for activations."""
+    instance, world, training = case.facts.instance, case.world_size, case.spec.training
+    if instance is None or world is None:
+        return
+    size = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
+    seen = f"{size / sizing.GIB:.1f} GiB of state, {instance.accelerator_memory_gib:g} GiB per {instance.accelerator}"
+    cure = "raise zero_stage, take more nodes, or a smaller model"
+    if size > instance.accelerator_memory_gib * sizing.GIB:
+        yield error("training.model", "does not fit one accelerator", seen=seen, cure=cure)
+    elif size > 0.8 * instance.accelerator_memory_gib * sizing.GIB:
+        yield warning("training.model", "leaves little memory for activations", seen=seen, cure=cure)
+
+
+def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
+    """The estimated step time claims no more than the accelerators can do: clock and cost hang on it."""
+    world = case.world_size
+    implied = None if world is None else work.implied_mfu(case.spec, case.facts, world)
+    if implied is not None and implied > PLAUSIBLE_MFU:
+        step = case.spec.training.step_seconds_estimate
+        yield warning(
+            "training.step_seconds_estimate",
+            "claims more than the accelerators can do: clock and cost will be too low",
+            seen=f"{step:g} s, an MFU of {implied:.0%}",
+            cure=f"write {step * implied / 0.4:.3g}, an MFU of 40 %",
+        )
+
+
+def learning_rate_makes_sense(case: Case) -> Iterator[Draft]:
+    """It ends no higher than it began, and is warm before the end."""
+    optimizer, steps = case.spec.training.optimizer, case.spec.training.steps
+    if optimizer.minimum_learning_rate > optimizer.learning_rate:
+        yield error(
+            "training.optimizer.minimum_learning_rate",
+            "is above the learning rate",
+            seen=f"{optimizer.minimum_learning_rate:g} above {optimizer.learning_rate:g}",
+            cure="write a tenth of the learning rate",
+        )
+    if optimizer.warmup_steps >= steps:
+        yield warning(
+            "training.optimizer.warmup_steps",
+            "the learning rate never gets warm",
+            seen=f"{optimizer.warmup_steps} of {steps} steps",
+            cure=f"write {max(1, steps // 20)}",
+        )
+
+
+def data_source_exists(case: Case) -> Iterator[Draft]:
+    """The data are there before anything is paid for."""
+    data, looked = case.spec.data, case.facts.data
+    if not looked.folder:
+        yield error(
+            "data.source",
+            "there is no such folder",
+            seen=looked.location,
+            cure="give a folder of text files, or python:stdlib",
+        )
+    elif not looked.matches:
+        yield error(
+            "data.pattern",
+            "no file of the source fits",
+            seen=f"{data.pattern!r} in {looked.location}",
+            cure="give a pattern relative to the source, such as **/*.txt",
+        )
+
+
+def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
+    """Text is not read so often that the model learns it by heart."""
+    training, looked, most = case.spec.training, case.facts.data, case.spec.data.max_epochs
+    if not looked.tokens:
+        return
+    tokens = training.steps * training.global_batch * training.model.context
+    epochs = tokens / looked.tokens
+    told = "prepared" if looked.prepared else "estimated from the files' size"
+    seen = f"{tokens:.3g} tokens trained, {looked.tokens:.3g} there ({told}): {epochs:.3g} epochs"
+    if epochs > most:
+        cure = f"take more data or fewer steps; or write data.max_epochs: {-(-epochs // 1):.0f}, if that is meant"
+        yield error("training.steps", f"reads the data more than {most:g} times", seen=seen, cure=cure)
+    elif epochs > REPEATED:
+        yield warning("training.steps", "repeats the data often", seen=seen, cure="take more data, or fewer steps")
+
+
+RULES = (
+    global_batch_divides,
+    heads_divide_the_width,
+    model_fits_the_accelerator,
+    step_estimate_is_plausible,
+    learning_rate_makes_sense,
+    data_source_exists,
+    data_last_for_the_steps,
+)

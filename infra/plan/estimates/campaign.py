@@ -1,0 +1,41 @@
+"""The whole estimate of a campaign, from spec and facts; what check weighs and plan prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from infra.plan.estimates.clock import StageTime, clock
+from infra.plan.estimates.cost import CostLine, cost, hours, total_usd, usd_at_deadline
+from infra.plan.estimates.saving import Saving, saving
+from infra.plan.estimates.storage import Tier, tiers
+from infra.plan.facts import Facts
+from infra.spec.campaign import Spec
+
+
+@dataclass(frozen=True)
+class Estimate:
+    saving: Saving
+    tiers: tuple[Tier, ...]
+    stages: tuple[StageTime, ...]
+    lines: tuple[CostLine, ...]
+    usd: Decimal
+    usd_at_deadline: Decimal
+
+    def tier(self, name: str) -> Tier:
+        return next(tier for tier in self.tiers if tier.name == name)
+
+
+def estimate(spec: Spec, facts: Facts, world_size: int) -> Estimate:
+    """Pure; equal inputs give equal estimates."""
+    chosen = saving(spec, facts, world_size)
+    stages = clock(spec, chosen, world_size)
+    lines = cost(spec, facts, stages)
+    return Estimate(
+        saving=chosen,
+        tiers=tiers(spec, facts, chosen.checkpoint),
+        stages=stages,
+        lines=lines,
+        usd=total_usd(lines),
+        usd_at_deadline=usd_at_deadline(spec, lines, hours(stages, "teardown")),
+    )

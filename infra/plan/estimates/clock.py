@@ -1,0 +1,79 @@
+"""How long each stage takes."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.plan.estimates import sizing, storage, work
+from infra.plan.estimates.figure import rounded
+from infra.plan.estimates.saving import RANKS_START_S, Saving
+from infra.spec.campaign import Spec
+
+BEFORE_TRAINING = ("bake", "provision", "preflight", "launch")
+BEFORE_STACK = ("bake",)
+"""While these run, nothing of the campaign's stack is there to bill."""
+GPU_STAGES = ("preflight", "launch", "supervise", "archive")
+"""While these run, GPU nodes are up; in the last of them one."""
+
+GIVE_BACK_S = 60
+"""Once training is over all GPU nodes but one are given back; so long they go on billing. From general knowledge: EKS
+drains a node, on which only daemons are left, before EC2 ends it."""
+
+TYPICAL_MINUTES = {
+    "provision": (20, "control plane 10, file system beside it, then system node and add-ons 10"),
+    "bake": (30, "node image 20 with its snapshot, trainer image 10; nothing where the inputs were baked before"),
+    "preflight": (10, "GPU nodes join 6, probes and all-reduce 4"),
+    "launch": (2, "job, pods, image already on the node"),
+    "archive": (3, "job, evaluation of the restored model"),
+    "teardown": (20, "node groups 6, then control plane and file system 10, network 4"),
+    "certify": (2, "every service, with retries for eventual consistency"),
+}
+"""Typical on AWS, from general knowledge: estimates until events of real campaigns replace them."""
+
+
+class StageTime(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stage: str
+    seconds: Decimal
+    formula: str
+
+
+def clock(spec: Spec, saving: Saving, world_size: int) -> tuple[StageTime, ...]:
+    """Every stage that takes time, in order."""
+    return tuple(
+        _supervise(spec, saving, world_size) if stage == "supervise" else _stage(stage, spec)
+        for stage in (*BEFORE_TRAINING, "supervise", "archive", "teardown", "certify")
+    )
+
+
+def seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
+    """Sum over the named stages, or over all."""
+    return sum((stage.seconds for stage in stages if not names or stage.stage in names), Decimal(0))
+
+
+def gang_seconds(stages: tuple[StageTime, ...], nodes: int) -> Decimal:
+    """Seconds of the whole gang that the GPU nodes bill: one of them runs the archive."""
+    archive = seconds(stages, "archive")
+    going = min(archive, Decimal(GIVE_BACK_S))
+    return seconds(stages, *GPU_STAGES) - archive + going + (archive - going) / nodes
+
+
+def _stage(stage: str, spec: Spec) -> StageTime:
+    minutes, formula = TYPICAL_MINUTES[stage]
+    total = 60.0 * minutes
+    if stage == "archive":
+        size = sizing.checkpoint_bytes(spec.training.model, spec.training.precision)
+        total += 2 * size / storage.S3_BYTES_PER_S
+        formula += f"; {size / 1e9:.3g} GB out and read back at 1.25 GB/s"
+    return StageTime(stage=stage, seconds=rounded(total, 0), formula=formula)
+
+
+def _supervise(spec: Spec, saving: Saving, world_size: int) -> StageTime:
+    useful = work.training_seconds(spec) + work.evaluation_seconds(spec, world_size)
+    # An efficiency of nothing would make an endless stage: a hundred times the work says enough.
+    total = RANKS_START_S + useful / max(saving.efficiency, 0.01)
+    formula = f"{RANKS_START_S:g} s start + {useful:.5g} s training and evaluation / {saving.efficiency:.4f} efficiency"
+    return StageTime(stage="supervise", seconds=rounded(total, 0), formula=formula)

@@ -1,0 +1,179 @@
+"""What it costs: rate x hours per line, in Decimal US dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.plan.catalogue import Prices
+from infra.plan.estimates import sizing
+from infra.plan.estimates.clock import BEFORE_STACK, StageTime, gang_seconds, seconds
+from infra.plan.estimates.figure import cents, rounded
+from infra.plan.facts import Facts
+from infra.plan.purchase import own_reservation
+from infra.spec.campaign import Capacity, Egress, Spec
+from infra.spec.sections import ENDPOINT_SERVICES
+
+HOURS_PER_MONTH = Decimal(730)
+_STANDBY = "when one dies the steward on the other has the campaign within half a minute"
+_NO_STANDBY = (
+    "when it dies nobody ends a hung gang for the minutes until there is another; system_count: 2 has one wait"
+)
+NAT_GB_PER_NODE = 2
+"""Through the NAT gateway: what is not in the image or in S3 (its gateway endpoint is free)."""
+BLOCK_REST = "capacity block, unused"
+"""Line of what was paid for a block beyond the hours in which its nodes are up."""
+RESERVATION_REST = "reservation, unused"
+"""Line of what a reservation bills while it waits for the campaign's nodes, and while the rest is torn down."""
+ENDPOINTS = len(ENDPOINT_SERVICES)
+"""Interface endpoints of a cluster without NAT, each in the zone of its nodes."""
+
+
+class CostLine(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    usd_per_hour: Decimal
+    """While it is up; 0 for what bills by size and not by time."""
+    hours: Decimal
+    """Of all its nodes: where one of them is up, its part of an hour."""
+    usd: Decimal
+    """To the cent."""
+    formula: str
+    gpu: bool = False
+    """Ends when the GPU node group goes to zero."""
+    priced: bool = True
+    """False: no price is known, the line counts nothing."""
+    upfront_usd: Decimal | None = None
+    """Paid at once for the GPU nodes, however long they are up: this line is what of it their own line leaves."""
+
+
+def cost(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> tuple[CostLine, ...]:
+    return tuple(_lines(spec, facts, stages))
+
+
+def total_usd(lines: tuple[CostLine, ...]) -> Decimal:
+    return sum((line.usd for line in lines), Decimal("0.00"))
+
+
+def rate_usd_per_hour(lines: tuple[CostLine, ...], *, gpu: bool) -> Decimal:
+    """What bills per hour with GPU nodes up, or with the node group at zero; the builder is gone by then."""
+    return sum((x.usd_per_hour for x in lines if x.name != "builder" and (gpu or not x.gpu)), Decimal(0))
+
+
+def usd_at_deadline(spec: Spec, lines: tuple[CostLine, ...], teardown_hours: Decimal) -> Decimal:
+    """GPU nodes up from the first hour to the deadline, the rest for a teardown longer."""
+    until = Decimal(str(spec.money.deadline.total_seconds())) / 3600
+    # A reservation bills by the nodes' rate until then: its line is within their hours.
+    others = [line for line in lines if line.name != RESERVATION_REST]
+    fixed = sum((line.usd for line in others if not line.usd_per_hour or line.name == "builder"), Decimal(0))
+    for line in (line for line in lines if line.upfront_usd is not None):
+        fixed += unused_usd(line, until * sum((x.usd_per_hour for x in lines if x.gpu), Decimal(0))) - line.usd
+    with_gpu = until * rate_usd_per_hour(lines, gpu=True)
+    return cents(fixed + with_gpu + teardown_hours * rate_usd_per_hour(lines, gpu=False))
+
+
+def unused_usd(line: CostLine, gpu_usd: Decimal) -> Decimal:
+    """What was paid at once, less what the GPU nodes are counted for."""
+    return max(Decimal(0), (line.upfront_usd or Decimal(0)) - gpu_usd)
+
+
+def hours(stages: tuple[StageTime, ...], *names: str) -> Decimal:
+    return rounded(seconds(stages, *names) / 3600, 4)
+
+
+def lustre_usd_per_gb_month(spec: Spec, prices: Prices) -> Decimal | None:
+    """AWS bills a GiB of capacity as one GB. None: no price for this tier."""
+    shared = spec.storage.shared
+    tiers = prices.lustre_usd_per_gb_month.get(shared.deployment, {})
+    return next(iter(tiers.values())) if len(tiers) == 1 else tiers.get(shared.throughput_mbs_per_tib or 0)
+
+
+def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[CostLine]:
+    prices, up = facts.prices, hours(stages, *(one.stage for one in stages if one.stage not in BEFORE_STACK))
+    count, bake_hours = spec.nodes.count, hours(stages, "bake")
+    gpu_hours = rounded(gang_seconds(stages, count) / 3600, 4)
+    price = facts.offer.usd_per_hour if facts.offer else None
+    nodes = _hourly("GPU nodes", price, gpu_hours, f"{count} x {spec.nodes.instance_type}", count, gpu=True)
+    if nodes.priced and count > 1:
+        nodes = nodes.model_copy(update={"formula": f"{nodes.formula} (one node while the archive runs)"})
+    yield nodes
+    if spec.nodes.capacity is Capacity.CAPACITY_BLOCK and spec.nodes.block_fee_usd is not None:
+        yield _rest(spec.nodes.block_fee_usd, nodes)
+    named = own_reservation(spec.nodes)
+    if named and nodes.priced:
+        yield _waiting(named, nodes, hours(stages) - gpu_hours)
+    system, systems = prices.system_node_usd_per_hour.get(spec.nodes.system_instance_type), spec.nodes.system_count
+    beside = _hourly("system node", system, up, f"{systems} x {spec.nodes.system_instance_type}", systems)
+    stands_by = _STANDBY if systems > 1 else _NO_STANDBY
+    yield beside.model_copy(update={"formula": f"{beside.formula} ({stands_by})"})
+    yield _hourly("builder", system, bake_hours, f"1 x {spec.nodes.system_instance_type}")
+    yield _hourly("EKS control plane", prices.eks_cluster_usd_per_hour, up, "1 cluster")
+    if spec.network.egress is Egress.NAT:
+        gateway = prices.nat_gateway_usd_per_hour + prices.public_ipv4_usd_per_hour
+        yield _hourly("NAT gateway", gateway, up, "1 gateway with a public address")
+        traffic = NAT_GB_PER_NODE * (spec.nodes.count + 1)
+        yield _sized("NAT traffic", prices.nat_gateway_usd_per_gb, Decimal(traffic), f"{traffic} GB")
+    else:
+        per_hour = prices.interface_endpoint_usd_per_hour
+        yield _hourly("interface endpoints", per_hour, up, f"{ENDPOINTS} endpoints", ENDPOINTS)
+    shared = spec.storage.shared
+    month = lustre_usd_per_gb_month(spec, prices)
+    lustre = None if month is None else shared.capacity_gib * month / HOURS_PER_MONTH
+    yield _hourly(
+        "FSx for Lustre", lustre, up, f"{shared.capacity_gib} GB at {month} USD/month / {HOURS_PER_MONTH} h ="
+    )
+    golden = rounded(sizing.checkpoint_bytes(spec.training.model, spec.training.precision) / 1e9, 3)
+    yield _sized("S3 archive", prices.s3_standard_usd_per_gb_month, golden, f"{golden} GB, first month")
+
+
+def _hourly(
+    name: str, price: Decimal | None, duration: Decimal, what: str, count: int = 1, *, gpu: bool = False
+) -> CostLine:
+    rate = rounded((price or Decimal(0)) * count, 6)
+    glue = "" if what.endswith("=") else " x"
+    known = f"{what}{glue} {rounded(price or Decimal(0), 6)} USD/h x {duration} h"
+    return CostLine(
+        name=name,
+        usd_per_hour=rate,
+        hours=duration,
+        usd=cents(rate * duration),
+        formula=known if price is not None else f"{what}: no price known",
+        gpu=gpu,
+        priced=price is not None,
+    )
+
+
+def _rest(fee: Decimal, nodes: CostLine) -> CostLine:
+    line = CostLine(
+        name=BLOCK_REST,
+        usd_per_hour=Decimal(0),
+        hours=Decimal(0),
+        usd=Decimal(0),
+        formula=f"{cents(fee):,} USD paid at once - {nodes.usd:,} USD for the hours above",
+        upfront_usd=fee,
+    )
+    return line.model_copy(update={"usd": cents(unused_usd(line, nodes.usd))})
+
+
+def _waiting(reservation: str, nodes: CostLine, waits: Decimal) -> CostLine:
+    """Without a rate of its own: once the nodes are up their line has it."""
+    return CostLine(
+        name=RESERVATION_REST,
+        usd_per_hour=Decimal(0),
+        hours=waits,
+        usd=cents(nodes.usd_per_hour * waits),
+        formula=f"{reservation} bills {nodes.usd_per_hour} USD/h without nodes too x {waits} h, and on until cancelled",
+    )
+
+
+def _sized(name: str, price: Decimal, size: Decimal, what: str) -> CostLine:
+    return CostLine(
+        name=name,
+        usd_per_hour=Decimal(0),
+        hours=Decimal(0),
+        usd=cents(price * size),
+        formula=f"{what} x {price} USD",
+    )

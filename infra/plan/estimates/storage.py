@@ -1,0 +1,114 @@
+"""Where checkpoints lie, how large they are there, and how long writing takes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.plan.estimates import sizing
+from infra.plan.facts import Facts
+from infra.spec.campaign import SharedStorage, Spec
+from trainer.contract import CheckpointConfig
+
+USABLE_SHARE = 0.8
+"""Of a tier's size: data, logs, images and the file system itself need the rest."""
+HOST_COPY_BYTES_PER_S = 6e9
+"""Device state to host memory, per rank: 85 MB were seen to take 14 ms on a small CPU machine; PCIe is faster."""
+NVME_BYTES_PER_S = 1e9
+"""Durable writing per disk; no figure for AWS's disks was found, this is low for any Gen4 drive."""
+S3_BYTES_PER_S = 10e9 / 8
+"""One client: the library's default target of 10 Gbit/s."""
+CLIENT_BYTES_PER_S = 100e9 / 8
+"""One node to FSx for Lustre without EFA: 100 Gbit/s."""
+SLOWEST_TIER = 125
+"""MB/s per TiB; stands in where the spec names none (and check refuses it)."""
+GATHER_S = 0.005
+"""What a save costs besides the copy: DeepSpeed gathers its state; 2 ms were seen (tests/bench/saves.py)."""
+
+
+class Tier(BaseModel):
+    """One tier's checkpoints on its fullest holder (a node, the file system, the bucket)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["local", "shared", "archive"]
+    where: str
+    checkpoint_bytes: int
+    keep: int
+    needed_bytes: int
+    capacity_bytes: int | None
+    """None: as much as wanted."""
+    formula: str
+
+
+def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier, ...]:
+    training, nodes = spec.training, spec.nodes.count
+    node = sizing.checkpoint_bytes_per_node(training.model, training.precision, nodes, training.zero_stage)
+    whole = sizing.checkpoint_bytes(training.model, training.precision)
+    per = sizing.WEIGHT_BYTES[training.precision] + sizing.OPTIMIZER_BYTES
+    nvme = facts.instance.nvme_count * facts.instance.nvme_gb * 10**9 if facts.instance else None
+    if nvme is not None and spec.storage.local.layout == "RAID10":
+        nvme //= 2
+    shared = spec.storage.shared
+    return (
+        _tier("local", "NVMe of each node", node, checkpoint.keep_local, nvme, f"weights + optimizer / {nodes} nodes"),
+        _tier(
+            "shared",
+            f"FSx for Lustre, {shared.capacity_gib} GiB",
+            whole,
+            checkpoint.keep_shared,
+            shared.capacity_gib * sizing.GIB,
+            f"{per} B x parameters",
+        ),
+        Tier(
+            name="archive",
+            where="S3",
+            checkpoint_bytes=whole,
+            keep=1,
+            needed_bytes=whole,
+            capacity_bytes=None,
+            formula=f"{per} B x parameters, the golden one",
+        ),
+    )
+
+
+def _tier(
+    name: Literal["local", "shared"], where: str, size: int, keep: int, capacity: int | None, formula: str
+) -> Tier:
+    needed = (keep + 1) * size
+    return Tier(
+        name=name,
+        where=where,
+        checkpoint_bytes=size,
+        keep=keep,
+        needed_bytes=needed,
+        capacity_bytes=capacity,
+        formula=f"({keep} kept + 1 being written) x ({formula})",
+    )
+
+
+def shared_bytes_per_s(shared: SharedStorage, nodes: int) -> float:
+    """What all nodes together write to the file system: provisioned throughput, or their own links' sum."""
+    throughput = 200 if shared.deployment == "SCRATCH_2" else shared.throughput_mbs_per_tib or SLOWEST_TIER
+    return min(throughput * 1e6 * shared.capacity_gib / 1024, nodes * CLIENT_BYTES_PER_S)
+
+
+def stall_seconds(spec: Spec, world_size: int) -> float:
+    """Bytes of the busiest rank / rate of the host copy, plus the gathering of the state."""
+    training = spec.training
+    size = sizing.checkpoint_bytes_per_rank(training.model, training.precision, world_size, training.zero_stage)
+    return size / HOST_COPY_BYTES_PER_S + GATHER_S
+
+
+def local_write_seconds(spec: Spec, facts: Facts) -> float:
+    training = spec.training
+    size = sizing.checkpoint_bytes_per_node(training.model, training.precision, spec.nodes.count, training.zero_stage)
+    disks = facts.instance.nvme_count if facts.instance else 1
+    return size / (NVME_BYTES_PER_S * max(1, disks))
+
+
+def shared_write_seconds(spec: Spec) -> float:
+    rate = shared_bytes_per_s(spec.storage.shared, spec.nodes.count)
+    size = sizing.checkpoint_bytes(spec.training.model, spec.training.precision)
+    return size / rate

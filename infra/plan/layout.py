@@ -1,0 +1,44 @@
+"""How the ranks of a gang lie on its nodes."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.errors import UserError
+from infra.plan import catalogue
+from infra.spec.campaign import Spec
+
+
+class Layout(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: int
+    ranks_per_node: int
+    world_size: int
+    accumulation: int
+    """Micro batches that each rank adds up per optimizer step."""
+
+
+def ranks_per_node(spec: Spec, accelerators: int) -> int:
+    """The spec's own figure, else one rank per accelerator."""
+    return spec.nodes.ranks_per_node or accelerators
+
+
+def layout(spec: Spec) -> Layout:
+    """Pure over spec and catalogue; raises `UserError` for an unknown type or a batch that does not divide."""
+    ranks = ranks_per_node(spec, catalogue.instance_type(spec.nodes.instance_type).accelerators)
+    if ranks < 1:
+        raise UserError(
+            "the GPU nodes have no accelerator to train on",
+            seen=spec.nodes.instance_type,
+            cure="choose an instance type with accelerators",
+        )
+    world = spec.nodes.count * ranks
+    accumulation, rest = divmod(spec.training.global_batch, spec.training.micro_batch * world)
+    if rest or not accumulation:
+        raise UserError(
+            "global_batch is no multiple of micro_batch x world size",
+            seen=f"{spec.training.global_batch} over {spec.training.micro_batch} x {world}",
+            cure=f"take a multiple of {spec.training.micro_batch * world}",
+        )
+    return Layout(nodes=spec.nodes.count, ranks_per_node=ranks, world_size=world, accumulation=accumulation)

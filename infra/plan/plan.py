@@ -1,0 +1,190 @@
+"""The plan: what a campaign will cost, take and keep. A value: printed, stored, compared, refused."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.errors import UserError
+from infra.plan.estimates import cost
+from infra.plan.estimates.campaign import estimate
+from infra.plan.estimates.clock import BEFORE_TRAINING, StageTime, seconds
+from infra.plan.estimates.cost import CostLine
+from infra.plan.estimates.figure import Figure, cents, figure
+from infra.plan.estimates.storage import Tier
+from infra.plan.estimates.work import work_figures
+from infra.plan.facts import Facts, Offer
+from infra.plan.layout import Layout, layout
+from infra.plan.purchase import SCALE_DOWN
+from infra.spec.campaign import Spec
+from trainer.contract import CheckpointConfig, DataConfig, TrainConfig, grace_seconds
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Totals(_Frozen):
+    clock: Figure
+    """All stages, seconds."""
+    gpu_clock: Figure
+    """From the first provision to the last use of a GPU node, seconds: what the deadline must leave room for."""
+    usd: Figure
+    usd_per_hour: Figure
+    """With the GPU nodes up."""
+    usd_per_hour_idle: Figure
+    """With the GPU node group at zero: what bills until the teardown."""
+    usd_at_deadline: Figure
+    """If the GPU nodes stay up until the deadline ends them."""
+
+
+class BlockTimes(_Frozen):
+    """What the end of a capacity block leaves."""
+
+    ends: datetime
+    nodes_until: datetime
+    """Then EKS takes the nodes away: what `deadline` cannot go beyond."""
+    train_until: datetime
+    """The last moment at which an interval may begin, so that it is saved and archived in time."""
+
+
+class Plan(_Frozen):
+    format: Literal[1] = 1
+    campaign: str
+    target: str
+    spec_digest: str
+    prices_as_of: date
+    offer: Offer | None
+    layout: Layout
+    work: tuple[Figure, ...]
+    clock: tuple[StageTime, ...]
+    deadline: timedelta
+    block: BlockTimes | None = None
+    """None: no capacity block, or its end is not in the spec."""
+    cost: tuple[CostLine, ...]
+    budget_usd: Decimal
+    totals: Totals
+    tiers: tuple[Tier, ...]
+    cadence: tuple[Figure, ...]
+    checkpoint: CheckpointConfig
+    """What the ranks get: the spec's own where it has one, else derived."""
+    checkpoint_derived: bool
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Cost lines that count nothing because no price is known."""
+        return tuple(line.name for line in self.cost if not line.priced)
+
+    def figure(self, name: str) -> Figure:
+        """A figure of work or cadence by its name; raises `KeyError` that lists the names."""
+        found = {item.name: item for item in (*self.work, *self.cadence)}
+        if name not in found:
+            raise KeyError(f"the plan has no figure `{name}`; it has: {', '.join(found)}")
+        return found[name]
+
+
+def make_plan(spec: Spec, facts: Facts) -> Plan:
+    """Pure: equal inputs give an equal plan. Raises `UserError` where there is none; `check` tells more."""
+    try:
+        return _plan(spec, facts)
+    except ArithmeticError as error:
+        cure = "look for a number with some zeros too many or too few"
+        raise UserError("the campaign is too large to be planned", seen=type(error).__name__, cure=cure) from error
+
+
+def _plan(spec: Spec, facts: Facts) -> Plan:
+    shape = layout(spec)
+    guess = estimate(spec, facts, shape.world_size)
+    return Plan(
+        campaign=spec.campaign,
+        target=spec.target,
+        spec_digest=spec.digest(),
+        prices_as_of=min([facts.prices.as_of, *(offer.as_of for offer in facts.offers)]),
+        offer=facts.offer,
+        layout=shape,
+        work=work_figures(spec, facts, shape.world_size),
+        clock=guess.stages,
+        deadline=spec.money.deadline,
+        block=_block(spec, guess.stages, guess.saving.checkpoint.every_steps),
+        cost=guess.lines,
+        budget_usd=spec.money.budget_usd,
+        totals=_totals(spec, guess.stages, guess.lines, guess.usd, guess.usd_at_deadline),
+        tiers=guess.tiers,
+        cadence=guess.saving.figures,
+        checkpoint=guess.saving.checkpoint,
+        checkpoint_derived=guess.saving.derived,
+    )
+
+
+def _block(spec: Spec, stages: tuple[StageTime, ...], every_steps: int) -> BlockTimes | None:
+    ends = spec.nodes.block_end
+    if ends is None:
+        return None
+    interval = timedelta(seconds=every_steps * spec.training.step_seconds_estimate)
+    until = ends - SCALE_DOWN
+    return BlockTimes(
+        ends=ends,
+        nodes_until=until,
+        train_until=until - interval - timedelta(seconds=float(seconds(stages, "archive"))),
+    )
+
+
+def train_config(
+    spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = ""
+) -> TrainConfig:
+    """What the ranks read. `vocabulary`: of the prepared data; raises `UserError` when the model has another."""
+    training = spec.training
+    if vocabulary is not None and vocabulary != training.model.vocabulary:
+        raise UserError(
+            "the model's vocabulary is not that of the prepared data",
+            seen=f"model {training.model.vocabulary}, data {vocabulary}",
+            cure=f"set training.model.vocabulary to {vocabulary}, or prepare the data again",
+        )
+    return TrainConfig(
+        campaign=spec.campaign,
+        identity=identity,
+        model=training.model,
+        optimizer=training.optimizer,
+        data=DataConfig(
+            manifest_digest=data_digest,
+            seed=spec.data.seed,
+            weights={part.name: part.weight for part in spec.data.mixture},
+            shuffle_blocks=spec.data.shuffle_blocks,
+            cache_gib=spec.data.cache_gib,
+        ),
+        checkpoint=plan.checkpoint,
+        steps=training.steps,
+        global_batch=training.global_batch,
+        micro_batch=training.micro_batch,
+        zero_stage=training.zero_stage,
+        precision=training.precision,
+        seed=training.seed,
+        evaluate_every=training.evaluate_every,
+        evaluate_batches=training.evaluate_batches,
+        collective_timeout_s=training.collective_timeout_s,
+        grace_s=grace_seconds(training.collective_timeout_s),
+    )
+
+
+def _totals(
+    spec: Spec, stages: tuple[StageTime, ...], lines: tuple[CostLine, ...], usd: Decimal, at_deadline: Decimal
+) -> Totals:
+    until_archive = (*BEFORE_TRAINING, "supervise", "archive")
+    running, idle = cost.rate_usd_per_hour(lines, gpu=True), cost.rate_usd_per_hour(lines, gpu=False)
+    deadline_hours = spec.money.deadline.total_seconds() / 3600
+    return Totals(
+        clock=figure("clock", seconds(stages), "s", " + ".join(stage.stage for stage in stages)),
+        gpu_clock=figure("clock to deadline", seconds(stages, *until_archive), "s", " + ".join(until_archive)),
+        usd=figure("cost", cents(usd), "USD", "sum of the lines"),
+        usd_per_hour=figure("rate with GPU nodes", running, "USD/h", "sum of the hourly lines, builder gone", 4),
+        usd_per_hour_idle=figure("rate without GPU nodes", idle, "USD/h", "sum of the lines that stay", 4),
+        usd_at_deadline=figure(
+            "cost at the deadline",
+            at_deadline,
+            "USD",
+            f"{deadline_hours:g} h x {cents(running)} USD/h + teardown x {cents(idle)} USD/h + what bills by size",
+        ),
+    )

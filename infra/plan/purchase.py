@@ -1,0 +1,80 @@
+"""What AWS sells and what goes together. Pure; check tells all of it, the program refuses the first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from infra.plan.catalogue import InstanceType
+from infra.spec.campaign import Capacity, Nodes
+
+OPEN = "open"
+"""As a reservation: every open one that matches the nodes."""
+RESERVATIONS_ONLY = "capacity-reservations-only"
+"""EC2's word for: start in a reservation or not at all."""
+LARGEST_BLOCK = 64
+"""Instances in one capacity block."""
+SCALE_DOWN = timedelta(minutes=40)
+"""So long before a block's end EKS sets its node group to zero; EC2 itself ends the instances 30 minutes before.
+https://docs.aws.amazon.com/eks/latest/userguide/capacity-blocks-mng.html"""
+_ID = re.compile(r"^cr-[0-9a-f]{8,17}$")
+_GROUP = re.compile(r"^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/[A-Za-z0-9_.-]+$")
+RESERVED = (Capacity.RESERVATION, Capacity.CAPACITY_BLOCK)
+
+
+def own_reservation(nodes: Nodes) -> str | None:
+    """Id of the one reservation that the nodes are bought by; None for a group, for `open`, and for all else."""
+    named = nodes.reservation_id or ""
+    return named if nodes.capacity is Capacity.RESERVATION and named.startswith("cr-") else None
+
+
+def quota_holds(count: int, item: InstanceType, vcpus: int) -> bool:
+    """Whether so many free vCPUs of a quota are enough for all nodes."""
+    return count * item.vcpus <= vcpus
+
+
+@dataclass(frozen=True)
+class PurchaseProblem:
+    field: str
+    """Of the spec's section `nodes`."""
+    what: str
+    seen: object
+    cure: str
+
+
+def purchase_problems(nodes: Nodes, item: InstanceType | None) -> Iterator[PurchaseProblem]:
+    """All that is wrong with how the nodes are bought; `item`: None where the type is unknown."""
+    named, capacity = nodes.reservation_id, nodes.capacity
+    if capacity in RESERVED and not named:
+        cure = "buy or make it first, then write its id: cr-..."
+        if capacity is Capacity.RESERVATION:
+            cure += ", the ARN of a resource group of reservations, or open"
+        yield PurchaseProblem("reservation_id", f"capacity {capacity} needs the reservation to use", "nothing", cure)
+    elif capacity not in RESERVED and named is not None:
+        cure = "write capacity: reservation or capacity-block, or remove it"
+        yield PurchaseProblem("reservation_id", f"capacity {capacity} uses no reservation", named, cure)
+    elif named and capacity is Capacity.CAPACITY_BLOCK and not _ID.match(named):
+        cure = "write its id: cr- and 17 hexadecimal digits"
+        yield PurchaseProblem("reservation_id", "this is no id of a capacity block", named, cure)
+    elif named and not (named == OPEN or _ID.match(named) or _GROUP.match(named)):
+        cure = "write its id: cr- and 17 hexadecimal digits, the ARN of a resource group, or open"
+        yield PurchaseProblem("reservation_id", "this is no id of a capacity reservation", named, cure)
+    if capacity is Capacity.CAPACITY_BLOCK:
+        yield from _block_problems(nodes, item)
+    elif nodes.block_end is not None:
+        cure = "remove it, or write capacity: capacity-block"
+        yield PurchaseProblem("block_end", f"capacity {capacity} has no block", nodes.block_end.isoformat(), cure)
+
+
+def _block_problems(nodes: Nodes, item: InstanceType | None) -> Iterator[PurchaseProblem]:
+    if item is not None and not item.capacity_block:
+        cure = "write capacity: on-demand, or choose another type"
+        yield PurchaseProblem("capacity", "AWS sells no capacity blocks of this type", nodes.instance_type, cure)
+    if nodes.count > LARGEST_BLOCK:
+        cure = f"write {LARGEST_BLOCK} or less"
+        yield PurchaseProblem("count", "a capacity block holds fewer instances", nodes.count, cure)
+    if nodes.placement_group:
+        seen, cure = "placement_group: true with capacity: capacity-block", "remove placement_group: blocks lie close"
+        yield PurchaseProblem("placement_group", "a capacity block takes no placement group", seen, cure)

@@ -1,0 +1,147 @@
+"""Looks up the plain facts that check and plan weigh: catalogue and file system; no network by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from infra.plan import catalogue
+from infra.plan.facts import DataSource, Facts, Grounds
+from infra.plan.kubernetes_support import kubernetes_support
+from infra.plan.offers import catalogue_offers
+from infra.spec.campaign import MixtureSource, Spec
+from infra.spec.recipe import folder_of, source_folder
+from trainer.contract import DATA_MANIFEST_NAME, DataManifest
+from trainer.contract.recipe import FOREIGN
+
+BYTES_PER_TOKEN = 3.0
+"""3.02 of a standard library with a vocabulary of 2,048; a larger one takes more, so that epochs are rather too few."""
+_LOOK_S, _WEIGH_S = 5.0, 1.0
+_PACKED = frozenset({".gz", ".zst", ".xz", ".bz2", ".parquet"})
+"""Compressed: their size does not tell how much text they hold."""
+
+
+def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Facts:
+    """`account`: of the credentials at hand, where the caller knows it.
+
+    Of a spec that is not `whole`, facts that hang on what is missing are missing too.
+    """
+    known = {item.name: item for item in catalogue.instance_types()}
+    looks: dict[str, Callable[[], object]] = {
+        "grounds": lambda: grounds(spec),
+        "instance": lambda: known.get(spec.nodes.instance_type),
+        "all_reduce_gb_s": lambda: _measured_gb_s(spec),
+        "floor_gb_s": lambda: _floor_gb_s(spec),
+        "instance_names": lambda: tuple(known),
+        "profiles": catalogue.profiles,
+        "regions": catalogue.regions,
+        "prices": catalogue.service_prices,
+        "offers": lambda: catalogue_offers(spec),
+        "kubernetes": kubernetes_support,
+        "data": lambda: data_source(spec),
+        "account": lambda: account,
+    }
+    if whole:
+        return Facts.model_validate({name: look() for name, look in looks.items()})
+    found: dict[str, Any] = {}
+    for name, look in looks.items():
+        with suppress(AttributeError, ValueError):
+            found[name] = look()
+    facts = Facts.model_construct(**found)
+    for name in set(looks) - set(found):
+        facts.__dict__.pop(name, None)  # model_construct puts the default there
+    return facts
+
+
+def grounds(spec: Spec) -> Grounds:
+    """A rehearsal's nodes are made of one machine, with all images in place, and its driver stands on their link."""
+    real = spec.target == "aws"
+    return Grounds(hardware=real, claims=real, public_registries=real, driver_outside=real)
+
+
+def _measured_gb_s(spec: Spec) -> float | None:
+    measured = catalogue.bandwidth(spec.nodes.instance_type)
+    return None if measured is None else measured.bus_bandwidth_gb_s
+
+
+def _floor_gb_s(spec: Spec) -> float:
+    name = spec.preflight.profile or spec.nodes.instance_type
+    return catalogue.expectation(name).bus_bandwidth_gb_s if name in catalogue.profiles() else 0.0
+
+
+def data_source(spec: Spec) -> DataSource:
+    """The first source that is missing, else the last with the tokens of all; a bucket is taken to be there."""
+    tokens: int | None = 0
+    for part in spec.data.parts:
+        found, size = _look_at(part, spec.data.max_files)
+        if not (found.folder and found.matches):
+            return found
+        tokens = None if tokens is None or size is None else tokens + int(size / BYTES_PER_TOKEN)
+    prepared = _prepared_tokens(spec)
+    return found.model_copy(update={"tokens": prepared or tokens, "prepared": prepared is not None})
+
+
+def _prepared_tokens(spec: Spec) -> int | None:
+    try:
+        manifest = DataManifest.model_validate_json((folder_of(spec) / DATA_MANIFEST_NAME).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return sum(shard.tokens for shard in manifest.train)
+
+
+def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, int | None]:
+    """The source, and the bytes of its text where they can be told within the time that a person waits.
+
+    Where even the first file that fits is not found in that time, it is taken to be there.
+    """
+    if part.source.startswith("s3://"):
+        return DataSource(location=part.source, folder=True, matches=True), None
+    folder = source_folder(part.source)
+    sizes: list[int] = []
+    answer: list[tuple[bool, bool, bool]] = []
+    late = time.monotonic() + _WEIGH_S
+
+    def look() -> None:
+        try:
+            for path in _fitting(folder, part.pattern):
+                if path.is_file() and FOREIGN.isdisjoint(path.relative_to(folder).parts):
+                    sizes.append(-1 if path.suffix in _PACKED else path.stat().st_size)
+                    if time.monotonic() > late:
+                        answer.append((True, True, False))
+                        return
+            answer.append((folder.exists(), bool(sizes), min(sizes, default=0) >= 0))
+        except (ValueError, NotImplementedError, OSError, RuntimeError):  # no pattern, no path, no permission
+            answer.append((_is_there(folder), False, False))
+
+    # On a thread: no walk through a dead network mount can be ended otherwise.
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(_LOOK_S)
+    there, matches, weighed = answer[0] if answer else (True, True, False)
+    share = min(1.0, max_files / len(sizes)) if max_files and sizes else 1.0
+    seen = DataSource(location=str(folder), folder=there, matches=matches)
+    return seen, int(sum(sizes) * share) if weighed else None
+
+
+def _fitting(folder: Path, pattern: str) -> Iterator[Path]:
+    """What the pattern finds, without a walk through foreign folders at the top: installed packages are many."""
+    if folder.is_file():
+        yield folder
+    elif pattern.startswith("**/"):
+        yield from folder.glob(pattern.removeprefix("**/"))
+        for below in folder.iterdir():
+            if below.is_dir() and not below.is_symlink() and below.name not in FOREIGN:
+                yield from below.glob(pattern)
+    else:
+        yield from folder.glob(pattern)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,107 @@
+"""Looking at a campaign without driving it: nothing is written, no lease is taken, and every guard refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from infra.bake.keeping import campaign_settings, foundation_settings
+from infra.data import dataset
+from infra.engine.drift import Look, look, resources_of, short, stored_state
+from infra.errors import UserError
+from infra.plan.plan import Plan
+from infra.record.events import Stage
+from infra.record.identity import read_identity
+from infra.session.block_clock import clock_of
+from infra.session.context import Context
+from infra.session.session import CLOCK, SPEC, STACK_CONFIG, seat, stored_plan
+from infra.spec.campaign import Spec
+from infra.spec.names import FOUNDATION_STACK, PROJECT
+from infra.stack.settings import CampaignSettings
+
+NO_DATA = "not-prepared-here"
+_ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
+
+
+def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
+    """A context whose lease was never taken: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
+    own = seat(spec, "looker")
+    clock = own.store.get_json(CLOCK)
+    plan = plan or stored_plan(own.store, spec)
+    now = datetime.now(UTC)
+    deadline = datetime.fromisoformat(clock["deadline"]) if clock else clock_of(own.account, spec, plan, now)[1]
+    known = read_identity(own.store)
+    return own.context(plan, console, deadline, known.identity if known else "")
+
+
+def other_spec(context: Context) -> UserError | None:
+    """The refusal of a campaign that was begun with another spec, naming each field; None where it was not."""
+    stored = context.store.get_json(SPEC)
+    if stored is None:
+        return None
+    differing = list(
+        _differing(Spec.model_validate(stored).model_dump(mode="json"), context.spec.model_dump(mode="json"))
+    )
+    if not differing:
+        return None
+    return UserError(
+        f"campaign {context.spec.campaign} was begun with another spec",
+        seen=", ".join(f"{path}: {short(old)} -> {short(new)}" for path, old, new in differing),
+        cure="set these fields back; or give the new campaign another name, or first end this one: "
+        f"bivouac down {context.spec.campaign}",
+    )
+
+
+def look_at_stacks(context: Context, only: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
+    """Foundation and campaign, or only the named of them, each against AWS and against the program."""
+    wanted = {stack: settings for stack, settings in stacks(context).items() if only is None or stack in only}
+    with ThreadPoolExecutor(len(wanted) or 1) as pool:
+        # The digest of data that was never prepared takes seconds: found while the foundation is looked at.
+        asked = {stack: pool.submit(settings) for stack, settings in wanted.items()}
+        # One after the other: two inline programs in one process import the SDK's lazy modules against each other.
+        return tuple(look(context, stack, settings.result(), inside=inside) for stack, settings in asked.items())
+
+
+def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
+    """Stack -> its configuration, as provision gives it."""
+    return {
+        FOUNDATION_STACK: foundation_settings(context.store, context.spec).to_config,
+        context.names.stack: lambda: _as_operated(
+            context, campaign_settings(context, data_digest(context))
+        ).to_config(),
+    }
+
+
+def _as_operated(context: Context, settings: CampaignSettings) -> CampaignSettings:
+    """With the operator that the stack has: who only looks must not seem to take the cluster over."""
+    stored = context.store.get_json(STACK_CONFIG) or {}
+    operator = stored.get(f"{PROJECT}:operatorArn")
+    return settings.model_copy(update={"operator_arn": operator}) if operator else settings
+
+
+def data_digest(context: Context) -> str:
+    """As the record has it, else as the stack has it, else of the data as it would be prepared now."""
+    provision = context.state().finished_stages.get(Stage.PROVISION, {})
+    if provision.get("data_digest"):
+        return str(provision["data_digest"])
+    for one in resources_of(stored_state(context, context.names.stack)).values():
+        if one["type"] == _ASSOCIATION:
+            return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
+    try:
+        return dataset.prepare(context.spec, context.progress.step).digest
+    except UserError as error:
+        # Where a pull request is previewed the data mostly is not; only the path of one link depends on it.
+        context.progress.note(f"the data is not here, its digest is left open: {error.what}")
+        return NO_DATA
+
+
+def _differing(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**old, **new}:
+            yield from _differing(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path, old, new

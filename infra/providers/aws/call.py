@@ -1,0 +1,192 @@
+"""One operation on one resource, as the functions of a table entry see it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from botocore.exceptions import ClientError
+
+from infra.providers.aws.client import Clients
+from infra.providers.aws.mapping import from_api, to_api
+from infra.providers.aws.table import LOCAL, Case, Input, Kind, Naming
+from infra.providers.package import Refused
+from infra.providers.wire import Props
+
+Value = TypeVar("Value")
+PROPAGATION = timedelta(minutes=2)
+"""How long the real plugin waits until a thing that was just made is known everywhere."""
+_GONE = re.compile(
+    r"(PlacementGroup.Unknown|NotFound|NoSuch\w*|DoesNotExist|ResourceNotFoundException|NotFoundException)$|NotFound|^404$"
+)
+
+
+class NotReady(Exception):
+    """It exists, but did not become ready."""
+
+
+Tagger = Callable[["Call", dict[str, str], list[str]], None]
+"""Sets the tags of the first argument and removes the keys of the second."""
+
+
+@dataclass(frozen=True)
+class Resource:
+    token: str
+    service: str
+    """boto3's name."""
+    inputs: Mapping[str, Input]
+    create: Callable[[Call], str]
+    """Makes it, waits until it is ready, and returns its id."""
+    read: Callable[[Call], Props | None]
+    """Properties as observed; None when it is gone."""
+    delete: Callable[[Call], None]
+    update: Callable[[Call], None] | None = None
+    """Everything but tags. None: no input but tags can be updated."""
+    outputs: Mapping[str, str | None] = field(default_factory=dict)
+    """Computed properties -> their field of the API (None: by name)."""
+    case: Case = Case.PASCAL
+    naming: Naming | None = None
+    identity: tuple[str, ...] = ()
+    """Inputs that AWS wants unique: where none of them changes, a replacement deletes first."""
+    tagger: Tagger | None = None
+    volatile: tuple[str, ...] = ()
+    """Outputs that every update changes."""
+    regional: bool = True
+    patience: timedelta = timedelta(minutes=20)
+    """Default bound of each operation, where the program sets no custom timeout."""
+
+    def table(self) -> dict[str, Input]:
+        """Every property that a program may set."""
+        table = dict(self.inputs)
+        if self.naming:
+            table.setdefault(self.naming.property, Input(replaces=True))
+            if self.naming.prefix_property:
+                table.setdefault(self.naming.prefix_property, Input(api=LOCAL, replaces=True))
+        if self.tagger:
+            table["tags"] = Input(api=LOCAL, kind=Kind.MAP)
+        if self.regional:
+            table["region"] = Input(api=LOCAL, replaces=True)
+        return table
+
+    def computed(self) -> set[str]:
+        names = set(self.outputs) | {name for name, entry in self.inputs.items() if entry.computed}
+        return names | ({"tagsAll"} if self.tagger else set())
+
+
+@dataclass
+class Call:
+    resource: Resource
+    clients: Clients
+    name: str
+    deadline: float
+    """On the monotonic clock."""
+    cancelled: threading.Event
+    id: str = ""
+    new: Props = field(default_factory=dict)
+    """Inputs as wanted (for a read or delete: as last recorded)."""
+    old: Props = field(default_factory=dict)
+    """Inputs before this operation."""
+    state: Props = field(default_factory=dict)
+
+    @property
+    def region(self) -> str:
+        return str(self.new.get("region") or self.state.get("region") or self.clients.region)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return dict(self.new.get("tags") or {})
+
+    def client(self, service: str | None = None) -> Any:
+        return self.clients.get(service or self.resource.service, self.region if self.resource.regional else None)
+
+    def request(self, *names: str) -> dict[str, Any]:
+        """API fields of the inputs named; none for none."""
+        table = self.resource.table()
+        return to_api({name: table[name] for name in names}, self.new, self.resource.case)
+
+    def whole_request(self) -> dict[str, Any]:
+        """API fields of all inputs."""
+        return to_api(self.resource.table(), self.new, self.resource.case)
+
+    def observed(self, answer: dict[str, Any]) -> Props:
+        """Inputs and outputs found in an answer of the API."""
+        outputs = {name: Input(api=api) for name, api in self.resource.outputs.items()}
+        return from_api({**self.resource.table(), **outputs}, answer, self.resource.case)
+
+    def changed(self, *names: str) -> bool:
+        return any(self.new.get(name) != self.old.get(name) for name in names)
+
+    def arn(self, service: str, path: str) -> str:
+        return f"arn:aws:{service}:{self.region}:{self.clients.account}:{path}"
+
+    def wait(self, done: Callable[[], Value], what: str, within: timedelta | None = None) -> Value:
+        """Poll until `done` returns something true; what it raises passes through."""
+        pause, deadline = 0.1, self.deadline
+        if within is not None:
+            deadline = min(deadline, time.monotonic() + within.total_seconds())
+        while True:
+            value = done()
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise NotReady(f"timed out while waiting for {what}")
+            if self.cancelled.wait(pause):
+                raise NotReady(f"cancelled while waiting for {what}")
+            pause = min(pause * 1.6, 2.0)
+
+    def wait_gone(self, probe: Callable[[], Any], what: str) -> None:
+        self.wait(lambda: not self.or_none(probe), what)
+
+    def listed(self, operation: str, member: str, service: str | None = None, **request: Any) -> list[Any]:
+        """Every item of a listing, from all its pages."""
+        pages = self.client(service).get_paginator(operation).paginate(**request)
+        return [item for page in pages for item in page.get(member) or ()]
+
+    def retry(
+        self, act: Callable[[], Value], *codes: str, saying: str = "", within: timedelta | None = PROPAGATION
+    ) -> Value:
+        """Do `act`, again while AWS answers with one of `codes` and these words: it is eventually consistent."""
+        result: list[Value] = []
+        refusal: list[ClientError] = []
+
+        def attempt() -> bool:
+            try:
+                result.append(act())
+            except ClientError as error:
+                if error_code(error) not in codes or saying not in str(error):
+                    raise
+                refusal[:] = [error]
+                return False
+            return True
+
+        try:
+            self.wait(attempt, "AWS to accept the request", within)
+        except NotReady as timeout:
+            raise Refused(f"{timeout}; last answer: {refusal[0]}") from timeout
+        return result[0]
+
+    def or_none(self, act: Callable[[], Value]) -> Value | None:
+        """None where AWS says that the thing does not exist."""
+        try:
+            return act()
+        except ClientError as error:
+            if is_gone(error):
+                return None
+            raise
+
+    def destroy(self, act: Callable[[], Any], *codes: str) -> None:
+        """Delete, again while others still depend on it; gone already is fine."""
+        self.or_none(lambda: self.retry(act, "DependencyViolation", *codes, within=None))
+
+
+def error_code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_gone(error: ClientError) -> bool:
+    return bool(_GONE.search(error_code(error)))

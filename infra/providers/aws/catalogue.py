@@ -1,0 +1,38 @@
+"""The table: every resource type that a program may use in a rehearsal."""
+
+from __future__ import annotations
+
+from infra.providers.aws import budget_actions, budgets, iam, logs, policies, schedules, sns
+from infra.providers.aws.call import Resource
+from infra.providers.aws.ec2 import endpoints, gateways, launch, peering, routes, security, security_rules, vpcs
+from infra.providers.aws.eks import access, addons, clusters, nodes
+from infra.providers.aws.storage import bucket_settings, buckets, keys, lustre, repositories
+
+_MODULES = (
+    vpcs,
+    gateways,
+    peering,
+    routes,
+    endpoints,
+    security,
+    security_rules,
+    launch,
+    iam,
+    policies,
+    buckets,
+    bucket_settings,
+    repositories,
+    clusters,
+    nodes,
+    addons,
+    access,
+    lustre,
+    logs,
+    schedules,
+    budgets,
+    budget_actions,
+    keys,
+    sns,
+)
+
+RESOURCES: dict[str, Resource] = {resource.token: resource for module in _MODULES for resource in module.RESOURCES}

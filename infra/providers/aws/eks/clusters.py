@@ -1,0 +1,184 @@
+"""EKS clusters."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from infra.providers.aws.call import Call, NotReady, Resource
+from infra.providers.aws.table import LOCAL, Case, Input, Kind, Naming
+from infra.providers.wire import Props
+
+_VPC = {
+    "subnetIds": Input(required=True, kind=Kind.SET),
+    "securityGroupIds": Input(kind=Kind.SET),
+    "endpointPrivateAccess": Input(),
+    "endpointPublicAccess": Input(),
+    "publicAccessCidrs": Input(kind=Kind.SET),
+    "clusterSecurityGroupId": Input(computed=True),
+    "vpcId": Input(computed=True),
+}
+_CREATED = (
+    "name",
+    "roleArn",
+    "version",
+    "vpcConfig",
+    "accessConfig",
+    "kubernetesNetworkConfig",
+    "upgradePolicy",
+    "bootstrapSelfManagedAddons",
+    "deletionProtection",
+    "encryptionConfig",
+)
+
+
+def create(call: Call) -> str:
+    request = call.request(*_CREATED)
+    if "encryptionConfig" in request:
+        # The SDK's is one object.
+        request["encryptionConfig"] = [request["encryptionConfig"]]
+    if call.new.get("enabledClusterLogTypes"):
+        request["logging"] = _logging(call)
+    make = call.client().create_cluster
+    # The role was made a moment ago.
+    call.retry(lambda: make(**request, tags=call.tags), "InvalidParameterException", saying="could not be assumed")
+    call.id = call.new["name"]
+    call.wait(lambda: _is_active(call), f"EKS cluster {call.id} to become ACTIVE")
+    return call.id
+
+
+def _logging(call: Call) -> dict[str, Any]:
+    wanted = call.new.get("enabledClusterLogTypes") or []
+    every = ["api", "audit", "authenticator", "controllerManager", "scheduler"]
+    entries = [{"types": sorted(wanted), "enabled": True}] if wanted else []
+    rest = sorted(set(every) - set(wanted))
+    return {"clusterLogging": [*entries, *([{"types": rest, "enabled": False}] if rest else [])]}
+
+
+def _is_active(call: Call) -> bool:
+    found = call.client().describe_cluster(name=call.id)["cluster"]
+    if found["status"] == "FAILED":
+        issues = (found.get("health") or {}).get("issues") or []
+        raise NotReady(f"EKS cluster {call.id} FAILED: {issues}")
+    return bool(found["status"] == "ACTIVE")
+
+
+def read(call: Call) -> Props | None:
+    answer = call.or_none(lambda: call.client().describe_cluster(name=call.id))
+    if not answer:
+        return None
+    found = answer["cluster"]
+    found = {**found, "encryptionConfig": next(iter(found.get("encryptionConfig") or []), None)}
+    entries = (found.get("logging") or {}).get("clusterLogging") or []
+    issuer = ((found.get("identity") or {}).get("oidc") or {}).get("issuer")
+    return {
+        **call.observed(found),
+        "name": call.id,
+        "clusterId": found.get("id"),
+        "enabledClusterLogTypes": [kind for item in entries if item.get("enabled") for kind in item["types"]] or None,
+        "identities": [{"oidcs": [{"issuer": issuer}]}] if issuer else [],
+        "tags": found.get("tags") or {},
+    }
+
+
+def update(call: Call) -> None:
+    """EKS takes one kind of change at a time."""
+    client = call.client()
+    if call.changed("version"):
+        _await(call, client.update_cluster_version(name=call.id, version=call.new["version"]))
+    wanted = call.request("vpcConfig")["resourcesVpcConfig"]
+    before = call.old.get("vpcConfig") or {}
+    for names in (
+        ("endpointPrivateAccess", "endpointPublicAccess", "publicAccessCidrs"),
+        ("subnetIds", "securityGroupIds"),
+    ):
+        if any(wanted.get(name) != before.get(name) for name in names):
+            part = {name: wanted[name] for name in names if name in wanted}
+            _await(call, client.update_cluster_config(name=call.id, resourcesVpcConfig=part))
+    if call.changed("enabledClusterLogTypes"):
+        _await(call, client.update_cluster_config(name=call.id, logging=_logging(call)))
+    for name in ("accessConfig", "upgradePolicy", "deletionProtection"):
+        if call.changed(name) and call.new.get(name) is not None:
+            value = call.request(name)
+            if name == "accessConfig":
+                value[name].pop("bootstrapClusterCreatorAdminPermissions", None)
+            _await(call, client.update_cluster_config(name=call.id, **value))
+
+
+def _await(call: Call, answer: dict[str, Any]) -> None:
+    update_id = answer["update"]["id"]
+
+    def done() -> bool:
+        found = call.client().describe_update(name=call.id, updateId=update_id)["update"]
+        if found["status"] in ("Failed", "Cancelled"):
+            raise NotReady(f"update {update_id} of EKS cluster {call.id} {found['status']}: {found.get('errors')}")
+        return bool(found["status"] == "Successful")
+
+    call.wait(done, f"update {update_id} of EKS cluster {call.id}")
+
+
+def delete(call: Call) -> None:
+    client = call.client()
+    call.destroy(lambda: client.delete_cluster(name=call.id), "ResourceInUseException")
+    call.wait_gone(lambda: client.describe_cluster(name=call.id), f"EKS cluster {call.id} to go")
+
+
+def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
+    """For every EKS resource with an `arn`."""
+    client, arn = call.client(), call.state.get("arn") or call.state.get("accessEntryArn")
+    arn = arn or call.state.get("associationArn")
+    if stale:
+        client.untag_resource(resourceArn=arn, tagKeys=stale)
+    if fresh:
+        client.tag_resource(resourceArn=arn, tags=fresh)
+
+
+RESOURCES = (
+    Resource(
+        token="aws:eks/cluster:Cluster",
+        service="eks",
+        case=Case.CAMEL,
+        inputs={
+            "roleArn": Input(required=True, replaces=True),
+            "version": Input(computed=True),
+            "vpcConfig": Input(api="resourcesVpcConfig", required=True, fields=_VPC, computed=True),
+            "accessConfig": Input(
+                computed=True,
+                fields={
+                    "authenticationMode": Input(),
+                    "bootstrapClusterCreatorAdminPermissions": Input(replaces=True),
+                },
+            ),
+            "bootstrapSelfManagedAddons": Input(replaces=True, default=True),
+            "deletionProtection": Input(computed=True),
+            "enabledClusterLogTypes": Input(api=LOCAL, kind=Kind.SET),
+            "encryptionConfig": Input(
+                replaces=True, fields={"resources": Input(kind=Kind.SET), "provider": Input(fields={"keyArn": Input()})}
+            ),
+            "kubernetesNetworkConfig": Input(
+                computed=True,
+                replaces=True,
+                fields={"ipFamily": Input(), "serviceIpv4Cidr": Input(), "serviceIpv6Cidr": Input(computed=True)},
+            ),
+            "upgradePolicy": Input(fields={"supportType": Input()}, computed=True),
+        },
+        outputs={
+            "arn": None,
+            "certificateAuthority": None,
+            "clusterId": LOCAL,
+            "createdAt": None,
+            "endpoint": None,
+            "identities": LOCAL,
+            "platformVersion": None,
+            "status": None,
+        },
+        naming=Naming(longest=100, prefix_property=None),
+        identity=("name",),
+        patience=timedelta(minutes=30),
+        create=create,
+        read=read,
+        update=update,
+        delete=delete,
+        tagger=retag,
+    ),
+)

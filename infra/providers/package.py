@@ -1,0 +1,86 @@
+"""What a provider package must be able to do, in plain Python; `servicer` speaks gRPC for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from infra.providers.wire import Props
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One refused property of a resource's inputs."""
+
+    property: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """One property that differs; `path` as the engine writes it, for instance `rules[0].status`."""
+
+    path: str
+    kind: str
+    """`add`, `delete` or `update`."""
+    replaces: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """One operation on one resource."""
+
+    urn: str
+    type: str
+    name: str
+    id: str = ""
+    inputs: Props = field(default_factory=dict)
+    """What the program wants now (for a read or delete: wanted last)."""
+    old_inputs: Props = field(default_factory=dict)
+    state: Props = field(default_factory=dict)
+    """Outputs recorded by the last operation."""
+    timeout_s: float = 0.0
+    """0: the package's own default."""
+    preview: bool = False
+    random_seed: bytes = b""
+    proposed_name: str = ""
+
+
+class ResourceGone(Exception):
+    """The resource does not exist (any more)."""
+
+
+class InitFailed(Exception):
+    """The resource exists but did not become ready: the engine must record it, or it would be leaked."""
+
+    def __init__(self, resource_id: str, state: Props, inputs: Props, reason: str) -> None:
+        super().__init__(reason)
+        self.resource_id, self.state, self.inputs, self.reason = resource_id, state, inputs, reason
+
+
+class Refused(Exception):
+    """The operation failed; the text is shown to the user without a traceback."""
+
+
+class Package(Protocol):
+    version: str
+
+    def schema(self) -> dict[str, Any]: ...
+    def check_config(self, inputs: Props) -> Sequence[Failure]: ...
+    def diff_config(self, old: Props, new: Props) -> Sequence[Change]: ...
+    def configure(self, inputs: Props) -> None: ...
+    def check(self, request: Request) -> tuple[Props, Sequence[Failure]]: ...
+    def diff(self, request: Request) -> tuple[Sequence[Change], bool]:
+        """The changes, and whether a replaced resource must be deleted before its successor is made."""
+        ...
+
+    def create(self, request: Request) -> tuple[str, Props]: ...
+    def read(self, request: Request) -> tuple[str, Props, Props]:
+        """The id, the inputs and the state as observed. Raises ResourceGone."""
+        ...
+
+    def update(self, request: Request) -> Props: ...
+    def delete(self, request: Request) -> None: ...
+    def invoke(self, token: str, arguments: Props) -> Props: ...
+    def cancel(self) -> None: ...

@@ -1,0 +1,72 @@
+"""Money by the record: what has been spent before any steward counted, and what bills at this moment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from infra.record.events import CampaignState, Event, Kind, Stage
+
+
+def spent(
+    events: Iterable[Event],
+    live: Mapping[str, Any] | None,
+    base_usd_per_hour: Decimal,
+    nodes_usd_per_hour: Decimal,
+    now: datetime,
+) -> Decimal:
+    """USD since provisioning began: the steward's newest figure carried on at the rate, or the stages' clock.
+
+    GPU nodes count from the moment preflight asked for them: EC2 bills them from their start, not from the steward's.
+    """
+    total = Decimal(str(live["spent_usd"])) if live is not None else Decimal(0)
+    at = datetime.fromisoformat(live["at"]) if live is not None else None
+    base, up = False, Decimal(0)
+    for event in sorted(events, key=lambda event: (event.at, event.writer, event.sequence)):
+        if at is not None and event.at > at:
+            total += _between(at, event.at, base_usd_per_hour * base + nodes_usd_per_hour * up)
+        at = max(at, event.at) if at is not None else event.at
+        base, up = _after(event, base, up)
+    if at is None:
+        return total
+    return total + _between(at, now, base_usd_per_hour * base + nodes_usd_per_hour * up)
+
+
+def rate(
+    state: CampaignState, live: Mapping[str, Any] | None, base_usd_per_hour: Decimal, nodes_usd_per_hour: Decimal
+) -> Decimal:
+    """USD per hour at this moment. Nothing after teardown; without GPU nodes the rest still bills."""
+    begun = state.started_at is not None
+    if not begun or Stage.TEARDOWN in state.finished_stages:
+        return Decimal(0)
+    if not state.gpu_nodes_up:
+        return base_usd_per_hour
+    if state.archives_on is not None:
+        nodes, of = state.archives_on
+        return base_usd_per_hour + nodes_usd_per_hour * nodes / of
+    if live is not None:
+        return Decimal(str(live["usd_per_hour"]))
+    return base_usd_per_hour + nodes_usd_per_hour
+
+
+def _after(event: Event, base: bool, up: Decimal) -> tuple[bool, Decimal]:
+    """Whether the campaign's stack bills after this event, and what part of its GPU nodes does."""
+    stage = event.data.get("stage")
+    match event.kind:
+        case Kind.STAGE_STARTED if stage not in (Stage.CERTIFY, Stage.REPORT):
+            return True, Decimal(1) if stage == Stage.PREFLIGHT else up
+        case Kind.STAGE_FINISHED if stage == Stage.TEARDOWN:
+            return False, Decimal(0)
+        case Kind.STAGE_FAILED if stage == Stage.PREFLIGHT and not event.data.get("cut_off"):
+            return base, Decimal(0)
+        case Kind.ARCHIVE_BEGUN:
+            return base, Decimal(event.data["nodes"]) / event.data["of"]
+        case Kind.NODES_AT_ZERO:
+            return base, Decimal(0)
+    return base, up
+
+
+def _between(begin: datetime, end: datetime, usd_per_hour: Decimal) -> Decimal:
+    return usd_per_hour * Decimal(max(0.0, (end - begin).total_seconds())) / 3600

@@ -1,0 +1,163 @@
+"""The campaign's record in the state bucket: spec, events, live figures, leases.
+
+Every write that must not be lost or doubled is conditional (`If-None-Match: *` or `If-Match`): S3 itself decides
+who was first, so no lock service is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra.errors import UserError
+from infra.record.events import CampaignState, Event, Kind, fold, ordered
+from infra.record.holder import Holder
+from infra.record.lease import Lease
+from infra.record.objects import is_missing, is_precondition_failure, object_or_none
+
+LIVE = "live.json"
+"""In a campaign's record: the steward's newest figures."""
+STOP = "stop.json"
+"""In a campaign's record: the wish that training ends with a commit."""
+_RACES = 5
+_RACE_PAUSE_S = 0.2
+
+
+class CampaignStore:
+    """One campaign's folder in the state bucket; safe for several threads of one writer."""
+
+    def __init__(
+        self,
+        s3: Any,
+        bucket: str,
+        campaign: str,
+        writer: str,
+        folder: str | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`now`: dates the events of this writer."""
+        self._now = now
+        self.s3, self.bucket, self.campaign, self.writer = s3, bucket, campaign, writer
+        self.prefix = folder or f"campaigns/{campaign}"
+        self._lock = threading.Lock()
+        self._sequence: int | None = None
+        self._cache: dict[str, Event] = {}
+
+    @property
+    def region(self) -> str:
+        """Where the record lies, and all that is the campaign's."""
+        return str(self.s3.meta.region_name)
+
+    def append(self, kind: Kind, **data: Any) -> Event:
+        """Write the next event of this writer; an event is never overwritten."""
+        with self._lock:
+            if self._sequence is None:
+                self._sequence = len(self._keys(f"{self.prefix}/events/{self.writer}/"))
+            while True:
+                event = Event(at=self._now(), writer=self.writer, sequence=self._sequence, kind=kind, data=data)
+                key = f"{self.prefix}/events/{self.writer}/{self._sequence:06d}.json"
+                self._sequence += 1
+                if self.put_if_absent(key, event.model_dump_json().encode()):
+                    return event
+
+    def events(self) -> tuple[Event, ...]:
+        """All events of all writers; each object is fetched once per process."""
+        keys = self._keys(f"{self.prefix}/events/")
+        missing = [key for key in keys if key not in self._cache]
+        if missing:
+            with ThreadPoolExecutor(8) as pool:
+                for key, body in zip(missing, pool.map(self.get, missing), strict=True):
+                    if body is not None:
+                        self._cache[key] = Event.model_validate_json(body)
+        found = [self._cache[key] for key in keys if key in self._cache]
+        return ordered(found)
+
+    def state(self) -> CampaignState:
+        return fold(self.events())
+
+    def put_if_absent(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
+        """Whether what lies there now is ours: written first by us, also where only the answer was lost."""
+        for attempt in range(_RACES):
+            try:
+                self.s3.put_object(
+                    Bucket=self.bucket, Key=key, Body=body, Metadata=dict(metadata or {}), IfNoneMatch="*"
+                )
+            except ClientError as error:
+                if not is_precondition_failure(error):
+                    raise
+                found = self.get(key)
+                if found is not None:
+                    return found == body
+                if attempt == _RACES - 1:
+                    raise
+                # 409: another write of this key was under way and may yet fail, so nobody has won.
+                time.sleep(_RACE_PAUSE_S)
+            else:
+                return True
+        raise AssertionError("unreachable")
+
+    def put(self, key: str, body: bytes) -> None:
+        self.s3.put_object(Bucket=self.bucket, Key=key, Body=body)
+
+    def put_json(self, name: str, value: Any) -> None:
+        self.put(f"{self.prefix}/{name}", json.dumps(value, default=str, indent=1).encode())
+
+    def get(self, key: str) -> bytes | None:
+        return object_or_none(self.s3, self.bucket, key)
+
+    def get_json(self, name: str) -> Any | None:
+        body = self.get(f"{self.prefix}/{name}")
+        return None if body is None else json.loads(body)
+
+    def keys(self, name: str) -> list[str]:
+        return self._keys(f"{self.prefix}/{name}")
+
+    def folders(self, name: str) -> list[str]:
+        """Names of the folders right below this one, whatever number of objects they hold."""
+        above = f"{self.prefix}/{name}"
+        found = self._listed("CommonPrefixes", Prefix=above, Delimiter="/")
+        return [item["Prefix"].removeprefix(above).rstrip("/") for item in found]
+
+    def _keys(self, prefix: str) -> list[str]:
+        return [item["Key"] for item in self._listed("Contents", Prefix=prefix)]
+
+    def _listed(self, what: str, **wanted: str) -> list[dict[str, Any]]:
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **wanted)
+        try:
+            return [item for page in pages for item in page.get(what, ())]
+        except ClientError as error:
+            if is_missing(error):
+                return []
+            raise
+
+    def lease(
+        self, role: str, ttl: timedelta, holder: Holder | None = None, s3: Any = None, patient: bool = False
+    ) -> Lease:
+        """`s3`: a client whose tries are short against `ttl`, for who holds the lease; onlookers need none."""
+        return Lease(self, role, ttl, holder or Holder.this_process(), s3 or self.s3, patient)
+
+    def claim_spec(self, spec_json: str, name: str = "spec.json") -> None:
+        """Store the spec of a new campaign; refuse another spec under a name in use. `name`: of the one in force.
+
+        Raises `UserError` naming the fields that differ.
+        """
+        key = f"{self.prefix}/{name}"
+        if self.put_if_absent(key, spec_json.encode()):
+            return
+        stored, ours = json.loads(self.get(key) or b"{}"), json.loads(spec_json)
+        differing = [name for name in ours if ours[name] != stored.get(name)]
+        if differing:
+            raise UserError(
+                f"campaign {self.campaign} exists with another spec",
+                seen=f"differing sections: {', '.join(differing)}",
+                cure="give the new campaign another name: a name is never freed, since its record and archive stay; "
+                f"a held campaign goes on with a mended spec by `bivouac relaunch {self.campaign} --spec FILE`, and "
+                "after that `bivouac run` wants the mended one",
+            )

@@ -1,0 +1,184 @@
+"""Every instance that is to be a node or a builder has a machine behind it, for exactly as long as it runs."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import logging
+import re
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.ec2.models.instances import InstanceBackend
+from moto.ec2.responses import EC2Response
+
+from infra.rehearsal.aws.ec2 import images, instances, interfaces
+from infra.rehearsal.aws.ec2.images import Images
+from infra.rehearsal.aws.ec2.instances import CLUSTER_TAG, NODE_GROUP_TAG, needs_machine, set_state, tags_of
+from infra.rehearsal.aws.operations import Parameters, add_operations, wrap
+from infra.rehearsal.aws.world import World
+
+log = logging.getLogger(__name__)
+
+POD_ADDRESSES = 12
+PERIOD_S = 0.2
+SETTLE_S = 0.15
+"""RunInstances attaches the instance profile after moto made the instance: a builder waits for that."""
+KEPT_FOLDERS = {"logs"}
+CONSOLE_BYTES = 64 * 1024
+
+
+class Machines:
+    """Reconciles instances and machines."""
+
+    def __init__(self, world: World, images: Images) -> None:
+        self.world, self.images = world, images
+
+    def reconcile(self) -> None:
+        with self.world.lock:
+            for instance in self.world.backend("ec2").all_instances():
+                if instance.state == "pending" and needs_machine(instance) and self._settled(instance):
+                    self._start(instance)
+                elif instance.state in ("shutting-down", "terminated", "stopped"):
+                    self._end(instance)
+
+    @staticmethod
+    def _settled(instance: Any) -> bool:
+        age = datetime.now(UTC) - instance.launch_time.replace(tzinfo=UTC)
+        return NODE_GROUP_TAG in tags_of(instance) or age.total_seconds() > SETTLE_S
+
+    def _start(self, instance: Any) -> None:
+        world = self.world
+        try:
+            settings = self._settings(instance)
+            self.images.unpack(instance.image_id, Path(settings["work"]))
+            world.machines[instance.id] = world.machine_factory(settings)
+        except Exception as error:
+            log.exception("the machine of %s did not start", instance.id)
+            instance.state_reason.code = "Server.InternalError"
+            instance.state_reason.message = f"Server.InternalError: {error}"
+            world.backend("ec2").terminate_instances([instance.id])
+            return
+        set_state(instance, "running")
+        log.info("%s runs as pid %s", instance.id, world.machines[instance.id].pid)
+
+    def _end(self, instance: Any) -> None:
+        machine = self.world.machines.pop(instance.id, None)
+        if machine is None:
+            return
+        machine.kill()
+        log.info("%s is %s: its machine was ended", instance.id, instance.state)
+        if instance.state == "stopped":
+            return
+        folder = self.world.work / "machines" / instance.id
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.is_dir() and path.name not in KEPT_FOLDERS:
+                self.world.spawn(functools.partial(shutil.rmtree, path, True))
+        plane = self.world.control_planes.get(tags_of(instance).get(CLUSTER_TAG, ""))
+        if plane is not None:
+            provider_id = f"aws:///{instance.placement.zone}/{instance.id}"
+            self.world.spawn(functools.partial(plane.delete_node, provider_id))
+
+    def _settings(self, instance: Any) -> dict[str, Any]:
+        world, tags = self.world, tags_of(instance)
+        data = instance.user_data
+        return dict(
+            instance_id=instance.id,
+            hostname=instance.private_dns_name,
+            address=instance.private_ip,
+            pod_addresses=pod_addresses(instance),
+            kind="node" if NODE_GROUP_TAG in tags else "builder",
+            instance_type=instance.instance_type,
+            zone=instance.placement.zone,
+            region=world.region,
+            account=world.account,
+            endpoint_url=world.endpoint_url,
+            role_arn=role_of(world, instance.id),
+            agent_key=world.agent_key,
+            user_data=self._user_data(instance.id, data.decode() if data is not None else "", tags),
+            capacity=capacity(instance),
+            tags=tags,
+            fsx_root=str(world.fsx_root),
+            tools=str(world.tools),
+            work=str(world.work / "machines" / instance.id),
+        )
+
+    def _user_data(self, instance_id: str, text: str, tags: dict[str, str]) -> str:
+        """With the trouble `node`: as if the NodeConfig named another cluster."""
+        cluster = tags.get(CLUSTER_TAG)
+        if cluster is None or not self.world.troubles.of("node", tags.get(NODE_GROUP_TAG, instance_id), "create"):
+            return text
+        return re.sub(rf'(\bname"?: *"?){re.escape(cluster)}\b(?!-)', rf"\g<1>{cluster}-of-yesterday", text)
+
+    def get_console_output(self, params: Parameters) -> dict[str, Any]:
+        """What the machine wrote on its console; nothing is cut off and nothing comes late, unlike there."""
+        instance = self.world.backend("ec2").get_instance(params["InstanceId"])
+        console = self.world.work / "machines" / instance.id / "logs" / "console.log"
+        said = console.read_bytes()[-CONSOLE_BYTES:] if console.exists() else b""
+        output = base64.b64encode(said).decode()
+        return {"InstanceId": instance.id, "Timestamp": datetime.now(UTC), "Output": output}
+
+    def start(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> Any:
+        """StartInstances: a fresh machine on the old disk."""
+        changes = original(ec2, instance_ids)
+        for instance, before in changes:
+            if needs_machine(instance) and before.name == "stopped":
+                set_state(instance, "pending")
+        return changes
+
+    def reboot(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> Any:
+        """RebootInstances: power off and on; an instance that runs no machine only says yes."""
+        rebooted = original(ec2, instance_ids)
+        with self.world.lock:
+            for instance in rebooted:
+                if machine := self.world.machines.pop(instance.id, None):
+                    machine.kill()
+                    set_state(instance, "pending")
+        return rebooted
+
+
+def capacity(instance: Any) -> dict[str, str]:
+    """Extended resources that the hardware could offer: GPUs of the type, EFA interfaces that were asked for."""
+    gpus = INSTANCE_TYPES.get(instance.instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
+    found = {
+        "nvidia.com/gpu": sum(gpu["Count"] for gpu in gpus if gpu["Manufacturer"] == "NVIDIA"),
+        "vpc.amazonaws.com/efa": interfaces.requested_efas(instance),
+    }
+    offered = {name: str(count) for name, count in found.items() if count}
+    # A script part of the user data may set huge pages aside; the nodelet runs no scripts, kubelet would count them.
+    text = instance.user_data.decode() if instance.user_data is not None else ""
+    if pages := re.search(r"^echo 'vm\.nr_hugepages = (\d+)'", text, re.MULTILINE):
+        offered["hugepages-2Mi"] = f"{2 * int(pages[1])}Mi"
+    return offered
+
+
+def pod_addresses(instance: Any) -> tuple[str, ...]:
+    """Secondary addresses of the primary interface, as the VPC CNI takes them; kept over a reboot."""
+    primary = instance.nics[0]
+    while len(primary.private_ip_addresses) <= POD_ADDRESSES:
+        try:
+            address = primary.subnet.get_available_subnet_ip(instance)
+        except StopIteration:
+            break
+        primary.private_ip_addresses.append({"Primary": False, "PrivateIpAddress": address})
+    return tuple(one["PrivateIpAddress"] for one in primary.private_ip_addresses if not one.get("Primary"))
+
+
+def role_of(world: World, instance_id: str) -> str:
+    """The role of the instance's profile; empty without one."""
+    association = world.backend("ec2").iam_instance_profile_associations.get(instance_id)
+    roles = association.iam_instance_profile.roles if association else []
+    return str(roles[0].arn) if roles else ""
+
+
+def install(world: World) -> None:
+    instances.install(world)
+    machines = Machines(world, images.install(world))
+    wrap(InstanceBackend, "start_instances", machines.start)
+    wrap(InstanceBackend, "reboot_instances", machines.reboot)
+    add_operations(world, EC2Response, {"get_console_output": machines.get_console_output})
+    world.every(PERIOD_S, machines.reconcile)

@@ -1,0 +1,309 @@
+"""EC2 capacity reservations and capacity blocks: bought, counted against launches, over at their end."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from moto.ec2.responses import EC2Response
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
+from pydantic import ValidationError
+
+from infra.rehearsal.aws.ec2.block_offers import Blocks, offerings, utc
+from infra.rehearsal.aws.ec2.placement import template_data
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, matches, specified_tags, tag_list
+from infra.rehearsal.aws.world import Launch, LaunchRefused, World
+
+PAYMENT = timedelta(seconds=1)
+"""Until a purchase is paid; on AWS up to 12 hours."""
+ENDING = timedelta(minutes=30)
+"""So long before a block's end EC2 terminates what runs in it."""
+PERIOD_S = 0.5
+
+
+@dataclass
+class Reservation:
+    reservation_id: str
+    instance_type: str
+    platform: str
+    zone: str
+    count: int
+    end_type: str
+    end: datetime | None
+    start: datetime
+    match: str = "open"
+    ebs_optimized: bool = False
+    kind: str = "default"
+    cancelled: bool = False
+    paid: bool = True
+    late: timedelta = timedelta(0)
+    created: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def state(self) -> str:
+        now = datetime.now(UTC)
+        if self.cancelled:
+            return "cancelled"
+        if self.kind == "capacity-block" and now < self.created + PAYMENT:
+            return "payment-pending"
+        if not self.paid:
+            return "payment-failed"
+        if self.end and self.end <= now:
+            return "expired"
+        return "active" if self.start + self.late <= now else "scheduled"
+
+
+class Reservations:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.reservations: dict[str, Reservation] = {}
+        self.offerings: dict[str, dict[str, Any]] = {}
+        self.blocks = Blocks()
+
+    def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        asked = json.loads(body) if body else {}
+        try:
+            now = {"asked_at": datetime.now(UTC)} if "start_in_s" in asked else {}
+            self.blocks = Blocks.model_validate(self.blocks.model_dump() | asked | now)
+        except ValidationError as error:
+            return 400, {"message": str(error)}
+        for one in (one for one in self.reservations.values() if one.kind == "capacity-block"):
+            one.late, one.paid = timedelta(seconds=self.blocks.late_s), self.blocks.payment == "succeeds"
+            if self.blocks.end_in_s is not None and "end_in_s" in asked:
+                one.end = datetime.now(UTC) + timedelta(seconds=self.blocks.end_in_s)
+        return 200, self.blocks.model_dump(mode="json")
+
+    def users(self, reservation: Reservation) -> int:
+        """Live instances in the reservation; what came by a group or as open fills the oldest reservation first, and
+        what finds no place in its group runs on demand."""
+        ec2 = self.world.backend("ec2")
+        live = [one for one in ec2.all_instances() if one.state not in ("terminated", "shutting-down")]
+        asked = [(template_data(ec2, one), one.instance_type, one.placement.zone) for one in live]
+        used = Counter(target for data, _, _ in asked if (target := _target(data)))
+        for pool in (self._pool(*one) for one in asked):
+            if place := next((one for one in pool if used[one] < self.reservations[one].count), None):
+                used[place] += 1
+        return used[reservation.reservation_id]
+
+    def in_block(self, reservation: Reservation) -> list[str]:
+        """Live instances that target this very reservation."""
+        ec2 = self.world.backend("ec2")
+        live = [one for one in ec2.all_instances() if one.state in ("pending", "running")]
+        return [one.id for one in live if _target(template_data(ec2, one)) == reservation.reservation_id]
+
+    def _pool(self, data: dict[str, Any], instance_type: str, zone: str) -> tuple[str, ...]:
+        """Reservations among which a launch with this template finds its own; none where it names one."""
+        asked = data.get("CapacityReservationSpecification") or {}
+        if _target(data):
+            return ()
+        group = (asked.get("CapacityReservationTarget") or {}).get("CapacityReservationResourceGroupArn")
+        if group:
+            return self._fitting(instance_type, zone, self.blocks.groups.get(group, ()))
+        if asked.get("CapacityReservationPreference") == "capacity-reservations-only":
+            return self._fitting(instance_type, zone, None)
+        return ()
+
+    def _fitting(self, instance_type: str, zone: str, among: Sequence[str] | None) -> tuple[str, ...]:
+        """`among`: None for every reservation that is open to all."""
+        return tuple(
+            name
+            for name, one in self.reservations.items()
+            if (one.instance_type, one.zone, one.state()) == (instance_type, zone, "active")
+            and (one.match == "open" if among is None else name in among)
+        )
+
+    def describe(self, reservation: Reservation) -> dict[str, Any]:
+        world, state = self.world, reservation.state()
+        free = reservation.count - self.users(reservation) if state == "active" else 0
+        return {
+            "CapacityReservationId": reservation.reservation_id,
+            "OwnerId": world.account,
+            "CapacityReservationArn": f"arn:aws:ec2:{world.region}:{world.account}:capacity-reservation/"
+            f"{reservation.reservation_id}",
+            "InstanceType": reservation.instance_type,
+            "InstancePlatform": reservation.platform,
+            "AvailabilityZone": reservation.zone,
+            "Tenancy": "default",
+            "TotalInstanceCount": reservation.count if state in ("active", "scheduled") else 0,
+            "AvailableInstanceCount": free,
+            "EbsOptimized": reservation.ebs_optimized,
+            "EphemeralStorage": False,
+            "State": state,
+            "StartDate": reservation.start,
+            "EndDate": reservation.end,
+            "EndDateType": reservation.end_type,
+            "InstanceMatchCriteria": reservation.match,
+            "CreateDate": reservation.created,
+            "ReservationType": reservation.kind,
+            "Tags": tag_list(world.backend("ec2").tags.get(reservation.reservation_id, {})),
+        }
+
+    def create_capacity_reservation(self, params: Parameters) -> dict[str, Any]:
+        end, end_type = utc(params.get("EndDate")), params.get("EndDateType") or "unlimited"
+        if (end_type == "limited") != (end is not None):
+            raise AwsError("InvalidParameterCombination", "EndDate goes with EndDateType=limited and only with it")
+        if not params.get("AvailabilityZone"):
+            raise AwsError("MissingParameter", "AvailabilityZone is required (AvailabilityZoneId is not rehearsed)")
+        reservation = Reservation(
+            reservation_id=f"cr-{secrets.token_hex(9)[:17]}",
+            instance_type=params["InstanceType"],
+            platform=params["InstancePlatform"],
+            zone=params["AvailabilityZone"],
+            count=int(params["InstanceCount"]),
+            end_type=end_type,
+            end=end,
+            start=datetime.now(UTC),
+            match=params.get("InstanceMatchCriteria") or "open",
+            ebs_optimized=bool(params.get("EbsOptimized")),
+        )
+        return {"CapacityReservation": self._keep(reservation, params)}
+
+    def _keep(self, reservation: Reservation, params: Parameters) -> dict[str, Any]:
+        self.reservations[reservation.reservation_id] = reservation
+        self.world.backend("ec2").create_tags([reservation.reservation_id], specified_tags(params))
+        return self.describe(reservation)
+
+    def find(self, reservation_id: str) -> Reservation:
+        try:
+            return self.reservations[reservation_id]
+        except KeyError:
+            message = f"The capacity reservation '{reservation_id}' does not exist"
+            raise AwsError("InvalidCapacityReservationId.NotFound", message) from None
+
+    def describe_capacity_reservations(self, params: Parameters) -> dict[str, Any]:
+        wanted = params.get("CapacityReservationIds") or list(self.reservations)
+        found = []
+        for reservation in [self.find(each) for each in wanted]:
+            facts = {
+                "instance-type": reservation.instance_type,
+                "availability-zone": reservation.zone,
+                "state": reservation.state(),
+                "instance-platform": reservation.platform,
+                "end-date-type": reservation.end_type,
+                "instance-match-criteria": reservation.match,
+                "tenancy": "default",
+                "owner-id": self.world.account,
+            }
+            tags = dict(self.world.backend("ec2").tags.get(reservation.reservation_id, {}))
+            if matches(params.get("Filters"), facts, tags):
+                found.append(self.describe(reservation))
+        return {"CapacityReservations": found}
+
+    def modify_capacity_reservation(self, params: Parameters) -> dict[str, Any]:
+        reservation = self.find(params["CapacityReservationId"])
+        if reservation.kind == "capacity-block" or reservation.state() != "active":
+            raise AwsError("InvalidState", f"{reservation.reservation_id} ({reservation.kind}) cannot be modified")
+        reservation.count = int(params.get("InstanceCount") or reservation.count)
+        if params.get("EndDateType") == "unlimited":
+            reservation.end, reservation.end_type = None, "unlimited"
+        elif params.get("EndDate"):
+            reservation.end, reservation.end_type = utc(params["EndDate"]), "limited"
+        return {"Return": True}
+
+    def cancel_capacity_reservation(self, params: Parameters) -> dict[str, Any]:
+        reservation = self.find(params["CapacityReservationId"])
+        if reservation.kind == "capacity-block":
+            raise AwsError("UnsupportedOperation", "A capacity block cannot be cancelled")
+        if reservation.state() not in ("active", "scheduled"):
+            raise AwsError("InvalidState", f"{reservation.reservation_id} is {reservation.state()}")
+        reservation.cancelled = True
+        return {"Return": True}
+
+    def describe_capacity_block_offerings(self, params: Parameters) -> dict[str, Any]:
+        found = offerings(params, self.world.region, self.blocks)
+        self.offerings |= {str(one["CapacityBlockOfferingId"]): one for one in found}
+        return {"CapacityBlockOfferings": found}
+
+    def purchase_capacity_block(self, params: Parameters) -> dict[str, Any]:
+        offering = self.offerings.get(params["CapacityBlockOfferingId"])
+        if offering is None:
+            raise AwsError("InvalidCapacityBlockOfferingId.NotFound", f"no {params['CapacityBlockOfferingId']}")
+        reservation = Reservation(
+            reservation_id=f"cr-{secrets.token_hex(9)[:17]}",
+            instance_type=offering["InstanceType"],
+            platform=params["InstancePlatform"],
+            zone=offering["AvailabilityZone"],
+            count=offering["InstanceCount"],
+            end_type="limited",
+            end=offering["EndDate"],
+            start=offering["StartDate"],
+            match="targeted",
+            kind="capacity-block",
+            paid=self.blocks.payment == "succeeds",
+            late=timedelta(seconds=self.blocks.late_s),
+        )
+        if self.blocks.sold_out:
+            del self.offerings[params["CapacityBlockOfferingId"]]
+        return {"CapacityReservation": self._keep(reservation, params)}
+
+    def check(self, launch: Launch) -> None:
+        """A launch that targets a reservation needs one that is active, fits, and has a place left. One that targets a
+        group needs a place only where it asks for reservations only: else it runs on demand.
+
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-cr-group.html
+        """
+        if launch.reservations_only and not launch.capacity_reservation_id:
+            self._check_pool(launch)
+        if not launch.capacity_reservation_id:
+            return
+        reservation = self.reservations.get(launch.capacity_reservation_id)
+        if reservation is None:
+            message = f"The capacity reservation '{launch.capacity_reservation_id}' does not exist"
+            raise LaunchRefused("InvalidCapacityReservationId.NotFound", message)
+        asked = (launch.instance_type, launch.zone)
+        if asked != (reservation.instance_type, reservation.zone):
+            message = f"{reservation.reservation_id} is for {reservation.instance_type} in {reservation.zone}: {asked}"
+            raise LaunchRefused("InvalidParameterValue", message)
+        if (launch.market == "capacity-block") != (reservation.kind == "capacity-block"):
+            message = f"MarketType {launch.market} does not go with a reservation of type {reservation.kind}"
+            raise LaunchRefused("InvalidParameterCombination", message)
+        over = (
+            reservation.kind == "capacity-block" and reservation.end and reservation.end - ENDING <= datetime.now(UTC)
+        )
+        if over or reservation.state() != "active" or self.users(reservation) >= reservation.count:
+            message = f"The capacity reservation {reservation.reservation_id} has insufficient available capacity"
+            raise LaunchRefused("ReservationCapacityExceeded", message)
+
+    def _check_pool(self, launch: Launch) -> None:
+        group = launch.capacity_reservation_group
+        among = self.blocks.groups.get(group, ()) if group else None
+        fitting = [self.reservations[one] for one in self._fitting(launch.instance_type, launch.zone, among)]
+        if all(self.users(one) >= one.count for one in fitting):
+            where = group or "that match the launch"
+            message = f"There is insufficient capacity in the capacity reservations {where}"
+            raise LaunchRefused("ReservationCapacityExceeded", message)
+
+    def end_blocks(self) -> None:
+        """EC2 ends what runs in a block half an hour before its end."""
+        with self.world.lock:
+            for one in self.reservations.values():
+                over = one.kind == "capacity-block" and one.end and one.end - ENDING <= datetime.now(UTC)
+                if over and (running := self.in_block(one)):
+                    self.world.backend("ec2").terminate_instances(running)
+
+
+def _target(data: dict[str, Any]) -> str | None:
+    target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    return target.get("CapacityReservationId")
+
+
+def install(world: World) -> None:
+    EC2_RESOURCE_TO_PREFIX["capacity-reservation"], EC2_PREFIX_TO_RESOURCE["cr"] = "cr", "capacity-reservation"
+    reservations = Reservations(world)
+    names = (
+        "create_capacity_reservation",
+        "describe_capacity_reservations",
+        "modify_capacity_reservation",
+        "cancel_capacity_reservation",
+        "describe_capacity_block_offerings",
+        "purchase_capacity_block",
+    )
+    add_operations(world, EC2Response, {name: getattr(reservations, name) for name in names})
+    world.launch_hooks.append(reservations.check)
+    world.routes["/_site/blocks"] = reservations.route
+    world.block_ends = lambda name: reservations.find(name).end
+    world.every(PERIOD_S, reservations.end_blocks)

@@ -1,0 +1,44 @@
+"""EKS tries the launch with its caller's rights before it makes a node group from a launch template: a dry run.
+
+Who may create node groups, and not launch what the template says, is refused
+(https://github.com/aws/containers-roadmap/issues/1602, https://github.com/aws-samples/terraform-eks-code/issues/13).
+Whether a new version of the template is tried too is not documented; here it is, so a policy that passes is enough.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.rehearsal.aws.eks.clusters import Cluster
+from infra.rehearsal.aws.iam import arns
+from infra.rehearsal.aws.iam.access import authorise, caller
+from infra.rehearsal.aws.operations import AwsError
+from infra.rehearsal.aws.ssm_parameters import recommended
+from infra.rehearsal.aws.world import World
+
+
+def check_launch(world: World, cluster: Cluster, group: dict[str, Any], version: Any) -> None:
+    """Raise as EKS does unless the caller might launch from `version` (of a launch template; None: EKS's own business)
+    into every subnet of `group`, a node group's document."""
+    principal = caller.get()
+    if version is None or principal is None:
+        return
+    data, more = version.data, dict[str, Any](SubnetIds=group["subnets"])
+    if not data.get("ImageId"):
+        more["ImageId"] = recommended(group["version"], group["amiType"])
+    if not any(one.get("Groups") for one in [{"Groups": data.get("SecurityGroupIds")}, *_interfaces(data)]):
+        more["SecurityGroupIds"] = [cluster.security_group]
+    template = {"LaunchTemplateId": version.template.id, "Version": str(version.number)}
+    try:
+        for need in arns.launch(world, template, more):
+            authorise(world, principal, need.action, need.resources, need.context)
+    except AwsError as error:
+        if error.code != "AccessDenied":
+            raise
+        # AWS encodes what was refused; whoever reads this one has no use for that.
+        message = "You are not authorized to launch instances with this launch template. Encoded authorization failure"
+        raise AwsError("InvalidRequestException", f"{message} message: {error.message}") from error
+
+
+def _interfaces(data: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(data.get("NetworkInterfaces") or [])

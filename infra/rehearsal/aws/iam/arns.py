@@ -1,0 +1,342 @@
+"""What a call is about, in IAM's terms: its action, the ARNs of its resources, the facts that conditions ask for.
+
+Services that are not listed give None: who may do it to some named resource alone may then not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from infra.rehearsal.aws.iam import ec2_resources, iam_context
+from infra.rehearsal.aws.iam.actions import ACTIONS, BESIDE, PREFIXES, ROLE_PASSED_BY, TAGS_WITH, VERSIONED
+from infra.rehearsal.aws.iam.asked_tags import given_tags, tagged_at_creation, taken_tags
+from infra.rehearsal.aws.operations import AwsError
+from infra.rehearsal.aws.s3 import keys
+from infra.rehearsal.aws.world import World
+
+Parameters = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Need:
+    """One permission that a call asks for."""
+
+    action: str
+    resources: list[str] | None
+    context: dict[str, list[str]]
+
+
+def needs(world: World, service: str, operation: str, params: Parameters) -> Iterator[Need]:
+    """Every permission that the call asks for, its own first."""
+    prefix = PREFIXES.get(service, service)
+    action = f"{prefix}:{ACTIONS.get(service, {}).get(operation, operation)}"
+    resources = _resources(world, service, operation, params)
+    if service == "ec2" and ec2_resources.by_resource(operation):
+        yield from _of_ec2(world, operation, params)
+    elif service == "s3":
+        yield from _of_s3(world, operation, action, resources or [], params)
+    else:
+        # Each by itself: conditions ask for the tags of one.
+        for one in [[part] for part in resources] if resources else [None]:
+            context = _context(world, service, operation, params, one)
+            yield Need(action, one, context)
+        if (service, operation) in TAGS_WITH and given_tags(params):
+            new = [tagged_at_creation(operation, params, resources or ["*"])]
+            yield Need(TAGS_WITH[service, operation], new, _context(world, service, operation, params, new))
+    if (service, operation) in ROLE_PASSED_BY:
+        path, principal = ROLE_PASSED_BY[service, operation]
+        role: Any = params
+        for step in path.split("."):
+            role = (role or {}).get(step)
+        if role:
+            passed = [role] if str(role).startswith("arn:") else iam_context.arns_of_role(world, role, params)
+            yield Need("iam:PassRole", passed, {"iam:passedtoservice": [principal]})
+
+
+def _of_s3(world: World, operation: str, action: str, resources: list[str], params: Parameters) -> Iterator[Need]:
+    """With what a version, a lock or tags ask for besides, the key of the bucket, and the source of a copy."""
+    deleted = params.get("Delete", {}).get("Objects", []) if operation == "DeleteObjects" else [params]
+    for one, target in zip(resources, deleted, strict=True):
+        context = _context(world, "s3", operation, params, [one])
+        versioned = target.get("VersionId") and action.partition(":")[2] in VERSIONED
+        if versioned:
+            context["s3:versionid"] = [str(target["VersionId"])]
+        yield Need(action.replace("Object", "ObjectVersion", 1) if versioned else action, [one], context)
+        for asked in sorted({need for name, need in BESIDE.items() if params.get(name) and "/" in one}):
+            yield Need(asked, [one], context)
+        if operation == "CreateBucket" and params.get("ObjectLockEnabledForBucket"):
+            yield Need("s3:PutBucketObjectLockConfiguration", [one], context)
+            yield Need("s3:PutBucketVersioning", [one], context)
+    for asked, key, via in keys.through_s3(world, operation, params):
+        yield Need(asked, [key], dict(via))
+    if operation == "CopyObject":
+        source = str(params["CopySource"]).lstrip("/").partition("?")[0]
+        yield Need("s3:GetObject", [f"arn:aws:s3:::{source}"], {})
+
+
+def _of_ec2(world: World, operation: str, params: Parameters) -> Iterator[Need]:
+    """One for each resource: the new one with the request's tags, each other with its own."""
+    if operation == "RunInstances":
+        params = ec2_resources.whole_launch(world, params)
+    asked = _context(world, "ec2", operation, params, None)
+    needs = [Need(f"ec2:{operation}", [one], context) for one, context in ec2_resources.named(world, operation, params)]
+    if operation in ("CreateTags", "DeleteTags"):
+        needs = [Need(one.action, one.resources, one.context | asked) for one in needs]
+    made = ec2_resources.made(world, operation, params)
+    for one in made:
+        marks = _context(world, "ec2", operation, _of_kind(params, one), None) if len(made) > 1 else asked
+        needs.append(Need(f"ec2:{operation}", [one], marks))
+        if params.get("TagSpecifications") and marks:
+            needs.append(Need("ec2:CreateTags", [one], marks | {"ec2:createaction": [operation]}))
+    yield from needs or [Need(f"ec2:{operation}", None, asked)]
+    if profile := params.get("IamInstanceProfile"):
+        known = list(world.backend("iam").instance_profiles.values())
+        chosen = [one for one in known if profile.get("Name") == one.name or profile.get("Arn") == one.arn]
+        roles = [role.arn for one in chosen for role in one.roles]
+        yield Need("iam:PassRole", roles or None, {"iam:passedtoservice": ["ec2.amazonaws.com"]})
+
+
+def _of_kind(params: Parameters, resource: str) -> Parameters:
+    """The request with the tags alone that it gives what is made of this kind."""
+    kind = resource.rpartition(":")[2].partition("/")[0]
+    given = params.get("TagSpecifications") or []
+    return params | {"TagSpecifications": [one for one in given if one.get("ResourceType") == kind]}
+
+
+def launch(world: World, template: Parameters, more: Parameters) -> Iterator[Need]:
+    """What a launch from a template asks for; `more`: what it says besides, as RunInstances has it."""
+    yield from _of_ec2(world, "RunInstances", {"LaunchTemplate": template, **more})
+
+
+def _resources(world: World, service: str, operation: str, params: Parameters) -> list[str] | None:
+    resolver = RESOLVERS.get(service)
+    return resolver(world, operation, params) if resolver else None
+
+
+def arn(world: World, service: str, rest: str) -> str:
+    return f"arn:aws:{service}:{world.region}:{world.account}:{rest}"
+
+
+def _s3(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation == "ListBuckets":
+        return ["*"]
+    bucket = f"arn:aws:s3:::{params.get('Bucket')}"
+    if operation == "DeleteObjects":
+        return [f"{bucket}/{item['Key']}" for item in params.get("Delete", {}).get("Objects", [])]
+    return [f"{bucket}/{params['Key']}" if "Key" in params else bucket]
+
+
+def _ec2(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation.startswith("Describe"):
+        return ["*"]
+    return None
+
+
+def _eks(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation in ("ListClusters", "ListAccessPolicies", "DescribeAddonVersions"):
+        return ["*"]
+    if "resourceArn" in params:
+        return [params["resourceArn"]]
+    cluster = params.get("clusterName") or params.get("name")
+    name = params.get("nodegroupName")
+    if name and operation != "CreateNodegroup":
+        # The last part is a random id: the resource's own ARN where there is one.
+        return [_eks_tags(world).get((str(cluster), name), (arn(world, "eks", f"nodegroup/{cluster}/{name}/x"), {}))[0]]
+    if "associationId" in params:
+        return [arn(world, "eks", f"podidentityassociation/{cluster}/{params['associationId']}")]
+    if "addonName" in params and operation != "CreateAddon":
+        return [arn(world, "eks", f"addon/{cluster}/{params['addonName']}/x")]
+    if "principalArn" in params and operation != "CreateAccessEntry":
+        kind, _, name = str(params["principalArn"]).rpartition(":")[2].partition("/")
+        return [arn(world, "eks", f"access-entry/{cluster}/{kind}/{world.account}/{name}/x")]
+    return [arn(world, "eks", f"cluster/{cluster}")]
+
+
+def _eks_tags(world: World) -> dict[tuple[str, str], tuple[str, dict[str, str]]]:
+    return {
+        (str(cluster.name), str(name)): (group.document["nodegroupArn"], group.document["tags"])
+        for cluster in list(world.clusters.values())
+        for name, group in list(cluster.nodegroups.items())
+    }
+
+
+def _autoscaling(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation.startswith("Describe"):
+        return ["*"]
+    groups = world.backend("autoscaling").autoscaling_groups
+    name = params.get("AutoScalingGroupName")
+    if name is None and "InstanceId" in params:
+        states = ((group, state) for group in list(groups.values()) for state in list(group.instance_states))
+        name = next((group.name for group, state in states if state.instance.id == params["InstanceId"]), None)
+        if name is None:
+            # The group is the resource, so it is looked for before IAM is asked.
+            missing = f"Instance Id not found - No managed instance found for instance ID {params['InstanceId']}"
+            raise AwsError("ValidationError", missing)
+    if launch := params.get("LaunchConfigurationName"):
+        return [arn(world, "autoscaling", f"launchConfiguration:*:launchConfigurationName/{launch}")]
+    if name is None:
+        return None
+    return [
+        groups[name].arn
+        if name in groups
+        else arn(world, "autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{name}")
+    ]
+
+
+def _named(kind: str, *keys: str) -> Callable[[World, str, Parameters], list[str] | None]:
+    """Resources of one kind: `kind` is 'service:type/', `keys` the parameters that name one or several."""
+
+    def resolve(world: World, operation: str, params: Parameters) -> list[str] | None:
+        service, _, rest = kind.partition(":")
+        for key in keys:
+            if value := params.get(key):
+                names = value if isinstance(value, list) else [value]
+                return [one if str(one).startswith("arn:") else arn(world, service, rest + str(one)) for one in names]
+        return None
+
+    return resolve
+
+
+def _fsx(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if association := params.get("AssociationId"):
+        known = world.backend("fsx").tagger.tags
+        return [one for one in known if one.endswith(association)] or [arn(world, "fsx", f"association/{association}")]
+    if operation == "CreateFileSystem":
+        return [arn(world, "fsx", "file-system/*")]
+    if operation == "CreateDataRepositoryAssociation":
+        system = params.get("FileSystemId")
+        return [arn(world, "fsx", f"file-system/{system}"), arn(world, "fsx", f"association/{system}/*")]
+    return _named("fsx:file-system/", "FileSystemId", "FileSystemIds", "ResourceARN")(world, operation, params)
+
+
+def _scheduler(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if "Name" in params:
+        return [arn(world, "scheduler", f"schedule/{params.get('GroupName', 'default')}/{params['Name']}")]
+    return _named("scheduler:", "ResourceArn")(world, operation, params)
+
+
+def _ssm(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation == "SendCommand":
+        document = f"arn:aws:ssm:{world.region}::document/{params['DocumentName']}"
+        return [document, *(arn(world, "ec2", f"instance/{one}") for one in params.get("InstanceIds", []))]
+    if operation in ("GetCommandInvocation", "ListCommands", "ListCommandInvocations", "DescribeInstanceInformation"):
+        return ["*"]
+    if names := params.get("Names") or ([params["Name"]] if "Name" in params else None):
+        return [_parameter(world, str(name)) for name in names]
+    return None
+
+
+def _parameter(world: World, name: str) -> str:
+    """AWS's public ones are no account's."""
+    owner = "" if name.startswith("/aws/service/") else world.account
+    return f"arn:aws:ssm:{world.region}:{owner}:parameter/{name.lstrip('/')}"
+
+
+def _balancers(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation.startswith("Describe"):
+        return ["*"]
+    given = [params[key] for key in ("LoadBalancerArn", "TargetGroupArn") if params.get(key)]
+    names = [params["LoadBalancerName"]] if params.get("LoadBalancerName") else []
+    given += params.get("ResourceArns") or []
+    return given + [arn(world, "elasticloadbalancing", f"loadbalancer/{name}") for name in names] or None
+
+
+def _events(world: World, operation: str, params: Parameters) -> list[str] | None:
+    name = params.get("Rule") or params.get("Name")
+    if name is None or operation.startswith("List"):
+        return ["*"]
+    bus = params.get("EventBusName") or "default"
+    return [arn(world, "events", f"rule/{name}" if bus == "default" else f"rule/{bus}/{name}")]
+
+
+def _kms(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation in ("CreateKey", "ListKeys", "ListAliases"):
+        return ["*"]
+    keys = [params[name] for name in ("KeyId", "TargetKeyId") if params.get(name)]
+    aliases = [params["AliasName"]] if params.get("AliasName") else []
+    known = [one if one.startswith("arn:") else arn(world, "kms", f"key/{one}") for one in keys if "alias/" not in one]
+    return known + [arn(world, "kms", one) for one in aliases]
+
+
+def _budgets(world: World, operation: str, params: Parameters) -> list[str] | None:
+    name = params.get("BudgetName") or (params.get("Budget") or params.get("NewBudget") or {}).get("BudgetName")
+    if params.get("ResourceARN"):
+        return [params["ResourceARN"]]
+    return [f"arn:aws:budgets::{world.account}:budget/{name or '*'}"]
+
+
+def _ecr(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation == "GetAuthorizationToken":
+        return ["*"]
+    return _named("ecr:repository/", "repositoryName", "repositoryNames", "resourceArn")(world, operation, params)
+
+
+RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
+    "s3": _s3,
+    "ec2": _ec2,
+    "eks": _eks,
+    "eks-auth": lambda world, operation, params: [arn(world, "eks", f"cluster/{params.get('clusterName')}")],
+    "autoscaling": _autoscaling,
+    "iam": iam_context.resources,
+    "kms": _kms,
+    "sns": _named("sns:", "TopicArn", "ResourceArn", "Name"),
+    "budgets": _budgets,
+    "elasticloadbalancing": _balancers,
+    "events": _events,
+    "monitoring": _named("cloudwatch:alarm:", "AlarmNames", "AlarmName"),
+    "sts": lambda world, operation, params: [params["RoleArn"]] if "RoleArn" in params else ["*"],
+    "scheduler": _scheduler,
+    "ssm": _ssm,
+    "ecr": _ecr,
+    "fsx": _fsx,
+    "logs": _named("logs:log-group:", "logGroupName", "resourceArn"),
+    "tagging": lambda world, operation, params: ["*"],
+    "servicequotas": lambda world, operation, params: ["*"],
+    "ce": lambda world, operation, params: ["*"],
+}
+
+
+def _context(
+    world: World, service: str, operation: str, params: Parameters, resources: list[str] | None
+) -> dict[str, list[str]]:
+    context: dict[str, list[str]] = {}
+    tags = given_tags(params)
+    if named := [*tags, *taken_tags(params)]:
+        context["aws:tagkeys"] = named
+    if tags:
+        context |= {f"aws:requesttag/{key.lower()}": [value] for key, value in tags.items()}
+    for key, value in _resource_tags(world, resources or []).items():
+        context[f"aws:resourcetag/{key.lower()}"] = context[f"{service}:resourcetag/{key.lower()}"] = [value]
+    if service == "s3" and "Prefix" in params:
+        context["s3:prefix"] = [params["Prefix"]]
+    if service == "iam":
+        context |= iam_context.context(world, operation, params)
+    return context
+
+
+def _resource_tags(world: World, resources: list[str]) -> dict[str, str]:
+    """Tags of a single resource: instances, Auto Scaling groups, node groups, clusters."""
+    if len(resources) != 1:
+        return {}
+    if resources[0] == "*":
+        return {}
+    if ":iam:" in resources[0]:
+        return iam_context.tags(world, resources[0])
+    kind = resources[0].split(":", 5)[-1]
+    if kind.startswith("instance/"):
+        instance = world.backend("ec2").get_instance_by_id(kind.removeprefix("instance/"))
+        return {tag["key"]: tag["value"] for tag in instance.get_tags()} if instance else {}
+    if kind.startswith("autoScalingGroup:"):
+        group = world.backend("autoscaling").autoscaling_groups.get(kind.rpartition("/")[2])
+        return {tag["Key"]: tag["Value"] for tag in group.tags} if group else {}
+    if ":fsx:" in resources[0]:
+        return dict(world.backend("fsx").tagger.get_tag_dict_for_resource(resources[0]))
+    if kind.startswith("key/"):
+        return dict(world.backend("kms").tagger.get_tag_dict_for_resource(kind.removeprefix("key/")))
+    if kind.startswith("nodegroup/"):
+        return next((tags for found, tags in list(_eks_tags(world).values()) if found == resources[0]), {})
+    if kind.startswith("cluster/") and kind.removeprefix("cluster/") in world.clusters:
+        return dict(world.clusters[kind.removeprefix("cluster/")].document["tags"])
+    return {}

@@ -1,0 +1,195 @@
+"""Kubernetes asks who a token is (TokenReview); pods ask for their role's credentials (eks-auth)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from moto.core.responses import ActionResult, BaseResponse
+from moto.iam.responses import IamResponse
+
+from infra.rehearsal.aws.eks.clusters import Cluster, find
+from infra.rehearsal.aws.eks.entries import CLUSTER_ADMIN_POLICY
+from infra.rehearsal.aws.iam.access import Principal, authenticate, open_session, role_trusts
+from infra.rehearsal.aws.iam.signing import Message, read_signature
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.world import World
+
+log = logging.getLogger(__name__)
+
+PREFIX = "k8s-aws-v1."
+CLUSTER_HEADER = "x-k8s-aws-id"
+ADMIN_GROUP = "eks:cluster-admin"
+LONGEST = timedelta(minutes=15)
+AUDIENCE = "pods.eks.amazonaws.com"
+SESSION_S = 6 * 3600
+QUERY = {"Action": "GetCallerIdentity", "Version": "2011-06-15"}
+
+
+class Unknown(Exception):
+    """The token is nobody's; says why, for the log."""
+
+
+class Reviewer:
+    """The webhook that stands in for EKS's authenticator."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def review(self, name: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        """`name` is the cluster that asks."""
+        request = json.loads(body)
+        try:
+            with self.world.lock:
+                status = {"authenticated": True, "user": self._user(name, request["spec"]["token"])}
+        except (Unknown, AwsError) as error:
+            log.info("token refused for %s: %s", name, error)
+            status = {"authenticated": False, "error": str(error)}
+        return 200, {"apiVersion": request["apiVersion"], "kind": "TokenReview", "status": status}
+
+    def _user(self, name: str, token: str) -> dict[str, Any]:
+        cluster = find(self.world, name)
+        principal, access_key = self._principal(name, token)
+        entry = next((one for arn, one in cluster.entries.items() if _same(arn, principal)), None)
+        if entry is None or self._too_young(entry):
+            raise Unknown(f"no access entry for {principal.identity_arn}" + (" that counts yet" if entry else ""))
+        username = (
+            entry["username"]
+            .replace("{{SessionName}}", principal.session or "")
+            .replace("{{EC2PrivateDNSName}}", self._host(entry, principal))
+        )
+        groups = [*entry["kubernetesGroups"], *_policy_groups(entry)]
+        uid = f"aws-iam-authenticator:{self.world.account}:{principal.identity_arn}"
+        extra = {
+            "arn": [principal.arn],
+            "canonicalArn": [principal.identity_arn],
+            "accessKeyId": [access_key],
+            "sessionName": [principal.session or ""],
+        }
+        return {"username": username, "uid": uid, "groups": groups, "extra": extra}
+
+    def _too_young(self, entry: dict[str, Any]) -> bool:
+        """EKS takes its time with what a caller made, and has its own entries ready with the cluster and the nodes."""
+        made = entry.get("askedFor")
+        return made is not None and datetime.now(UTC) - made < timedelta(seconds=self.world.entries_count_after_s)
+
+    def _host(self, entry: dict[str, Any], principal: Principal) -> str:
+        """A node's session is named by its instance, which must be running: its private DNS name is the Node's name."""
+        if entry["type"] != "EC2_LINUX":
+            return ""
+        instance = self.world.backend("ec2").get_instance_by_id(principal.session or "")
+        if instance is None or instance.state not in ("pending", "running"):
+            raise Unknown(f"{principal.arn}: no such instance runs")
+        return str(instance.private_dns_name)
+
+    def _principal(self, cluster: str, token: str) -> tuple[Principal, str]:
+        if not token.startswith(PREFIX):
+            raise Unknown("not a k8s-aws-v1 token")
+        encoded = token.removeprefix(PREFIX)
+        try:
+            url = urlsplit(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode())
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise Unknown("the token is not base64 of a URL") from error
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        if url.path not in ("", "/") or any(query.get(key) != value for key, value in QUERY.items()):
+            raise Unknown("the token's URL is not sts:GetCallerIdentity")
+        own = urlsplit(self.world.endpoint_url).netloc
+        hosts = (f"sts.{self.world.region}.amazonaws.com", "sts.amazonaws.com", own)
+        if url.netloc not in hosts:
+            raise Unknown(f"the token's URL is for {url.netloc}, expected one of {hosts}")
+        headers = {"host": url.netloc, CLUSTER_HEADER: cluster}
+        message = Message("GET", url.path or "/", url.query, headers, hashlib.sha256(b"").hexdigest())
+        signature = read_signature(message)
+        if signature is None or CLUSTER_HEADER not in signature.signed_headers or signature.service != "sts":
+            raise Unknown(f"the URL is not signed with the header {CLUSTER_HEADER}")
+        if signature.expires is None or signature.expires > LONGEST:
+            raise Unknown("the URL lives longer than 15 minutes")
+        # As on EKS, 60 s in X-Amz-Expires do not shorten the token: it is good for 15 minutes after its date.
+        return authenticate(self.world, message, signature, LONGEST), signature.access_key
+
+
+def _same(entry_arn: str, principal: Principal) -> bool:
+    """EKS compares without a role's path."""
+    return entry_arn == principal.identity_arn or (
+        principal.session is not None
+        and entry_arn.split(":")[:5] == principal.identity_arn.split(":")[:5]
+        and entry_arn.rpartition("/")[2] == principal.name
+        and ":role/" in entry_arn
+    )
+
+
+def _policy_groups(entry: dict[str, Any]) -> list[str]:
+    association = entry["policies"].get(CLUSTER_ADMIN_POLICY)
+    return [ADMIN_GROUP] if association and association["accessScope"]["type"] == "cluster" else []
+
+
+class EksAuthResponse(BaseResponse):
+    def __init__(self) -> None:
+        super().__init__(service_name="eks-auth")
+        self.automated_parameter_parsing = True
+
+
+class PodCredentials:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def assume_role_for_pod_identity(self, params: Parameters) -> dict[str, Any]:
+        world, cluster = self.world, find(self.world, params["clusterName"])
+        account = self._owner(cluster, params["token"])
+        subject = (account.namespace, account.name)
+        found = [one for one in cluster.associations.values() if (one["namespace"], one["serviceAccount"]) == subject]
+        if not found:
+            message = f"No association found for service account {'/'.join(subject)}"
+            raise AwsError("ResourceNotFoundException", message)
+        association = found[0]
+        role = association["roleArn"]
+        if not all(role_trusts(world, role, AUDIENCE, action) for action in ("sts:AssumeRole", "sts:TagSession")):
+            raise AwsError("AccessDeniedException", f"{AUDIENCE} may not assume {role}: see its trust policy")
+        name = f"eks-{cluster.name[:20]}-{(account.pod or account.name)[:28]}-{association['associationId'][2:10]}"
+        session = open_session(world, role, name, SESSION_S)
+        return {
+            "subject": {"namespace": account.namespace, "serviceAccount": account.name},
+            "audience": AUDIENCE,
+            "podIdentityAssociation": {key: association[key] for key in ("associationArn", "associationId")},
+            "assumedRoleUser": {"arn": session.arn, "assumeRoleId": session.user_id},
+            "credentials": {
+                "accessKeyId": session.access_key_id,
+                "secretAccessKey": session.secret_access_key,
+                "sessionToken": session.session_token,
+                "expiration": session.expiration,
+            },
+        }
+
+    def _owner(self, cluster: Cluster, token: str) -> Any:
+        plane = self.world.control_planes.get(cluster.name)
+        try:
+            owner = self.world.token_owner(plane, token, AUDIENCE) if plane is not None else None
+        except Exception as error:
+            raise AwsError("ServiceUnavailableException", f"the cluster does not answer: {error}") from error
+        if owner is None:
+            raise AwsError("InvalidTokenException", f"the token is not one of {cluster.name} for {AUDIENCE}")
+        return owner
+
+
+def install(world: World) -> None:
+    world.routes["/_site/token-review/"] = Reviewer(world).review
+    world.services["eks-auth"] = EksAuthResponse
+    credentials = PodCredentials(world)
+
+    def profile_tags(params: Parameters) -> dict[str, Any]:
+        profile = world.backend("iam").get_instance_profile(params["InstanceProfileName"])
+        return {"Tags": list(profile.tags), "IsTruncated": False}
+
+    add_operations(world, IamResponse, {"list_instance_profile_tags": profile_tags})
+
+    # Without the world's lock: the API server may ask our token review while it looks at the token.
+    def assume(response: EksAuthResponse) -> ActionResult:
+        return ActionResult(credentials.assume_role_for_pod_identity(dict(response.params)))
+
+    EksAuthResponse.assume_role_for_pod_identity = assume  # type: ignore[attr-defined]

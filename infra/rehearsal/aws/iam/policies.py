@@ -1,0 +1,128 @@
+"""IAM's policy evaluation: Action, Resource, Condition and Principal of policies, as IAM's documentation has them.
+
+moto's own evaluator asks for permission on the resource "*" only and turns an unmet Condition into a denial, so that
+a policy that names a resource or a condition can never allow anything. This one follows the logic of
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html for one account. Where this
+emulation cannot know what AWS would, an Allow does not hold and a Deny does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+from infra.rehearsal.aws.iam.conditions import Context, holds, is_of, like
+
+Document = Mapping[str, Any]
+Effect = Literal["Allow", "Deny"]
+VARIABLES_SINCE = "2012-10-17"
+"""Documents of an older version, or of none, know no policy variables."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """May this be done? `resource` is None where this emulation cannot name what the call is about."""
+
+    action: str
+    resource: str | None
+    context: Context = field(default_factory=dict)
+
+
+@lru_cache(maxsize=512)
+def parse(document: str) -> Document:
+    return json.loads(document)  # type: ignore[no-any-return]
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def verdict(documents: Iterable[Document], question: Question) -> Effect | None:
+    """An explicit deny wins, else any allow; None where nothing is said."""
+    effects = {
+        statement["Effect"]
+        for document in documents
+        for statement in listed(document["Statement"])
+        if applies(statement, question, document.get("Version") == VARIABLES_SINCE)
+    }
+    return _strongest(effects)
+
+
+def allowed(documents: Iterable[Document], question: Question) -> bool:
+    return verdict(documents, question) == "Allow"
+
+
+def trusts(document: Document, principals: Iterable[str], action: str, context: Context) -> bool:
+    """Whether a resource's policy (a role's trust, a topic's) lets one of `principals` (ARNs or service names) act."""
+    return said_to(document, principals, Question(action, "*", context), whole=True) == "Allow"
+
+
+def said_to(document: Document, principals: Iterable[str], question: Question, whole: bool = False) -> Effect | None:
+    """What a resource's policy says to any of `principals`; `whole`: it is about its resource whatever that names."""
+    wanted = set(principals)
+    variables = document.get("Version") == VARIABLES_SINCE
+    effects = {
+        statement["Effect"]
+        for statement in listed(document["Statement"])
+        if concerns_principal(statement, wanted)
+        and applies({**statement, "Resource": "*"} if whole else statement, question, variables)
+    }
+    return _strongest(effects)
+
+
+def concerns_principal(statement: Mapping[str, Any], wanted: set[str]) -> bool:
+    """A service is named as a service only: `"AWS": "*"` is every principal of an account."""
+    if "NotPrincipal" in statement:
+        return not _named(statement["NotPrincipal"], wanted)
+    return _named(statement.get("Principal", {}), wanted)
+
+
+def _named(principal: Any, wanted: set[str]) -> bool:
+    if principal == "*":
+        return True
+    services = {one for one in wanted if one.endswith(".amazonaws.com")}
+    by_kind = {kind: set(listed(names)) for kind, names in principal.items()}
+    people = by_kind.get("AWS", set())
+    return bool(services & by_kind.get("Service", set())) or bool(
+        (wanted - services) & people or ("*" in people and wanted - services)
+    )
+
+
+def _strongest(effects: set[str]) -> Effect | None:
+    if "Deny" in effects:
+        return "Deny"
+    return "Allow" if "Allow" in effects else None
+
+
+def applies(statement: Mapping[str, Any], question: Question, variables: bool = True) -> bool:
+    denies = statement["Effect"] == "Deny"
+    return (
+        _concerns_action(statement, question.action)
+        and _concerns_resource(statement, question, variables)
+        and all(
+            holds(operator, listed(values), question.context.get(key.lower()), question.context, denies, variables)
+            for operator, tests in statement.get("Condition", {}).items()
+            for key, values in tests.items()
+        )
+    )
+
+
+def _concerns_action(statement: Mapping[str, Any], action: str) -> bool:
+    if "NotAction" in statement:
+        return not any(like(pattern, action, True) for pattern in listed(statement["NotAction"]))
+    return any(like(pattern, action, True) for pattern in listed(statement.get("Action", [])))
+
+
+def _concerns_resource(statement: Mapping[str, Any], question: Question, variables: bool) -> bool:
+    denies = statement["Effect"] == "Deny"
+    if "Resource" not in statement and "NotResource" not in statement:
+        return denies
+    patterns = listed(statement.get("Resource", statement.get("NotResource")))
+    if question.resource is None:
+        return denies or ("Resource" in statement and "*" in patterns)
+    given, context = question.resource, question.context if variables else None
+    found = any(is_of(pattern, given, context) for pattern in patterns)
+    return found if "Resource" in statement else not found

@@ -1,0 +1,185 @@
+"""AWS Budgets: what moto lacks of updates, subscribers, tags and actions; a budget knows of spending by being told."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.budgets.models import Budget, BudgetsBackend, Notification
+from moto.budgets.responses import BudgetsResponse
+
+from infra.rehearsal.aws.money.budget_alarms import Alarms
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, tag_list
+from infra.rehearsal.aws.world import World
+
+
+class Budgets:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.tags: dict[str, dict[str, str]] = {}
+        self.alarms = Alarms(world, self)
+
+    @property
+    def backend(self) -> BudgetsBackend:
+        return self.world.backend("budgets")
+
+    def arn(self, name: str) -> str:
+        return f"arn:aws:budgets::{self.world.account}:budget/{name}"
+
+    def find(self, params: Parameters) -> Budget:
+        name = params["BudgetName"]
+        try:
+            return self.backend.budgets[params["AccountId"]][name]
+        except KeyError:
+            raise AwsError("NotFoundException", f"Unable to get budget: {name} - the budget doesn't exist.") from None
+
+    def notification(self, params: Parameters) -> Notification:
+        wanted = params["Notification"]
+        for notification in self.find(params).notifications:
+            if _same(notification.details, wanted):
+                return notification
+        raise AwsError("NotFoundException", f"the notification {wanted} doesn't exist")
+
+    def create_budget(self, params: Parameters) -> None:
+        budget, notifications = params["Budget"], params.get("NotificationsWithSubscribers") or []
+        for one in notifications:
+            _refuse_many(one.get("Subscribers") or [])
+            one["Notification"] = _with_defaults(one["Notification"])
+        budget.setdefault("TimePeriod", _from_start_of(budget["TimeUnit"]))
+        self.backend.create_budget(params["AccountId"], budget, notifications)
+        self.tags[self.arn(budget["BudgetName"])] = {t["Key"]: t["Value"] for t in params.get("ResourceTags") or []}
+
+    def delete_budget(self, params: Parameters) -> None:
+        self.backend.delete_budget(params["AccountId"], params["BudgetName"])
+        self.tags.pop(self.arn(params["BudgetName"]), None)
+        self.alarms.forget(params["BudgetName"])
+
+    def describe_budget(self, params: Parameters) -> dict[str, Any]:
+        return {"Budget": _shown(self.find(params))}
+
+    def describe_budgets(self, params: Parameters) -> dict[str, Any]:
+        return {"Budgets": [_shown(one) for one in self.backend.budgets[params["AccountId"]].values()]}
+
+    def update_budget(self, params: Parameters) -> None:
+        new = params["NewBudget"]
+        budget = self.find({"AccountId": params["AccountId"], "BudgetName": new["BudgetName"]})
+        former = {key: budget.budget[key] for key in ("TimePeriod", "CalculatedSpend") if key in budget.budget}
+        budget.budget = former | new | {"LastUpdatedTime": time.time()}
+
+    def describe_notifications_for_budget(self, params: Parameters) -> dict[str, Any]:
+        return {"Notifications": [one.details for one in self.find(params).notifications]}
+
+    def update_notification(self, params: Parameters) -> None:
+        found = self.notification(params | {"Notification": params["OldNotification"]})
+        found.details = _with_defaults(params["NewNotification"])
+
+    def create_notification(self, params: Parameters) -> None:
+        _refuse_many(params["Subscribers"])
+        details = _with_defaults(params["Notification"])
+        self.backend.create_notification(params["AccountId"], params["BudgetName"], details, params["Subscribers"])
+
+    def delete_notification(self, params: Parameters) -> None:
+        self.find(params).notifications.remove(self.notification(params))
+
+    def describe_subscribers_for_notification(self, params: Parameters) -> dict[str, Any]:
+        return {"Subscribers": self.notification(params).subscribers}
+
+    def create_subscriber(self, params: Parameters) -> None:
+        subscribers: Any = self.notification(params).subscribers
+        _refuse_many([*subscribers, params["Subscriber"]])
+        subscribers.append(params["Subscriber"])
+
+    def delete_subscriber(self, params: Parameters) -> None:
+        subscribers: Any = self.notification(params).subscribers
+        if params["Subscriber"] not in subscribers:
+            raise AwsError("NotFoundException", f"the subscriber {params['Subscriber']} doesn't exist")
+        subscribers.remove(params["Subscriber"])
+
+    def list_tags_for_resource(self, params: Parameters) -> dict[str, Any]:
+        return {"ResourceTags": tag_list(self._tags(params))}
+
+    def _tags(self, params: Parameters) -> dict[str, str]:
+        if params["ResourceARN"] not in self.tags:
+            raise AwsError("NotFoundException", f"there is no resource {params['ResourceARN']}")
+        return self.tags[params["ResourceARN"]]
+
+    def tag_resource(self, params: Parameters) -> None:
+        tags = {tag["Key"]: tag["Value"] for tag in params["ResourceTags"]}
+        self._tags(params).update(tags)
+
+    def untag_resource(self, params: Parameters) -> None:
+        for key in params["ResourceTagKeys"]:
+            self._tags(params).pop(key, None)
+
+
+def _refuse_many(subscribers: list[dict[str, str]]) -> None:
+    """AWS: "a notification can have one SNS subscriber and up to 10 email subscribers"."""
+    for kind, most in (("SNS", 1), ("EMAIL", 10)):
+        count = sum(one["SubscriptionType"] == kind for one in subscribers)
+        if count > most:
+            words = f"a notification takes at most {most} subscribers of type {kind}, not {count}"
+            raise AwsError("CreationLimitExceededException", words)
+
+
+def _with_defaults(notification: dict[str, Any]) -> dict[str, Any]:
+    return {"ThresholdType": "PERCENTAGE", "NotificationState": "OK"} | notification
+
+
+def _from_start_of(unit: str) -> dict[str, Any]:
+    """AWS: a budget without a start date begins with the present period, and ends in 2087."""
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    month = {"ANNUALLY": 1, "QUARTERLY": today.month - (today.month - 1) % 3}.get(unit, today.month)
+    start = today if unit == "DAILY" else today.replace(month=month, day=1)
+    return {"Start": start.timestamp(), "End": datetime(2087, 6, 15, tzinfo=UTC).timestamp()}
+
+
+def _shown(budget: Budget) -> dict[str, Any]:
+    """AWS writes amounts with a decimal point."""
+    shown = budget.to_dict()
+    if "BudgetLimit" in shown:  # else planned limits, month by month
+        shown["BudgetLimit"] = _decimal(shown["BudgetLimit"])
+    shown["CalculatedSpend"] = {key: _decimal(one) for key, one in shown["CalculatedSpend"].items()}
+    return shown
+
+
+def _decimal(spend: dict[str, str]) -> dict[str, str]:
+    return spend | {"Amount": spend["Amount"] if "." in spend["Amount"] else f"{spend['Amount']}.0"}
+
+
+def _same(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """AWS fills in ThresholdType PERCENTAGE and names a notification without its state."""
+    keys = ("NotificationType", "ComparisonOperator", "Threshold")
+    kinds = {each.get("ThresholdType") or "PERCENTAGE" for each in (known, wanted)}
+    return len(kinds) == 1 and all(known.get(key) == wanted.get(key) for key in keys)
+
+
+def install(world: World) -> None:
+    budgets = Budgets(world)
+    names = (
+        "create_budget",
+        "delete_budget",
+        "describe_budget",
+        "describe_budgets",
+        "update_budget",
+        "describe_notifications_for_budget",
+        "create_notification",
+        "update_notification",
+        "delete_notification",
+        "describe_subscribers_for_notification",
+        "create_subscriber",
+        "delete_subscriber",
+        "list_tags_for_resource",
+        "tag_resource",
+        "untag_resource",
+    )
+    add_operations(world, BudgetsResponse, {name: getattr(budgets, name) for name in names})
+    actions = (
+        "create_budget_action",
+        "describe_budget_action",
+        "describe_budget_actions_for_budget",
+        "update_budget_action",
+        "delete_budget_action",
+    )
+    add_operations(world, BudgetsResponse, {name: getattr(budgets.alarms, name) for name in actions})
+    world.routes["/_site/spent"] = budgets.alarms.route

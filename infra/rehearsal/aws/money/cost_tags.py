@@ -1,0 +1,76 @@
+"""Cost allocation tags of Cost Explorer, which moto lacks.
+
+AWS lists a key up to a day after a resource first carried it; a rehearsal is told: `/_site/cost-tags` with
+`{"listed": {KEY: "Active" | "Inactive"}, "linked": true}` sets it, an empty body reads it. A linked account (a member
+of an organization) may neither look nor change.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.ce.responses import CostExplorerResponse
+
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.world import World
+from infra.spec.names import CAMPAIGN_TAG
+
+MOST = 20
+"""Entries in one UpdateCostAllocationTagsStatus."""
+
+
+class CostTags:
+    def __init__(self) -> None:
+        # As in an account that has had a campaign before, and nobody who went to its Billing console.
+        self.listed = {CAMPAIGN_TAG: "Inactive"}
+        self.changed: dict[str, str] = {}
+        self.linked = False
+
+    def list(self, params: Parameters) -> dict[str, Any]:
+        self._refuse_linked("list Cost Allocation Tags")
+        wanted, status = params.get("TagKeys"), params.get("Status")
+        return {
+            "CostAllocationTags": [
+                {"TagKey": key, "Type": "UserDefined", "Status": now}
+                | ({"LastUpdatedDate": self.changed[key]} if key in self.changed else {})
+                for key, now in self.listed.items()
+                if (wanted is None or key in wanted) and status in (None, now)
+            ]
+        }
+
+    def update(self, params: Parameters) -> dict[str, Any]:
+        self._refuse_linked("update Cost Allocation Tag")
+        asked = params["CostAllocationTagsStatus"]
+        if not 1 <= len(asked) <= MOST:
+            raise AwsError("ValidationException", f"between 1 and {MOST} tags, not {len(asked)}")
+        errors = []
+        for one in asked:
+            if one["TagKey"] not in self.listed:
+                errors.append(
+                    {"TagKey": one["TagKey"], "Code": "TagKeysNotFoundException", "Message": "Tag key not found"}
+                )
+                continue
+            if self.listed[one["TagKey"]] != one["Status"]:
+                self.changed[one["TagKey"]] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            self.listed[one["TagKey"]] = one["Status"]
+        return {"Errors": errors}
+
+    def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        if body:
+            asked = json.loads(body)
+            self.listed, self.linked = asked.get("listed", self.listed), asked.get("linked", self.linked)
+        return 200, {"listed": self.listed, "linked": self.linked}
+
+    def _refuse_linked(self, what: str) -> None:
+        if self.linked:
+            words = f"Failed to {what}: Linked account doesn't have access to cost allocation tags."
+            raise AwsError("AccessDeniedException", words)
+
+
+def install(world: World) -> None:
+    tags = CostTags()
+    operations = {"list_cost_allocation_tags": tags.list, "update_cost_allocation_tags_status": tags.update}
+    add_operations(world, CostExplorerResponse, operations)
+    world.routes["/_site/cost-tags"] = tags.route

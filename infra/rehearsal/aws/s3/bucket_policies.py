@@ -1,0 +1,52 @@
+"""Bucket policies with their conditions, and locks on buckets that hold something already, as S3 allows.
+
+moto applies a Deny whatever its Condition says and to whomever, and locks only empty buckets. Here a bucket's policy is
+asked where IAM asks it, with the caller and the request's own context (`access.authorise`), and no more by moto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moto.iam.access_control import PermissionResult
+from moto.s3.models import FakeBucket, S3Backend, _VersionedKeyStore
+
+from infra.rehearsal.aws.iam.policies import Effect, Question, parse, said_to
+from infra.rehearsal.aws.operations import wrap
+from infra.rehearsal.aws.world import World
+
+_ARN = "arn:aws:s3:::"
+
+
+def verdict(world: World, own: list[str], names: list[str], question: Question) -> Effect | None:
+    """What the policy of the bucket that `question` is about says to a caller; None: nothing.
+
+    `own`: the caller's own names, by which it is allowed; `names`: those and its account's, by which it is denied.
+    """
+    resource = str(question.resource)
+    if not resource.startswith(_ARN):
+        return None
+    bucket = world.backend("s3").buckets.get(resource.removeprefix(_ARN).partition("/")[0])
+    if bucket is None or bucket.policy is None:
+        return None
+    text = bucket.policy if isinstance(bucket.policy, str) else bucket.policy.decode()
+    if said_to(parse(text), names, question) == "Deny":
+        return "Deny"
+    return said_to(parse(text), own, question)
+
+
+def install(world: World) -> None:
+    def get_permission(bucket: FakeBucket, action: str, resource: str) -> Any:
+        return PermissionResult.NEUTRAL
+
+    def put_lock(moto: Callable[..., None], backend: S3Backend, bucket_name: str, *given: Any, **named: Any) -> None:
+        bucket = backend.get_bucket(bucket_name)
+        keys, bucket.keys = bucket.keys, _VersionedKeyStore()
+        try:
+            moto(backend, bucket_name, *given, **named)
+        finally:
+            bucket.keys = keys
+
+    wrap(S3Backend, "put_object_lock_configuration", put_lock)
+    FakeBucket.get_permission = get_permission  # type: ignore[method-assign,assignment]

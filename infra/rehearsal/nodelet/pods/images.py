@@ -1,0 +1,196 @@
+"""Images from the account's registry: pulled with the instance role, every digest checked, unpacked once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import shutil
+import tarfile
+import threading
+import urllib.request
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.errors import PermanentError, TemporaryError
+from infra.rehearsal.nodelet.credentials import RoleCredentials
+from infra.rehearsal.nodelet.pods.sandbox import Bind, host_parts, remove_tree
+from infra.rehearsal.toolchain.table import MPI_OPERATOR
+
+HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
+"""A layer that the node image already holds: the host's own programs and libraries."""
+MANIFESTS = ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"]
+REFERENCE = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com/(?P<repository>[^@:]+)"
+    r"(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+PUBLIC = {f"docker.io/mpioperator/mpi-operator:{MPI_OPERATOR}": ("mpi-operator", "/opt/mpi-operator")}
+"""Image -> the tool that stands for it, and the path of the image's entry point."""
+RETRY = timedelta(seconds=5)
+FETCH_WITHIN_S = 60.0
+MADE_BY_US = ("/dev", "/proc", "/sys", "/run", "/tmp", "/etc", "/var/run")
+"""What every root has for itself: an image may add below, and never replaces."""
+
+
+class PullError(PermanentError):
+    """This image cannot be had; a kubelet shows ErrImagePull and tries again later."""
+
+
+@dataclass(frozen=True)
+class Image:
+    digest: str
+    env: dict[str, str]
+    entrypoint: list[str]
+    command: list[str]
+    cwd: str
+    files: Path
+    """What the image adds to the host's programs."""
+
+    def binds(self) -> list[Bind]:
+        """Read-only mounts that put the image's files at their paths. Raises PullError where a path is the host's."""
+        _, host = host_parts()
+        taken = {bind.target for bind in host}
+        return _placed(self.files, "", taken, {*taken, *MADE_BY_US})
+
+
+class ImageStore:
+    """The images of one machine, below `folder`."""
+
+    def __init__(self, folder: Path, region: str, credentials: RoleCredentials, tools: Path) -> None:
+        """`tools`: where the programs of public images lie."""
+        self._folder, self._region, self._credentials, self._tools = folder, region, credentials, tools
+        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._known: dict[str, Image] = {}
+
+    def pull(self, reference: str) -> Image:
+        """Raises PullError, TemporaryError."""
+        if reference in PUBLIC:
+            return self._built(reference)
+        match = REFERENCE.fullmatch(reference)
+        if match is None or not (match["digest"] or match["tag"]):
+            cure = f"name an image of the account's ECR, by digest, or one of {', '.join(PUBLIC)}"
+            raise PullError("a rehearsal's node cannot pull from there", seen=reference, cure=cure)
+        with self._locks[reference]:
+            if match["digest"] and reference in self._known:
+                return self._known[reference]
+            try:
+                self._known[reference] = self._fetch(reference, match)
+            except ClientError as error:
+                raise PullError("the registry refuses", seen=f"{reference}: {error}") from error
+            except PermanentError as error:
+                raise error if isinstance(error, PullError) else PullError("no right to pull", seen=error) from error
+            except (BotoCoreError, OSError) as error:
+                raise TemporaryError("the registry does not answer", seen=error, delay=RETRY) from error
+            return self._known[reference]
+
+    def _built(self, reference: str) -> Image:
+        """A public image: what it holds is the program that the toolchain built from the same version's source."""
+        tool, path = PUBLIC[reference]
+        program, files = self._tools / tool, self._folder / tool
+        if not program.exists():
+            cure = f"python -m infra.rehearsal.toolchain ensure {tool}"
+            raise PullError("the program of a public image was not built", seen=program, cure=cure)
+        with self._locks[reference]:
+            target = files / path.lstrip("/")
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(program, target)
+        return Image(f"tool:{tool}", {}, [path], [], "/", files)
+
+    def _fetch(self, reference: str, match: re.Match[str]) -> Image:
+        if match["region"] != self._region:
+            raise PullError("the image is in another region", seen=reference, cure=f"push it to {self._region}")
+        which = {"imageDigest": match["digest"]} if match["digest"] else {"imageTag": match["tag"]}
+        registry = {"registryId": match["account"], "repositoryName": match["repository"]}
+        ecr = self._credentials.client("ecr")
+        answer = ecr.batch_get_image(**registry, imageIds=[which], acceptedMediaTypes=MANIFESTS)
+        if not answer["images"]:
+            raise PullError("no such image", seen=f"{reference}: {answer['failures']}", cure="push it first")
+        text = answer["images"][0]["imageManifest"].encode()
+        digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
+        if match["digest"] not in (None, digest):
+            raise PullError("the manifest is not the one asked for", seen=f"{reference} has digest {digest}")
+        manifest = json.loads(text)
+
+        def blob(entry: dict[str, Any]) -> bytes:
+            url = ecr.get_download_url_for_layer(**registry, layerDigest=entry["digest"])["downloadUrl"]
+            return _download(url, entry["digest"])
+
+        config = json.loads(blob(manifest["config"])).get("config") or {}
+        files = self._folder / digest.replace(":", "-")
+        if not files.is_dir():
+            partial = files.with_suffix(".partial")
+            remove_tree(partial)
+            partial.mkdir(parents=True)
+            for layer in manifest["layers"]:
+                if layer["mediaType"] != HOST_LAYER:
+                    unpack(blob(layer), partial)
+            partial.rename(files)
+        env = dict(entry.partition("=")[::2] for entry in config.get("Env") or [])
+        return Image(
+            digest, env, config.get("Entrypoint") or [], config.get("Cmd") or [], config.get("WorkingDir") or "/", files
+        )
+
+
+def _download(url: str, digest: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=FETCH_WITHIN_S) as answer:
+        content: bytes = answer.read()
+    seen = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    if seen != digest:
+        raise PullError("a blob is not what the manifest says", seen=f"{seen} instead of {digest}")
+    return content
+
+
+def unpack(layer: bytes, root: Path) -> None:
+    """Lay one tar, plain or gzip, over `root`; `.wh.` entries remove what lower layers put there."""
+    if layer[:2] == b"\x1f\x8b":
+        layer = gzip.decompress(layer)
+
+    def keep(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        folder, _, name = member.name.rpartition("/")
+        if name.startswith(".wh."):
+            _remove(root / folder / name.removeprefix(".wh."), whole=name == ".wh..wh..opq")
+            return None
+        # A mapped root owns one user only: what the layer says of owners cannot be kept.
+        return tarfile.tar_filter(member, path).replace(uid=None, gid=None, uname=None, gname=None, deep=False)  # type: ignore[arg-type]
+
+    try:
+        with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
+            archive.extractall(root, filter=keep)
+    except tarfile.TarError as error:
+        raise PullError("a layer cannot be unpacked", seen=error) from error
+
+
+def _remove(path: Path, *, whole: bool) -> None:
+    targets = list(path.parent.iterdir()) if whole and path.parent.is_dir() else [path]
+    for target in targets:
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+
+def _placed(folder: Path, path: str, host: set[str], taken: set[str]) -> list[Bind]:
+    """One mount per topmost folder that nothing else lies in, or leads to."""
+    binds: list[Bind] = []
+    for entry in sorted(folder.iterdir()):
+        target = f"{path}/{entry.name}"
+        if target in host:
+            raise PullError(
+                "the image brings files where the host's own are mounted",
+                seen=target,
+                cure="install into /opt, as a top layer on the base image does",
+            )
+        inside = any(one == target or one.startswith(target + "/") for one in taken)
+        if inside and entry.is_dir():
+            binds += _placed(entry, target, host, taken)
+        elif not (inside and entry.is_symlink()):
+            binds.append(Bind(entry, target))
+    return binds

@@ -1,0 +1,191 @@
+"""The kubelet's port: `kubectl logs` reads a container's output through the API server."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import parse_qs, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from infra.rehearsal.nodelet.metadata import LocalServer
+from infra.rehearsal.nodelet.node import KUBELET_PORT
+from infra.rehearsal.nodelet.pods.stamps import Stamped, nanoseconds
+
+log = logging.getLogger(__name__)
+
+Find = Callable[[str, str, str, bool], Path | None]
+"""(namespace, pod, container, previous) -> its output; None for what this node does not know."""
+Running = Callable[[str, str, str], bool]
+CHUNK = 65536
+FOLLOW_S = 0.2
+BY_TIME = ("timestamps", "sinceTime", "sinceSeconds")
+
+
+def self_signed(address: str, hostname: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A serving certificate of our own making, as a kubelet without a signer has."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hostname)])
+    now = datetime.now(UTC)
+    names = [x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName(hostname)]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=365))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return key, made
+
+
+def certificate(address: str, hostname: str, folder: Path) -> Path:
+    """Key and certificate in one file."""
+    key, made = self_signed(address, hostname)
+    plain = serialization.NoEncryption()
+    path = folder / "kubelet.pem"
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
+
+
+class Server(LocalServer):
+    def __init__(self, address: str, handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext) -> None:
+        super().__init__((address, KUBELET_PORT), handler)
+        self._tls = tls
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        # The handshake belongs to the connection's own thread: a silent client must not stop the others.
+        request.settimeout(10)
+        try:
+            secured = self._tls.wrap_socket(request, server_side=True)
+        except OSError:
+            return
+        secured.settimeout(None)
+        try:
+            super().finish_request(secured, client_address)
+        except OSError as error:
+            log.debug("a reader left: %s", error)
+        finally:
+            secured.close()
+
+
+def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, find: Find, running: Running) -> None:
+    """Only who has a certificate of the cluster's authority, the API server, may read."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate(address, hostname, folder))
+    tls.load_verify_locations(cadata=authority_pem)
+    tls.verify_mode = ssl.CERT_REQUIRED
+
+    stamped: dict[Path, Stamped] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            parts, query = url.path.strip("/").split("/"), {k: v[0] for k, v in parse_qs(url.query).items()}
+            if url.path == "/healthz":
+                return self._text(HTTPStatus.OK, "ok")
+            if len(parts) != 4 or parts[0] != "containerLogs":
+                return self._text(HTTPStatus.NOT_FOUND, "a nodelet serves /containerLogs and /healthz")
+            previous = query.get("previous") == "true"
+            path = find(parts[1], parts[2], parts[3], previous)
+            if path is None or not path.exists():
+                return self._text(HTTPStatus.NOT_FOUND, f'container "{parts[3]}" in pod "{parts[2]}" has no log')
+            follow = query.get("follow") == "true" and not previous
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/plain")
+            self.end_headers()
+            limit = int(query["limitBytes"]) if "limitBytes" in query else None
+            more = (lambda: running(parts[1], parts[2], parts[3])) if follow else lambda: False
+            if any(query.get(name) not in (None, "", "false") for name in BY_TIME):
+                return self._send_by_time(stamped.setdefault(path, Stamped(path)), query, limit, more)
+            with path.open("rb") as file:
+                _seek_tail(file, query.get("tailLines"))
+                self._send(file, limit, more)
+
+        def _send(self, file: BinaryIO, left: int | None, more: Callable[[], bool]) -> None:
+            while True:
+                going_on = more()
+                while chunk := file.read(CHUNK if left is None else min(CHUNK, left)):
+                    self.wfile.write(chunk)
+                    left = None if left is None else left - len(chunk)
+                self.wfile.flush()
+                if not going_on:
+                    return
+                time.sleep(FOLLOW_S)
+
+        def _send_by_time(
+            self, log: Stamped, query: dict[str, str], left: int | None, more: Callable[[], bool]
+        ) -> None:
+            going_on = more()
+            end = log.look(all_of_it=not going_on)
+            first = max(log.since(_since(query)), end - int(query.get("tailLines", end)))
+            while True:
+                for line in log.lines(first, end, query.get("timestamps") == "true"):
+                    self.wfile.write(line[:left])
+                    left = None if left is None else left - len(line[:left])
+                self.wfile.flush()
+                if not going_on:
+                    return
+                time.sleep(FOLLOW_S)
+                going_on = more()
+                first, end = end, log.look(all_of_it=not going_on)
+
+        def _text(self, status: HTTPStatus, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = Server(address, Handler, tls)
+    threading.Thread(target=server.serve_forever, name="kubelet port", daemon=True).start()
+
+
+def _since(query: dict[str, str]) -> int:
+    """ns since the epoch."""
+    if query.get("sinceTime"):
+        return nanoseconds(query["sinceTime"])
+    return time.time_ns() - int(query["sinceSeconds"]) * 10**9 if query.get("sinceSeconds") else 0
+
+
+def _seek_tail(file: BinaryIO, lines: str | None) -> None:
+    if lines is None:
+        return
+    end = position = file.seek(0, 2)
+    # A last line without its newline counts as one, so one newline more is looked for.
+    wanted, found = int(lines), 0
+    if wanted == 0:
+        return
+    while position > 0:
+        step = min(CHUNK, position)
+        position -= step
+        file.seek(position)
+        block = file.read(step)
+        for offset in range(len(block) - 1, -1, -1):
+            if block[offset] == 0x0A and position + offset != end - 1:
+                found += 1
+                if found == wanted:
+                    file.seek(position + offset + 1)
+                    return
+    file.seek(0)

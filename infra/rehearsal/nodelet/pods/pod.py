@@ -1,0 +1,311 @@
+"""One pod from its binding to this node until it is gone: a thread that owns its containers and tells its status."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from infra.errors import BivouacError, TemporaryError
+from infra.rehearsal.nodelet.client import NOT_FOUND, Object, Refused, namespaced
+from infra.rehearsal.nodelet.pods.containers import PodContainer
+from infra.rehearsal.nodelet.pods.images import PullError
+from infra.rehearsal.nodelet.pods.podbox import PodBox, make_containers
+from infra.rehearsal.nodelet.pods.probes import Prober, askable
+from infra.rehearsal.nodelet.pods.status import PodStatus, phase_of
+from infra.rehearsal.nodelet.surroundings import Surroundings
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+PULL_RETRY_S = 10.0
+REFRESH_S = 10.0
+AFTER_KILL_S = 10.0
+OVER = ("Succeeded", "Failed")
+
+
+class Deleted(Exception):
+    """The pod is to end within its grace period."""
+
+
+class Gone(Exception):
+    """The pod is no more: end at once, tell nobody."""
+
+
+class PodWorker:
+    """Runs one pod in a thread of its own."""
+
+    def __init__(self, around: Surroundings, pod: Object, on_end: Callable[[str], None]) -> None:
+        self._around, self._pod, self._on_end = around, pod, on_end
+        self.uid: str = pod["metadata"]["uid"]
+        self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._box = PodBox(around, pod)
+        self._init, self._apps = make_containers(pod, self._box.folders)
+        self._status = PodStatus(around.config.address)
+        self._failure: tuple[str, str] | None = None
+        self._told: Object | None = None
+        self._began = time.monotonic()
+        self._complaints: set[str] = set()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"pod {self._pod['metadata']['name']}", daemon=True).start()
+
+    def update(self, pod: Object) -> None:
+        self._inbox.put(("pod", pod))
+
+    def vanish(self) -> None:
+        self._inbox.put(("gone", None))
+
+    def named(self, namespace: str, name: str) -> bool:
+        metadata = self._pod["metadata"]
+        return bool(metadata["namespace"] == namespace and metadata["name"] == name)
+
+    def container(self, name: str) -> PodContainer | None:
+        return next((one for one in (*self._init, *self._apps) if one.name == name), None)
+
+    def _run(self) -> None:
+        try:
+            self._live()
+        except Gone:
+            self._end_processes(0)
+        except Exception as error:
+            log.exception("pod %s", self._pod["metadata"]["name"])
+            self._end_processes(0)
+            self._failure = ("NodeletFailed", f"{type(error).__name__}: {error}")
+            with contextlib.suppress(Gone):
+                self._report()
+        finally:
+            self._box.remove()
+            self._on_end(self.uid)
+
+    def _live(self) -> None:
+        if (self._pod.get("status") or {}).get("phase") in OVER:
+            return self._delete()
+        try:
+            if "deletionTimestamp" in self._pod["metadata"]:
+                raise Deleted
+            if self._existed_before():
+                for one in (*self._init, *self._apps):
+                    one.lost()
+            else:
+                self._take_in()
+                self._report()
+                self._run_init()
+                self._run_apps()
+        except Deleted:
+            self._terminate()
+        self._end_processes(0)
+        self._report_surely()
+        if "deletionTimestamp" in self._pod["metadata"]:
+            self._delete()
+        return None
+
+    def unheard(self) -> Object | None:
+        """After the end: the latest news that came too late."""
+        latest = None
+        while not self._inbox.empty():
+            kind, what = self._inbox.get()
+            latest = what if kind == "pod" else latest
+        return latest
+
+    def _existed_before(self) -> bool:
+        """It ran here before a reboot, and its policy does not start it twice."""
+        seen = (self._pod.get("status") or {}).get("containerStatuses") or []
+        ran = any("running" in one["state"] or "terminated" in one["state"] for one in seen)
+        return ran and self._pod["spec"].get("restartPolicy") == "Never"
+
+    def _take_in(self) -> None:
+        """Network, names and volumes; each is tried until it is there."""
+        for step in (self._box.plug_in, self._box.mount):
+            while True:
+                try:
+                    step(self._pod)
+                    break
+                except (TemporaryError, Refused) as error:
+                    self._complain("FailedCreatePodSandBox" if step == self._box.plug_in else "FailedMount", error)
+                    self._report()
+                    self._take(RETRY_S)
+            self._status.address = self._box.address
+
+    def _run_init(self) -> None:
+        for one in self._init:
+            while self._failure is None and not (one.finished or (one.kind == "sidecar" and one.running)):
+                self._start_if_due(one)
+                self._report()
+                if not one.finished and not (one.kind == "sidecar" and one.running):
+                    due = one.due_in()
+                    self._take(REFRESH_S if due is None else min(due, REFRESH_S))
+                    self._check_deadline()
+            if (one.finished and one.exit_code) or self._failure is not None:
+                return
+
+    def _run_apps(self) -> None:
+        sidecars = [one for one in self._init if one.kind == "sidecar"]
+        while phase_of(self._init, self._apps) not in OVER and self._failure is None:
+            for one in (*sidecars, *self._apps):
+                self._start_if_due(one)
+            self._report()
+            if phase_of(self._init, self._apps) in OVER:
+                return
+            dues = [due for one in (*sidecars, *self._apps) if (due := one.due_in()) is not None]
+            self._take(min([REFRESH_S, *dues]))
+            self._box.refresh()
+            self._check_deadline()
+
+    def _check_deadline(self) -> None:
+        limit = self._pod["spec"].get("activeDeadlineSeconds")
+        if limit is not None and time.monotonic() - self._began > limit:
+            self._failure = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+            self._end_processes(self._grace())
+
+    def _start_if_due(self, one: PodContainer) -> None:
+        if one.due_in() != 0:
+            return
+        try:
+            image = self._around.images.pull(one.spec["image"])
+            root = self._box.root(self._pod, one, image)
+        except PullError as error:
+            one.wait_for("ErrImagePull", str(error), PULL_RETRY_S)
+            return self._complain("Failed", error)
+        except TemporaryError as error:
+            one.wait_for("CreateContainerConfigError", str(error), RETRY_S)
+            return self._complain("Failed", error)
+        one.start(image, root, self._box.network, lambda code: self._inbox.put(("exit", (one, code))))
+        self._around.events.tell(self._pod, "Normal", "Started", f"Started container {one.name}")
+        if one.running:
+            self._probe(one)
+        return None
+
+    def _probe(self, one: PodContainer) -> None:
+        starts = one.starts
+
+        def still() -> bool:
+            return one.running and one.starts == starts
+
+        readiness, liveness = one.spec.get("readinessProbe") or {}, one.spec.get("livenessProbe") or {}
+        one.ready = not askable(readiness)
+        address = self._box.address
+        if askable(readiness):
+            Prober(readiness, one.spec, address, still, lambda good: self._inbox.put(("ready", (one, good)))).start()
+        if askable(liveness):
+            Prober(liveness, one.spec, address, still, lambda good: self._inbox.put(("alive", (one, good)))).start()
+
+    def _take(self, timeout_s: float | None) -> None:
+        """Wait for news and act on all there is. Raises Deleted, Gone."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                self._hear(*self._inbox.get(timeout=left))
+            except queue.Empty:
+                return
+            deadline = time.monotonic()  # whatever else has come, without waiting for more
+
+    def _hear(self, kind: str, what: Any) -> None:
+        if kind == "gone":
+            raise Gone
+        if kind == "pod":
+            self._pod = what
+            if "deletionTimestamp" in what["metadata"]:
+                raise Deleted
+        elif kind == "exit":
+            one, code = what
+            one.ended(code)
+        elif kind == "ready":
+            one, good = what
+            one.ready = good and one.running
+        elif kind == "alive":
+            one, good = what
+            if not good:
+                self._around.events.tell(
+                    self._pod, "Warning", "Unhealthy", f"liveness of {one.name} failed: restarting"
+                )
+                one.signal(signal.SIGKILL)
+
+    def _grace(self) -> float:
+        metadata, spec = self._pod["metadata"], self._pod["spec"]
+        asked = metadata.get("deletionGracePeriodSeconds")
+        return float(spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked)
+
+    def _terminate(self) -> None:
+        if any(one.running for one in (*self._init, *self._apps)):
+            self._around.events.tell(self._pod, "Normal", "Killing", f"Stopping within {self._grace():.0f} s")
+        self._end_processes(self._grace())
+
+    def _end_processes(self, grace_s: float) -> None:
+        """SIGTERM, after the grace SIGKILL; a shorter grace that comes meanwhile is taken. Nothing restarts after."""
+        began, killed = time.monotonic(), False
+        running = [one for one in (*self._init, *self._apps) if one.running]
+        for one in running if grace_s else ():
+            one.signal(signal.SIGTERM)
+        while any(one.running for one in running):
+            left = began + grace_s - time.monotonic()
+            if left <= 0 and not killed:
+                killed, left = True, 0.0
+                for one in running:
+                    one.signal(signal.SIGKILL)
+            elif left <= -AFTER_KILL_S:
+                log.error("a process of pod %s does not end", self._pod["metadata"]["name"])
+                return
+            try:
+                self._take(left if left > 0 else 1.0)
+            except Deleted:
+                grace_s = min(grace_s, self._grace())
+            except Gone:
+                grace_s = 0.0
+
+    def _report(self) -> None:
+        """Tell the status if it changed. Raises Gone; a server out of reach is asked again next time."""
+        document = self._status.document(self._init, self._apps, self._failure)
+        if document == self._told:
+            return
+        metadata = self._pod["metadata"]
+        path = namespaced("pods", metadata["namespace"], metadata["name"]) + "/status"
+        try:
+            self._around.api.patch(path, {"metadata": {"uid": self.uid}, "status": document})
+            self._told = document
+        except Refused as error:
+            if error.status == NOT_FOUND or "uid" in error.message:
+                raise Gone from error
+            self._complain("FailedStatus", error)
+        except TemporaryError as error:
+            log.warning("status of %s: %s", metadata["name"], error)
+
+    def _report_surely(self) -> None:
+        """The last word of a pod must be heard."""
+        while True:
+            self._report()
+            if self._told == self._status.document(self._init, self._apps, self._failure):
+                return
+            try:
+                self._take(RETRY_S)
+            except Deleted:
+                continue
+
+    def _delete(self) -> None:
+        metadata = self._pod["metadata"]
+        path = namespaced("pods", metadata["namespace"], metadata["name"])
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": self.uid},
+        }
+        while True:
+            try:
+                self._around.api.delete(path, options)
+                return
+            except Refused:
+                return
+            except TemporaryError:
+                time.sleep(RETRY_S)
+
+    def _complain(self, reason: str, error: BivouacError) -> None:
+        if str(error) not in self._complaints:
+            self._complaints.add(str(error))
+            self._around.events.tell(self._pod, "Warning", reason, str(error))

@@ -1,0 +1,182 @@
+"""What surrounds the containers of one pod: its network, its names, its volumes, and each container's root."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+from pyroute2.netlink.exceptions import NetlinkError
+
+from infra.errors import TemporaryError
+from infra.rehearsal.nodelet.client import NOT_FOUND, Object, Refused, namespaced
+from infra.rehearsal.nodelet.metadata import POD_IDENTITY_ADDRESS
+from infra.rehearsal.nodelet.pods.confinement import confinement
+from infra.rehearsal.nodelet.pods.containers import Folders, PodContainer, Policy, command_line
+from infra.rehearsal.nodelet.pods.environment import environment, expand
+from infra.rehearsal.nodelet.pods.hosts import PodHosts, host_name, own_lines
+from infra.rehearsal.nodelet.pods.images import Image
+from infra.rehearsal.nodelet.pods.sandbox import Bind, Network, RootSpec, python_path, remove_tree
+from infra.rehearsal.nodelet.pods.volumes import IDENTITY_FOLDER, IDENTITY_VOLUME, Volumes, object_data
+from infra.rehearsal.nodelet.surroundings import RETRY, Surroundings
+from infra.rehearsal.site import network
+
+BAKED = "root/etc/bivouac/image.json"
+"""In a machine's folder, where its image is one of ours, which hold a Lustre client."""
+BRIDGE = "br0"
+LINK = "eth0"
+OWN = "/run/pod"
+_plugging = threading.Lock()
+
+
+class PodBox:
+    def __init__(self, around: Surroundings, pod: Object) -> None:
+        metadata = pod["metadata"]
+        self._around, self._uid, self._namespace = around, metadata["uid"], metadata["namespace"]
+        self._account = pod["spec"].get("serviceAccountName") or "default"
+        self._folder = around.work / "pods" / self._uid
+        logs = around.work / "logs" / "pods" / f"{self._namespace}_{metadata['name']}_{self._uid}"
+        self.folders = Folders(self._folder / "run", logs)
+        self.address = ""
+        self.network: Network | None = None
+        """None for a pod in the machine's own network."""
+        self._identity: bool | None = None
+        self._volumes = Volumes(
+            around.api,
+            pod,
+            self._folder / "volumes",
+            around.work,
+            Path(around.config.fsx_root),
+            around.node.local_disk,
+            lambda: around.node.lustre_client or (around.work / BAKED).is_file(),
+        )
+
+    def plug_in(self, pod: Object) -> None:
+        """An address, a network namespace behind it, and a hosts file. Raises TemporaryError."""
+        for folder in ("run", "volumes", "own"):
+            (self._folder / folder).mkdir(parents=True, exist_ok=True)
+        if pod["spec"].get("hostNetwork"):
+            self.address = self._around.config.address
+        elif not self.address:
+            address = self._around.addresses.take()
+            try:
+                self.network = Network()
+                with _plugging:
+                    network.join(
+                        self.network.pid,
+                        BRIDGE,
+                        LINK,
+                        address,
+                        via={f"{POD_IDENTITY_ADDRESS}/32": self._around.config.address},
+                    )
+            except (NetlinkError, OSError) as error:
+                self._unplug(address)
+                raise TemporaryError("the pod's network cannot be made", seen=error, delay=RETRY) from error
+            except TemporaryError:
+                self._unplug(address)
+                raise
+            self.address = address
+        own = own_lines(pod, self.address)
+        self._around.hosts.add(self._uid, PodHosts(self._namespace, own, self._folder / "own" / "hosts"))
+
+    def _unplug(self, address: str) -> None:
+        if self.network is not None:
+            self.network.close()
+            self.network = None
+        self._around.addresses.give_back(address)
+
+    def mount(self, pod: Object) -> None:
+        """The volumes. Raises TemporaryError."""
+        if self._identity is None:
+            self._identity = self._has_identity()
+        self._volumes.prepare({**pod, "status": self._seen(pod)}, self._identity)
+
+    def refresh(self) -> None:
+        self._volumes.refresh()
+
+    def root(self, pod: Object, container: PodContainer, image: Image) -> RootSpec:
+        """Raises PullError, TemporaryError."""
+        pod = {**pod, "status": self._seen(pod)}
+        env = environment(pod, container.spec, self._base_environment(image), self._lookup)
+        message = Bind(container.message_file(container.starts), container.message_path, read_only=False)
+
+        def expanded(text: str) -> str:
+            return expand(text, env)
+
+        mounts = self._volumes.binds(container.spec, bool(self._identity), expanded)
+        return RootSpec(
+            root=container.root_folder(container.starts),
+            hostname=self._around.config.hostname if self.network is None else host_name(pod),
+            argv=command_line(container.spec, image, expanded),
+            env=env,
+            cwd=container.spec.get("workingDir") or image.cwd,
+            binds=[*image.binds(), Bind(self._folder / "own", OWN), *mounts, message],
+            links={"/etc/hosts": f"..{OWN}/hosts"},
+            confined=confinement(pod["spec"], container.spec),
+        )
+
+    def remove(self) -> None:
+        """Network, names, volumes; the containers have ended."""
+        self._around.hosts.remove(self._uid)
+        if self.network is not None:
+            self._unplug(self.address)
+        self._volumes.remove()
+        remove_tree(self._folder)
+
+    def _seen(self, pod: Object) -> Object:
+        return {**(pod.get("status") or {}), "podIP": self.address, "hostIP": self._around.config.address}
+
+    def _base_environment(self, image: Image) -> dict[str, str]:
+        config, api = self._around.config, self._around.api
+        base = {
+            "PATH": python_path(),
+            "HOME": "/root",
+            **image.env,
+            "KUBERNETES_SERVICE_HOST": api.host,
+            "KUBERNETES_SERVICE_PORT": str(api.port),
+            "KUBERNETES_SERVICE_PORT_HTTPS": str(api.port),
+            "AWS_ENDPOINT_URL": config.endpoint_url,
+            "AWS_REGION": config.region,
+            "AWS_DEFAULT_REGION": config.region,
+        }
+        if self._identity:
+            base["AWS_STS_REGIONAL_ENDPOINTS"] = "regional"
+            base["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = f"http://{POD_IDENTITY_ADDRESS}/v1/credentials"
+            base["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"] = f"{IDENTITY_FOLDER}/{IDENTITY_VOLUME}"
+        return base
+
+    def _has_identity(self) -> bool:
+        """EKS's webhook decides this in the control plane, so it is not the node's role that asks."""
+        try:
+            pages = self._around.credentials.agent_client("eks").get_paginator("list_pod_identity_associations")
+            asked = {"clusterName": self._around.node.cluster, "namespace": self._namespace}
+            found = [
+                one for page in pages.paginate(**asked, serviceAccount=self._account) for one in page["associations"]
+            ]
+        except (ClientError, BotoCoreError) as error:
+            raise TemporaryError("the pod identity associations cannot be read", seen=error, delay=RETRY) from error
+        return bool(found)
+
+    def _lookup(self, plural: str, name: str) -> Mapping[str, str] | None:
+        try:
+            item = self._around.api.get(namespaced(plural, self._namespace, name))
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise TemporaryError(f"{plural} cannot be read", seen=error, delay=RETRY) from error
+        return {key: text.decode(errors="replace") for key, text in object_data(item, plural).items()}
+
+
+def make_containers(pod: Object, folders: Folders) -> tuple[list[PodContainer], list[PodContainer]]:
+    """(init containers and sidecars in order, app containers)."""
+    uid: str = pod["metadata"]["uid"]
+    policy: Policy = pod["spec"].get("restartPolicy") or "Always"
+    once: Policy = "Never" if policy == "Never" else "OnFailure"
+    init = [
+        PodContainer(spec, "sidecar", "Always", uid, folders)
+        if spec.get("restartPolicy") == "Always"
+        else PodContainer(spec, "init", once, uid, folders)
+        for spec in pod["spec"].get("initContainers") or []
+    ]
+    return init, [PodContainer(spec, "app", policy, uid, folders) for spec in pod["spec"]["containers"]]

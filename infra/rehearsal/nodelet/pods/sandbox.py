@@ -1,0 +1,191 @@
+"""Containers as processes: a network namespace per pod, a root and a PID namespace per container."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from infra.errors import PermanentError, TemporaryError
+from infra.rehearsal.nodelet.pods.confinement import Confinement
+
+RETRY = timedelta(seconds=2)
+ENTER = Path(__file__).with_name("enter.py")
+HOST_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+HOST_SETTINGS = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl", "ca-certificates", "pki")
+ACCOUNTS = {
+    "/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "/etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "/etc/host.conf": "multi on\n",
+}
+
+
+@dataclass(frozen=True)
+class Bind:
+    source: Path
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True)
+class RootSpec:
+    """What one container finds around it. `binds` are mounted in order, after the host's parts."""
+
+    root: Path
+    """An empty folder where the new root is assembled; with `persistent` it is the root and keeps what is written."""
+    hostname: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str = "/"
+    binds: list[Bind] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    persistent: bool = False
+    confined: Confinement | None = None
+    """None: root with everything that a machine's own programs may do."""
+
+    def document(self) -> dict[str, Any]:
+        links, host = host_parts()
+        binds = [{"source": str(b.source), "target": b.target, "read_only": b.read_only} for b in (*host, *self.binds)]
+        return {
+            "root": str(self.root),
+            "persistent": self.persistent,
+            "hostname": self.hostname,
+            "argv": self.argv,
+            "env": self.env,
+            "cwd": self.cwd,
+            "links": {**links, "/var/run": "../run", **self.links},
+            "tmpfs": {"/run": "size=65536k"},
+            "files": {**ACCOUNTS, "/etc/hostname": self.hostname + "\n", **self.files},
+            "binds": binds,
+            "confined": None if self.confined is None else asdict(self.confined),
+        }
+
+
+def host_parts() -> tuple[dict[str, str], list[Bind]]:
+    """(links, read-only binds) of the host that every root shares: programs, libraries, and this interpreter."""
+    links: dict[str, str] = {}
+    binds: list[Bind] = []
+    for folder in HOST_FOLDERS:
+        if os.path.islink(folder):
+            links[folder] = os.readlink(folder)
+        elif os.path.isdir(folder):
+            binds.append(Bind(Path(folder), folder))
+    binds += [Bind(Path("/etc") / name, f"/etc/{name}") for name in HOST_SETTINGS if os.path.exists(f"/etc/{name}")]
+    shown = [bind.target for bind in binds]
+    for prefix in interpreter_prefixes():
+        if not any(prefix == seen or prefix.startswith(seen + "/") for seen in shown):
+            binds.append(Bind(Path(prefix), prefix))
+            shown.append(prefix)
+    return links, binds
+
+
+def interpreter_prefixes() -> list[str]:
+    """The environment and the base interpreter at every name by which a link or a setting may reach them."""
+    prefixes = [sys.prefix, os.path.realpath(sys.prefix), sys.base_prefix, os.path.realpath(sys.base_prefix)]
+    hop = sys.executable
+    while os.path.islink(hop):
+        hop = os.path.normpath(os.path.join(os.path.dirname(hop), os.readlink(hop)))
+        prefixes.append(os.path.dirname(os.path.dirname(hop)))
+    return list(dict.fromkeys(prefix for prefix in prefixes if prefix != "/"))
+
+
+def python_path() -> str:
+    """PATH of a container whose image names none: the environment's programs first."""
+    return f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class StartError(PermanentError):
+    """The program could not be started at all; `stage` is spec, root or exec."""
+
+    def __init__(self, stage: str, message: str) -> None:
+        super().__init__(message)
+        self.stage, self.message = stage, message
+
+
+class Network:
+    """A pod's network namespace, held open by a sleeping process."""
+
+    def __init__(self) -> None:
+        self._holder = subprocess.Popen(
+            ["unshare", "--net", "--ipc", "sleep", "infinity"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={"PATH": os.defpath},
+            close_fds=True,
+        )
+        ours = os.readlink("/proc/self/ns/ipc")
+        deadline = time.monotonic() + 5
+        while os.readlink(f"/proc/{self.pid}/ns/ipc") == ours:
+            if time.monotonic() > deadline or self._holder.poll() is not None:
+                raise TemporaryError("no network namespace for the pod", cure="look at the console", delay=RETRY)
+            time.sleep(0.001)
+
+    @property
+    def pid(self) -> int:
+        return self._holder.pid
+
+    def entry(self) -> list[str]:
+        return ["nsenter", f"--net=/proc/{self.pid}/ns/net", f"--ipc=/proc/{self.pid}/ns/ipc"]
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.wait()
+
+
+class Container:
+    """One started program. Its output goes to a file as it is written, without a process of ours between."""
+
+    def __init__(self, spec: RootSpec, log: Path, network: Network | None) -> None:
+        """Raises StartError when the root cannot be built or the program is not there."""
+        spec.root.mkdir(parents=True, exist_ok=True)
+        self._document = spec.root.with_name(spec.root.name + ".json")
+        self._document.write_text(json.dumps(spec.document()))
+        reading, writing = os.pipe()
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [*(network.entry() if network else []), *isolated(self._document, writing)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={"PATH": os.defpath},
+                    pass_fds=(writing,),
+                    start_new_session=True,
+                )
+        finally:
+            os.close(writing)
+        with os.fdopen(reading, "rb") as status:
+            refusal = status.read()
+        if refusal:
+            self._process.wait()
+            told = json.loads(refusal)
+            raise StartError(told["stage"], told["error"])
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the program; SIGKILL ends the process that waits for it, and the program with it."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """The exit code as a container runtime reports it: 128 + n for signal n."""
+        code = self._process.wait()
+        self._document.unlink(missing_ok=True)
+        return 128 - code if code < 0 else code
+
+
+def isolated(document: Path, status: int) -> list[str]:
+    """The command line that runs `document` in new mount, PID and UTS namespaces."""
+    return ["unshare", "--mount", "--pid", "--uts", sys.executable, "-I", "-S", str(ENTER), str(document), str(status)]
+
+
+def remove_tree(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,12 @@
+"""The report of a campaign: a pure model, computed from its record, and its rendering as one page."""
+
+from __future__ import annotations
+
+from infra.report.build import build
+from infra.report.causes import Cause
+from infra.report.model import Report
+from infra.report.page import render
+from infra.report.record import Record, unpacked
+from infra.report.trainer_log import pods_to_read
+
+__all__ = ["Cause", "Record", "Report", "build", "pods_to_read", "render", "unpacked"]

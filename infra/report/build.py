@@ -1,0 +1,130 @@
+"""The report from a campaign's record: pure. Works on any part of a record."""
+
+from __future__ import annotations
+
+from infra.record.events import CampaignState, Kind, Stage, fold
+from infra.report import sentences, trainer_log, verdict
+from infra.report.causes import Cause
+from infra.report.facts import facts, spec_text
+from infra.report.golden import golden
+from infra.report.interruptions import interruptions
+from infra.report.ledger import ledger
+from infra.report.model import CertificateSummary, Happened, LookRow, PlannedStage, Report, StageTime, Training
+from infra.report.money import money, shares
+from infra.report.record import Record
+from infra.report.thinning import thinned
+from infra.report.timeline import attempts, gaps, marks, ordered, stages
+from infra.report.trainer_log import TrainerLog
+
+
+def build(record: Record) -> Report:
+    """Everything the page shows; nothing is invented where the record is silent."""
+    log = trainer_log.read(record)
+    stage_rows, attempt_rows = stages(record), attempts(record, log)
+    book = ledger(record, stage_rows, attempt_rows, log)
+    state = fold(record.events)
+    broken = interruptions(record, attempt_rows, book)
+    cost, certificate = money(record, book, state), _certificate(record, state)
+    parts = (_training(record, state, log), broken, cost, golden(record, state), certificate)
+    useful = book.seconds(Cause.USEFUL)
+    goodput = useful / book.paid_s if book.paid_s else None
+    gpu_goodput = useful / book.gpu_s if book.gpu_s else None
+    clock_s = round(max((row.ended_s for row in stage_rows), default=0.0), 3)
+    shared = shares(record, book) if book.paid_s else ()
+    words, level = verdict.status(state, stage_rows, certificate)
+    site = record.site or {}
+    return Report(
+        campaign=record.spec.campaign,
+        purpose=record.spec.purpose,
+        owner=record.spec.owner,
+        target=record.spec.target,
+        made_at=record.at,
+        begun_at=record.begun_at,
+        status=words,
+        level=level,
+        verdict=verdict.verdict(record, parts, state, clock_s),
+        notices=verdict.notices(record, parts, state, stage_rows),
+        figures=verdict.figures(parts, goodput, gpu_goodput, book.paid_s),
+        goodput=goodput,
+        gpu_goodput=gpu_goodput,
+        paid_s=round(sum(row.seconds for row in shared), 3),
+        gpu_s=round(book.gpu_s, 3),
+        clock_s=clock_s,
+        facts=facts(record, state, log),
+        spec=spec_text(record),
+        stages=stage_rows,
+        attempts=attempt_rows,
+        gpu_up=book.gpu_up,
+        marks=marks(record),
+        gaps=gaps(stage_rows, record.now_s, over=state.ended or certificate is not None),
+        training=parts[0],
+        interruptions=broken,
+        shares=shared,
+        money=cost,
+        plan=_plan(record, stage_rows),
+        golden=parts[3],
+        certificate=certificate,
+        emulated=tuple(str(item) for item in site.get("emulated", ())),
+        not_rehearsed=tuple(str(item) for item in site.get("not_rehearsed", ())),
+        happened=tuple(
+            Happened(at_s=record.seconds(e.at), writer=e.writer, kind=e.kind, text=sentences.sentence(e))
+            for e in ordered(record)
+        ),
+    )
+
+
+def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training:
+    provision = state.finished_stages.get(Stage.PROVISION, {})
+    return Training(
+        losses=thinned(trainer_log.losses(log)),
+        evaluations=trainer_log.evaluated(log),
+        unigram_loss=provision.get("unigram_loss"),
+        repeats=trainer_log.repeats(log, trainer_log.relaunched_after(record)),
+        steps_done=max((line.step for lines in log.steps.values() for line in lines), default=0),
+        steps_wanted=record.spec.training.steps,
+    )
+
+
+def _plan(record: Record, rows: tuple[StageTime, ...]) -> tuple[PlannedStage, ...]:
+    actual: dict[str, float] = {}
+    for row in rows:
+        actual[row.stage] = actual.get(row.stage, 0.0) + row.seconds
+    return tuple(
+        PlannedStage(
+            stage=line.stage,
+            planned_s=float(line.seconds),
+            actual_s=round(actual[line.stage], 3) if line.stage in actual else None,
+            formula=line.formula,
+        )
+        for line in record.plan.clock
+    )
+
+
+def _certificate(record: Record, state: CampaignState) -> CertificateSummary | None:
+    """The event says what was concluded; the stored certificate adds each look."""
+    said, stored = state.certificate, record.certificate or {}
+    if said is None:
+        return None
+    rows = tuple(
+        LookRow(
+            service=look["service"],
+            kind=look["kind"],
+            listed=look["listed"],
+            found=tuple(look.get("found", ())),
+            could_not_look=look.get("could_not_look"),
+        )
+        for look in stored.get("looks", ())
+    )
+    certified = [event for event in ordered(record) if event.kind is Kind.CERTIFIED]
+    return CertificateSummary(
+        clean=bool(said["clean"]),
+        at=certified[-1].at,
+        principal=stored.get("principal"),
+        looks=int(said.get("looks", len(rows))),
+        listed=sum(row.listed for row in rows),
+        found=tuple(said.get("found", ())),
+        suspects=tuple(str(item) for item in said.get("suspects", stored.get("suspects", ()))),
+        could_not_look=tuple(said.get("could_not_look", ())),
+        kept=tuple(said.get("kept", stored.get("kept", ()))),
+        rows=rows,
+    )

@@ -1,0 +1,73 @@
+"""The page about a prepared data set: what is in it, how long its documents are, what was left out and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from infra.console.words import size
+from infra.data.dataset import DataSet
+from infra.report.charts.svg import WIDTH, drawing, line, rect, text
+from trainer.contract import DATA_SUMMARY_NAME
+
+_HEIGHT, _FLOOR, _TOP = 190.0, 156.0, 18.0
+
+
+def data_page(data: DataSet) -> str:
+    """One HTML file that needs nothing but itself."""
+    environment = Environment(
+        loader=PackageLoader("infra.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"size": size, "count": lambda number: f"{number:,}"}
+    style, _, _ = environment.loader.get_source(environment, "style.css")  # type: ignore[union-attr]
+    summary = json.loads((data.folder / DATA_SUMMARY_NAME).read_bytes())
+    manifest = data.manifest
+    dropped: dict[str, int] = {}
+    for source in manifest.sources:
+        for reason, count in source.dropped.items():
+            dropped[reason] = dropped.get(reason, 0) + count
+    return environment.get_template("data.html.j2").render(
+        style=Markup(style),
+        manifest=manifest,
+        digest=data.digest,
+        summary=summary,
+        dropped=sorted(dropped.items(), key=lambda row: -row[1]),
+        histogram=histogram(summary["lengths"]),
+        stored=manifest.token_bytes * (manifest.train_tokens + manifest.validation_tokens),
+        parameters=manifest.parameters.model_dump(mode="json"),
+    )
+
+
+def histogram(lengths: list[int]) -> Markup:
+    """Documents by length in tokens; each column holds twice the lengths of the one before it."""
+    used = [index for index, count in enumerate(lengths) if count]
+    if not used:
+        return Markup("")
+    columns = range(used[0], used[-1] + 1)
+    return drawing(_HEIGHT, "Documents by length in tokens", list(_columns(lengths, columns)))
+
+
+def _columns(lengths: list[int], columns: range) -> Iterator[Markup]:
+    width, most = min(120.0, WIDTH / len(columns)), max(lengths)
+    yield line(0, _FLOOR, width * len(columns), _FLOOR, "axis")
+    for place, index in enumerate(columns):
+        count = lengths[index]
+        tall, x = (_FLOOR - _TOP) * count / most, place * width
+        title = f"{2**index:,} to {2 ** (index + 1) - 1:,} tokens: {count:,} documents"
+        yield rect(x + 2, _FLOOR - tall, width - 4, tall, "cause useful", title)
+        yield text(x + width / 2, _FLOOR - tall - 5, f"{count:,}" if count else "", "label", "middle")
+        yield text(x + width / 2, _FLOOR + 18, _short(2**index), "label", "middle")
+
+
+def _short(number: int) -> str:
+    for unit, name in ((2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):
+        if number >= unit:
+            return f"{number // unit} {name}"
+    return str(number)

@@ -1,0 +1,138 @@
+"""What was trained, on what, from what, by whom and why: in groups, each value from the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import yaml
+
+from infra.console.words import clock, moment, size
+from infra.plan.layout import layout
+from infra.record.events import CampaignState, Stage
+from infra.report.model import Fact, FactGroup
+from infra.report.record import Record
+from infra.report.trainer_log import TrainerLog
+
+SHOWN_PACKAGES = ("torch", "deepspeed", "tokenizers", "numpy", "nvidia-nccl-cu13", "bivouac")
+
+
+def facts(record: Record, state: CampaignState, log: TrainerLog) -> tuple[FactGroup, ...]:
+    groups = {
+        "Who and why": _purpose(record),
+        "Model and training": _model(record, log),
+        "Machines": _machines(record),
+        "Data": _data(record, state),
+        "Code and image": _code(record, state),
+    }
+    return tuple(FactGroup(name=name, facts=tuple(rows)) for name, rows in groups.items())
+
+
+def spec_text(record: Record) -> str:
+    return yaml.safe_dump(record.spec.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
+
+
+def _purpose(record: Record) -> Iterator[Fact]:
+    spec = record.spec
+    yield Fact(name="purpose", value=spec.purpose)
+    yield Fact(name="owner", value=spec.owner)
+    if record.begun_at is not None:
+        last = max(event.at for event in record.events)
+        yield Fact(name="when", value=f"{moment(record.begun_at)} to {moment(last)}")
+    yield Fact(
+        name="limits",
+        value=f"budget {spec.money.budget_usd} USD, "
+        f"deadline {clock(spec.money.deadline.total_seconds())} after the start",
+    )
+
+
+def _model(record: Record, log: TrainerLog) -> Iterator[Fact]:
+    training, plan = record.spec.training, record.plan
+    model, counted = training.model, log.parameters
+    parameters = counted or int(plan.figure("parameters").value)
+    source = "counted by the trainer" if counted else plan.figure("parameters").formula
+    yield Fact(
+        name="model",
+        value=f"decoder-only transformer, {parameters:,} parameters ({source}): {model.layers} layers, "
+        f"{model.width} wide, {model.heads} heads, context {model.context} tokens, vocabulary {model.vocabulary}",
+    )
+    batch = training.global_batch * model.context
+    shape = layout(record.spec)
+    yield Fact(
+        name="batch",
+        value=f"{training.global_batch:,} sequences of {model.context:,} tokens = {batch:,} tokens per step; "
+        f"micro batch {training.micro_batch}, accumulation {shape.accumulation}",
+    )
+    yield Fact(name="wanted", value=f"{training.steps:,} steps = {training.steps * batch:,} tokens")
+    yield Fact(
+        name="precision, parallelism",
+        value=f"{training.precision}; DeepSpeed ZeRO stage {training.zero_stage}, "
+        f"data parallel over {shape.world_size} ranks",
+    )
+    optimizer = training.optimizer
+    yield Fact(
+        name="optimizer",
+        value=f"learning rate {optimizer.learning_rate:g} to {optimizer.minimum_learning_rate:g}, "
+        f"{optimizer.warmup_steps} steps of warm-up, weight decay {optimizer.weight_decay:g}, "
+        f"clipped at {optimizer.clip:g}; seed {training.seed}",
+    )
+    saving = plan.checkpoint
+    derived = "derived from the failure rate" if plan.checkpoint_derived else "as the spec asks"
+    yield Fact(
+        name="checkpoints",
+        value=f"every {saving.every_steps:,} steps on each node, "
+        f"every {saving.every_steps * saving.shared_every:,} steps on the shared tier ({derived})",
+    )
+
+
+def _machines(record: Record) -> Iterator[Fact]:
+    spec, shape = record.spec, layout(record.spec)
+    where = "rehearsed on one machine as " if record.site is not None else ""
+    yield Fact(
+        name="nodes",
+        value=f"{where}{shape.nodes} x {spec.nodes.instance_type}, {spec.nodes.capacity}, "
+        f"{shape.ranks_per_node} rank{'s' if shape.ranks_per_node > 1 else ''} each",
+    )
+    yield Fact(name="zone", value=f"{spec.zone}, account {spec.account}")
+    shared = spec.storage.shared
+    yield Fact(
+        name="cluster",
+        value=f"Kubernetes {spec.kubernetes}; FSx for Lustre {shared.deployment}, {shared.capacity_gib} GiB",
+    )
+
+
+def _data(record: Record, state: CampaignState) -> Iterator[Fact]:
+    spec, provision = record.spec.data, state.finished_stages.get(Stage.PROVISION, {})
+    where = "; ".join(f"{part.source} ({part.pattern})" for part in spec.parts)
+    yield Fact(name="source", value=f"{where}, {spec.held_out:.0%} held out, seed {spec.seed}")
+    data = record.data
+    if data is not None:
+        yield Fact(
+            name="contents",
+            value=f"{data['documents']:,} documents, {size(int(data['source_bytes']))} of text, "
+            f"{data['skipped_documents']} skipped; "
+            f"{data['train_tokens']:,} training and {data['validation_tokens']:,} held-out tokens",
+        )
+    elif "train_tokens" in provision:
+        yield Fact(name="contents", value=f"{provision['train_tokens']:,} training tokens")
+    digest = provision.get("data_digest")
+    if digest:
+        yield Fact(name="manifest digest", value=str(digest), digest=True)
+    else:
+        yield Fact(name="manifest digest", value="none yet: the data is prepared in provision")
+    stated = dict.fromkeys(part.licence for part in spec.parts if part.licence)
+    yield Fact(name="licence", value=", ".join(stated) or "not stated: see `data.licence` of the spec")
+
+
+def _code(record: Record, state: CampaignState) -> Iterator[Fact]:
+    bake, image = state.finished_stages.get(Stage.BAKE, {}), record.image
+    for name, key in (("code digest", "code"), ("image", "image")):
+        known = bake.get(key)
+        yield Fact(name=name, value=str(known) if known else "none yet: it comes with the bake", digest=bool(known))
+    if image is not None:
+        base = image.get("base_packages", {})
+        packages = {**base, **image.get("layer_packages", {})}
+        counted = "in all" if base else "in the layer; the base image's own are as its digest says, and not listed"
+        shown = [f"{name} {packages[name]}" for name in SHOWN_PACKAGES if name in packages]
+        yield Fact(name="versions", value=f"{', '.join(shown)}; {len(packages)} packages {counted}")
+        yield Fact(name="base image", value=f"{image.get('base')} {image.get('base_digest')}", digest=True)
+    yield Fact(name="spec digest", value=record.plan.spec_digest, digest=True)

@@ -1,0 +1,110 @@
+"""The golden checkpoint: where it lies, what it consists of, and commands that fetch, verify and load it."""
+
+from __future__ import annotations
+
+from infra.record.events import CampaignState
+from infra.report.model import Golden, Recipe, StoredFile
+from infra.report.record import Record
+
+_LOAD = """python - <<'END'
+from pathlib import Path
+from trainer.checkpoint.deepspeed_engine import load_safely
+from trainer.config import load_config
+from trainer.model import Transformer
+
+model = Transformer(load_config(Path("train.json")).model)
+model.load_state_dict(load_safely(next(Path("golden").rglob("mp_rank_00_model_states.pt")))["module"])
+print(sum(p.numel() for p in model.parameters()), "parameters loaded")
+END"""
+
+_LLAMA = """python - <<'END'
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("huggingface")
+tokenizer = AutoTokenizer.from_pretrained("huggingface")
+print(tokenizer.decode(model.generate(**tokenizer("def ", return_tensors="pt"), max_new_tokens=40)[0]))
+END"""
+
+
+def golden(record: Record, state: CampaignState) -> Golden | None:
+    """None where nothing was verified in the archive."""
+    found = state.archive
+    if found is None or "manifest" not in found:
+        return None
+    root = str(found["manifest"]).rpartition("/")[0]
+    folder = f"{root}/golden/step-{int(found['step']):08d}"
+    return Golden(
+        step=int(found["step"]),
+        tokens=(record.archive or {}).get("tokens"),
+        manifest=str(found["manifest"]),
+        folder=folder,
+        objects=int(found.get("objects", 0)),
+        bytes=int(found.get("bytes", 0)),
+        proof=found.get("proof", "recorded in training"),
+        reference_loss=found.get("reference_evaluation_loss", found.get("recorded_evaluation_loss")),
+        restored_loss=found.get("restored_evaluation_loss"),
+        files=_files(record),
+        recipes=_recipes(record, state, root, folder),
+        refused=tuple(str(item) for item in found.get("refused", ())),
+    )
+
+
+def _files(record: Record) -> tuple[StoredFile, ...]:
+    rows = [
+        StoredFile(name=item["key"].partition("/golden/")[2], bytes=int(item["size_bytes"]), sha256=item["sha256"])
+        for item in (record.archive or {}).get("objects", ())
+        if "/golden/" in item["key"]
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.name)))
+
+
+def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[Recipe, ...]:
+    campaign, archived = record.spec.campaign, state.archive or {}
+    kept = "/".join(filter(None, ("archive", archived.get("identity", ""))))
+    fetch = "\n".join(
+        (
+            f"bivouac checkpoints restore {campaign} . --step {int(archived['step'])}",
+            f"mv {folder.rpartition('/')[2]} golden",
+            f"aws s3 cp {root}/train.json train.json",
+            f"aws s3 cp --recursive {root}/data/ data/",
+            f"aws s3 cp --recursive {root}/huggingface/ huggingface/",
+        )
+    )
+    where = "The trainer's package has to be installed: `pip install` of this repository."
+    recipes = [
+        Recipe(
+            title="Fetch it, with its configuration, tokenizer and held-out split",
+            commands=fetch,
+            note="The first line verifies what it brings, and goes on where it was cut off.",
+        ),
+        Recipe(
+            title="Verify every byte and evaluate it",
+            commands="python -m trainer.evaluate --checkpoint golden --config train.json --data data",
+            note="Every shard is compared with its digest before anything is loaded; then it prints the held-out loss "
+            f'and `"equal": true` where that is the recorded one. {where}',
+        ),
+        Recipe(
+            title="Load it with transformers",
+            commands=_LLAMA,
+            note="The same weights, bit for bit, in Llama's form as safetensors, with a model card; `transformers` is "
+            "no package of this repository.",
+        ),
+        Recipe(
+            title="Load the sharded form's weights in Python",
+            commands=_LOAD,
+            note="Weights are under `module` in `mp_rank_00_model_states.pt`; optimizer states lie beside it. "
+            "All files are in DeepSpeed's own format. `load_safely` executes nothing that a file holds.",
+        ),
+    ]
+    if record.site is not None:
+        recipes.insert(
+            0,
+            Recipe(
+                title="After `bivouac down --all`: from the folder beside this page",
+                commands=f"cp -r {kept}/golden/{folder.rpartition('/')[2]} golden\ncp {kept}/train.json train.json\n"
+                f"cp -r {kept}/data data\ncp -r {kept}/huggingface huggingface",
+                note="A rehearsal's S3 lasts as long as its site; what it keeps is exported to `archive/` beside this "
+                "page: the checkpoint in both forms, tokenizer and held-out split, the record.",
+            ),
+        )
+    return tuple(recipes)

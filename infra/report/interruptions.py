@@ -1,0 +1,174 @@
+"""What interrupted the campaign, what was done about it, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from infra.console.words import clock
+from infra.record.events import Event, Kind
+from infra.report.causes import Cause
+from infra.report.ledger import Ledger
+from infra.report.model import AttemptTime, Interruption, Loss
+from infra.report.money import allot, resolution
+from infra.report.record import Record
+from infra.report.timeline import ordered, short
+
+COST = (Cause.REPLACE, Cause.STARTUP, Cause.REDO)
+"""Detection and replacement, the new start, the steps run again: what a failure costs, in the order it is paid."""
+MOST_EVIDENCE = 6
+
+
+def interruptions(record: Record, attempts: Sequence[AttemptTime], book: Ledger) -> tuple[Interruption, ...]:
+    """In the order of time: unfit nodes before training, failed attempts, drivers that went away."""
+    events = ordered(record)
+    found = [_failure(record, events, attempts, row, book) for row in attempts if row.failure is not None]
+    for event in events:
+        match event.kind:
+            case Kind.DRIVER_TOOK_OVER:
+                found.append(_takeover(record, event, attempts))
+            case Kind.NODE_VERDICT if not event.data.get("fit", True):
+                found.append(_unfit(record, event))
+            case Kind.STAGE_FAILED:
+                found.append(_stage(record, event))
+    in_order = sorted(found, key=lambda row: row.at_s)
+    return tuple(row.model_copy(update={"number": number}) for number, row in enumerate(in_order, 1))
+
+
+def _failure(
+    record: Record, events: list[Event], attempts: Sequence[AttemptTime], row: AttemptTime, book: Ledger
+) -> Interruption:
+    following = next((later for later in attempts if later.attempt > row.attempt), None)
+    at_s = row.last_step_s if row.last_step_s is not None else row.launched_s
+    costs = [
+        Loss(cause=cause, seconds=book.micros(cause, row.attempt) / 1e6, usd=book.usd(cause, row.attempt))
+        for cause in COST
+        if book.micros(cause, row.attempt)
+    ]
+    amounts = allot([item.usd for item in costs], resolution(record, book))
+    resumed = following.from_step if following is not None and following.first_step_s is not None else None
+    return Interruption(
+        at_s=at_s,
+        attempt=row.attempt,
+        cause=f"{row.failure} failure",
+        what=row.detail or "no detail was recorded",
+        evidence=_evidence(record, events, row),
+        answer=_answer(record, events, row, following),
+        action=_action(record, events, row, following),
+        detected_s=round(max(row.ended_s - at_s, 0.0), 3),
+        again_s=_since(at_s, following.first_step_s if following else None),
+        caught_up_s=_since(at_s, (following.redone_s or following.first_step_s) if following else None),
+        resumed_from=resumed,
+        steps_lost=max(row.last_step - resumed, 0) if resumed is not None else 0,
+        steps_repeated=following.repeated if following else 0,
+        losses=tuple(item.model_copy(update={"usd": usd}) for item, usd in zip(costs, amounts, strict=True)),
+        seconds=sum(book.micros(cause, row.attempt) for cause in COST) / 1e6,
+        usd=sum(amounts, Decimal(0)),
+    )
+
+
+def _since(at_s: float, then_s: float | None) -> float | None:
+    return None if then_s is None else round(then_s - at_s, 3)
+
+
+def _evidence(record: Record, events: list[Event], row: AttemptTime) -> tuple[str, ...]:
+    """What the record holds besides the verdict: dead nodes, the step seen last, checkpoints refused at the restart."""
+    rows = []
+    for event in events:
+        data = event.data
+        if event.kind is Kind.ATTEMPT_ENDED and data.get("attempt") == row.attempt:
+            dead = [short(node) for node in data.get("dead_nodes", ())]
+            rows += [f"dead: {', '.join(dead)}"] if dead else []
+            rows += [f"failed first: {short(data['first_failed'])}"] if data.get("first_failed") else []
+            rows.append(f"last step seen {data.get('step')}, newest committed {data.get('committed_at_end')}")
+        if event.kind is Kind.NODE_QUARANTINED and _between(record, event, row.ended_s, row.next_launch_s):
+            rows.append(f"{short(data['node'])}: {data.get('reason')}")
+        if event.kind is Kind.CHECKPOINT_REFUSED and data.get("attempt") == row.attempt + 1:
+            where = f"rank {data.get('rank')}, {data.get('file')} on the {data.get('tier')} tier"
+            rows.append(f"checkpoint of step {data.get('step')} refused: {where}")
+    if len(rows) > MOST_EVIDENCE:
+        rows = [*rows[:MOST_EVIDENCE], f"and {len(rows) - MOST_EVIDENCE} more: see the record"]
+    return tuple(rows)
+
+
+def _between(record: Record, event: Event, begin_s: float, end_s: float | None) -> bool:
+    return begin_s <= record.seconds(event.at) <= (record.now_s if end_s is None else end_s)
+
+
+def _answer(record: Record, events: list[Event], row: AttemptTime, following: AttemptTime | None) -> tuple[str, ...]:
+    found = []
+    for event in events:
+        if not _between(record, event, row.ended_s, row.next_launch_s):
+            continue
+        if event.kind is Kind.NODE_QUARANTINED:
+            found.append(f"{short(event.data['node'])} ({event.data.get('instance')}) quarantined and given back")
+        if event.kind is Kind.TRAINING_FINISHED:
+            found.append(f"training {event.data.get('outcome')}: {event.data.get('why')}")
+    if following is not None:
+        new = [node for node in following.nodes if node not in row.nodes]
+        where = f" with {', '.join(new[:4])} instead" if new and row.nodes else ""
+        start = f"from the checkpoint of step {following.from_step:,}" if following.from_step else "from the beginning"
+        found.append(f"attempt {following.attempt} {start}{where}")
+    return tuple(found) or ("none yet",)
+
+
+def _action(record: Record, events: list[Event], row: AttemptTime, following: AttemptTime | None) -> str:
+    mine = [event for event in events if _between(record, event, row.ended_s, row.next_launch_s)]
+    if any(event.kind is Kind.NODE_QUARANTINED for event in mine):
+        return "replaced"
+    if following is not None:
+        return "restarted"
+    ends = [event.data.get("outcome") for event in mine if event.kind is Kind.TRAINING_FINISHED]
+    return str(ends[-1]) if ends else "none yet"
+
+
+def _stage(record: Record, event: Event) -> Interruption:
+    now, stage = record.seconds(event.at), event.data.get("stage")
+    again = next(
+        (
+            record.seconds(later.at)
+            for later in ordered(record)
+            if later.kind is Kind.STAGE_STARTED and later.data.get("stage") == stage and later.at > event.at
+        ),
+        None,
+    )
+    return Interruption(
+        at_s=now,
+        attempt=None,
+        cause=f"{stage} failed",
+        what=str(event.data.get("error")),
+        answer=("none yet",) if again is None else (f"entered again after {clock(again - now)}",),
+        action="none yet" if again is None else "entered again",
+        again_s=_since(now, again),
+        seconds=_since(now, again),
+    )
+
+
+def _takeover(record: Record, event: Event, attempts: Sequence[AttemptTime]) -> Interruption:
+    now = record.seconds(event.at)
+    training = any(row.launched_s <= now <= row.ended_s for row in attempts)
+    return Interruption(
+        at_s=now,
+        attempt=None,
+        cause="driver gone",
+        what=f"{event.data.get('previous')} no longer drove",
+        answer=(
+            f"{event.data.get('holder')} took over",
+            "training went on meanwhile: the steward needs no driver" if training else "the stage was entered again",
+        ),
+        action="taken over",
+        seconds=0.0 if training else None,
+    )
+
+
+def _unfit(record: Record, event: Event) -> Interruption:
+    bad = [p for p in event.data.get("probes", ()) if not p.get("ok", True) and p.get("looked", True)]
+    seen = "; ".join(f"{p.get('name')}: {p.get('seen')}, wanted {p.get('wanted')}" for p in bad)
+    return Interruption(
+        at_s=record.seconds(event.at),
+        attempt=None,
+        cause="unfit node",
+        what=f"{short(event.data['node'])}: {seen or 'unfit'}",
+        answer=(f"{event.data.get('instance')} replaced before training; its time is in preflight",),
+        action="replaced",
+    )

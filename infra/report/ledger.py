@@ -1,0 +1,279 @@
+"""Every paid second has one cause: the trainer's own lines speak first, then the attempts, then the stages.
+
+Money is the plan's rates x the time in which each line of the bill is up: `money.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from infra.plan.estimates.cost import CostLine
+from infra.record.events import Kind, Stage
+from infra.report.causes import Cause
+from infra.report.model import AttemptTime, StageTime
+from infra.report.record import Record
+from infra.report.timeline import ordered, training_finished_s
+from infra.report.trainer_log import TrainerLog
+
+_STAGE_CAUSE = {
+    Stage.PROVISION: Cause.PROVISION,
+    Stage.BAKE: Cause.BAKE,
+    Stage.PREFLIGHT: Cause.PREFLIGHT,
+    Stage.LAUNCH: Cause.STARTUP,
+    Stage.ARCHIVE: Cause.ARCHIVE,
+    Stage.TEARDOWN: Cause.TEARDOWN,
+}
+"""Supervise has no cause of its own: what the attempts leave of it is idle. Certify comes after the bill."""
+
+
+class Span(NamedTuple):
+    begun_s: float
+    ended_s: float
+    cause: Cause
+    interruption: int | None = None
+    """The attempt whose failure made this time necessary."""
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.begun_s
+
+
+Window = tuple[float, float]
+
+
+class Up(NamedTuple):
+    """When a line of the bill was up, and how much of it: `nodes` of its `of`."""
+
+    begun_s: float
+    ended_s: float
+    nodes: int = 1
+    of: int = 1
+
+
+Key = tuple[Cause, int | None]
+"""A cause, and the attempt whose failure made it necessary."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    spans: tuple[Span, ...]
+    """Covers the paid time without gap or overlap."""
+    paid: Window | None
+    windows: dict[str, tuple[Up, ...]]
+    """Line of the plan's cost -> when it was up."""
+    lines: tuple[CostLine, ...]
+    tallies: dict[tuple[Up, ...], dict[Key, int]]
+    """Microseconds by cause within each set of windows, of a part of the nodes that part: whole numbers, so that sums
+    of parts equal the whole."""
+
+    @property
+    def paid_s(self) -> float:
+        return micro(self.paid[1]) / 1e6 - micro(self.paid[0]) / 1e6 if self.paid else 0.0
+
+    @property
+    def gpu_up(self) -> tuple[Window, ...]:
+        """Whether with all or with one of the nodes."""
+        found: list[Window] = []
+        for up in next((self.windows[line.name] for line in self.lines if line.gpu), ()):
+            if found and found[-1][1] == up.begun_s:
+                found[-1] = (found[-1][0], up.ended_s)
+            else:
+                found.append((up.begun_s, up.ended_s))
+        return tuple(found)
+
+    @property
+    def gpu_s(self) -> float:
+        return sum(end - begin for begin, end in self.gpu_up)
+
+    def micros(self, cause: Cause, interruption: int | None = None) -> int:
+        """Paid time of a cause, or of its part that one attempt's failure made necessary."""
+        return _of(self.tallies.get((Up(*self.paid),), {}) if self.paid else {}, cause, interruption)
+
+    def seconds(self, cause: Cause) -> float:
+        return self.micros(cause) / 1e6
+
+    def usd(self, cause: Cause, interruption: int | None = None) -> Decimal:
+        """Not rounded."""
+        return sum(
+            (
+                price(line, _of(self.tallies[self.windows[line.name]], cause, interruption))
+                for line in self.lines
+                if self.windows[line.name]
+            ),
+            Decimal(0),
+        )
+
+    def line_micros(self, line: CostLine) -> int:
+        """How long a line of the bill was up."""
+        return sum(self.tallies.get(self.windows[line.name], {}).values())
+
+
+def micro(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+def price(line: CostLine, micros: int) -> Decimal:
+    return line.usd_per_hour * micros / 3_600_000_000
+
+
+def _of(tally: dict[Key, int], cause: Cause, interruption: int | None) -> int:
+    return sum(
+        count
+        for (mine, attempt), count in tally.items()
+        if mine is cause and (interruption is None or attempt == interruption)
+    )
+
+
+def _tally(spans: Sequence[Span], windows: Sequence[Up]) -> dict[Key, int]:
+    """Both sorted and without overlaps in themselves."""
+    found: dict[Key, int] = {}
+    first = 0
+    edges = [(micro(up.begun_s), micro(up.ended_s), up.nodes, up.of) for up in windows]
+    for begun_s, ended_s, cause, interruption in spans:
+        begun, ended = round(begun_s * 1_000_000), round(ended_s * 1_000_000)
+        while first < len(edges) and edges[first][1] <= begun:
+            first += 1
+        index = first
+        while index < len(edges) and edges[index][0] < ended:
+            opened, shut, nodes, of = edges[index]
+            within = (ended if ended < shut else shut) - (begun if begun > opened else opened)
+            key = (cause, interruption)
+            found[key] = found.get(key, 0) + within * nodes // of
+            index += 1
+    return found
+
+
+def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[AttemptTime], log: TrainerLog) -> Ledger:
+    paid = paid_window(record, stages)
+    lines = tuple(line for line in record.plan.cost if line.usd_per_hour)
+    if paid is None:
+        return Ledger((), None, {line.name: () for line in lines}, lines, {})
+    claims = [_steps(log), _attempts(record, attempts), _stages(stages), [Span(*paid, Cause.IDLE)]]
+    spans: list[Span] = []
+    for claim in claims:
+        spans = overlay(spans, claim)
+    clipped = (
+        Span(max(span.begun_s, paid[0]), min(span.ended_s, paid[1]), span.cause, span.interruption) for span in spans
+    )
+    kept = tuple(span for span in clipped if span.seconds > 0)
+    windows = {line.name: _windows(line, record, stages, paid) for line in lines}
+    tallies = {window: _tally(kept, window) for window in {(Up(*paid),), *windows.values()}}
+    return Ledger(kept, paid, windows, lines, tallies)
+
+
+def paid_window(record: Record, stages: Sequence[StageTime]) -> Window | None:
+    """From the first builder or provision to the end of the teardown, or to now while there is none."""
+    begin = min((row.begun_s for row in stages if row.stage in (Stage.BAKE, Stage.PROVISION)), default=None)
+    if begin is None:
+        return None
+    gone = max((r.ended_s for r in stages if r.stage == Stage.TEARDOWN and r.ending == "finished"), default=None)
+    return begin, record.now_s if gone is None else gone
+
+
+def overlay(top: Sequence[Span], bottom: Sequence[Span]) -> list[Span]:
+    """All of `top`, and of `bottom` what `top` leaves free; both without overlaps in themselves, both sorted."""
+    result, first = list(top), 0
+    for span in bottom:
+        at = span.begun_s
+        while first < len(top) and top[first].ended_s <= at:
+            first += 1
+        index = first
+        while index < len(top) and top[index].begun_s < span.ended_s:
+            if top[index].begun_s > at:
+                result.append(Span(at, top[index].begun_s, span.cause, span.interruption))
+            at = max(at, top[index].ended_s)
+            index += 1
+        if at < span.ended_s:
+            result.append(Span(at, span.ended_s, span.cause, span.interruption))
+    return sorted(result, key=lambda span: span.begun_s)
+
+
+def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Up, ...]:
+    if line.name == "builder":
+        known = any(
+            e.data.get("stage") == Stage.BAKE and (e.data.get("outputs") or {}).get("baked") is False
+            for e in record.events
+            if e.kind is Kind.STAGE_FINISHED
+        )
+        return () if known else tuple(Up(row.begun_s, row.ended_s) for row in stages if row.stage == Stage.BAKE)
+    if line.gpu:
+        return _gpu_windows(record, stages, paid)
+    stack = min((row.begun_s for row in stages if row.stage == Stage.PROVISION), default=paid[1])
+    return (Up(max(paid[0], stack), paid[1]),) if stack < paid[1] else ()
+
+
+def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Up, ...]:
+    """Each opens with a preflight or a launch, or with an archive that has one node, and closes when the node group is
+    at zero, or when it goes on with one node."""
+    marks = [(row.begun_s, 1, 1) for row in stages if row.stage == Stage.PREFLIGHT]
+    for event in record.events:
+        match event.kind:
+            case Kind.ATTEMPT_LAUNCHED:
+                marks.append((record.seconds(event.at), 1, 1))
+            case Kind.ARCHIVE_BEGUN:
+                marks.append((record.seconds(event.at), int(event.data["nodes"]), int(event.data["of"])))
+            case Kind.NODES_AT_ZERO:
+                marks.append((record.seconds(event.at), 0, 1))
+    found: list[Up] = []
+    begun_s, nodes, of = paid[1], 0, 1
+    for at, count, whole in [*sorted(marks), (paid[1], 0, 1)]:
+        if nodes * whole == count * of:
+            continue
+        if nodes and at > begun_s:
+            found.append(Up(begun_s, at, nodes, of))
+        begun_s, nodes, of = at, count, whole
+    return tuple(found)
+
+
+def _steps(log: TrainerLog) -> list[Span]:
+    """Steps and evaluations as their own lines time them, never overlapping."""
+    rows: list[Span] = []
+    for attempt, lines in log.steps.items():
+        for line in lines:
+            cause = Cause.REDO if line.repeated else Cause.USEFUL
+            rows.append(Span(line.begun_s, line.ended_s, cause, attempt - 1 if line.repeated else None))
+    rows += [Span(x.ended_s - x.seconds, x.ended_s, Cause.EVALUATION) for x in log.evaluations]
+    return _disjoint(rows)
+
+
+def _disjoint(rows: Iterable[Span]) -> list[Span]:
+    """Sorted by their end; each begins where the one before it has ended, if not later."""
+    clean: list[Span] = []
+    for row in sorted(rows, key=lambda span: span.ended_s):
+        begin = max(row.begun_s, clean[-1].ended_s) if clean else row.begun_s
+        if row.ended_s > begin:
+            clean.append(Span(begin, row.ended_s, row.cause, row.interruption))
+    return clean
+
+
+def _attempts(record: Record, attempts: Sequence[AttemptTime]) -> list[Span]:
+    rows: list[Span] = []
+    finished = training_finished_s(record)
+    failed: int | None = None
+    for row in attempts:
+        trained_until = row.last_step_s if row.last_step_s is not None else row.ended_s
+        first = row.first_step_s if row.first_step_s is not None else row.ended_s
+        rows.append(Span(row.launched_s, first, Cause.STARTUP, failed))
+        rows.append(Span(first, trained_until, Cause.SAVING))
+        over = row.next_launch_s or finished or row.ended_s
+        if row.failure is not None or row.next_launch_s is not None:
+            failed = row.attempt
+            rows.append(Span(trained_until, over, Cause.REPLACE, failed))
+        else:
+            failed = None
+            rows.append(Span(trained_until, over, Cause.SAVING))
+    zero = [record.seconds(e.at) for e in ordered(record) if e.kind is Kind.NODES_AT_ZERO]
+    if finished is not None and (ends := [at for at in zero if at >= finished]):
+        rows.append(Span(finished, ends[0], Cause.ARCHIVE))
+    return _disjoint(rows)
+
+
+def _stages(stages: Sequence[StageTime]) -> list[Span]:
+    return _disjoint(
+        Span(row.begun_s, row.ended_s, cause)
+        for row in stages
+        if (cause := _STAGE_CAUSE.get(Stage(row.stage))) is not None
+    )

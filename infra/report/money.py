@@ -1,0 +1,177 @@
+"""Money by cause and by item, against the plan. Printed parts add up to printed sums, to the last digit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import ROUND_DOWN, Decimal
+
+from infra.console.words import clock, size
+from infra.plan.catalogue.prices import service_prices
+from infra.plan.estimates.cost import CostLine, unused_usd
+from infra.record.events import CampaignState, Stage
+from infra.report.causes import LABELS, Cause
+from infra.report.ledger import Ledger, price
+from infra.report.model import Item, Kept, Money, Share
+from infra.report.record import Record
+from infra.spec.campaign import Capacity
+from infra.spec.names import buckets, data_prefix
+
+_FINE, _CENT, _MILLISECOND = Decimal("0.0001"), Decimal("0.01"), Decimal("0.001")
+_FINE_BELOW = Decimal(10)
+
+
+def allot(parts: Sequence[Decimal], unit: Decimal) -> list[Decimal]:
+    """Each part rounded to `unit` such that they sum to their rounded sum: the largest remainders are rounded up."""
+    whole = [part.quantize(unit, ROUND_DOWN) for part in parts]
+    missing = int((sum(parts, Decimal(0)).quantize(unit) - sum(whole, Decimal(0))) / unit)
+    remainders = sorted(range(len(parts)), key=lambda index: whole[index] - parts[index])
+    for index in remainders[:missing]:
+        whole[index] += unit
+    return whole
+
+
+def shares(record: Record, book: Ledger) -> tuple[Share, ...]:
+    """All causes that took time, in the order of `Cause`."""
+    causes = [cause for cause in Cause if book.micros(cause)]
+    exact = [book.usd(cause) for cause in causes]
+    whole = sum(exact, Decimal(0))
+    seconds = allot([Decimal(book.micros(cause)) / 1_000_000 for cause in causes], _MILLISECOND)
+    amounts = allot(exact, resolution(record, book))
+    return tuple(
+        Share(
+            cause=cause,
+            label=LABELS[cause][0],
+            meaning=LABELS[cause][1],
+            seconds=float(took),
+            time_share=book.seconds(cause) / book.paid_s,
+            usd=usd,
+            money_share=float(part / whole) if whole else 0.0,
+        )
+        for cause, took, usd, part in zip(causes, seconds, amounts, exact, strict=True)
+    )
+
+
+def money(record: Record, book: Ledger, state: CampaignState) -> Money:
+    unit = resolution(record, book)
+    sized = _sized(record) if book.paid else []
+    by_time = sum((book.usd(cause) for cause in Cause), Decimal(0)).quantize(unit)
+    by_size = sum((_fixed_usd(line, book).quantize(unit) for line in sized), Decimal(0)).quantize(unit)
+    return Money(
+        notional=record.site is not None,
+        by_time_usd=by_time,
+        by_size_usd=by_size,
+        total_usd=by_time + by_size,
+        resolution_usd=unit,
+        planned_usd=record.plan.totals.usd.value,
+        budget_usd=record.plan.budget_usd,
+        prices_as_of=record.plan.prices_as_of.isoformat(),
+        items=_items(record, book, unit),
+        kept=kept(record, state),
+        unpriced=record.plan.unpriced,
+        assumptions=(
+            "Every line that stays bills from the start of provision to the end of teardown, which is an upper bound.",
+            "GPU nodes bill from the start of preflight until the node group is at zero, as many as the spec asks for, "
+            "and one as soon as the record says that the others are gone.",
+            "What bills by size is not measured: the plan's estimate counts.",
+            *(
+                "A capacity block is paid at once: what its nodes are not counted for is paid all the same."
+                for line in record.plan.cost
+                if line.upfront_usd is not None
+            ),
+            *(
+                (
+                    "A reservation bills all its places until it is cancelled: what is unused counts here as planned, "
+                    "and not at all after teardown, or where a group or any open reservation was named.",
+                )
+                if record.spec.nodes.capacity is Capacity.RESERVATION
+                else ()
+            ),
+        ),
+    )
+
+
+def _sized(record: Record) -> list[CostLine]:
+    return [line for line in record.plan.cost if not line.usd_per_hour and (line.usd or line.upfront_usd)]
+
+
+def _fixed_usd(line: CostLine, book: Ledger) -> Decimal:
+    """Of a line without a rate: as planned, or what the GPU nodes leave of what was paid for them at once."""
+    if line.upfront_usd is None:
+        return line.usd
+    return unused_usd(line, sum((price(one, book.line_micros(one)) for one in book.lines if one.gpu), Decimal(0)))
+
+
+def resolution(record: Record, book: Ledger) -> Decimal:
+    """Cents, or a hundredth of one where the whole is a few dollars."""
+    whole = sum((book.usd(cause) for cause in Cause), Decimal(0)) + sum(
+        (_fixed_usd(line, book) for line in _sized(record)), Decimal(0)
+    )
+    return _FINE if whole < _FINE_BELOW else _CENT
+
+
+def _items(record: Record, book: Ledger, unit: Decimal) -> tuple[Item, ...]:
+    """The plan's lines in its order; of those that bill by time, their parts of the money by time."""
+    amounts = allot([price(line, book.line_micros(line)) for line in book.lines], unit)
+    counted = dict(zip((line.name for line in book.lines), amounts, strict=True))
+    rows = []
+    for line in record.plan.cost:
+        if line.name in counted:
+            seconds = book.line_micros(line) / 1e6
+            formula = f"{line.usd_per_hour} USD/h x {clock(seconds)}"
+            usd = counted[line.name]
+        else:
+            seconds, usd = None, (_fixed_usd(line, book) if book.paid else Decimal(0)).quantize(unit)
+            formula = "as planned" if book.paid else "nothing begun"
+            if book.paid and line.upfront_usd is not None:
+                formula = f"{line.upfront_usd:,} USD paid at once - what the GPU nodes count for"
+        rows.append(
+            Item(
+                name=line.name,
+                planned_usd=line.usd,
+                planned=line.formula,
+                usd=usd,
+                counted=formula if line.priced else "no price is known: counted as nothing",
+                seconds=seconds,
+            )
+        )
+    return tuple(rows)
+
+
+def kept(record: Record, state: CampaignState) -> tuple[Kept, ...]:
+    """What outlives the campaign on purpose, with what S3 asks for it each month."""
+    bucket, rows = buckets(record.spec.account, record.spec.region), []
+    if state.archive is not None:
+        root = str(state.archive.get("manifest", "")).rpartition("/")[0]
+        name = f"golden checkpoint of step {state.archive.get('step')}, with record"
+        rows.append(_stored(name, f"{root}/", int(state.archive.get("bytes", 0))))
+    provision = state.finished_stages.get(Stage.PROVISION, {})
+    if digest := provision.get("data_digest"):
+        where = f"s3://{bucket.data}/{data_prefix(digest)}"
+        rows.append(_stored("prepared data, shared by campaigns", where, _data_bytes(record)))
+    if state.started_at is not None:
+        where = f"s3://{bucket.state}/campaigns/{record.spec.campaign}/"
+        rows.append(
+            Kept(name="record", where=where, bytes=None, usd_per_month=None, formula="its size is not on record")
+        )
+    if image := state.finished_stages.get(Stage.BAKE, {}).get("image"):
+        formula = "its size and ECR's price are not on record"
+        rows.append(Kept(name="trainer image", where=str(image), bytes=None, usd_per_month=None, formula=formula))
+    return tuple(rows)
+
+
+def _stored(name: str, where: str, count: int | None) -> Kept:
+    prices = service_prices()
+    if count is None:
+        return Kept(name=name, where=where, bytes=None, usd_per_month=None, formula="its size is not on record")
+    rate = prices.s3_standard_usd_per_gb_month
+    formula = f"{size(count)} x {rate} USD per GB and month (S3 standard, {prices.as_of})"
+    return Kept(name=name, where=where, bytes=count, usd_per_month=rate * count / 10**9, formula=formula)
+
+
+def _data_bytes(record: Record) -> int | None:
+    """Of the shards alone; see `trainer.contract.data`."""
+    data = record.data
+    if data is None:
+        return None
+    each = 4 if data.get("dtype") == "int32" else 2
+    return each * (int(data["train_tokens"]) + int(data["validation_tokens"]))

@@ -1,0 +1,77 @@
+"""What a report is computed from; read by whoever has access, so that everything after it is pure."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from infra.plan.plan import Plan
+from infra.record.events import Event
+from infra.spec.campaign import Spec
+
+PACKED = "record.json.gz"
+"""Name of the file in the results folder that keeps it when the campaign's world is gone."""
+
+
+@dataclass(frozen=True)
+class Record:
+    spec: Spec
+    plan: Plan
+    events: tuple[Event, ...]
+    at: datetime
+    """When it was read: the end of whatever is still running."""
+    logs: Mapping[str, str] = field(default_factory=dict)
+    """Pod name -> its JSON lines."""
+    certificate: dict[str, Any] | None = None
+    site: dict[str, Any] | None = None
+    """Where the campaign ran in an emulated world: what was emulated, what was not rehearsed."""
+    image: dict[str, Any] | None = None
+    """Manifest of the trainer image: base and packages."""
+    data: dict[str, Any] | None = None
+    """Manifest of the prepared data."""
+    archive: dict[str, Any] | None = None
+    """Manifest of the archive: every object with its digest."""
+    unread: tuple[str, ...] = ()
+    """What should be on record and could not be read, each with its reason."""
+
+    @cached_property
+    def begun_at(self) -> datetime | None:
+        return min((event.at for event in self.events), default=None)
+
+    def seconds(self, moment: datetime) -> float:
+        """Since the campaign's first event."""
+        return (moment - (self.begun_at or self.at)).total_seconds()
+
+    @cached_property
+    def now_s(self) -> float:
+        return self.seconds(max((self.at, *(event.at for event in self.events))))
+
+    def packed(self) -> bytes:
+        """As a compressed file, from which the report can be made again when the campaign's world is gone."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values |= {
+            "spec": self.spec.model_dump(mode="json"),
+            "plan": self.plan.model_dump(mode="json"),
+            "events": [event.model_dump(mode="json") for event in self.events],
+            "at": self.at.isoformat(),
+            "logs": dict(self.logs),
+        }
+        return gzip.compress(json.dumps(values).encode(), mtime=0)
+
+
+def unpacked(body: bytes) -> Record:
+    """The record of `Record.packed`. Raises `ValueError` or `OSError` for anything else."""
+    values = json.loads(gzip.decompress(body))
+    values |= {
+        "spec": Spec.model_validate(values["spec"]),
+        "plan": Plan.model_validate(values["plan"]),
+        "events": tuple(Event.model_validate(event) for event in values["events"]),
+        "at": datetime.fromisoformat(values["at"]),
+        "unread": tuple(values["unread"]),
+    }
+    return Record(**values)

@@ -1,0 +1,63 @@
+"""Events as sentences for people."""
+
+from __future__ import annotations
+
+from infra.console.words import clock, plural, size
+from infra.record.events import Event, Kind
+from infra.report.timeline import short
+
+
+def sentence(event: Event) -> str:
+    data = event.data
+    match event.kind:
+        case Kind.STAGE_STARTED:
+            return f"{data['stage']} begins"
+        case Kind.STAGE_FINISHED:
+            return f"{data['stage']} finished in {clock(float(data.get('seconds', 0)))}"
+        case Kind.STAGE_FAILED:
+            return f"{data['stage']} failed: {data.get('error')}"
+        case Kind.DRIVER_TOOK_OVER:
+            return f"{data.get('holder')} took over from {data.get('previous')}"
+        case Kind.NODE_VERDICT:
+            return f"{short(data['node'])} ({data.get('instance')}) is {'fit' if data.get('fit') else 'unfit'}"
+        case Kind.NODE_QUARANTINED:
+            return f"{short(data['node'])} ({data.get('instance')}) quarantined: {data.get('reason')}"
+        case Kind.ATTEMPT_LAUNCHED:
+            begin = max(int(data.get("committed_step", -1)), 0)
+            return f"attempt {data['attempt']} launched as {data.get('jobset')} from step {begin}"
+        case Kind.ATTEMPT_RUNNING:
+            nodes = ", ".join(short(node) for node in data.get("nodes", ()))
+            return f"attempt {data['attempt']} trains on {nodes}"
+        case Kind.ATTEMPT_ENDED:
+            why = f"{data['failure']} failure: " if data.get("failure") else ""
+            return f"attempt {data['attempt']} ended at step {data.get('step')}: {why}{data.get('detail')}"
+        case Kind.CHECKPOINT_REFUSED:
+            where = f"rank {data.get('rank')}, {data.get('file')}"
+            return f"checkpoint of step {data.get('step')} refused on the {data.get('tier')} tier: {where}"
+        case Kind.CHECKPOINT_RESTORED:
+            return f"step {data.get('step')} restored"
+        case Kind.DECISION:
+            return f"decided: {data.get('action')}, since {data.get('why')}"
+        case Kind.HELD:
+            return f"held until {data.get('until')} at {data.get('usd_per_hour')} USD/h: {data.get('cause')}"
+        case Kind.RELAUNCHED:
+            fields = ", ".join(f"{c['field']} {c['old']} -> {c['new']}" for c in data.get("diff", ())) or "code only"
+            begin = max(int(data.get("committed_step", -1)), 0)
+            return f"relaunched by {data.get('who')} from step {begin}, spec {data.get('version')}: {fields}"
+        case Kind.TRAINING_FINISHED:
+            return f"training {data.get('outcome')}: {data.get('why')}"
+        case Kind.ARCHIVE_VERIFIED:
+            read_back = f"{data.get('objects')} objects, {size(data.get('bytes', 0))} read back"
+            return f"step {data.get('step')} archived: {read_back}"
+        case Kind.ARCHIVE_BEGUN:
+            nodes, released = plural(data.get("nodes", 1), "node"), data.get("released")
+            if released is not None:
+                return f"the archive runs on {nodes} of {data.get('group')}: the others are given back"
+            return f"the archive asks {data.get('group')} for {nodes}"
+        case Kind.NODES_AT_ZERO:
+            return f"{data.get('group')} is at zero nodes"
+        case Kind.ABANDONED:
+            return "what was trained was given up without an archive (--abandon)"
+        case Kind.CERTIFIED:
+            return "certified: nothing left" if data.get("clean") else f"not certified: {data.get('found')}"
+    return ", ".join(f"{key} {value}" for key, value in data.items())

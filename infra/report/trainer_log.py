@@ -1,0 +1,169 @@
+"""What the trainer's log lines tell: steps, evaluations, repeats. One series per attempt."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from infra.record.events import Kind
+from infra.report.model import Evaluated, Losses, LossPoint, Repeats
+from infra.report.record import Record
+
+POD = re.compile(r"-a(?P<attempt>\d+)-gang-0-(?P<index>\d+)(?:-[a-z0-9]+)?$")
+READ = 2
+"""Pods read per attempt: that of rank 0, and the next for the lines that a killed node took with it. The loss in every
+pod's log is the same mean over all ranks."""
+
+
+class StepLine(NamedTuple):
+    attempt: int
+    step: int
+    loss: float
+    ended_s: float
+    """Seconds since the campaign began."""
+    seconds: float
+    repeated: bool = False
+
+    @property
+    def begun_s(self) -> float:
+        return self.ended_s - self.seconds
+
+
+class EvaluationLine(NamedTuple):
+    attempt: int
+    step: int
+    loss: float
+    ended_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainerLog:
+    steps: dict[int, tuple[StepLine, ...]] = field(default_factory=dict)
+    """Attempt -> its steps in order."""
+    evaluations: tuple[EvaluationLine, ...] = ()
+    restored: dict[int, int] = field(default_factory=dict)
+    """Attempt -> the step it resumed from; 0 for a fresh start."""
+    parameters: int | None = None
+
+
+def pods_to_read(names: list[str]) -> list[str]:
+    """Of all pods that have a log, those needed: the first of each attempt, by index in the gang."""
+    found: dict[int, list[tuple[int, str]]] = {}
+    for name in names:
+        if (match := POD.search(name)) is not None:
+            found.setdefault(int(match["attempt"]), []).append((int(match["index"]), name))
+    return [name for pods in found.values() for _, name in sorted(pods)[:READ]]
+
+
+def read(record: Record) -> TrainerLog:
+    """The lines of all pods of all attempts; of lines that say the same, that of the lowest pod counts."""
+    steps: dict[tuple[int, int], StepLine] = {}
+    evaluations: dict[tuple[int, int], EvaluationLine] = {}
+    restored: dict[int, int] = {}
+    parameters = None
+    begun = (record.begun_at or record.at).timestamp()
+    for attempt, line in _lines(record):
+        step, seconds = line.get("step"), line.get("seconds", 0.0)
+        if not isinstance(step, int) or not isinstance(line.get("time"), int | float):
+            continue
+        ended = line["time"] - begun
+        match line["event"]:
+            case "step" if _finite(line.get("loss")):
+                steps.setdefault((attempt, step), StepLine(attempt, step, line["loss"], ended, seconds))
+            case "evaluated" if _finite(line.get("loss")):
+                evaluation = EvaluationLine(attempt, step, line["loss"], ended, seconds)
+                evaluations.setdefault((attempt, step), evaluation)
+            case "restored" | "started_fresh":
+                restored.setdefault(attempt, step)
+                parameters = line.get("parameters", parameters)
+    return TrainerLog(
+        steps=_marked(steps),
+        evaluations=tuple(evaluations[key] for key in sorted(evaluations)),
+        restored=restored,
+        parameters=parameters,
+    )
+
+
+def losses(log: TrainerLog) -> tuple[Losses, ...]:
+    return tuple(
+        Losses(
+            attempt=attempt,
+            points=tuple(LossPoint(step=x.step, loss=x.loss, repeated=x.repeated) for x in lines),
+            steps=len(lines),
+        )
+        for attempt, lines in log.steps.items()
+    )
+
+
+def evaluated(log: TrainerLog) -> tuple[Evaluated, ...]:
+    return tuple(Evaluated(attempt=x.attempt, step=x.step, loss=x.loss) for x in log.evaluations)
+
+
+def relaunched_after(record: Record) -> frozenset[int]:
+    """The newest attempt at each relaunch: a person changed something there, and what follows is another training."""
+    newest, ends = 0, set[int]()
+    for event in record.events:
+        if event.kind is Kind.ATTEMPT_LAUNCHED:
+            newest = int(event.data["attempt"])
+        elif event.kind is Kind.RELAUNCHED:
+            ends.add(newest)
+    return frozenset(ends)
+
+
+def repeats(log: TrainerLog, relaunched: frozenset[int] = frozenset()) -> Repeats:
+    """Every step that ran again, against its first run since the last relaunch: equal only when all 64 bits are."""
+    first: dict[int, float] = {}
+    again: list[int] = []
+    equal, difference = 0, 0.0
+    for attempt, lines in sorted(log.steps.items()):
+        if any(end < attempt for end in relaunched):
+            first, relaunched = {}, frozenset(end for end in relaunched if end >= attempt)
+        for line in lines:
+            if line.step not in first:
+                first[line.step] = line.loss
+                continue
+            again.append(line.step)
+            equal += line.loss.hex() == first[line.step].hex()
+            difference = max(difference, abs(line.loss - first[line.step]))
+    return Repeats(
+        steps=len(again),
+        equal=equal,
+        first_step=min(again, default=None),
+        last_step=max(again, default=None),
+        greatest_difference=difference,
+    )
+
+
+def _lines(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
+    pods = [(match, name) for name in record.logs if (match := POD.search(name)) is not None]
+    for match, name in sorted(pods, key=lambda pod: (int(pod[0]["attempt"]), int(pod[0]["index"]))):
+        for text in record.logs[name].splitlines():
+            if not text.startswith("{"):
+                continue
+            try:
+                line = json.loads(text)
+            except ValueError:
+                # A node that died in the middle of a line.
+                continue
+            if isinstance(line, dict) and "event" in line:
+                yield int(match["attempt"]), line
+
+
+def _marked(steps: dict[tuple[int, int], StepLine]) -> dict[int, tuple[StepLine, ...]]:
+    """By attempt, each step marked that an earlier attempt had finished."""
+    known: set[int] = set()
+    series: dict[int, tuple[StepLine, ...]] = {}
+    for attempt in sorted({attempt for attempt, _ in steps}):
+        mine = [steps[key] for key in sorted(steps) if key[0] == attempt]
+        series[attempt] = tuple(x._replace(repeated=True) if x.step in known else x for x in mine)
+        known |= {x.step for x in mine}
+    return series
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)

@@ -1,0 +1,260 @@
+"""What a reader of one sentence, of six figures, or of the warnings alone has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.console.words import clock, plural, share, usd
+from infra.plan.layout import layout
+from infra.record.events import CampaignState, Kind, Stage
+from infra.report.model import CertificateSummary, Golden, Interruption, KeyFigure, Money, Notice, StageTime, Training
+from infra.report.record import Record
+
+Parts = tuple[Training, tuple[Interruption, ...], Money, Golden | None, CertificateSummary | None]
+
+
+def status(
+    state: CampaignState, rows: tuple[StageTime, ...], certificate: CertificateSummary | None
+) -> tuple[str, str]:
+    """A few words, and how good they are."""
+    last = rows[-1] if rows else None
+    if certificate is not None:
+        if not certificate.clean:
+            return "ended, not certified", "bad"
+        if certificate.suspects:
+            return "ended, suspects to look at", "warning"
+        return {"stopped": "stopped early, nothing left behind", "held": "ended by an error, nothing left behind"}.get(
+            state.outcome or "", "ended, nothing left behind"
+        ), "good" if state.outcome == "done" else "warning"
+    if last is None:
+        return "nothing has begun", "open"
+    if last.ending == "failed":
+        return f"stands at {last.stage}, which failed", "bad"
+    if Stage.TEARDOWN in state.finished_stages:
+        return "torn down, not certified yet", "warning"
+    if state.outcome == "held":
+        return "held after an error that a retry would repeat", "warning"
+    return f"under way: {last.stage}" if last.ending == "running" else f"waits after {last.stage}", "open"
+
+
+def verdict(record: Record, parts: Parts, state: CampaignState, clock_s: float) -> str:
+    """One sentence in plain words; clauses of what is not known yet say so."""
+    training, broken, money, golden, certificate = parts
+    clauses = [_trained(record, training, state, clock_s), *_broken(broken), _cost(money)]
+    if golden is not None:
+        checked = "verified by reading it back" if golden.proven else "read back, its loss compared with nothing"
+        clauses.append(f"golden checkpoint of step {golden.step:,} {checked}")
+    elif state.abandoned:
+        clauses.append("what was trained was given up on purpose")
+    else:
+        clauses.append("no checkpoint is archived" + ("" if certificate else " yet"))
+    if certificate is None:
+        clauses.append("whether anything is left has not been looked at yet")
+    elif certificate.clean and not certificate.suspects:
+        clauses.append("nothing is left behind")
+    else:
+        clauses.append(f"not proven that nothing is left: {_left(certificate)}")
+    return "; ".join(clauses) + "."
+
+
+def _trained(record: Record, training: Training, state: CampaignState, clock_s: float) -> str:
+    shape = layout(record.spec)
+    where = f"on {shape.nodes} x {record.spec.nodes.instance_type}"
+    if not state.attempts:
+        return f"Nothing trained yet of {training.steps_wanted:,} steps {where}" + (
+            f", {clock(clock_s)} after the start" if clock_s else ""
+        )
+    how = {"held": ", then held by an error", "stopped": ", then stopped"}.get(state.outcome or "", "")
+    doing = "Trained" if state.outcome is not None else "Training: at"
+    return f"{doing} step {training.steps_done:,} of {training.steps_wanted:,} {where}{how}, in {clock(clock_s)}"
+
+
+def _broken(broken: tuple[Interruption, ...]) -> Iterator[str]:
+    failures = [row for row in broken if row.attempt is not None]
+    if not failures:
+        yield "no failure"
+        return
+    replaced = sum(row.action == "replaced" for row in failures)
+    restarted = sum(row.action == "restarted" for row in failures)
+    rest = len(failures) - replaced - restarted
+    if len(failures) == 1:
+        yield (
+            "a node died and was replaced"
+            if replaced
+            else "1 failure, answered by a restart"
+            if restarted
+            else "1 failure, after which training did not go on"
+        )
+        return
+    answers = (
+        (replaced, "answered by a new node"),
+        (restarted, "by a restart"),
+        (rest, "after which training did not go on"),
+    )
+    told = ", ".join(f"{count:,} {what}" for count, what in answers if count)
+    yield f"{plural(len(failures), 'failure')} ({told})"
+
+
+def _cost(money: Money) -> str:
+    would = "would have cost " if money.notional else "cost "
+    return f"{would}{usd(money.total_usd)}{' on AWS' if money.notional else ''} of {usd(money.planned_usd)} planned"
+
+
+def _left(certificate: CertificateSummary) -> str:
+    counts = (
+        (len(certificate.found), "found"),
+        (len(certificate.suspects), "suspected"),
+        (len(certificate.could_not_look), "not looked at"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[StageTime, ...]) -> tuple[Notice, ...]:
+    """All that is not well, the worst first."""
+    training, broken, money, golden, certificate = parts
+    found = [
+        *_of_certificate(certificate, state, record),
+        *_of_archive(record, golden, state),
+        *_of_training(training, broken, state),
+        *_of_stages(rows),
+    ]
+    if money.total_usd > money.budget_usd:
+        found.append(
+            Notice(level="bad", text=f"The budget of {usd(money.budget_usd)} is exceeded: {usd(money.total_usd)}.")
+        )
+    elif money.total_usd > money.planned_usd:
+        found.append(
+            Notice(level="warning", text=f"Costlier than planned: {usd(money.total_usd)} of {usd(money.planned_usd)}.")
+        )
+    found += [
+        Notice(level="warning", text=f"{name}: no price is known, it counts as nothing.") for name in money.unpriced
+    ]
+    found += [Notice(level="warning", text=f"Could not be read: {item}") for item in record.unread]
+    return tuple(sorted(found, key=lambda row: ("bad", "warning", "open").index(row.level)))
+
+
+def _of_certificate(certificate: CertificateSummary | None, state: CampaignState, record: Record) -> Iterator[Notice]:
+    if certificate is None:
+        if Stage.TEARDOWN in state.finished_stages:
+            yield Notice(
+                level="warning", text="Torn down, but nothing certifies yet that nothing was left: run certify."
+            )
+        elif state.started_at is not None:
+            yield Notice(level="open", text=f"The campaign is not torn down: until it is, {_rate(record)}.")
+        return
+    if certificate.found:
+        yield Notice(level="bad", text=f"Left behind and billing, perhaps: {', '.join(certificate.found[:5])}.")
+    if certificate.could_not_look:
+        yield Notice(level="bad", text=f"Could not look: {'; '.join(certificate.could_not_look[:3])}.")
+    if certificate.suspects:
+        yield Notice(level="warning", text=f"For a person to judge: {', '.join(certificate.suspects[:5])}.")
+
+
+def _rate(record: Record) -> str:
+    """What the hour costs as things stand, by the plan's rates."""
+    up = [e.at for e in record.events if e.kind is Kind.ATTEMPT_LAUNCHED or e.data.get("stage") == Stage.PREFLIGHT]
+    one = [e for e in record.events if e.kind is Kind.ARCHIVE_BEGUN]
+    down = [e.at for e in record.events if e.kind is Kind.NODES_AT_ZERO]
+    newest = max([*up, *(e.at for e in one)], default=None)
+    gpu = newest is not None and (not down or newest > max(down))
+    totals = record.plan.totals
+    rate = (totals.usd_per_hour if gpu else totals.usd_per_hour_idle).value
+    nodes = "with its GPU nodes" if gpu else "without GPU nodes"
+    if gpu and one and one[-1].at == newest:
+        count, of = int(one[-1].data["nodes"]), int(one[-1].data["of"])
+        rate = totals.usd_per_hour_idle.value + (rate - totals.usd_per_hour_idle.value) * count / of
+        nodes = f"with {count} of its {of} GPU nodes"
+    return f"{'AWS would bill' if record.site is not None else 'it bills'} {usd(rate)} an hour {nodes}"
+
+
+def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> Iterator[Notice]:
+    failed = [event for event in record.events if event.kind is Kind.ARCHIVE_FAILED]
+    if golden is None:
+        if failed:
+            yield Notice(level="bad", text=f"The archive failed: {failed[-1].data.get('error')}")
+        if state.abandoned:
+            yield Notice(level="warning", text="Torn down with --abandon: no archive was made of what was trained.")
+        elif state.attempts and state.outcome in ("done", "stopped") and not failed:
+            yield Notice(level="warning", text="Training is over and nothing is archived yet.")
+        return
+    if golden.restored_loss is None:
+        yield Notice(level="warning", text="The archived checkpoint was read back but not evaluated.")
+    elif golden.reference_loss is None:
+        yield Notice(
+            level="warning", text="The archived checkpoint was evaluated, but there is no loss to compare it with."
+        )
+    elif not golden.proven:
+        wanted = f"{golden.reference_loss!r} ({golden.proof})"
+        text = f"The archived checkpoint evaluates to {golden.restored_loss!r}, not {wanted}."
+        yield Notice(level="bad", text=text)
+    if golden.refused:
+        yield Notice(level="warning", text=f"Newer checkpoints were not sound: {'; '.join(golden.refused[:3])}.")
+
+
+def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Notice]:
+    if state.outcome == "held":
+        yield Notice(level="bad", text="Training is held: its last error would come again. It needs a person.")
+    elif state.outcome == "stopped":
+        done, wanted = training.steps_done, training.steps_wanted
+        yield Notice(level="warning", text=f"Training was stopped at step {done:,} of {wanted:,}.")
+    repeats = training.repeats
+    if not repeats.bitwise_equal:
+        differ = repeats.steps - repeats.equal
+        yield Notice(
+            level="warning", text=f"{differ:,} of {repeats.steps:,} repeated steps gave another loss than at first."
+        )
+    if state.attempts and not training.losses:
+        yield Notice(
+            level="warning", text="No step is in the logs that were read: loss, goodput and repeats cannot be told."
+        )
+    last = [row for row in broken if row.attempt is not None][-1:]
+    if last and last[0].action == "none yet":
+        yield Notice(
+            level="bad", text=f"Attempt {last[0].attempt} has failed and no answer is on record yet: {last[0].what}"
+        )
+
+
+def _of_stages(rows: tuple[StageTime, ...]) -> Iterator[Notice]:
+    if rows and rows[-1].ending == "failed":
+        yield Notice(level="bad", text=f"{rows[-1].stage} failed: {rows[-1].error}")
+
+
+def figures(parts: Parts, goodput: float | None, gpu_goodput: float | None, paid_s: float) -> tuple[KeyFigure, ...]:
+    """The six that are read first, each with what it means."""
+    training, broken, money, _, certificate = parts
+    rows = []
+    if goodput is not None:
+        gpu = f"; {share(gpu_goodput)} of the time that GPU nodes were paid" if gpu_goodput is not None else ""
+        rows.append(
+            KeyFigure(name="Goodput", value=share(goodput), meaning=f"new training steps of {clock(paid_s)} paid{gpu}")
+        )
+    last = max(training.evaluations, key=lambda row: row.step, default=None)
+    if last is not None:
+        base = f"; knowing only how often tokens occur: {training.unigram_loss:.3f}" if training.unigram_loss else ""
+        rows.append(
+            KeyFigure(
+                name="Held-out loss", value=f"{last.loss:.3f}", meaning=f"nats per token at step {last.step:,}{base}"
+            )
+        )
+    wanted = f"{training.steps_done / training.steps_wanted:.0%} of the {training.steps_wanted:,} that were wanted"
+    rows.append(KeyFigure(name="Training steps", value=f"{training.steps_done:,}", meaning=wanted))
+    failures = [row for row in broken if row.attempt is not None]
+    lost, price = sum(row.seconds or 0.0 for row in failures), sum(row.usd or 0 for row in failures)
+    meaning = f"{clock(lost)} of training time lost, worth {usd(price)}" if failures else "nothing was lost"
+    rows.append(KeyFigure(name="Failures", value=str(len(failures)), meaning=meaning))
+    over = "bad" if money.total_usd > money.budget_usd else ""
+    plan = f"planned {usd(money.planned_usd)}, budget {usd(money.budget_usd)}"
+    name = "What AWS would have billed" if money.notional else "Cost"
+    rows.append(KeyFigure(name=name, value=usd(money.total_usd), meaning=plan, level=over))
+    rows.append(_left_behind(certificate))
+    return tuple(rows)
+
+
+def _left_behind(certificate: CertificateSummary | None) -> KeyFigure:
+    if certificate is None:
+        return KeyFigure(name="Left behind", value="not known", meaning="looked at after teardown")
+    looked = f"{certificate.looks} kinds of resources looked through"
+    if certificate.clean and not certificate.suspects:
+        return KeyFigure(name="Left behind", value="nothing", meaning=looked, level="good")
+    level = "warning" if certificate.clean else "bad"
+    return KeyFigure(name="Left behind", value="not proven", meaning=f"{_left(certificate)}; {looked}", level=level)

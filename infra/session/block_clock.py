@@ -1,0 +1,100 @@
+"""A campaign in a capacity block: its clock ends with the block, and no node is asked for before the block begins."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from infra.aws.account import Account
+from infra.aws.blocks import LOST, Block, find_block, refuse_unfit
+from infra.errors import PermanentError
+from infra.plan.estimates.clock import BEFORE_TRAINING, seconds
+from infra.plan.plan import Plan
+from infra.session.context import Context
+from infra.spec import duration
+from infra.spec.campaign import Spec
+
+LEAD = timedelta(minutes=60)
+"""So long before a block begins the campaign is provisioned: the control plane takes 10 to 20 minutes, the bake 10."""
+_NEAR = timedelta(minutes=2)
+_FAR_S, _NEAR_S = 15.0, 0.5
+"""Between two looks at a block that begins later, or soon."""
+
+
+def clock_of(account: Account, spec: Spec, plan: Plan, now: datetime) -> tuple[datetime, datetime]:
+    """(begin, deadline) of a campaign that opens now. In a block it begins with it at the earliest, and ends with it.
+
+    Raises `UserError` where the block does not fit the campaign.
+    """
+    block = find_block(account, spec)
+    if block is None:
+        return now, now + spec.money.deadline
+    refuse_unfit(block, spec, now, _needed(plan, in_block=now >= block.starts))
+    begun = max(now, block.starts - LEAD)
+    deadline = begun + spec.money.deadline
+    return begun, deadline if block.nodes_until is None else min(deadline, block.nodes_until)
+
+
+def await_lead(context: Context) -> None:
+    """Wait, with nothing made, until the block's begin is near: days of an idle control plane buy nothing.
+
+    Raises `PermanentError` as soon as the block is lost: a payment fails up to 12 hours after the purchase.
+    """
+    block = find_block(context.account, context.spec)
+    if block is None or datetime.now(UTC) >= block.starts - LEAD:
+        return
+    until = block.starts - LEAD
+    begins = block.starts.isoformat(timespec="minutes")
+    with context.progress.stage("wait", f"the block begins at {begins}; nothing is made yet; this may be interrupted"):
+        while block.state not in LOST and (left := (until - datetime.now(UTC)).total_seconds()) > 0:
+            context.guard()
+            context.progress.step(f"{_rounded(until)} until the camp is provisioned, an hour ahead of the block")
+            for _ in context.turns(min(left, _FAR_S), min(left, _FAR_S)):
+                pass
+            block = find_block(context.account, context.spec) or block
+        if block.state in LOST:
+            raise _never(context, block, timedelta(0), made=False)
+
+
+def await_active(context: Context) -> None:
+    """Wait until the block can be used. Raises `PermanentError` with what bills once it never will, or is late."""
+    block = find_block(context.account, context.spec)
+    if block is None:
+        return
+    patience = context.spec.recovery.capacity_timeout
+    last = min(max(block.starts, datetime.now(UTC)) + patience, context.deadline)
+    while block.state != "active" and block.state not in LOST and datetime.now(UTC) < last:
+        context.guard()
+        near = block.starts - datetime.now(UTC) < _NEAR
+        context.progress.step(
+            f"block {block.reservation_id} is {block.state}; it begins at {block.starts.isoformat(timespec='minutes')}"
+            f"{'' if near else f', in {_rounded(block.starts)}'}; the GPU group stays at zero"
+        )
+        for _ in context.turns(_NEAR_S if near else _FAR_S, _NEAR_S):
+            pass
+        block = find_block(context.account, context.spec) or block
+    if block.state != "active":
+        raise _never(context, block, patience)
+
+
+def _never(context: Context, block: Block, patience: timedelta, *, made: bool = True) -> PermanentError:
+    rest = f"the rest of the camp bills {Decimal(context.plan.totals.usd_per_hour_idle.value):f} USD per hour"
+    why = LOST.get(block.state, f"it is late by more than {duration.text(patience)} (recovery.capacity_timeout)")
+    name = context.spec.campaign
+    return PermanentError(
+        "the capacity block did not become active",
+        seen=f"{block.reservation_id} is {block.state}, its begin was {block.starts.isoformat(timespec='minutes')}: "
+        f"{why}; no GPU node was asked for, none bills; {rest if made else 'nothing else was made yet'}",
+        cure=f"see the block in EC2's console and AWS support; once it is active `bivouac run` continues; "
+        f"`bivouac down {name}` ends all that bills",
+    )
+
+
+def _needed(plan: Plan, *, in_block: bool) -> timedelta:
+    """From the block's begin, or from now where it runs already, to the archive."""
+    stages = ("preflight", "launch", "supervise", "archive")
+    return timedelta(seconds=float(seconds(plan.clock, *(BEFORE_TRAINING if in_block else ()), *stages)))
+
+
+def _rounded(moment: datetime) -> str:
+    return duration.text(timedelta(seconds=max(0, int((moment - datetime.now(UTC)).total_seconds()))))

@@ -1,0 +1,246 @@
+"""Opening a campaign: account, state bucket, record, lease. From a spec, or from nothing but a name."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+
+from infra.aws.account import Account
+from infra.aws.namesakes import refuse_namesake
+from infra.console.progress import Progress
+from infra.errors import LeaseHeld, UserError
+from infra.folders import results_folder
+from infra.plan.plan import Plan, make_plan
+from infra.plan.survey import survey
+from infra.record.events import Kind
+from infra.record.holder import Holder
+from infra.record.identity import claim_identity
+from infra.record.lease import Lease, lease_ttl
+from infra.record.objects import is_missing
+from infra.record.store import CampaignStore
+from infra.session.block_clock import clock_of
+from infra.session.context import Context
+from infra.session.state_bucket import ensure_bucket, refuse_vanished
+from infra.spec import names
+from infra.spec.campaign import Spec
+
+DRIVER_LEASE = "driver"
+LEASE_TTL = lease_ttl(os.environ.get("BIVOUAC_LEASE_SECONDS") or "30")
+"""How long a driver that cannot be reached keeps its campaign; longer where the way to S3 is bad."""
+FOUNDATION = "foundation"
+_FOUNDATION_WAIT_S = 1800.0
+SPEC, PLAN, CLOCK, SITE = "spec.json", "plan.json", "clock.json", "site.json"
+STACK_CONFIG = "stack-config.json"
+"""Configuration of the campaign's stack as the driver last used it: for `pulumi` typed by hand."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A process before a campaign: the account, its record, and the driver's lease, held or not."""
+
+    spec: Spec
+    account: Account
+    operator_arn: str
+    buckets: names.Buckets
+    store: CampaignStore
+    lease: Lease
+
+    def context(self, plan: Plan, console: Console, deadline: datetime, identity: str = "") -> Context:
+        return Context(
+            spec=self.spec,
+            plan=plan,
+            account=self.account,
+            operator_arn=self.operator_arn,
+            buckets=self.buckets,
+            store=self.store,
+            lease=self.lease,
+            progress=Progress(console),
+            results=results_folder(self.spec.campaign, self.spec.account, self.spec.region),
+            deadline=deadline.replace(microsecond=0),
+            identity=identity,
+        )
+
+
+def seat(spec: Spec, writer: str) -> Seat:
+    """Nothing is written and no lease is taken. Raises `UserError` for foreign credentials."""
+    account = Account(spec.region)
+    arn = account.refuse_foreign(spec.account)
+    buckets = names.buckets(spec.account, spec.region)
+    store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, writer)
+    return Seat(spec, account, arn, buckets, store, driver_lease(store, account))
+
+
+def driver_lease(store: CampaignStore, account: Account) -> Lease:
+    """To be taken; renewed by a client that no hung socket holds up."""
+    return store.lease(DRIVER_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL))
+
+
+@contextmanager
+def _driving(spec: Spec) -> Iterator[tuple[Seat, Holder | None]]:
+    """The seat with its lease held, which guards all that the account is told, and whom it was taken over from."""
+    own = seat(spec, _writer())
+    ensure_bucket(own.account, own.buckets.state, spec.account)
+    previous = own.lease.acquire()
+    own.account.guard = own.lease.check
+    try:
+        yield own, previous
+    finally:
+        own.lease.release()
+        own.account.guard = None
+
+
+@contextmanager
+def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | None) -> Iterator[Context]:
+    """The campaign of this spec, new or continued, with the driver's lease held.
+
+    Raises `UserError` for foreign credentials, another spec under this name, or a new name that a role in the account
+    has already, `LeaseHeld` naming another driver.
+    """
+    with _driving(spec) as (own, previous):
+        store = own.store
+        known = store.get_json(SPEC) is not None
+        if not known:
+            refuse_namesake(own.account, spec.campaign)
+        clock = _clock(store, spec, plan, own.account)
+        # Before the spec: a record that has one has an identity.
+        identity = claim_identity(store, adopted=known).identity
+        store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
+        store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())
+        store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
+        if about is not None:
+            store.put_json(SITE, about)
+        if previous is not None:
+            store.append(Kind.DRIVER_TOOK_OVER, holder=str(own.lease.holder), previous=str(previous))
+        yield own.context(plan, console, datetime.fromisoformat(clock["deadline"]), identity)
+
+
+@contextmanager
+def opened_for_images(spec: Spec, plan: Plan, console: Console, life: timedelta) -> Iterator[Context]:
+    """Account, state bucket and driver's lease, but no campaign: neither its spec nor its clock is recorded.
+
+    `life` bounds what is made. Raises as `opened` does.
+    """
+    with _driving(spec) as (own, _):
+        yield own.context(plan, console, datetime.now(UTC) + life)
+
+
+def foundation_lease(context: Context) -> AbstractContextManager[Lease]:
+    """The foundation belongs to all campaigns of the account: one driver at a time changes it, the others wait."""
+    return foundation_held(context.store, context.account, context.progress)
+
+
+@contextmanager
+def foundation_held(store: CampaignStore, account: Account, progress: Progress) -> Iterator[Lease]:
+    """As `foundation_lease`, for who drives no campaign; `store`: any of the state bucket."""
+    own = CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)
+    lease = driver_lease(own, account)
+    until = time.monotonic() + _FOUNDATION_WAIT_S
+    while True:
+        try:
+            lease.acquire()
+            break
+        except LeaseHeld as error:
+            if time.monotonic() > until:
+                raise
+            progress.step(f"another campaign's driver is at the foundation: {error.seen}")
+            time.sleep(0.5)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def has_begun(account: Account, spec: Spec) -> bool:
+    """Whether there is a record of a campaign of this name; reads only."""
+    bucket = names.buckets(spec.account, spec.region).state
+    return CampaignStore(account.client("s3"), bucket, spec.campaign, "").get_json(SPEC) is not None
+
+
+def record_of(campaign: str, region: str) -> CampaignStore:
+    """The record of a campaign that exists, to read. Raises `UserError` that lists the names there are."""
+    account = Account(region)
+    identity = account.identity()
+    bucket = names.buckets(identity["Account"], region).state
+    store = CampaignStore(account.client("s3"), bucket, campaign, _writer())
+    if store.get_json(SPEC) is None:
+        refuse_vanished(account, bucket, identity["Account"])
+        raise UserError(
+            "there is no such campaign here",
+            seen=f"{campaign} in account {identity['Account']}, {region}",
+            cure=f"campaigns there: {', '.join(campaigns(account, bucket)) or 'none'}; or give --region; if its record "
+            f"was lost, `bivouac sweep {campaign}` shows what it left",
+        )
+    return store
+
+
+def campaigns(account: Account, bucket: str) -> list[str]:
+    pages = account.client("s3").get_paginator("list_objects_v2")
+    try:
+        listed = list(pages.paginate(Bucket=bucket, Prefix="campaigns/", Delimiter="/"))
+    except account.client("s3").exceptions.ClientError as error:
+        if is_missing(error):
+            return []
+        raise
+    found = [item["Prefix"].split("/")[1] for page in listed for item in page.get("CommonPrefixes", ())]
+    # A bake ahead of its campaign leaves a lease there, and no spec.
+    return [name for name in found if CampaignStore(account.client("s3"), bucket, name, "").get_json(SPEC) is not None]
+
+
+def spec_key(version: int) -> str:
+    """Name of a spec in the record: the first, or that of a relaunch."""
+    return SPEC if version == 0 else f"specs/{version}.json"
+
+
+def plan_key(version: int) -> str:
+    return PLAN if version == 0 else f"plans/{version}.json"
+
+
+def stored_spec(store: CampaignStore) -> Spec:
+    """The spec in force."""
+    return Spec.model_validate(store.get_json(spec_key(store.state().version)))
+
+
+def stored_plan(store: CampaignStore, spec: Spec) -> Plan:
+    stored = store.get_json(plan_key(store.state().version))
+    return Plan.model_validate(stored) if stored is not None else make_plan(spec, survey(spec))
+
+
+def _clock(store: CampaignStore, spec: Spec, plan: Plan, account: Account) -> dict[str, str]:
+    """Absolute since the first opening: a restart of the driver does not move it.
+
+    Raises `UserError` for a new campaign that its capacity block cannot hold: before its name is taken.
+    """
+    stored = store.get_json(CLOCK)
+    if stored is not None:
+        return dict(stored)
+    now = datetime.now(UTC)
+    try:
+        begun, deadline = clock_of(account, spec, plan, now)
+    except UserError:
+        if store.get_json(SPEC) is None:
+            raise
+        begun, deadline = now, now + spec.money.deadline  # it exists already: whoever opens it now ends it
+    return {"started_at": begun.isoformat(), "deadline": deadline.isoformat()}
+
+
+def _writer() -> str:
+    """Each process writes its own sequence of events."""
+    return f"driver-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}"
+
+
+def holder_of(store: CampaignStore, role: str) -> str | None:
+    """Who holds a lease now, for people."""
+    found = store.lease(role, LEASE_TTL).current()
+    if found is None or found.record.released:
+        return None
+    record = found.record
+    state = "gone" if record.holder.provably_gone() or found.age_s > record.ttl_s else "living"
+    return f"{record.holder}, renewed {found.age_s:.0f} s ago ({state})"

@@ -1,0 +1,169 @@
+"""A YAML file as a document: read within bounds of time and memory, and only what a person can have meant.
+
+Scalars follow YAML 1.2's core: `no` and `on` are texts, `0100` and `1:30` no numbers in disguise, dates are texts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.errors import UserError
+from infra.spec.problems import Problem
+
+MOST_BYTES = 64 * 1024
+"""A spec has two thousand; what is larger is another file."""
+MOST_NODES = 20_000
+"""Values once aliases are written out: a few lines can stand for billions."""
+_MOST_DIGITS = 30
+_MAP = "tag:yaml.org,2002:"
+
+
+@dataclass(frozen=True)
+class Document:
+    root: yaml.Node | None
+    content: object
+
+
+class Unreadable(Exception):
+    """The file holds no document; `problem` says why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader without YAML 1.1's surprises."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+_FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+for _tag, _form, _first in (
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    ("int", r"^[-+]?[0-9]+$", "-+0123456789"),
+    ("float", f"^(?:{_FLOAT})$", "-+0123456789."),
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("merge", r"^(?:<<)$", "<"),
+):  # fmt: skip
+    _Loader.add_implicit_resolver(f"{_MAP}{_tag}", re.compile(_form), list(_first))
+
+
+def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    if len(text) > _MOST_DIGITS:
+        raise yaml.constructor.ConstructorError(None, None, f"a number of {len(text)} digits", node.start_mark)
+    return int(text)
+
+
+_Loader.add_constructor(f"{_MAP}int", _whole)
+
+
+def read(path: Path) -> Document:
+    """Raises `UserError` where there is no file to read, `Unreadable` where it holds no YAML."""
+    return parse(_text(_bytes(path)))
+
+
+def parse(text: str) -> Document:
+    """The document of a text; raises `Unreadable`."""
+    try:
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+            _refuse_bomb(root)
+            content = None if root is None else loader.construct_document(root)
+        finally:
+            loader.dispose()
+        return Document(root, content)
+    except RecursionError as error:
+        raise _unreadable("nested too deeply", "more levels than any spec has", "mend the brackets") from error
+    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
+        seen = getattr(error, "problem", None) or (str(error).splitlines() or [type(error).__name__])[0]
+        raise _unreadable("not YAML", seen, "mend the syntax", line) from error
+
+
+def _bytes(path: Path) -> bytes:
+    """Opened without waiting: a pipe without a writer would hold us for ever."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise UserError("there is no such spec file", seen=_shown(path), cure="give the path of a YAML file") from error
+    except OSError as error:
+        cure = "make it readable: chmod u+r" if error.errno == errno.EACCES else "give the path of a YAML file"
+        raise UserError(
+            "the spec file cannot be read", seen=f"{_shown(path)}: {error.strerror or error}", cure=cure
+        ) from error
+    try:
+        mode = os.fstat(file).st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+            raise UserError(
+                "the spec is no file", seen=f"{_shown(path)} is {kind}", cure="give the path of a YAML file"
+            )
+        content = os.read(file, MOST_BYTES + 1)
+    except OSError as error:
+        raise UserError(
+            "the spec file cannot be read", seen=f"{_shown(path)}: {error.strerror}", cure="mend the disk, or copy it"
+        ) from error
+    finally:
+        os.close(file)
+    if len(content) > MOST_BYTES:
+        raise _unreadable(f"larger than {MOST_BYTES // 1024} KiB", "no spec is", "give the path of the spec")
+    return content
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        seen = f"byte 0x{content[error.start]:02x} in line {line}"
+        raise _unreadable("not UTF-8 text", seen, "save it as UTF-8", line) from error
+
+
+def _refuse_bomb(root: yaml.Node | None) -> None:
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        known = sizes.get(id(node))
+        if known == 0:
+            raise _unreadable("an alias stands inside what it names", "a loop", "write it out", _line(node))
+        if known is not None:
+            return known
+        sizes[id(node)] = 0
+        children = [inner for pair in node.value for inner in pair] if isinstance(node, yaml.MappingNode) else ()
+        items = node.value if isinstance(node, yaml.SequenceNode) else children
+        total = 1 + sum(size(item) for item in items)
+        if total > MOST_NODES:
+            seen = f"more than {MOST_NODES} values once aliases are written out"
+            raise _unreadable("too large a document", seen, "write fewer aliases", _line(node))
+        sizes[id(node)] = total
+        return total
+
+    if root is not None:
+        size(root)
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _unreadable(message: str, seen: str, cure: str, line: int = 1) -> Unreadable:
+    return Unreadable(Problem(field="(file)", line=line, message=message, seen=seen[:200], cure=cure))
+
+
+def _shown(path: Path) -> Any:
+    text = str(path)
+    return (
+        repr(text)
+        if any(not sign.isprintable() for sign in text)
+        else (text if len(text) < 300 else text[:297] + "...")
+    )

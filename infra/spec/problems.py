@@ -1,0 +1,235 @@
+"""What is wrong with the shape of a YAML file, field by field, each with its line and a cure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from infra.spec.section import model_of
+
+_NEAR = 0.75
+"""Likeness from which a field is taken for a misspelt one: `regoin` for `region`, not `vpc_id` for `cidr`."""
+LEAST, MOST = 1e-12, 1e12
+"""Numbers of a spec: from a learning rate to a seed or a budget, with room on both sides."""
+
+
+class Problem(BaseModel):
+    """One thing wrong with the shape of a spec file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    field: str
+    line: int | None
+    message: str
+    seen: str
+    cure: str
+
+
+CURES = {
+    "string_type": "write a text, in quotes where it looks like a number",
+    "string_too_short": "write at least {min_length} characters",
+    "int_parsing": "write a whole number",
+    "int_type": "write a whole number",
+    "int_from_float": "write a whole number",
+    "float_parsing": "write a number",
+    "float_type": "write a number",
+    "decimal_parsing": "write an amount such as 60 or 59.90",
+    "decimal_type": "write an amount such as 60 or 59.90",
+    "bool_parsing": "write true or false",
+    "bool_type": "write true or false",
+    "greater_than": "write more than {gt}",
+    "greater_than_equal": "write {ge} or more",
+    "less_than": "write less than {lt}",
+    "less_than_equal": "write {le} or less",
+    "enum": "write {expected}",
+    "literal_error": "write {expected}",
+    "time_delta_parsing": "write a duration such as 90s, 10m, 4h or 7d",
+    "time_delta_type": "write a duration such as 90s, 10m, 4h or 7d",
+    "model_type": "write a section: its fields, indented, one a line",
+    "tuple_type": "write a list: one item a line, each after a dash",
+}
+"""Cure by pydantic's type of error; names in braces come from the error's context."""
+
+
+def lines_of(node: yaml.Node | None, prefix: str = "") -> dict[str, int]:
+    """1-based line of each dotted field path of a composed document."""
+    return {path: line for path, line, _ in _all(node, prefix)} if node is not None else {}
+
+
+def nearest_line(lines: dict[str, int], field: str) -> int | None:
+    """Line of a field, or of the nearest section above it that the file has."""
+    while field:
+        if field in lines:
+            return lines[field]
+        field = field.rpartition(".")[0]
+    return None
+
+
+def duplicates(node: yaml.Node | None, prefix: str = "") -> tuple[Problem, ...]:
+    """Fields written twice in one section: YAML would silently take the last."""
+    first: dict[str, int] = {}
+    found: list[Problem] = []
+    for path, line, child in _children(node, prefix):
+        if path in first:
+            found.append(
+                Problem(
+                    field=path,
+                    line=line,
+                    message="field is written twice",
+                    seen=f"lines {first[path]} and {line}",
+                    cure="keep one of them",
+                )
+            )
+        first.setdefault(path, line)
+        found.extend(duplicates(child, f"{path}."))
+    return tuple(found)
+
+
+def problems_of(error: ValidationError, root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ...]:
+    """Every problem of a failed validation, in the order of the file."""
+    lines, texts = lines_of(root), _texts(root)
+    found = [_problem(item, lines, texts, model) for item in error.errors(include_url=False)]
+    return tuple(sorted(found, key=lambda problem: problem.line or 0))
+
+
+def misread(root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ...]:
+    """`true` where a number is wanted: pydantic would take it for 1."""
+    found: list[Problem] = []
+    for path, line, node in _all(root, ""):
+        if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:bool":
+            continue
+        loc = tuple(path.split("."))
+        field = _section_at(model, loc[:-1]).model_fields.get(loc[-1])
+        if field is not None and bool not in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            cure = "write a value of this field; in quotes if you mean the text"
+            message = "is true or false, which this field cannot be"
+            found.append(Problem(field=path, line=line, message=message, seen=node.value, cure=cure))
+    return tuple(found)
+
+
+def out_of_range(value: BaseModel, root: yaml.Node | None) -> tuple[Problem, ...]:
+    """Numbers that nobody can mean, whatever their field: arithmetic with them would overflow."""
+    lines = lines_of(root)
+    return tuple(
+        Problem(
+            field=field,
+            line=nearest_line(lines, field),
+            message="is a number that nobody can mean",
+            seen=_short(str(number)),
+            cure=f"write one between {LEAST:g} and {MOST:g}"
+            if isinstance(number, float | Decimal)
+            else f"at most {MOST:g}",
+        )
+        for field, number in _numbers(value.model_dump(), "")
+        if not (number == 0 or LEAST <= abs(number) <= MOST)
+    )
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _numbers(inner, f"{path}.{index}")
+    elif isinstance(value, timedelta):
+        yield path, value.total_seconds()
+    elif isinstance(value, int | float | Decimal):
+        yield path, value
+
+
+def _all(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
+    if node is not None:
+        for path, line, child in _children(node, prefix):
+            yield path, line, child
+            yield from _all(child, f"{path}.")
+
+
+def _texts(root: yaml.Node | None) -> dict[str, str]:
+    """Each scalar as it stands in the file: `1.30`, not 1.3."""
+    return {path: node.value for path, _, node in _all(root, "") if isinstance(node, yaml.ScalarNode)}
+
+
+def _children(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield f"{prefix}{_key(key)}", key.start_mark.line + 1, value
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield f"{prefix}{index}", value.start_mark.line + 1, value
+
+
+def _key(node: yaml.Node) -> str:
+    return _short(str(node.value)) if isinstance(node, yaml.ScalarNode) else "(no text)"
+
+
+def _problem(item: Any, lines: dict[str, int], texts: dict[str, str], model: type[BaseModel]) -> Problem:
+    loc, kind, given = item["loc"], item["type"], item.get("input")
+    field = ".".join(str(part) for part in loc) or "(spec)"
+    message, seen = (
+        item["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String "),
+        texts.get(field) or _shown(given),
+    )
+    cure = CURES.get(kind, "see README, section 'The spec by example'").format_map(_Lenient(item.get("ctx", {})))
+    if kind == "extra_forbidden":
+        names = _fields_at(model, loc[:-1])
+        near = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=_NEAR)
+        message, seen = "unknown field", _short(str(loc[-1])) + f": {_shown(given)}"
+        cure = f"did you mean `{near[0]}`?" if near else f"fields here: {', '.join(names)}"
+    elif kind == "missing":
+        message, seen = "required field is missing", "nothing"
+        form = _described(model, loc)
+        cure = f"add `{loc[-1]}:`" + (f" ({form})" if form else "")
+    elif kind == "string_pattern_mismatch":
+        cure = f"write {_described(model, loc) or item['ctx']['pattern']}"
+    elif kind == "value_error" and isinstance(given, dict):
+        seen, cure = "this section", message
+    elif kind == "value_error" and "; " in message:
+        message, _, cure = message.partition("; ")
+    elif kind in ("enum", "literal_error") and isinstance(given, str):
+        names = [part.strip(" '") for part in str(item["ctx"]["expected"]).replace(" or ", ",").split(",")]
+        near = difflib.get_close_matches(given, names, n=1)
+        cure = f"did you mean `{near[0]}`? " + cure if near else cure
+    return Problem(field=field, line=nearest_line(lines, field), message=message, seen=_short(seen), cure=cure)
+
+
+class _Lenient(dict[str, Any]):
+    def __missing__(self, key: str) -> str:
+        return f"({key})"
+
+
+def _shown(value: object) -> str:
+    """Without writing out what is large: it is shortened anyway."""
+    if isinstance(value, dict | list | tuple):
+        return f"a section of {len(value)} fields" if isinstance(value, dict) else f"a list of {len(value)}"
+    return repr(value)
+
+
+def _short(text: str, longest: int = 100) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _section_at(model: type[BaseModel], loc: tuple[Any, ...]) -> type[BaseModel]:
+    """The innermost section on the way to a location."""
+    for part in loc:
+        field = model.model_fields.get(str(part))
+        if field is None:
+            continue
+        model = model_of(field.annotation) or model
+    return model
+
+
+def _described(model: type[BaseModel], loc: tuple[Any, ...]) -> str | None:
+    """The form of a field, where its model tells."""
+    field = _section_at(model, loc[:-1]).model_fields.get(str(loc[-1])) if loc else None
+    return field.description if field else None
+
+
+def _fields_at(model: type[BaseModel], loc: tuple[Any, ...]) -> list[str]:
+    return list(_section_at(model, loc).model_fields)

@@ -1,0 +1,59 @@
+"""A spec's section `data` as a recipe for the trainer's tool, and where this machine keeps what was made of it."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from pathlib import Path
+
+from infra.folders import cache_root
+from infra.spec.campaign import Spec
+from trainer.contract.data import Parameters
+from trainer.contract.recipe import Recipe, Source
+
+STANDARD_LIBRARY = "python:stdlib"
+
+
+def recipe_of(spec: Spec) -> Recipe:
+    """A spec's section `data` for the trainer's tool. Weights stay out: they change the order, not the data."""
+    data = spec.data
+    sources = tuple(
+        Source(
+            name=part.name,
+            location=part.source if part.source.startswith("s3://") else str(source_folder(part.source)),
+            pattern=part.pattern,
+            licence=part.licence,
+            origin=part.origin,
+        )
+        for part in data.parts
+    )
+    parameters = Parameters(
+        held_out=data.held_out,
+        seed=data.seed,
+        max_files=data.max_files,
+        format=data.format,
+        text_field=data.text_field,
+        deduplicate=data.deduplicate,
+        min_characters=data.min_characters,
+        max_characters=data.max_characters,
+        max_repeated_lines=data.max_repeated_lines,
+        min_letters_share=data.min_letters_share,
+    )
+    return Recipe(
+        sources=sources, parameters=parameters, vocabulary=spec.training.model.vocabulary, tokenizer=data.tokenizer
+    )
+
+
+def folder_of(spec: Spec) -> Path:
+    """Where this machine keeps the prepared data of a spec."""
+    return cache_root() / "data" / hashlib.sha256(recipe_of(spec).model_dump_json().encode()).hexdigest()[:32]
+
+
+def source_folder(source: str) -> Path:
+    """The folder or file that a source names."""
+    if source == STANDARD_LIBRARY:
+        return Path(sysconfig.get_path("stdlib"))
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:  # `~nobody`: there is no such user, hence no such folder
+        return Path(source)

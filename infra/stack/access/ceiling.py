@@ -1,0 +1,117 @@
+"""The permissions boundary: the most that any role of ours may ever do, whatever policies somebody writes into it.
+
+It grants nothing. A role may do what its own policies allow and this does too; who runs campaigns may make roles only
+under it, and can neither change it nor take it off (`infra/ci/operator/rights.json`). What stands here beyond our own
+statements is what AWS's policies for clusters, nodes, the CNI and SSM's agent hold, as of November 2026:
+https://docs.aws.amazon.com/aws-managed-policy/latest/reference/policy-list.html
+No Pulumi here.
+"""
+
+from __future__ import annotations
+
+from infra.spec.names import BUILDER, REPOSITORY, ROLE_TAG, boundary, buckets, freeze_policy
+from infra.stack.access.policies import EVERYTHING, Place, Statement, allow
+
+_OBJECTS = (
+    "s3:AbortMultipartUpload",
+    "s3:GetObject",
+    "s3:GetObjectVersion",
+    "s3:ListMultipartUploadParts",
+    "s3:PutObject",
+)
+_PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+_PUSH = (
+    "ecr:CompleteLayerUpload",
+    "ecr:DescribeImages",
+    "ecr:InitiateLayerUpload",
+    "ecr:PutImage",
+    "ecr:UploadLayerPart",
+)
+_LOOK = (
+    "autoscaling:Describe*",
+    "ec2:Describe*",
+    "ecr:GetAuthorizationToken",
+    "eks-auth:AssumeRoleForPodIdentity",
+    "eks:DescribeCluster",
+    "elasticloadbalancing:Describe*",
+)
+_INTERFACES = (
+    "ec2:AssignIpv6Addresses",
+    "ec2:AssignPrivateIpAddresses",
+    "ec2:AttachNetworkInterface",
+    "ec2:CreateNetworkInterface",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DetachNetworkInterface",
+    "ec2:ModifyNetworkInterfaceAttribute",
+    "ec2:UnassignPrivateIpAddresses",
+)
+_AGENT = (
+    "ec2messages:*",
+    "ssm:DescribeAssociation",
+    "ssm:DescribeDocument",
+    "ssm:GetDeployablePatchSnapshotForInstance",
+    "ssm:GetDocument",
+    "ssm:GetManifest",
+    "ssm:ListAssociations",
+    "ssm:ListInstanceAssociations",
+    "ssm:PutComplianceItems",
+    "ssm:PutInventory",
+    "ssm:UpdateAssociationStatus",
+    "ssm:UpdateInstanceAssociationStatus",
+    "ssm:UpdateInstanceInformation",
+    "ssmmessages:*",
+)
+"""Not its GetParameter: what is kept there is not ours."""
+
+
+def ceiling(where: Place) -> list[Statement]:
+    """Everything that a role of ours may be allowed by its own policies; nothing is bought, and nobody's rights change
+    but by the freeze."""
+    names = buckets(where.account, where.region)
+    kept = [f"arn:aws:s3:::{name}" for name in (names.state, names.data, names.archive)]
+    of_network = [
+        where.arn("ec2", f"{kind}/*") for kind in ("network-interface", "instance", "subnet", "security-group")
+    ]
+    by_s3 = {"StringEquals": {"kms:ViaService": f"s3.{where.region}.amazonaws.com"}}
+    freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
+    return [
+        allow([*_LOOK, *_AGENT], [EVERYTHING]),
+        # What EKS asks of a cluster's role at the least; load balancers and volumes, for which its policy has more, no
+        # campaign makes. https://docs.aws.amazon.com/eks/latest/userguide/cluster-iam-role.html
+        allow(
+            ["ec2:CreateTags"],
+            [where.arn("ec2", "instance/*")],
+            {"ForAllValues:StringLike": {"aws:TagKeys": "kubernetes.io/cluster/*"}, "Null": {"aws:TagKeys": "false"}},
+        ),
+        allow(["ec2:CreateTags"], [where.arn("ec2", "network-interface/*")]),
+        allow(_INTERFACES, of_network),
+        allow(_OBJECTS, [f"{arn}/*" for arn in kept]),
+        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], kept),
+        allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_s3),
+        allow(
+            ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"],
+            [where.arn("kms", "key/*")],
+            {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-cluster")}},
+        ),
+        allow(_PULL, [where.repository("*")]),
+        allow(_PUSH, [where.repository(REPOSITORY)]),
+        allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [where.arn("eks", "nodegroup/bivouac-*/*")]),
+        allow(
+            ["autoscaling:TerminateInstanceInAutoScalingGroup"],
+            [where.arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/eks-bivouac-*")],
+        ),
+        allow(
+            ["ec2:TerminateInstances"],
+            [where.arn("ec2", "instance/*")],
+            {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}},
+        ),
+        allow(
+            ["iam:AttachRolePolicy", "iam:DetachRolePolicy"],
+            [where.role("*")],
+            {"ArnEquals": {"iam:PolicyARN": freeze}},
+        ),
+    ]
+
+
+def boundary_arn(where: Place) -> str:
+    return f"arn:aws:iam::{where.account}:policy/{boundary(where.region)}"

@@ -1,0 +1,77 @@
+"""IAM roles of the campaign, each with no more than its work needs."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import ResourceOptions
+
+from infra.spec.campaign import Spec
+from infra.spec.names import Names
+from infra.stack.access import policies
+from infra.stack.access.ceiling import boundary_arn
+
+CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
+NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
+CNI_POLICIES = ("AmazonEKS_CNI_Policy",)
+"""Not the node's: whatever runs there without a role of its own could then change the network's interfaces."""
+
+
+class Identity(pulumi.ComponentResource):
+    """Roles `cluster`, `node`, `cni`, `steward`, `trainer`, `archive`.
+
+    `cluster_ready` and `node_ready` are what must stand before, and fall after, cluster and nodes: EKS and the CNI need
+    the policies until the last interface is gone.
+    """
+
+    def __init__(self, spec: Spec, key_arn: str | None = None, opts: ResourceOptions | None = None) -> None:
+        """`key_arn`: of the customer's own key, for the cluster's secrets."""
+        super().__init__("bivouac:infra:Identity", "identity", None, opts)
+        names, where = Names(spec), policies.place(spec)
+        self._boundary = boundary_arn(where)
+        self.cluster = self._role("cluster", names.cluster_role, policies.trust("eks.amazonaws.com", where))
+        self.cluster_ready = self._managed("cluster", self.cluster, CLUSTER_POLICIES)
+        if key_arn is not None:
+            self._inline("cluster", self.cluster, policies.cluster_secrets(key_arn))
+        self.node = self._role("node", names.node_role, policies.trust(policies.EC2, where))
+        self.cni = self._role("cni", names.cni_role, policies.pod_trust(where))
+        self.node_ready = [
+            *self._managed("node", self.node, NODE_POLICIES),
+            *self._managed("cni", self.cni, CNI_POLICIES),
+        ]
+        self.steward = self._role("steward", names.steward_role, policies.pod_trust(where))
+        self._inline("steward", self.steward, policies.steward(spec))
+        # Without policies: a pod without a role of its own would look for the node's.
+        self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust(where))
+        self.archive = self._role("archive", names.archive_role, policies.pod_trust(where))
+        self._inline("archive", self.archive, policies.archive(spec))
+        self.register_outputs({"node_role_arn": self.node.arn, "steward_role_arn": self.steward.arn})
+
+    def _role(self, label: str, name: str, trust: str) -> aws.iam.Role:
+        return aws.iam.Role(
+            label,
+            name=name,
+            assume_role_policy=trust,
+            permissions_boundary=self._boundary,
+            opts=ResourceOptions(parent=self),
+        )
+
+    def _managed(self, label: str, role: aws.iam.Role, names: tuple[str, ...]) -> list[pulumi.Resource]:
+        return [
+            aws.iam.RolePolicyAttachment(
+                f"{label}-{name}",
+                role=role.name,
+                policy_arn=f"arn:aws:iam::aws:policy/{name}",
+                opts=ResourceOptions(parent=self),
+            )
+            for name in names
+        ]
+
+    def _inline(self, label: str, role: aws.iam.Role, statements: list[policies.Statement]) -> None:
+        aws.iam.RolePolicy(
+            label,
+            name=label,
+            role=role.name,
+            policy=policies.document(statements),
+            opts=ResourceOptions(parent=self),
+        )

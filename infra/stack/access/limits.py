@@ -1,0 +1,35 @@
+"""The two policies of the foundation that bound others: the boundary of every role of ours, and the freeze."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import ResourceOptions
+
+from infra.spec.names import boundary, freeze_policy
+from infra.stack.access.ceiling import ceiling
+from infra.stack.access.policies import Place, document, no_purchases
+
+
+class Limits(pulumi.ComponentResource):
+    """`boundary`, of every role of ours; and what a spent budget attaches to roles, with a content that nobody who runs
+    campaigns can write: what is attached to another's role must not be able to give it anything."""
+
+    def __init__(self, where: Place, opts: ResourceOptions | None = None) -> None:
+        super().__init__("bivouac:infra:Limits", "limits", None, opts)
+        child = ResourceOptions(parent=self)
+        self.boundary = aws.iam.Policy(
+            "boundary",
+            name=boundary(where.region),
+            description="The most that any role of Bivouac may do; grants nothing",
+            policy=document(ceiling(where)),
+            opts=child,
+        )
+        self.freeze = aws.iam.Policy(
+            "freeze",
+            name=freeze_policy(where.region),
+            description="A campaign has spent its budget: nothing new is bought",
+            policy=document(no_purchases()),
+            opts=child,
+        )
+        self.register_outputs({"boundary": self.boundary.arn})

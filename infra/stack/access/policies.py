@@ -1,0 +1,238 @@
+"""Policy documents, least privilege, as pure functions of names. No Pulumi here.
+
+Everything is named by ARN; `*` as a resource stands only where the API knows no other (marked `EVERYTHING`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infra.spec.campaign import Spec
+from infra.spec.names import BUILDER, REPOSITORY, ROLE_TAG, Buckets, Names, buckets, freeze_policy
+
+Statement = dict[str, Any]
+EVERYTHING = "*"
+"""For calls that cannot be limited to a resource: describing instances and groups, and the registry's login."""
+
+_PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+_PUSH = (
+    "ecr:CompleteLayerUpload",
+    "ecr:DescribeImages",
+    "ecr:InitiateLayerUpload",
+    "ecr:PutImage",
+    "ecr:UploadLayerPart",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where ARNs point to."""
+
+    account: str
+    region: str
+
+    def arn(self, service: str, resource: str) -> str:
+        return f"arn:aws:{service}:{self.region}:{self.account}:{resource}"
+
+    def role(self, name: str) -> str:
+        return f"arn:aws:iam::{self.account}:role/{name}"
+
+    def repository(self, name: str) -> str:
+        return self.arn("ecr", f"repository/{name}")
+
+
+def place(spec: Spec) -> Place:
+    return Place(spec.account, spec.region)
+
+
+def allow(actions: Sequence[str], resources: Sequence[str], condition: dict[str, Any] | None = None) -> Statement:
+    statement: Statement = {"Effect": "Allow", "Action": sorted(actions), "Resource": sorted(resources)}
+    return statement | ({"Condition": condition} if condition else {})
+
+
+def document(statements: Sequence[Statement]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, sort_keys=True)
+
+
+EC2 = "ec2.amazonaws.com"
+SOURCES = {
+    "budgets.amazonaws.com": "arn:aws:budgets::{account}:budget/*",
+    "scheduler.amazonaws.com": "arn:aws:scheduler:{region}:{account}:schedule-group/default",
+}
+"""Service -> the aws:SourceArn that it says, by its documentation, when it takes a role of ours.
+
+https://docs.aws.amazon.com/cost-management/latest/userguide/cross-service-confused-deputy-prevention.html
+https://docs.aws.amazon.com/scheduler/latest/UserGuide/cross-service-confused-deputy-prevention.html
+"""
+
+
+def trust(service: str, where: Place, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:
+    """Trust policy for an AWS service, such as `scheduler.amazonaws.com`, on behalf of this account alone.
+
+    EC2 says for nobody on whose behalf it takes a role; an instance profile is its account's own.
+    """
+    statement: Statement = {"Effect": "Allow", "Action": sorted(actions), "Principal": {"Service": service}}
+    if service == EC2:
+        return document([statement])
+    condition = {"StringEquals": {"aws:SourceAccount": where.account}}
+    if service in SOURCES:
+        condition["ArnLike"] = {"aws:SourceArn": SOURCES[service].format(account=where.account, region=where.region)}
+    return document([statement | {"Condition": condition}])
+
+
+def pod_trust(where: Place) -> str:
+    """Trust policy for EKS pod identities."""
+    return trust("pods.eks.amazonaws.com", where, ("sts:AssumeRole", "sts:TagSession"))
+
+
+def steward(spec: Spec) -> list[Statement]:
+    """Size of the GPU node group, single instances of it, and the campaign's own part of the state bucket."""
+    where, names = place(spec), Names(spec)
+    group = where.arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
+    # EKS names the Auto Scaling group of a node group `eks-<node group>-<uuid>`, which may be the beginning of another
+    # campaign's too; whose it is say the tags that EKS gives it.
+    scaling = where.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/eks-{names.gpu_group}-*")
+    of_group = {
+        "StringEquals": {
+            "aws:ResourceTag/eks:cluster-name": names.cluster,
+            "aws:ResourceTag/eks:nodegroup-name": names.gpu_group,
+        }
+    }
+    return [
+        allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [group]),
+        allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], [scaling], of_group),
+        allow(
+            [
+                "autoscaling:DescribeAutoScalingGroups",
+                "autoscaling:DescribeScalingActivities",
+                "ec2:DescribeInstanceStatus",
+                "ec2:DescribeInstances",
+            ],
+            [EVERYTHING],
+        ),
+        *_folder(_buckets(spec).state, names.state_prefix),
+        *keys_through_s3(where, [_buckets(spec).state]),
+    ]
+
+
+def archive(spec: Spec) -> list[Statement]:
+    """The campaign's folders in the archive and state buckets, and the image manifests to read."""
+    names, where = Names(spec), _buckets(spec)
+    return [
+        *_folder(
+            where.archive,
+            names.state_prefix,
+            extra=("s3:GetObjectVersion", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
+        ),
+        # To abort what a killed archive left half sent; IAM offers no condition on the prefix for it.
+        allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),
+        *_folder(where.state, names.state_prefix),
+        allow(["s3:GetObject"], [f"arn:aws:s3:::{where.state}/images/*"]),
+        *keys_through_s3(place(spec), [where.archive, where.state]),
+    ]
+
+
+def guard(spec: Spec) -> list[Statement]:
+    """Only to set the size of the GPU node group."""
+    names = Names(spec)
+    group = place(spec).arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
+    return [allow(["eks:UpdateNodegroupConfig"], [group])]
+
+
+PURCHASES = (
+    "autoscaling:CreateAutoScalingGroup",
+    "autoscaling:SetDesiredCapacity",
+    "autoscaling:UpdateAutoScalingGroup",
+    "ec2:CreateCapacityReservation",
+    "ec2:CreateFleet",
+    "ec2:CreateNatGateway",
+    "ec2:PurchaseCapacityBlock",
+    "ec2:PurchaseCapacityBlockExtension",
+    "ec2:RequestSpotInstances",
+    "ec2:RunInstances",
+    "eks:CreateCluster",
+    "eks:CreateNodegroup",
+    "fsx:CreateFileSystem",
+)
+"""What begins to bill by the hour; nothing of it is needed to end a campaign."""
+
+
+def no_purchases() -> list[Statement]:
+    """A denial, so everything is its resource: nothing is granted by it."""
+    return [{"Effect": "Deny", "Action": list(PURCHASES), "Resource": [EVERYTHING]}]
+
+
+def freezing(spec: Spec) -> list[Statement]:
+    """To put the denial of purchases on the roles that the spec names, and to lift it; no other policy."""
+    where = place(spec)
+    freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
+    only = {"ArnEquals": {"iam:PolicyARN": freeze}}
+    # A role's path is not known from its name.
+    roles = [pattern for role in spec.money.freeze_roles for pattern in (where.role(role), where.role(f"*/{role}"))]
+    return [allow(["iam:AttachRolePolicy", "iam:DetachRolePolicy"], roles, only)]
+
+
+def builder(where: Place) -> list[Statement]:
+    """Push to the trainer's repository, pull a base from the account's own; files come by presigned addresses."""
+    return [
+        allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
+        allow(_PUSH, [where.repository(REPOSITORY)]),
+        # The trainer's, and any base: a campaign names its own, the workshop serves them all.
+        allow(_PULL, [where.repository("*")]),
+    ]
+
+
+def builder_guard(where: Place) -> list[Statement]:
+    """Only to end what carries the tag of a builder."""
+    tagged = {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}}
+    return [allow(["ec2:TerminateInstances"], [where.arn("ec2", "instance/*")], tagged)]
+
+
+def keys_through_s3(where: Place, names: Sequence[str]) -> list[Statement]:
+    """Any key of the account, only as S3 uses it on one's behalf for what lies in the buckets `names`.
+
+    Not the spec's key: buckets are every campaign's, so which key encrypts them is what the last that asked for one
+    said, and an object needs for ever the one it was written under.
+    """
+    about = [arn for name in sorted(names) for arn in (f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*")]
+    by_s3 = {
+        "StringEquals": {"kms:ViaService": f"s3.{where.region}.amazonaws.com"},
+        # The bucket where it has a key of its own per bucket, else the object.
+        "StringLike": {"kms:EncryptionContext:aws:s3:arn": about},
+    }
+    return [allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_s3)]
+
+
+def cluster_secrets(key_arn: str) -> list[Statement]:
+    """The control plane encrypts the cluster's secrets with the customer's key."""
+    return [allow(["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"], [key_arn])]
+
+
+def tls_only(bucket: str) -> str:
+    """Bucket policy: refuse whatever does not come over TLS."""
+    return document(
+        [
+            {
+                "Sid": "TlsOnly",
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "s3:*",
+                "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
+                "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+            }
+        ]
+    )
+
+
+def _folder(bucket: str, prefix: str, extra: Sequence[str] = ()) -> list[Statement]:
+    return [
+        allow(["s3:GetObject", "s3:PutObject", *extra], [f"arn:aws:s3:::{bucket}/{prefix}*"]),
+        allow(["s3:ListBucket"], [f"arn:aws:s3:::{bucket}"], {"StringLike": {"s3:prefix": [f"{prefix}*"]}}),
+    ]
+
+
+def _buckets(spec: Spec) -> Buckets:
+    return buckets(spec.account, spec.region)

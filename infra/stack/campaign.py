@@ -1,0 +1,93 @@
+"""One campaign's infrastructure, from its spec: reads top to bottom in the order in which things come to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi_aws as aws
+from pulumi import ResourceOptions
+
+from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets, repository_url
+from infra.stack.access.identity import Identity
+from infra.stack.budget import Budget
+from infra.stack.cluster.addons import Addons
+from infra.stack.cluster.cluster import Cluster
+from infra.stack.cluster.nodes import GpuNodes, SystemNodes
+from infra.stack.cluster.workloads import Workloads
+from infra.stack.guard import Guard
+from infra.stack.network.addresses import second_zone
+from infra.stack.network.network import Network
+from infra.stack.network.security import Security
+from infra.stack.settings import CampaignSettings
+from infra.stack.storage import Storage
+from infra.stack.tags import instant, tags
+
+
+def campaign(settings: CampaignSettings) -> dict[str, Any]:
+    """Make the campaign; returns its outputs, keyed as `CampaignOutputs`.
+
+    What is made earlier falls later: add-ons, guard, roles and rules outlive the nodes that need them.
+    """
+    spec, deadline = settings.spec, settings.deadline
+    marks = tags(spec, deadline, settings.identity)
+    provider = aws.Provider("aws", region=spec.region, allowed_account_ids=[spec.account], default_tags={"tags": marks})
+    opts = ResourceOptions(providers=[provider])
+    network = Network(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), opts)
+    security = Security(spec, network.vpc.id, opts)
+    identity = Identity(spec, settings.key_arn, opts)
+    control_plane = [subnet.id for subnet in network.control_plane_subnets]
+    cluster = Cluster(spec, identity, control_plane, settings.operator_arn, [network], settings.key_arn, opts)
+    if spec.network.driver_vpc is not None:
+        security.let_driver_in(cluster.security_group_id, spec.network.driver_vpc)
+    interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
+    # An agent that starts before its role is known to the cluster gets the node's, which may not touch interfaces.
+    known = [cluster.roles[CNI_ACCOUNT], *identity.node_ready]
+    before = Addons("before-nodes", cluster.eks.name, interface_tags, known, spec.addons, spec.kubernetes, opts)
+    guard, budget = Guard(spec, deadline, opts), Budget(spec, opts)
+    storage = Storage(
+        spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], settings.key_arn, opts
+    )
+
+    groups = [security.nodes.id, cluster.security_group_id]
+    ready = [*before.all, *identity.node_ready, network, security]
+    key, node_role = settings.key_arn, identity.node.arn
+    system = SystemNodes(spec, cluster, marks, node_role, network.system_subnet.id, groups, ready, key, opts)
+    gpu = GpuNodes(
+        spec,
+        cluster,
+        marks,
+        node_role,
+        network.gpu_subnet.id,
+        groups,
+        [*ready, guard.schedule, budget],
+        settings.node_image,
+        key,
+        opts,
+    )
+    after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, spec.kubernetes, opts)
+    inside = ResourceOptions(providers=[provider, cluster.kubernetes_after(system.group)])
+    Workloads(spec, cluster, storage, [system.group, *after.all], inside)
+
+    where = buckets(spec.account, spec.region)
+    outputs: dict[str, Any] = {
+        "cluster_name": cluster.eks.name,
+        "cluster_endpoint": cluster.endpoint,
+        "kubeconfig": cluster.kubeconfig,
+        "vpc_id": network.vpc.id,
+        "gpu_subnet_id": network.gpu_subnet.id,
+        "system_subnet_id": network.system_subnet.id,
+        "node_security_group_id": security.nodes.id,
+        "gpu_group": gpu.group.node_group_name,
+        "system_group": system.group.node_group_name,
+        "file_system_id": storage.lustre.id,
+        "mount_name": storage.lustre.mount_name,
+        "node_role_arn": identity.node.arn,
+        "steward_role_arn": identity.steward.arn,
+        "trainer_role_arn": identity.trainer.arn,
+        "archive_role_arn": identity.archive.arn,
+        "repository_url": repository_url(spec.account, spec.region),
+        "state_bucket": where.state,
+        "archive_bucket": where.archive,
+        "deadline": instant(deadline),
+    }
+    return outputs

@@ -1,0 +1,82 @@
+"""EKS add-ons, in two stages: what nodes need to become ready, and what needs ready nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import CustomTimeouts, Input, ResourceOptions
+
+from infra.plan import catalogue
+from infra.spec.campaign import Addons as Wanted
+from infra.spec.names import POOL_LABEL, SYSTEM_POOL
+
+Stage = Literal["before-nodes", "after-nodes"]
+_SYSTEM_ONLY = {POOL_LABEL: SYSTEM_POOL}
+
+
+class Addons(pulumi.ComponentResource):
+    """The add-ons of one stage.
+
+    Node groups depend on the stage before them and so die before `vpc-cni`, which must outlive every node: interfaces
+    that it left behind would keep the VPC from being deleted.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        cluster_name: Input[str],
+        interface_tags: dict[str, str],
+        depends_on: Sequence[pulumi.Resource] = (),
+        wanted: Wanted | None = None,
+        kubernetes: str = "",
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        """`wanted`: which of those that a spec may leave out it asks for. `kubernetes`: the cluster's version."""
+        super().__init__("bivouac:infra:Addons", f"addons-{stage}", None, opts)
+        self.all: list[pulumi.Resource] = []
+        for addon in catalogue.addons():
+            if addon.stage != stage or not catalogue.asked_for(addon.option, wanted or Wanted()):
+                continue
+            values = configuration(addon.name, interface_tags)
+            self.all.append(
+                aws.eks.Addon(
+                    addon.name,
+                    cluster_name=cluster_name,
+                    addon_name=addon.name,
+                    addon_version=addon.versions.get(kubernetes),
+                    configuration_values=json.dumps(values, sort_keys=True) if values else None,
+                    resolve_conflicts_on_create="OVERWRITE",
+                    resolve_conflicts_on_update="OVERWRITE",
+                    preserve=False,
+                    opts=ResourceOptions(
+                        parent=self,
+                        depends_on=list(depends_on),
+                        custom_timeouts=CustomTimeouts(create="20m", delete="20m"),
+                    ),
+                )
+            )
+        self.register_outputs({})
+
+
+def configuration(name: str, interface_tags: dict[str, str]) -> dict[str, Any]:
+    """Configuration values of an add-on."""
+    if name == "vpc-cni":
+        # Nodes run a handful of pods: warm interfaces would only use up addresses and be left behind at teardown.
+        environment = {
+            "ADDITIONAL_ENI_TAGS": json.dumps(interface_tags, sort_keys=True),
+            "WARM_ENI_TARGET": "0",
+            "WARM_IP_TARGET": "2",
+        }
+        return {"env": environment}
+    if name == "coredns":
+        return {"nodeSelector": _SYSTEM_ONLY}
+    if name == "eks-node-monitoring-agent":
+        everywhere = {"tolerations": [{"operator": "Exists"}]}
+        return {"nodeAgent": everywhere, "dcgmAgent": everywhere}
+    if name == "aws-fsx-csi-driver":
+        return {"controller": {"nodeSelector": _SYSTEM_ONLY}}
+    return {}

@@ -1,0 +1,60 @@
+"""How GPU nodes are bought, in EC2's and EKS's words. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from infra.errors import UserError
+from infra.plan.catalogue import InstanceType
+from infra.plan.purchase import OPEN, RESERVATIONS_ONLY, purchase_problems
+from infra.spec.campaign import Capacity, Nodes
+
+SPARE_NODES = 1
+"""Room above the campaign's size, so that a replacement may come before the broken node has gone."""
+
+
+@dataclass(frozen=True)
+class Purchase:
+    capacity_type: str
+    """Of the node group: ON_DEMAND, SPOT or CAPACITY_BLOCK."""
+    market_type: str | None
+    """Of the launch template; None leaves it to the node group."""
+    reservation: dict[str, Any] | None
+    """The launch template's capacity_reservation_specification; None leaves it to EC2."""
+    placement_group: bool
+
+
+def purchase(nodes: Nodes, item: InstanceType) -> Purchase:
+    """Raises `UserError` for an option that AWS does not sell."""
+    for problem in purchase_problems(nodes, item):
+        raise UserError(problem.what, seen=problem.seen, cure=problem.cure)
+    kinds = {Capacity.SPOT: "SPOT", Capacity.CAPACITY_BLOCK: "CAPACITY_BLOCK"}
+    return Purchase(
+        capacity_type=kinds.get(nodes.capacity, "ON_DEMAND"),
+        market_type="capacity-block" if nodes.capacity is Capacity.CAPACITY_BLOCK else None,
+        reservation=_reservation(nodes.reservation_id),
+        placement_group=wants_placement_group(nodes),
+    )
+
+
+def _reservation(named: str | None) -> dict[str, Any] | None:
+    """`open` and a group are asked for as reservations only: else EC2 would go on to buy on demand once they are full.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservationSpecification.html
+    """
+    if not named:
+        return None
+    only = {"capacity_reservation_preference": RESERVATIONS_ONLY}
+    if named == OPEN:
+        return only
+    if named.startswith("arn:"):
+        return {**only, "capacity_reservation_target": {"capacity_reservation_resource_group_arn": named}}
+    return {"capacity_reservation_target": {"capacity_reservation_id": named}}
+
+
+def wants_placement_group(nodes: Nodes) -> bool:
+    """The spec's word, else: where there are nodes to bring together and the capacity is not placed already."""
+    if nodes.placement_group is not None:
+        return nodes.placement_group
+    return nodes.count > 1 and nodes.capacity in (Capacity.ON_DEMAND, Capacity.SPOT)

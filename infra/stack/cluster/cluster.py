@@ -1,0 +1,171 @@
+"""The EKS cluster, who may enter it, and the Kubernetes provider that goes through that door."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import pulumi
+import pulumi_aws as aws
+import pulumi_kubernetes as kubernetes
+from pulumi import CustomTimeouts, Input, InvokeOptions, Output, ResourceOptions
+from pulumi_aws.eks import ClusterVpcConfigArgsDict
+
+from infra.spec.campaign import ApiEndpoint, Spec
+from infra.spec.names import ARCHIVE_ACCOUNT, CNI_ACCOUNT, NAMESPACE, STEWARD_ACCOUNT, TRAINER_ACCOUNT, Names
+from infra.stack.access.identity import Identity
+from infra.stack.network.addresses import SERVICE_CIDR
+
+ADMINISTRATION = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
+_SESSION = re.compile(r"^arn:(?P<partition>[\w-]+):sts::(?P<account>\d{12}):assumed-role/(?P<role>[^/]+)/.+$")
+
+
+class Cluster(pulumi.ComponentResource):
+    """`eks`, and `roles` by service account."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        identity: Identity,
+        subnet_ids: Sequence[Input[str]],
+        operator_arn: str | None,
+        depends_on: Sequence[pulumi.Resource],
+        key_arn: str | None = None,
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        """`key_arn`: of the customer's own key, for the cluster's secrets and its logs."""
+        super().__init__("bivouac:infra:Cluster", "cluster", None, opts)
+        self._spec, self._names = spec, Names(spec)
+        # Made by us, so that it dies with the stack: the dying control plane would make its own again.
+        logs = aws.cloudwatch.LogGroup(
+            "logs",
+            name=self._names.log_group,
+            retention_in_days=30,
+            kms_key_id=key_arn,
+            opts=ResourceOptions(parent=self),
+        )
+        self.eks = aws.eks.Cluster(
+            "cluster",
+            name=self._names.cluster,
+            version=spec.kubernetes,
+            role_arn=identity.cluster.arn,
+            vpc_config=vpc_config(spec, subnet_ids),
+            encryption_config={"provider": {"key_arn": key_arn}, "resources": ["secrets"]} if key_arn else None,
+            access_config={"authentication_mode": "API", "bootstrap_cluster_creator_admin_permissions": False},
+            bootstrap_self_managed_addons=False,
+            upgrade_policy={"support_type": "STANDARD"},
+            kubernetes_network_config={"service_ipv4_cidr": SERVICE_CIDR, "ip_family": "ipv4"},
+            enabled_cluster_log_types=["audit", "authenticator"],
+            opts=ResourceOptions(
+                parent=self,
+                depends_on=[logs, *identity.cluster_ready, *depends_on],
+                custom_timeouts=CustomTimeouts(create="30m", delete="30m"),
+            ),
+        )
+        self.endpoint = self.eks.endpoint
+        self.authority = self.eks.certificate_authority.apply(lambda ca: ca.data or "")
+        self.security_group_id = self.eks.vpc_config.apply(lambda config: config.cluster_security_group_id or "")
+        self.kubeconfig = kubeconfig(self._names.cluster, spec.region, self.endpoint, self.authority)
+        self._door = self._let_in(operator_arn)
+        self.roles = {
+            account: aws.eks.PodIdentityAssociation(
+                account,
+                cluster_name=self.eks.name,
+                namespace=namespace,
+                service_account=account,
+                role_arn=role.arn,
+                opts=ResourceOptions(parent=self),
+            )
+            for namespace, account, role in (
+                ("kube-system", CNI_ACCOUNT, identity.cni),
+                (NAMESPACE, TRAINER_ACCOUNT, identity.trainer),
+                (NAMESPACE, STEWARD_ACCOUNT, identity.steward),
+                (NAMESPACE, ARCHIVE_ACCOUNT, identity.archive),
+            )
+        }
+        self.register_outputs({"name": self.eks.name, "endpoint": self.endpoint})
+
+    def kubernetes_after(self, nodes: pulumi.Resource) -> kubernetes.Provider:
+        """The provider of what lies inside, once the operator is let in and `nodes`, a node group, is there.
+
+        An access entry counts only some time after it was made, up to a minute; the plugin asks the API server once,
+        and where that does not know it yet, every Kubernetes resource of the same run fails. A node group takes longer.
+        """
+        return kubernetes.Provider(
+            "kubernetes",
+            kubeconfig=self.kubeconfig,
+            # A cluster that is gone must not block its own teardown.
+            delete_unreachable=True,
+            # An object whose creation was cut short is taken over, not refused: the cluster is the campaign's alone.
+            upsert_existing_objects=True,
+            opts=ResourceOptions(parent=self, depends_on=[self._door, nodes]),
+        )
+
+    def _let_in(self, operator_arn: str | None) -> pulumi.Resource:
+        """The operator's access entry and its policy: nobody is let in for having made the cluster."""
+        principal: Input[str] = operator_arn or aws.get_caller_identity_output(
+            opts=InvokeOptions(parent=self)
+        ).arn.apply(principal_arn)
+        entry = aws.eks.AccessEntry(
+            "operator",
+            cluster_name=self.eks.name,
+            principal_arn=principal,
+            type="STANDARD",
+            opts=ResourceOptions(parent=self),
+        )
+        return aws.eks.AccessPolicyAssociation(
+            "operator",
+            cluster_name=self.eks.name,
+            principal_arn=principal,
+            policy_arn=ADMINISTRATION,
+            access_scope={"type": "cluster"},
+            opts=ResourceOptions(parent=self, depends_on=[entry]),
+        )
+
+
+def vpc_config(spec: Spec, subnet_ids: Sequence[Input[str]]) -> ClusterVpcConfigArgsDict:
+    """Nodes always enter from inside; from outside only where the spec lets them."""
+    network = spec.network
+    public = network.api_endpoint is ApiEndpoint.PUBLIC
+    config: ClusterVpcConfigArgsDict = {
+        "subnet_ids": list(subnet_ids),
+        "endpoint_private_access": True,
+        "endpoint_public_access": public,
+    }
+    if public and network.api_allowed_cidrs:
+        config["public_access_cidrs"] = list(network.api_allowed_cidrs)
+    return config
+
+
+def principal_arn(caller: str) -> str:
+    """What an access entry takes for a caller: itself, or the role behind a session (without the role's path)."""
+    session = _SESSION.match(caller)
+    if session is None:
+        return caller
+    return f"arn:{session['partition']}:iam::{session['account']}:role/{session['role']}"
+
+
+def kubeconfig(name: str, region: str, endpoint: Input[str], authority: Input[str]) -> Output[str]:
+    """A kubeconfig as JSON whose credentials come from `bivouac token`, new for every call."""
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "bivouac",
+            "args": ["token", "--cluster", name, "--region", region],
+            "interactiveMode": "Never",
+        }
+    }
+    return Output.all(endpoint, authority).apply(
+        lambda at: json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": name, "cluster": {"server": at[0], "certificate-authority-data": at[1]}}],
+                "users": [{"name": name, "user": user}],
+                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+                "current-context": name,
+            },
+            sort_keys=True,
+        )
+    )

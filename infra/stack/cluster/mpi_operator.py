@@ -1,0 +1,161 @@
+"""The MPI operator, for MPIJobs of the team's own: its API, its rights in the campaign's namespace, its pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as kubernetes
+from pulumi import ResourceOptions
+from pulumi_kubernetes.apiextensions.v1 import (
+    CustomResourceDefinitionNamesArgs,
+    CustomResourceDefinitionSpecArgs,
+    CustomResourceDefinitionVersionArgs,
+    CustomResourceSubresourcesArgs,
+    CustomResourceValidationArgs,
+    JSONSchemaPropsArgs,
+)
+from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs
+
+from infra.cluster.confinement import NOBODY, SECCOMP
+from infra.spec.names import NAMESPACE, POOL_LABEL, SYSTEM_POOL
+from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
+
+NAME = "mpi-operator"
+GROUP = "kubeflow.org"
+
+
+class MpiOperator(pulumi.ComponentResource):
+    """It sees and touches the campaign's namespace only; of the cluster, it reads the priority classes."""
+
+    def __init__(self, image: str, child: ResourceOptions) -> None:
+        """`child`: how everything here is made, what it waits for included."""
+        super().__init__("bivouac:infra:MpiOperator", NAME, None, ResourceOptions(parent=child.parent))
+        self._child = child
+        definition = kubernetes.apiextensions.v1.CustomResourceDefinition(
+            NAME,
+            metadata={"name": f"mpijobs.{GROUP}"},
+            spec=_definition(),
+            opts=self._opts(),
+        )
+        account = kubernetes.core.v1.ServiceAccount(
+            NAME, metadata={"name": NAME, "namespace": NAMESPACE}, opts=self._opts()
+        )
+        rights = [
+            *grant_here(NAME, rules(), self._opts(), self._opts()),
+            *grant_everywhere(NAME, NAME, cluster_rules(), self._opts(), self._opts()),
+        ]
+        self._deployment(image, [definition, account, *rights])
+        self.register_outputs({})
+
+    def _opts(self, depends_on: list[pulumi.Resource] | None = None) -> ResourceOptions:
+        return ResourceOptions.merge(self._child, ResourceOptions(parent=self, depends_on=depends_on))
+
+    def _deployment(self, image: str, after: list[pulumi.Resource]) -> None:
+        labels = {"app.kubernetes.io/name": NAME}
+        kubernetes.apps.v1.Deployment(
+            NAME,
+            metadata={"name": NAME, "namespace": NAMESPACE},
+            spec={
+                "replicas": 1,
+                "selector": {"match_labels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        "service_account_name": NAME,
+                        "security_context": {
+                            "run_as_user": NOBODY,
+                            "run_as_group": NOBODY,
+                            "run_as_non_root": True,
+                            "seccomp_profile": {"type": SECCOMP},
+                        },
+                        "node_selector": {POOL_LABEL: SYSTEM_POOL},
+                        "containers": [
+                            {
+                                "name": NAME,
+                                "image": image,
+                                "args": [f"--namespace={NAMESPACE}", f"--lock-namespace={NAMESPACE}"],
+                                "security_context": {
+                                    "allow_privilege_escalation": False,
+                                    "capabilities": {"drop": ["ALL"]},
+                                    "read_only_root_filesystem": True,
+                                },
+                                "liveness_probe": {"http_get": {"path": "/healthz", "port": 8080}},
+                                "resources": {
+                                    "requests": {"cpu": "50m", "memory": "64Mi"},
+                                    "limits": {"memory": "512Mi"},
+                                },
+                            }
+                        ],
+                    },
+                },
+            },
+            opts=self._opts(after),
+        )
+
+
+def rules() -> list[PolicyRuleArgs]:
+    """What version 0.8.2 does in the namespace of its jobs; no gang scheduler is told to it."""
+    return [
+        rule(GROUP, ["mpijobs", "mpijobs/finalizers", "mpijobs/status"], (*WATCH, "patch", "update")),
+        rule("", ["configmaps", "secrets", "services"], (*WATCH, "create", "update")),
+        rule("", ["pods"], CHANGE),
+        rule("", ["events"], ("create", "patch")),
+        rule("batch", ["jobs"], ("create", "list", "update", "watch")),
+        rule("coordination.k8s.io", ["leases"], ("create", "get", "update")),
+    ]
+
+
+def cluster_rules() -> list[PolicyRuleArgs]:
+    return [rule("scheduling.k8s.io", ["priorityclasses"], WATCH)]
+
+
+def _definition() -> CustomResourceDefinitionSpecArgs:
+    version = CustomResourceDefinitionVersionArgs(
+        name="v2beta1",
+        served=True,
+        storage=True,
+        subresources=CustomResourceSubresourcesArgs(status={}),
+        schema=CustomResourceValidationArgs(open_apiv3_schema=schema()),
+    )
+    names = CustomResourceDefinitionNamesArgs(
+        kind="MPIJob", list_kind="MPIJobList", plural="mpijobs", singular="mpijob"
+    )
+    return CustomResourceDefinitionSpecArgs(group=GROUP, names=names, scope="Namespaced", versions=[version])
+
+
+def schema() -> JSONSchemaPropsArgs:
+    """Of an MPIJob v2beta1. Pod templates and status are taken as they come: the first is judged when its pods are
+    made, the second is the operator's own."""
+    text, anything = _field("string"), _field("object", x_kubernetes_preserve_unknown_fields=True)
+    whole, long = _field("integer", format="int32"), _field("integer", format="int64")
+    replicas = _section({"replicas": whole, "restartPolicy": text, "template": anything})
+    policy = {
+        "activeDeadlineSeconds": long,
+        "backoffLimit": whole,
+        "cleanPodPolicy": text,
+        "managedBy": text,
+        "schedulingPolicy": anything,
+        "suspend": _field("boolean", default=False),
+        "ttlSecondsAfterFinished": whole,
+    }
+    job = {
+        "launcherCreationPolicy": _field("string", default="AtStartup"),
+        "mpiImplementation": _field("string", default="OpenMPI", enum=["OpenMPI", "Intel", "MPICH"]),
+        "mpiReplicaSpecs": _field("object", additional_properties=replicas),
+        "runLauncherAsWorker": _field("boolean", default=False),
+        "runPolicy": _section(policy),
+        "slotsPerWorker": _field("integer", format="int32", default=1),
+        "sshAuthMountPath": _field("string", default="/root/.ssh"),
+    }
+    top = {"spec": _section(job, required=["mpiReplicaSpecs"]), "status": anything, "metadata": _field("object")}
+    return _section({"apiVersion": text, "kind": text, **top})
+
+
+def _field(kind: str, **more: Any) -> JSONSchemaPropsArgs:
+    return JSONSchemaPropsArgs(type=kind, **more)
+
+
+def _section(fields: Mapping[str, JSONSchemaPropsArgs], **more: Any) -> JSONSchemaPropsArgs:
+    return _field("object", properties=fields, **more)

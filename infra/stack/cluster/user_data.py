@@ -1,0 +1,67 @@
+"""What a node is told at boot: a complete NodeConfig for nodeadm, since EKS adds nothing where the image is ours.
+
+https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from infra.errors import UserError
+from infra.stack.network.addresses import SERVICE_CIDR
+
+MOST_BYTES = 16 * 1024
+"""Of user data before its base64: EC2 refuses more."""
+_BOUNDARY = "bivouac-node-config"
+_HUGE_PAGES = """#!/bin/bash
+# libfabric's EFA provider takes 2 MiB pages; kubelet counts them once, at its start, and nodeadm starts it after this.
+set -eu
+echo 'vm.nr_hugepages = {count}' > /etc/sysctl.d/90-bivouac-huge-pages.conf
+sysctl -q -p /etc/sysctl.d/90-bivouac-huge-pages.conf
+"""
+
+
+def node_config(
+    cluster: str, endpoint: str, authority: str, labels: Mapping[str, str], taint: str | None, *, raid: str | None
+) -> dict[str, Any]:
+    """The NodeConfig; `raid` (RAID0, RAID10) joins the NVMe disks to one at `names.LOCAL_DISK`, `authority` is
+    base64."""
+    flags = ["--node-labels=" + ",".join(f"{key}={value}" for key, value in sorted(labels.items()))]
+    if taint:
+        flags.append(f"--register-with-taints={taint}")
+    spec: dict[str, Any] = {
+        "cluster": {
+            "name": cluster,
+            "apiServerEndpoint": endpoint,
+            "certificateAuthority": authority,
+            "cidr": SERVICE_CIDR,
+        },
+        "kubelet": {"flags": flags},
+    }
+    if raid:
+        spec["instance"] = {"localStorage": {"strategy": raid}}
+    return {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
+
+
+def huge_pages(count: int) -> str:
+    """The script that sets aside so many pages of 2 MiB."""
+    return _HUGE_PAGES.format(count=count)
+
+
+def user_data(config: Mapping[str, Any], *scripts: str) -> str:
+    """Multi-part MIME around a NodeConfig, in base64 as a launch template wants it; nodeadm resolves it first, then
+    the shell scripts run, and only then kubelet starts. Raises `UserError` where EC2 would refuse it for its size."""
+    text = yaml.safe_dump(dict(config), sort_keys=True, default_flow_style=False, width=10_000)
+    parts = [("application/node.eks.aws", text), *(('text/x-shellscript; charset="us-ascii"', one) for one in scripts)]
+    lines = ["MIME-Version: 1.0", f'Content-Type: multipart/mixed; boundary="{_BOUNDARY}"', ""]
+    for kind, body in parts:
+        lines += [f"--{_BOUNDARY}", f"Content-Type: {kind}", "", body]
+    whole = "\n".join([*lines, f"--{_BOUNDARY}--", ""]).encode()
+    if len(whole) > MOST_BYTES:
+        cure = "a certificate authority of so many bytes is none of EKS's: look at the cluster"
+        raise UserError(f"the nodes' user data exceeds EC2's {MOST_BYTES} bytes", seen=len(whole), cure=cure)
+    return base64.b64encode(whole).decode()

@@ -1,0 +1,245 @@
+"""What the cluster holds before the first attempt: namespace, rights, the shared volume, and the charts.
+
+Attempts, preflights and the steward itself are made at run time and are not Pulumi's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pulumi
+import pulumi_kubernetes as kubernetes
+from pulumi import ResourceOptions
+from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs
+from pulumi_kubernetes.resource.v1 import ExactDeviceRequestArgsDict
+
+from infra.cluster import admission
+from infra.plan import catalogue
+from infra.plan.catalogue import Chart, InstanceType
+from infra.spec.campaign import Addons, Spec
+from infra.spec.names import (
+    ARCHIVE_ACCOUNT,
+    EFA_CLAIM,
+    LOCAL_CHECKPOINTS_HOST_PATH,
+    LOCAL_CLAIM,
+    NAMESPACE,
+    NODE_CLAIM,
+    NODE_TOLD_HOST_PATH,
+    PRIORITY_CLASS,
+    SHARED_CLAIM,
+    STEWARD_ACCOUNT,
+    TRAINER_ACCOUNT,
+    Names,
+    repository_url,
+)
+from infra.stack.cluster.cluster import Cluster
+from infra.stack.cluster.mpi_operator import MpiOperator
+from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
+from infra.stack.storage import Storage
+
+EFA_CLASS = "efa.networking.k8s.aws"
+
+
+def steward_rules() -> list[PolicyRuleArgs]:
+    """What the steward may do in the campaign's namespace."""
+    return [
+        rule("jobset.x-k8s.io", ["jobsets"], CHANGE),
+        rule("batch", ["jobs"], CHANGE),
+        rule("", ["configmaps"], CHANGE),
+        rule("", ["pods"], ("delete", *WATCH)),
+        rule("", ["pods/log"], ("get",)),
+        rule("", ["events", "services", "endpoints"], WATCH),
+        rule("events.k8s.io", ["events"], WATCH),
+    ]
+
+
+def node_rules() -> list[PolicyRuleArgs]:
+    """What the steward may do to nodes: look, and cordon."""
+    return [rule("", ["nodes"], ("get", "list", "patch", "watch"))]
+
+
+def wanted_charts(item: InstanceType, addons: Addons | None = None) -> tuple[Chart, ...]:
+    """Charts for nodes of this type and those that the spec asks for."""
+    present = {"all": True, item.maker: True, "efa": item.efa_interfaces > 0}
+    asked = addons or Addons()
+    return tuple(
+        chart
+        for chart in catalogue.charts()
+        if present.get(chart.wanted_for) and catalogue.asked_for(chart.option, asked)
+    )
+
+
+class Workloads(pulumi.ComponentResource):
+    """Everything here dies with the cluster, so none of it is deleted piece by piece (`deleted_with`)."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        cluster: Cluster,
+        storage: Storage,
+        runs_on: Sequence[pulumi.Resource],
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        """`runs_on`: what must be there before a pod of ours can be scheduled."""
+        super().__init__("bivouac:infra:Workloads", "workloads", None, opts)
+        self._cluster, self._names = cluster, Names(spec)
+        self._namespace = kubernetes.core.v1.Namespace(
+            "campaign", metadata={"name": NAMESPACE, "labels": admission.POD_SECURITY}, opts=self._child(depends_on=[])
+        )
+        self._bounds = self._admission(repository_url(spec.account, spec.region))
+        kubernetes.scheduling.v1.PriorityClass(
+            "training",
+            metadata={"name": PRIORITY_CLASS},
+            value=1_000_000,
+            global_default=False,
+            description="Training pods of a campaign",
+            opts=self._child(depends_on=[]),
+        )
+        self._accounts()
+        self._shared_volume(spec, storage)
+        for claim, path in ((LOCAL_CLAIM, LOCAL_CHECKPOINTS_HOST_PATH), (NODE_CLAIM, NODE_TOLD_HOST_PATH)):
+            self._node_folder(claim, path)
+        item = catalogue.instance_type(spec.nodes.instance_type)
+        if spec.addons.efa == "dra" and item.efa_interfaces:
+            self._efa_claim(item)
+        self._charts(item, spec.addons, runs_on)
+        operator = catalogue.operators()["mpi-operator"]
+        if catalogue.asked_for(operator.option, spec.addons):
+            image = operator.reference(spec.addons.image_mirror)
+            MpiOperator(image, self._child([*runs_on, self._namespace]))
+        self.register_outputs({})
+
+    def _child(self, depends_on: Sequence[pulumi.Resource]) -> ResourceOptions:
+        return ResourceOptions(parent=self, deleted_with=self._cluster.eks, depends_on=list(depends_on))
+
+    def _inside(self) -> ResourceOptions:
+        return self._child([self._namespace])
+
+    def _admission(self, repository: str) -> list[pulumi.Resource]:
+        """Both policies and their bindings; returns the bindings."""
+        api, bindings = kubernetes.admissionregistration.v1, list[pulumi.Resource]()
+        for name, document in admission.policies(self._names.prefix, repository).items():
+            bound = admission.binding(document)
+            policy = api.ValidatingAdmissionPolicy(
+                name, metadata=document["metadata"], spec=document["spec"], opts=self._child([])
+            )
+            bindings.append(
+                api.ValidatingAdmissionPolicyBinding(
+                    name, metadata=bound["metadata"], spec=bound["spec"], opts=self._child([policy])
+                )
+            )
+        return bindings
+
+    def _accounts(self) -> None:
+        # The trainer needs nothing of the API server, so its pods carry no key to it.
+        for account, token in ((TRAINER_ACCOUNT, False), (STEWARD_ACCOUNT, True), (ARCHIVE_ACCOUNT, False)):
+            kubernetes.core.v1.ServiceAccount(
+                account,
+                metadata={"name": account, "namespace": NAMESPACE},
+                automount_service_account_token=token,
+                opts=self._inside(),
+            )
+        # No right to make pods before the bounds of that right.
+        bounded = self._child([self._namespace, *self._bounds])
+        grant_here(STEWARD_ACCOUNT, steward_rules(), self._inside(), bounded)
+        grant_everywhere(
+            STEWARD_ACCOUNT, f"{self._names.prefix}-steward", node_rules(), self._child([]), self._inside()
+        )
+
+    def _shared_volume(self, spec: Spec, storage: Storage) -> None:
+        """Static, never provisioned: the file system is Pulumi's, and nothing is left behind with the driver gone."""
+        size = {"storage": f"{spec.storage.shared.capacity_gib}Gi"}
+        lustre = storage.lustre
+        volume = kubernetes.core.v1.PersistentVolume(
+            SHARED_CLAIM,
+            metadata={"name": f"{self._names.prefix}-{SHARED_CLAIM}"},
+            spec={
+                "capacity": size,
+                "access_modes": ["ReadWriteMany"],
+                "volume_mode": "Filesystem",
+                "persistent_volume_reclaim_policy": "Retain",
+                "storage_class_name": "",
+                "mount_options": ["flock"],
+                "csi": {
+                    "driver": "fsx.csi.aws.com",
+                    "volume_handle": lustre.id,
+                    "volume_attributes": {"dnsname": lustre.dns_name, "mountname": lustre.mount_name},
+                },
+            },
+            opts=self._child([storage.data]),
+        )
+        kubernetes.core.v1.PersistentVolumeClaim(
+            SHARED_CLAIM,
+            metadata={"name": SHARED_CLAIM, "namespace": NAMESPACE},
+            spec={
+                "access_modes": ["ReadWriteMany"],
+                "storage_class_name": "",
+                "volume_name": volume.metadata.apply(lambda metadata: metadata.name or ""),
+                "resources": {"requests": size},
+            },
+            opts=self._child([self._namespace, volume]),
+        )
+
+    def _node_folder(self, claim: str, path: str) -> None:
+        """A folder of whichever node the pod runs on. Pods name the claim: only who makes volumes names a path."""
+        size = {"storage": "1Gi"}  # of no effect: nothing limits a folder
+        volume = kubernetes.core.v1.PersistentVolume(
+            claim,
+            metadata={"name": f"{self._names.prefix}-{claim}"},
+            spec={
+                "capacity": size,
+                "access_modes": ["ReadWriteMany"],
+                "persistent_volume_reclaim_policy": "Retain",
+                "storage_class_name": "",
+                "host_path": {"path": path, "type": "DirectoryOrCreate"},
+            },
+            opts=self._child([]),
+        )
+        kubernetes.core.v1.PersistentVolumeClaim(
+            claim,
+            metadata={"name": claim, "namespace": NAMESPACE},
+            spec={
+                "access_modes": ["ReadWriteMany"],
+                "storage_class_name": "",
+                "volume_name": volume.metadata.apply(lambda metadata: metadata.name or ""),
+                "resources": {"requests": size},
+            },
+            opts=self._child([self._namespace, volume]),
+        )
+
+    def _efa_claim(self, item: InstanceType) -> None:
+        """Each pod's own claim is made from it: all of a node's EFA devices, or the pod is not placed."""
+        every: ExactDeviceRequestArgsDict = {
+            "device_class_name": EFA_CLASS,
+            "allocation_mode": "ExactCount",
+            "count": item.efa_interfaces,
+        }
+        kubernetes.resource.v1.ResourceClaimTemplate(
+            EFA_CLAIM,
+            metadata={"name": EFA_CLAIM, "namespace": NAMESPACE},
+            spec={"spec": {"devices": {"requests": [{"name": EFA_CLAIM, "exactly": every}]}}},
+            opts=self._inside(),
+        )
+
+    def _charts(self, item: InstanceType, addons: Addons, runs_on: Sequence[pulumi.Resource]) -> None:
+        charts = wanted_charts(item, addons)
+        own = {chart.namespace for chart in charts} - {"kube-system"}
+        spaces: Mapping[str, pulumi.Resource] = {
+            name: kubernetes.core.v1.Namespace(name, metadata={"name": name}, opts=self._child([]))
+            for name in sorted(own)
+        }
+        for chart in charts:
+            space = [spaces[chart.namespace]] if chart.namespace in spaces else []
+            # Device plugins run on GPU nodes only, of which there are none yet.
+            waits_for = runs_on if chart.wanted_for == "all" else ()
+            kubernetes.helm.v3.Release(
+                chart.name,
+                name=chart.name,
+                chart=chart.chart,
+                version=chart.version,
+                repository_opts={"repo": chart.repository} if chart.repository else None,
+                namespace=chart.namespace,
+                values=chart.mirrored(addons.image_mirror),
+                timeout=600,
+                opts=self._child([*waits_for, *space]),
+            )

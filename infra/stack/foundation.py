@@ -1,0 +1,207 @@
+"""What outlives campaigns: state, data and archive buckets, the registry, and the limits of every role.
+
+The stack of the foundation keeps its own state in the state bucket, so that bucket exists before the stack does: the
+driver makes it when it is missing. This program manages its settings only, and can never delete it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import Input, ResourceOptions
+from pulumi_aws.s3 import (
+    BucketLifecycleConfigurationRuleArgsDict,
+    BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgsDict,
+    BucketServerSideEncryptionConfigurationRuleArgsDict,
+)
+
+from infra.spec.names import REPOSITORY, Names, buckets
+from infra.stack.access import policies
+from infra.stack.access.key import CustomerKey
+from infra.stack.access.limits import Limits
+from infra.stack.network.build_network import Workshop
+from infra.stack.settings import FoundationSettings, StorageClass
+from infra.stack.tags import tags
+
+KEPT_IMAGES = 500
+OLD_STATE_DAYS = 90
+KEPT_VERSIONS = 100
+"""The most that S3 keeps by number."""
+
+
+class PrivateBucket(pulumi.ComponentResource):
+    """Settings of a bucket: private, versioned, encrypted, TLS only, no half-done uploads kept."""
+
+    def __init__(
+        self,
+        label: str,
+        name: str,
+        *,
+        make: bool = True,
+        rules: Sequence[BucketLifecycleConfigurationRuleArgsDict] = (),
+        key_arn: Input[str] | None = None,
+        lock_days: int = 0,
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        """`make`: False where the bucket is there already. `rules`: of its life, besides the end of half-done
+        uploads. `lock_days`: how long versions are under governance lock; 0: not at all."""
+        super().__init__("bivouac:infra:PrivateBucket", label, None, opts)
+        child = ResourceOptions(parent=self)
+        bucket: Input[str] = aws.s3.Bucket(label, bucket=name, force_destroy=False, opts=child).bucket if make else name
+        versioning = aws.s3.BucketVersioning(
+            label, bucket=bucket, versioning_configuration={"status": "Enabled"}, opts=child
+        )
+        aws.s3.BucketServerSideEncryptionConfiguration(
+            label,
+            bucket=bucket,
+            rules=[encryption(key_arn)],
+            opts=child,
+        )
+        owned = aws.s3.BucketOwnershipControls(
+            label, bucket=bucket, rule={"object_ownership": "BucketOwnerEnforced"}, opts=child
+        )
+        # One after the other: S3 refuses settings of access that cross each other.
+        closed = aws.s3.BucketPublicAccessBlock(
+            label,
+            bucket=bucket,
+            block_public_acls=True,
+            block_public_policy=True,
+            ignore_public_acls=True,
+            restrict_public_buckets=True,
+            opts=ResourceOptions(parent=self, depends_on=[owned]),
+        )
+        aws.s3.BucketPolicy(
+            label,
+            bucket=bucket,
+            policy=policies.tls_only(name),
+            opts=ResourceOptions(parent=self, depends_on=[closed]),
+        )
+        aws.s3.BucketLifecycleConfiguration(
+            label,
+            bucket=bucket,
+            rules=[ABORT_UPLOADS, *rules],
+            opts=ResourceOptions(parent=self, depends_on=[versioning]),
+        )
+        if lock_days:
+            aws.s3.BucketObjectLockConfiguration(
+                label,
+                bucket=bucket,
+                object_lock_enabled="Enabled",
+                # Never COMPLIANCE: nobody could lift that, and the bucket could not even be deleted with its account's.
+                rule={"default_retention": {"mode": "GOVERNANCE", "days": lock_days}},
+                opts=ResourceOptions(parent=self, depends_on=[versioning]),
+            )
+        self.bucket = bucket
+        self.register_outputs({"bucket": bucket})
+
+
+def encryption(key_arn: Input[str] | None) -> BucketServerSideEncryptionConfigurationRuleArgsDict:
+    """By S3's own key, or by the customer's: then with a key per bucket, or every object would be a request to KMS."""
+    if key_arn is None:
+        return {"apply_server_side_encryption_by_default": {"sse_algorithm": "AES256"}}
+    by_key: BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgsDict = {
+        "sse_algorithm": "aws:kms",
+        "kms_master_key_id": key_arn,
+    }
+    return {"apply_server_side_encryption_by_default": by_key, "bucket_key_enabled": True}
+
+
+ABORT_UPLOADS: BucketLifecycleConfigurationRuleArgsDict = {
+    "id": "abort-incomplete-uploads",
+    "status": "Enabled",
+    "filter": {"prefix": ""},
+    "abort_incomplete_multipart_upload": {"days_after_initiation": 7},
+}
+FORGET_VERSIONS: BucketLifecycleConfigurationRuleArgsDict = {
+    "id": "forget-old-versions",
+    "status": "Enabled",
+    "filter": {"prefix": ""},
+    "noncurrent_version_expiration": {"noncurrent_days": OLD_STATE_DAYS},
+}
+
+
+FORGET_REWRITES: BucketLifecycleConfigurationRuleArgsDict = {
+    # Live figures and leases are written every few seconds: of a campaign of 512 nodes 3 GB a day or more, which the
+    # rule above would bill for a quarter. Where both apply, S3 follows the shorter; what is written seldom stays.
+    "id": "forget-rewrites-of-records",
+    "status": "Enabled",
+    "filter": {"prefix": "campaigns/"},
+    "noncurrent_version_expiration": {"noncurrent_days": 1, "newer_noncurrent_versions": KEPT_VERSIONS},
+}
+
+
+def moving(one: StorageClass) -> BucketLifecycleConfigurationRuleArgsDict:
+    """One campaign's objects go to a cheaper class."""
+    return {
+        "id": f"class-of-{one.campaign}",
+        "status": "Enabled",
+        "filter": {"prefix": Names(one.campaign).state_prefix},
+        "transitions": [{"days": one.after_days, "storage_class": one.name}],
+    }
+
+
+def foundation(settings: FoundationSettings) -> dict[str, Any]:
+    """Make the foundation; returns its outputs, keyed as `FoundationOutputs`."""
+    provider = aws.Provider(
+        "aws",
+        region=settings.region,
+        allowed_account_ids=[settings.account],
+        default_tags={"tags": tags(None, None)},
+    )
+    opts = ResourceOptions(provider=provider)
+    names = buckets(settings.account, settings.region)
+    inside = ResourceOptions(providers=[provider])
+    keeping = settings.keeping
+    # Once made it stays, also when another key goes before it: what lies under it needs it.
+    own = CustomerKey(settings.account, settings.region, inside) if keeping.own_key else None
+    key_arn: Input[str] | None = keeping.key_arn or (own.arn if own else None)
+    state = PrivateBucket(
+        "state", names.state, make=False, rules=[FORGET_VERSIONS, FORGET_REWRITES], key_arn=key_arn, opts=inside
+    )
+    PrivateBucket("data", names.data, key_arn=key_arn, opts=inside)
+    archive = PrivateBucket(
+        "archive",
+        names.archive,
+        rules=[moving(one) for one in keeping.classes],
+        key_arn=key_arn,
+        lock_days=keeping.lock_days,
+        opts=inside,
+    )
+    repository = aws.ecr.Repository(
+        "trainer",
+        name=REPOSITORY,
+        image_tag_mutability="IMMUTABLE",
+        image_scanning_configuration={"scan_on_push": True},
+        force_delete=False,
+        opts=opts,
+    )
+    where = policies.Place(settings.account, settings.region)
+    limits = Limits(where, inside)
+    workshop = Workshop(where, limits.boundary.arn, settings.workshop_zone, inside)
+    aws.ecr.LifecyclePolicy("trainer", repository=repository.name, policy=image_policy(), opts=opts)
+    outputs: dict[str, Any] = {
+        "state_bucket": state.bucket,
+        "archive_bucket": archive.bucket,
+        "repository_url": repository.repository_url,
+        "workshop_subnet_id": workshop.subnet.id,
+        "workshop_security_group_id": workshop.group.id,
+        "workshop_instance_profile": workshop.profile.name,
+        "workshop_guard_arn": workshop.guard.arn,
+        "key_arn": key_arn,
+    }
+    return outputs
+
+
+def image_policy() -> str:
+    """Images are pulled by digest, so being without a tag says nothing: only their number is bounded."""
+    rule = {
+        "rulePriority": 1,
+        "description": f"keep the newest {KEPT_IMAGES} images",
+        "selection": {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": KEPT_IMAGES},
+        "action": {"type": "expire"},
+    }
+    return json.dumps({"rules": [rule]}, sort_keys=True)

@@ -1,0 +1,67 @@
+"""Money safety that depends on none of our processes: the deadline that AWS itself keeps."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import ResourceOptions
+
+from infra.spec.campaign import Spec
+from infra.spec.names import Names
+from infra.stack.access import policies
+from infra.stack.access.ceiling import boundary_arn
+
+_TARGET = "arn:aws:scheduler:::aws-sdk:eks:updateNodegroupConfig"
+
+
+class Guard(pulumi.ComponentResource):
+    """`schedule` knows the node group by its name only, so that it can be made before it and fall after it."""
+
+    def __init__(self, spec: Spec, deadline: datetime, opts: ResourceOptions | None = None) -> None:
+        super().__init__("bivouac:infra:Guard", "guard", None, opts)
+        names = Names(spec)
+        role = aws.iam.Role(
+            "guard",
+            name=names.guard_role,
+            assume_role_policy=policies.trust("scheduler.amazonaws.com", policies.place(spec)),
+            permissions_boundary=boundary_arn(policies.place(spec)),
+            opts=ResourceOptions(parent=self),
+        )
+        policy = aws.iam.RolePolicy(
+            "guard",
+            name="guard",
+            role=role.name,
+            policy=policies.document(policies.guard(spec)),
+            opts=ResourceOptions(parent=self),
+        )
+        self.schedule = aws.scheduler.Schedule(
+            "deadline",
+            name=names.schedule,
+            description=f"Sets the GPU nodes of campaign {spec.campaign} to zero",
+            schedule_expression=f"at({deadline.astimezone(UTC):%Y-%m-%dT%H:%M:%S})",
+            schedule_expression_timezone="UTC",
+            flexible_time_window={"mode": "OFF"},
+            target={
+                "arn": _TARGET,
+                "role_arn": role.arn,
+                "input": scale_to_zero(names),
+                "retry_policy": {"maximum_event_age_in_seconds": 86_400, "maximum_retry_attempts": 185},
+            },
+            opts=ResourceOptions(parent=self, depends_on=[policy]),
+        )
+        self.register_outputs({"schedule": self.schedule.name})
+
+
+def scale_to_zero(names: Names) -> str:
+    """Request of `UpdateNodegroupConfig`; Scheduler wants the members in Pascal case, unlike EKS itself."""
+    return json.dumps(
+        {
+            "ClusterName": names.cluster,
+            "NodegroupName": names.gpu_group,
+            "ScalingConfig": {"MinSize": 0, "DesiredSize": 0},
+        },
+        sort_keys=True,
+    )

@@ -1,0 +1,165 @@
+"""The campaign's VPC: control plane in two zones, GPU nodes in exactly one subnet, one way out."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import Input, ResourceOptions
+
+from infra.spec.campaign import DriverVpc, Egress, Spec
+from infra.spec.names import Names
+from infra.spec.sections import ENDPOINT_SERVICES
+from infra.stack.network.addresses import subnet_plan
+
+
+class Network(pulumi.ComponentResource):
+    """`control_plane_subnets` (two zones; the first is `system_subnet`) and `gpu_subnet` (the campaign's zone); all
+    private."""
+
+    def __init__(self, spec: Spec, zones: tuple[str, str], opts: ResourceOptions | None = None) -> None:
+        """`zones`: of the control plane; where EKS does not take the nodes' zone, neither is it."""
+        super().__init__("bivouac:infra:Network", "network", None, opts)
+        self._names, self._spec = Names(spec), spec
+        self._plan = subnet_plan(spec.network.cidr)
+        self.vpc = aws.ec2.Vpc(
+            "vpc",
+            cidr_block=spec.network.cidr,
+            enable_dns_hostnames=True,
+            enable_dns_support=True,
+            tags={"Name": self._names.of("VPC")},
+            opts=self._child(),
+        )
+        self.control_plane_subnets = [
+            self._subnet("control-plane-a", self._plan.control_plane[0], zones[0]),
+            self._subnet("control-plane-b", self._plan.control_plane[1], zones[1]),
+        ]
+        self.system_subnet = self.control_plane_subnets[0]
+        self.gpu_subnet = self._subnet("gpu", self._plan.gpu, spec.zone)
+        self._routes = self._route_table("private", [*self.control_plane_subnets, self.gpu_subnet])
+        self._gateway_endpoint()
+        if spec.network.egress is Egress.NAT:
+            self._nat()
+        else:
+            self._interface_endpoints()
+        if spec.network.driver_vpc is not None:
+            self._peer(spec.network.driver_vpc)
+        self.register_outputs({"vpc_id": self.vpc.id, "gpu_subnet_id": self.gpu_subnet.id})
+
+    def _child(self, **changes: object) -> ResourceOptions:
+        return ResourceOptions(parent=self, **changes)  # type: ignore[arg-type]
+
+    def _subnet(self, name: str, cidr: str, zone: str) -> aws.ec2.Subnet:
+        return aws.ec2.Subnet(
+            name,
+            vpc_id=self.vpc.id,
+            cidr_block=cidr,
+            availability_zone=zone,
+            map_public_ip_on_launch=False,
+            tags={"Name": self._names.of("subnet", name)},
+            opts=self._child(),
+        )
+
+    def _route_table(self, name: str, subnets: list[aws.ec2.Subnet]) -> aws.ec2.RouteTable:
+        table = aws.ec2.RouteTable(
+            name, vpc_id=self.vpc.id, tags={"Name": self._names.of("route table", name)}, opts=self._child()
+        )
+        for subnet in subnets:
+            aws.ec2.RouteTableAssociation(
+                f"{name}-{subnet._name}", subnet_id=subnet.id, route_table_id=table.id, opts=self._child()
+            )
+        return table
+
+    def _nat(self) -> None:
+        gateway = aws.ec2.InternetGateway(
+            "internet", vpc_id=self.vpc.id, tags={"Name": self._names.of("internet gateway")}, opts=self._child()
+        )
+        public = self._subnet("public", self._plan.public, self._spec.zone)
+        table = self._route_table("public", [public])
+        way_out = aws.ec2.Route(
+            "public-internet",
+            route_table_id=table.id,
+            destination_cidr_block="0.0.0.0/0",
+            gateway_id=gateway.id,
+            opts=self._child(),
+        )
+        address = aws.ec2.Eip("nat", domain="vpc", tags={"Name": self._names.of("elastic address")}, opts=self._child())
+        nat = aws.ec2.NatGateway(
+            "nat",
+            allocation_id=address.id,
+            subnet_id=public.id,
+            tags={"Name": self._names.of("NAT gateway")},
+            opts=self._child(depends_on=[way_out]),
+        )
+        aws.ec2.Route(
+            "private-nat",
+            route_table_id=self._routes.id,
+            destination_cidr_block="0.0.0.0/0",
+            nat_gateway_id=nat.id,
+            opts=self._child(),
+        )
+
+    def _peer(self, driver: DriverVpc) -> None:
+        """A way between the driver's network and the cluster's private endpoint, and to nothing else: no transit."""
+        peering = aws.ec2.VpcPeeringConnection(
+            "driver",
+            vpc_id=self.vpc.id,
+            peer_vpc_id=driver.vpc_id,
+            auto_accept=True,
+            tags={"Name": self._names.of("VPC peering", "driver")},
+            opts=self._child(),
+        )
+        ways: list[tuple[str, Input[str], str]] = [("back", self._routes.id, driver.cidr)]
+        ways += [(table, table, self._spec.network.cidr) for table in driver.route_table_ids]
+        for label, table, destination in ways:
+            aws.ec2.Route(
+                f"driver-{label}",
+                route_table_id=table,
+                destination_cidr_block=destination,
+                vpc_peering_connection_id=peering.id,
+                opts=self._child(),
+            )
+
+    def _gateway_endpoint(self) -> None:
+        """Keeps data and checkpoints off the NAT gateway's bill."""
+        aws.ec2.VpcEndpoint(
+            "s3",
+            vpc_id=self.vpc.id,
+            service_name=f"com.amazonaws.{self._spec.region}.s3",
+            vpc_endpoint_type="Gateway",
+            route_table_ids=[self._routes.id],
+            tags={"Name": self._names.of("VPC endpoint", "s3")},
+            opts=self._child(),
+        )
+
+    def _interface_endpoints(self) -> None:
+        name = self._names.of("security group", "endpoints")
+        group = aws.ec2.SecurityGroup(
+            "endpoints",
+            name=name,
+            description="AWS interface endpoints",
+            vpc_id=self.vpc.id,
+            revoke_rules_on_delete=True,
+            tags={"Name": name},
+            opts=self._child(),
+        )
+        aws.vpc.SecurityGroupIngressRule(
+            "endpoints-https",
+            security_group_id=group.id,
+            ip_protocol="tcp",
+            from_port=443,
+            to_port=443,
+            cidr_ipv4=self._spec.network.cidr,
+            opts=self._child(),
+        )
+        for service in ENDPOINT_SERVICES:
+            aws.ec2.VpcEndpoint(
+                f"endpoint-{service}",
+                vpc_id=self.vpc.id,
+                service_name=f"com.amazonaws.{self._spec.region}.{service}",
+                vpc_endpoint_type="Interface",
+                private_dns_enabled=True,
+                subnet_ids=[self.system_subnet.id],
+                security_group_ids=[group.id],
+                tags={"Name": self._names.of("VPC endpoint", service)},
+                opts=self._child(),
+            )

@@ -1,0 +1,94 @@
+"""Security groups. No rule lets the internet in; EFA is matched only by rules that name a group, never by addresses."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import Input, ResourceOptions
+
+from infra.spec.campaign import DriverVpc, Spec
+from infra.spec.names import Names
+
+LUSTRE_PORTS = ((988, 988), (1018, 1023))
+EVERYWHERE = "0.0.0.0/0"
+
+
+class Security(pulumi.ComponentResource):
+    """Groups `nodes` (all nodes, EFA included) and `lustre` (the file system)."""
+
+    def __init__(self, spec: Spec, vpc_id: Input[str], opts: ResourceOptions | None = None) -> None:
+        super().__init__("bivouac:infra:Security", "security", None, opts)
+        self._names, self._vpc_id = Names(spec), vpc_id
+        self.nodes = self._group("nodes", "GPU and system nodes, EFA")
+        self._rules("nodes-self", self.nodes, self.nodes)
+        self._rules("nodes-self", self.nodes, self.nodes, out=True)
+        self._way_out("nodes", self.nodes)
+
+        self.lustre = self._group("lustre", "FSx for Lustre")
+        ports = ((-1, -1),) if spec.storage.shared.efa else LUSTRE_PORTS
+        for first, last in ports:
+            for peer, label in ((self.nodes, "nodes"), (self.lustre, "self")):
+                self._rules(f"lustre-{label}", self.lustre, peer, first, last)
+                self._rules(f"lustre-{label}", self.lustre, peer, first, last, out=True)
+            self._rules("nodes-lustre", self.nodes, self.lustre, first, last)
+            if spec.storage.shared.efa:
+                self._rules("nodes-lustre", self.nodes, self.lustre, first, last, out=True)
+
+        self.register_outputs({"nodes": self.nodes.id, "lustre": self.lustre.id})
+
+    def let_driver_in(self, cluster_group: Input[str], driver: DriverVpc) -> None:
+        """From the driver's own network to the cluster's API, by HTTPS alone."""
+        aws.vpc.SecurityGroupIngressRule(
+            "driver-api",
+            security_group_id=cluster_group,
+            cidr_ipv4=driver.cidr,
+            ip_protocol="tcp",
+            from_port=443,
+            to_port=443,
+            opts=ResourceOptions(parent=self),
+        )
+
+    def _group(self, name: str, description: str) -> aws.ec2.SecurityGroup:
+        full = self._names.of("security group", name)
+        return aws.ec2.SecurityGroup(
+            name,
+            name=full,
+            description=description,
+            vpc_id=self._vpc_id,
+            # Groups that name each other cannot be deleted while the rules stand.
+            revoke_rules_on_delete=True,
+            tags={"Name": full},
+            opts=ResourceOptions(parent=self),
+        )
+
+    def _rules(
+        self,
+        label: str,
+        group: aws.ec2.SecurityGroup,
+        peer: aws.ec2.SecurityGroup,
+        first: int = -1,
+        last: int = -1,
+        *,
+        out: bool = False,
+    ) -> None:
+        """One rule between two groups; ports -1 mean every protocol."""
+        kind = aws.vpc.SecurityGroupEgressRule if out else aws.vpc.SecurityGroupIngressRule
+        every = first == -1
+        kind(
+            f"{label}-{'out' if out else 'in'}" + ("" if every else f"-{first}"),
+            security_group_id=group.id,
+            referenced_security_group_id=peer.id,
+            ip_protocol="-1" if every else "tcp",
+            from_port=None if every else first,
+            to_port=None if every else last,
+            opts=ResourceOptions(parent=self),
+        )
+
+    def _way_out(self, label: str, group: aws.ec2.SecurityGroup) -> None:
+        aws.vpc.SecurityGroupEgressRule(
+            f"{label}-internet",
+            security_group_id=group.id,
+            cidr_ipv4=EVERYWHERE,
+            ip_protocol="-1",
+            opts=ResourceOptions(parent=self),
+        )

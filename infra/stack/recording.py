@@ -1,0 +1,59 @@
+"""The program, with all that it asks of the engine put into a graph for the rules to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pulumi.output import Unknown
+from pulumi.runtime import rpc, settings
+
+from infra.stack.rules.graph import UNKNOWN, Graph, Resource
+
+
+def recorded(program: Callable[[], None], graph: Graph) -> Callable[[], None]:
+    """The same program; `graph` is filled while the engine runs it. Changes nothing of what the engine is asked."""
+
+    def run() -> None:
+        settings.SETTINGS.monitor = _Listener(settings.SETTINGS.monitor, graph)
+        program()
+
+    return run
+
+
+class _Listener:
+    """The engine's monitor, listened to."""
+
+    def __init__(self, monitor: Any, graph: Graph) -> None:
+        self._monitor, self._graph = monitor, graph
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._monitor, name)
+
+    def RegisterResource(self, request: Any, *more: Any, **keywords: Any) -> Any:
+        response = self._monitor.RegisterResource(request, *more, **keywords)
+        self._graph.add(resource_of(request, response.urn))
+        return response
+
+
+def _plain(value: Any) -> Any:
+    """With the engine's mark for what only AWS will give, instead of an object that equals no other."""
+    if isinstance(value, Unknown):
+        return UNKNOWN
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list) else value
+
+
+def resource_of(request: Any, urn: str) -> Resource:
+    """From the engine's own request."""
+    return Resource(
+        urn=urn,
+        type=request.type,
+        name=request.name,
+        inputs=_plain(rpc.deserialize_properties(request.object, keep_unknowns=True)),
+        refers={name: frozenset(one.urns) for name, one in request.propertyDependencies.items()},
+        depends=frozenset(request.dependencies),
+        provider=request.provider or request.providers.get(request.type.partition(":")[0], ""),
+        deleted_with=request.deletedWith,
+    )

@@ -1,0 +1,118 @@
+"""Who can reach what: no way in from outside, and every way between the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+
+from infra.spec.campaign import Spec
+from infra.stack.rules.finding import Draft, error, info
+from infra.stack.rules.graph import Graph, Resource
+
+GPU_TEMPLATE = "gpu-nodes"
+_INSIDE = "name a security group, or the VPC's own range"
+
+
+def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
+    """No rule lets in what is outside the VPC; nothing gets a public address but the NAT gateway and a builder."""
+    inside = IPv4Network(spec.network.cidr)
+    for rule in graph.of("SecurityGroupIngressRule"):
+        cidr = rule.known("cidrIpv4")
+        if cidr is not None and not IPv4Network(cidr).subnet_of(inside) and not _drivers_door(graph, rule, spec):
+            yield error(rule, "lets in addresses outside the VPC", seen=cidr, cure=_INSIDE)
+        if rule.known("cidrIpv6") is not None or rule.known("prefixListId") is not None:
+            seen = rule.known("cidrIpv6") or rule.known("prefixListId")
+            yield error(rule, "lets in addresses outside the VPC", seen=seen, cure=_INSIDE)
+    for group in graph.of("SecurityGroup"):
+        if group.inputs.get("ingress"):
+            yield error(
+                group, "has rules of its own inside", seen="ingress", cure="one resource per rule, so that each is seen"
+            )
+    for subnet in graph.of("Subnet"):
+        # The foundation's workshop has no NAT gateway to pay for: a builder fetches from an address of its own.
+        if subnet.inputs.get("mapPublicIpOnLaunch") and not graph.of("Repository"):
+            yield error(subnet, "gives public addresses to what starts in it", seen=True, cure="leave it private")
+    for template in graph.of("LaunchTemplate"):
+        for one in template.inputs.get("networkInterfaces") or ():
+            if str(one.get("associatePublicIpAddress", "false")).lower() == "true":
+                yield error(template, "gives its nodes public addresses", seen=True, cure="leave them private")
+
+
+def _drivers_door(graph: Graph, rule: Resource, spec: Spec) -> bool:
+    """Whether a rule is the one way in that a private endpoint has: the peered driver's own addresses, to the cluster's
+    API, by HTTPS alone."""
+    driver = spec.network.driver_vpc
+    if driver is None or not graph.behind(rule, "securityGroupId", "Cluster"):
+        return False
+    door = tuple(rule.inputs.get(name) for name in ("ipProtocol", "fromPort", "toPort"))
+    return door == ("tcp", 443, 443) and IPv4Network(str(rule.inputs["cidrIpv4"])).subnet_of(IPv4Network(driver.cidr))
+
+
+def control_plane_from_outside(graph: Graph, spec: Spec) -> Iterator[Draft]:
+    """An API server that the whole internet can speak to is behind authentication only: worth knowing."""
+    for cluster in graph.of("Cluster"):
+        config = cluster.inputs.get("vpcConfig") or {}
+        ranges = config.get("publicAccessCidrs") or ["0.0.0.0/0"]
+        if config.get("endpointPublicAccess") and "0.0.0.0/0" in ranges:
+            yield info(
+                cluster,
+                "its API endpoint answers the whole internet (with authentication)",
+                seen=", ".join(ranges),
+                cure="a private endpoint, or the ranges that you come from",
+            )
+
+
+def nodes_reach_each_other(graph: Graph, spec: Spec) -> Iterator[Draft]:
+    """EFA's traffic is matched only by rules between security groups, of all protocols, both ways: a group that names
+    itself in and out must be on every interface of the GPU nodes; without it collectives hang and say nothing."""
+    closed = _selfish(graph, "SecurityGroupIngressRule") & _selfish(graph, "SecurityGroupEgressRule")
+    cure = "a rule each way that names the nodes' own group, every protocol"
+    for template in graph.of("LaunchTemplate"):
+        if template.name != GPU_TEMPLATE:
+            continue
+        interfaces = template.inputs.get("networkInterfaces") or []
+        groups = [one.get("securityGroups") or [] for one in interfaces]
+        carried = {one.urn for one in graph.behind(template, "networkInterfaces", "SecurityGroup")}
+        if not interfaces:
+            yield error(template, "has no network interfaces", seen="none", cure="one per EFA device and a plain one")
+        elif not closed & carried:
+            named = ", ".join(graph.resources[urn].name for urn in carried) or "none"
+            yield error(template, "its interfaces carry no group that names itself both ways", seen=named, cure=cure)
+        elif any(sorted(map(str, one)) != sorted(map(str, groups[0])) or not one for one in groups):
+            counts = sorted({len(one) for one in groups})
+            yield error(
+                template,
+                "its interfaces carry different groups",
+                seen=f"{counts} groups each",
+                cure="the same groups on every interface: EKS adds none where we name some",
+            )
+
+
+def _selfish(graph: Graph, kind: str) -> set[str]:
+    """URNs of groups that a rule of this kind connects with themselves, every protocol."""
+    found = set[str]()
+    for rule in graph.of(kind):
+        mine = {one.urn for one in graph.behind(rule, "securityGroupId", "SecurityGroup")}
+        theirs = {one.urn for one in graph.behind(rule, "referencedSecurityGroupId", "SecurityGroup")}
+        if rule.inputs.get("ipProtocol") == "-1":
+            found |= mine & theirs
+    return found
+
+
+def one_zone(graph: Graph, spec: Spec) -> Iterator[Draft]:
+    """GPU nodes and file system in one subnet of the campaign's zone: EFA does not leave a zone, and traffic between
+    zones bills."""
+    places: list[tuple[Resource, str]] = [
+        *((one, "subnetIds") for one in graph.of("NodeGroup") if one.name == GPU_TEMPLATE),
+        *((one, "subnetIds") for one in graph.of("LustreFileSystem")),
+    ]
+    for resource, name in places:
+        subnets = graph.behind(resource, name, "Subnet")
+        zones = sorted({str(one.inputs.get("availabilityZone")) for one in subnets})
+        if len(subnets) != 1 or zones != [spec.zone]:
+            yield error(
+                resource,
+                "does not stand in one subnet of the campaign's zone",
+                seen=f"{', '.join(one.name for one in subnets) or 'no subnet'} in {', '.join(zones) or 'no zone'}",
+                cure=f"one subnet in {spec.zone}",
+            )

@@ -1,0 +1,136 @@
+"""What the roles of a stack may do: every statement, every attached policy, and whom a role is lent to.
+
+The lists are the reviewed ones: a role that needs more is written here by whoever can say why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from infra.spec.campaign import Spec
+from infra.stack.rules.finding import Draft, error
+from infra.stack.rules.graph import UNKNOWN, Graph, Resource
+
+TO_EVERYTHING = {
+    "autoscaling:DescribeAutoScalingGroups": "the API knows no resource for it",
+    "autoscaling:DescribeScalingActivities": "the API knows no resource for it",
+    "ec2:DescribeInstanceStatus": "the API knows no resource for it",
+    "ec2:DescribeInstances": "the API knows no resource for it",
+    "ecr:GetAuthorizationToken": "a token is the registry's, not a repository's",
+}
+"""Action -> why it may stand with every resource. Nothing here changes anything."""
+MANAGED = {
+    "cluster": {"AmazonEKSClusterPolicy"},
+    "node": {"AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"},
+    "cni": {"AmazonEKS_CNI_Policy"},
+    "builder": {"AmazonSSMManagedInstanceCore"},
+}
+"""Role (by its name in the program) -> AWS's own policies that it needs: the documentation of EKS and SSM asks for
+exactly these."""
+_OF_AWS = "arn:aws:iam::aws:policy/"
+_READ = {"Role", "RolePolicy", "RolePolicyAttachment", "Policy", "InstanceProfile"}
+_ALL_OF_A_SERVICE = re.compile(r"^(\*|arn:[^:]*:[^:]*:[^:]*:[^:]*:\*+)$")
+
+
+CEILING = "boundary"
+"""The policy (by its name in the program) that limits every role and grants nothing: it names groups of actions."""
+
+
+def no_wildcard_rights(graph: Graph, spec: Spec) -> Iterator[Draft]:
+    """No role of ours may do everything of a service, or anything to everything that it could change, by whatever way
+    rights come to it; and it is lent to one AWS service alone."""
+    for one in graph:
+        if one.type.startswith("aws:iam/") and one.kind not in _READ:
+            yield error(
+                one,
+                "gives rights in a way that no rule reads",
+                seen=one.type,
+                cure="a RolePolicy, or a RolePolicyAttachment of a policy listed in infra/stack/rules/rights.py",
+            )
+    for policy in graph.of("RolePolicy", "Policy"):
+        if policy.kind == "Policy" and policy.name == CEILING:
+            continue
+        for statement in _statements(policy.inputs.get("policy")):
+            yield from _judged(policy, statement)
+    for attachment in graph.of("RolePolicyAttachment"):
+        yield from _attached(graph, attachment)
+    for role in graph.of("Role"):
+        if role.type.startswith("aws:"):
+            yield from _lent(role)
+
+
+def _judged(policy: Resource, statement: dict[str, Any]) -> Iterator[Draft]:
+    if statement["Effect"] != "Allow":
+        return
+    if inverted := sorted({"NotAction", "NotResource"} & set(statement)):
+        yield error(
+            policy,
+            "allows all but what it names",
+            seen=", ".join(inverted),
+            cure="name what it needs: Action and Resource",
+        )
+        return
+    actions = _listed(statement["Action"])
+    if wild := [action for action in actions if "*" in action or "?" in action]:
+        yield error(policy, "allows whole groups of actions", seen=", ".join(wild), cure="name each action")
+    if any(_ALL_OF_A_SERVICE.match(resource) for resource in _listed(statement.get("Resource", "*"))):
+        known = {action.lower() for action in TO_EVERYTHING}
+        if loose := [action for action in actions if action.lower() not in known]:
+            yield error(
+                policy,
+                "allows to everything what could be allowed to some",
+                seen=", ".join(loose),
+                cure="name the resources, by ARN or by prefix; or say why not in TO_EVERYTHING of this module",
+            )
+
+
+def _attached(graph: Graph, attachment: Resource) -> Iterator[Draft]:
+    roles = graph.behind(attachment, "role", "Role")
+    arn = str(attachment.inputs.get("policyArn"))
+    allowed = {_OF_AWS + name for role in roles for name in MANAGED.get(role.name, ())}
+    if len(roles) != 1 or arn not in allowed:
+        yield error(
+            attachment,
+            "attaches a policy that is not this role's",
+            seen=f"{'unknown' if arn == UNKNOWN else arn} to {', '.join(role.name for role in roles) or 'whom?'}",
+            cure="statements of the role's own; or the policy in MANAGED, infra/stack/rules/rights.py, with its reason",
+        )
+
+
+def _lent(role: Resource) -> Iterator[Draft]:
+    if inside := [name for name in ("managedPolicyArns", "inlinePolicies") if role.inputs.get(name)]:
+        yield error(
+            role, "carries rights of its own", seen=", ".join(inside), cure="a resource each, so that each is seen"
+        )
+    if not role.inputs.get("permissionsBoundary"):
+        yield error(
+            role,
+            "is under no permissions boundary",
+            seen="no permissionsBoundary",
+            cure="boundary_arn of infra/stack/access/ceiling.py",
+        )
+    for statement in _statements(role.inputs.get("assumeRolePolicy")):
+        principal = statement.get("Principal")
+        services = principal.get("Service") if isinstance(principal, dict) and len(principal) == 1 else None
+        if statement["Effect"] == "Allow" and (not isinstance(services, str) or "*" in services):
+            yield error(
+                role,
+                "is lent to more than one AWS service",
+                seen=json.dumps(principal or statement.get("NotPrincipal")),
+                cure="one service as Principal",
+            )
+
+
+def _statements(document: Any) -> list[dict[str, Any]]:
+    """None of a document that only AWS will complete: its statements are judged once it is known."""
+    if document in (None, UNKNOWN):
+        return []
+    content = json.loads(document) if isinstance(document, str) else document
+    return [dict(one) for one in _listed(content["Statement"])]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,138 @@
+"""What the programs read from the stack's configuration; the driver writes it with the same models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from infra.errors import UserError
+from infra.spec.campaign import Spec
+from infra.spec.names import PROJECT
+
+KIND = "kind"
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("give the time zone, as in 2026-07-20T12:00:00Z")
+    return moment.astimezone(UTC)
+
+
+def _listed(given: object) -> object:
+    return tuple(given.split(",")) if isinstance(given, str) else given
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_config(self) -> dict[str, str]:
+        """Stack configuration, keys with the project's namespace; values that are None are left out."""
+        values: dict[str, str] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if value is not None:
+                values[f"{PROJECT}:{_key(name)}"] = _text(value)
+        return values
+
+
+class StorageClass(BaseModel):
+    """Where one campaign's objects of the archive bucket move, and when."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    campaign: str
+    name: str
+    after_days: int = Field(ge=0)
+
+
+class Keeping(BaseModel):
+    """How the foundation keeps what campaigns leave: what any campaign of the account has asked for, together.
+
+    It belongs to all of them, so a campaign that asks for less takes nothing away from another.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    own_key: bool = False
+    """The foundation makes a key and encrypts its buckets with it."""
+    key_arn: str | None = None
+    """A key that was there already; goes before `own_key`."""
+    lock_days: int = Field(default=0, ge=0)
+    """Governance lock of what comes into the archive bucket; 0: none."""
+    classes: tuple[StorageClass, ...] = ()
+    """By campaign, at most one each, sorted by name."""
+
+    def joined(self, other: Keeping) -> Keeping:
+        """Both wishes; where they exclude each other (a key, a campaign's class) `other` goes first."""
+        classes = {one.campaign: one for one in (*self.classes, *other.classes)}
+        return Keeping(
+            own_key=self.own_key or other.own_key,
+            key_arn=other.key_arn or self.key_arn,
+            lock_days=max(self.lock_days, other.lock_days),
+            classes=tuple(classes[name] for name in sorted(classes)),
+        )
+
+
+class FoundationSettings(_Settings):
+    kind: Literal["foundation"] = "foundation"
+    account: Annotated[str, Field(pattern=r"^\d{12}$")]
+    region: str
+    keeping: Keeping = Keeping()
+    workshop_zone: str | None = None
+    """Of builders, as the driver chose it. None: a foundation made before it was chosen, in whatever zone AWS took."""
+
+
+class CampaignSettings(_Settings):
+    kind: Literal["campaign"] = "campaign"
+    spec: Spec
+    """In the configuration: as JSON."""
+    deadline: Annotated[datetime, AfterValidator(_in_utc)]
+    """Absolute, so that a second `up` does not move it."""
+    identity: str | None = None
+    """Of the campaign, beyond its name. None: made before campaigns had one, or not recorded yet."""
+    data_digest: str = Field(min_length=8)
+    """Manifest digest of the data set, which lies in the data bucket at `datasets/<digest>/`."""
+    operator_arn: str | None = None
+    """Principal that gets the cluster's administration. None: the caller, as far as its ARN tells its role: the
+    ARN of an assumed role has lost the role's path, so a role with a path must be named here."""
+    key_arn: str | None = None
+    """The customer's own key; None where the spec asks for none."""
+    control_plane_zones: Annotated[tuple[str, str] | None, BeforeValidator(_listed)] = None
+    """As the driver chose them before the first `up`. None: a campaign made before they were chosen by what the account
+    has; then the spec's zone and the letter after it."""
+    node_image: str | None = None
+    """AMI of the GPU nodes. None: the newest EKS-optimized one."""
+
+
+def read_settings(get: Callable[[str], str | None]) -> FoundationSettings | CampaignSettings:
+    """Settings from a look-up of configuration keys without namespace; raises `UserError` for an unknown kind."""
+    kind = get(KIND)
+    models: dict[str, type[FoundationSettings] | type[CampaignSettings]] = {
+        "foundation": FoundationSettings,
+        "campaign": CampaignSettings,
+    }
+    if kind not in models:
+        cure = f"pulumi config set {PROJECT}:{KIND} foundation|campaign, or let `bivouac` drive the stack"
+        raise UserError("the stack does not say what it is", seen=kind, cure=cure)
+    model = models[kind]
+    raw = {name: get(_key(name)) for name in model.model_fields}
+    values = {name: value for name, value in raw.items() if value is not None}
+    documents: dict[str, type[BaseModel]] = {"spec": Spec, "keeping": Keeping}
+    read = {name: documents[name].model_validate_json(text) for name, text in values.items() if name in documents}
+    return model.model_validate(values | read)
+
+
+def _key(field: str) -> str:
+    head, *rest = field.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, BaseModel):
+        return value.model_dump_json()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return value.isoformat() if isinstance(value, datetime) else str(value)

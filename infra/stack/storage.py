@@ -1,0 +1,51 @@
+"""FSx for Lustre, linked to the data set in S3."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_aws as aws
+from pulumi import CustomTimeouts, Input, ResourceOptions
+
+from infra.spec.campaign import Spec
+from infra.spec.names import DATA_FOLDER, Names, buckets, data_prefix
+from infra.stack.lustre import file_system
+
+
+class Storage(pulumi.ComponentResource):
+    """`lustre`, in the GPU nodes' own subnet; its folder `data` shows the data set as S3 holds it."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        subnet_id: Input[str],
+        security_group_id: Input[str],
+        data_digest: str,
+        depends_on: list[pulumi.Resource],
+        key_arn: str | None = None,
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        """`key_arn`: of the customer's own key; None leaves encryption to FSx's."""
+        super().__init__("bivouac:infra:Storage", "storage", None, opts)
+        self.lustre = aws.fsx.LustreFileSystem(
+            "shared",
+            subnet_ids=subnet_id,
+            security_group_ids=[security_group_id],
+            **file_system(spec.storage.shared),
+            kms_key_id=key_arn,
+            skip_final_backup=True,
+            tags={"Name": Names(spec).file_system},
+            opts=ResourceOptions(
+                parent=self, depends_on=depends_on, custom_timeouts=CustomTimeouts(create="40m", delete="40m")
+            ),
+        )
+        source = f"s3://{buckets(spec.account, spec.region).data}/{data_prefix(data_digest)}"
+        self.data = aws.fsx.DataRepositoryAssociation(
+            "data",
+            file_system_id=self.lustre.id,
+            file_system_path=f"/{DATA_FOLDER}",
+            data_repository_path=source,
+            batch_import_meta_data_on_create=True,
+            delete_data_in_filesystem=False,
+            opts=ResourceOptions(parent=self, custom_timeouts=CustomTimeouts(create="30m", delete="30m")),
+        )
+        self.register_outputs({"file_system_id": self.lustre.id, "mount_name": self.lustre.mount_name})

@@ -1,0 +1,172 @@
+"""The steward's desk for errands: checkpoints on live tiers verified, pruned and carried out for people outside."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from boto3.exceptions import Boto3Error
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.aws.parts import Altered
+from infra.checkpoints import work
+from infra.checkpoints.place import FolderPlace
+from infra.checkpoints.requests import CARRIED, FOLDER, SUFFIX, Answer, Errand
+from infra.errors import BivouacError, LeaseLost, LeaseUnproven
+from infra.record.store import CampaignStore
+from trainer.contract import AGENT_PORT, COMMITTED_NAME, SHARED_CHECKPOINTS, step_folder
+from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, Verdict
+
+_EVERY_S = 5.0
+_WORD_EVERY_S = 2.0
+_STALE = timedelta(hours=1)
+"""Whoever asked has gone: an errand that nobody answered in this time is left alone."""
+_TIMEOUT_S = 3600.0
+_BUSY_PAUSE_S = 5.0
+_NODES_AT_ONCE = 8
+
+
+class Desk:
+    """Takes one errand after the other, in a thread of its own; the steward's own work never waits for it."""
+
+    def __init__(
+        self,
+        store: CampaignStore,
+        agents: Callable[[], Mapping[str, str]],
+        guard: Callable[[], None],
+        shared: Path = Path(SHARED_CHECKPOINTS),
+    ) -> None:
+        self._store, self._agents, self._guard = store, agents, guard
+        self._place = FolderPlace(shared / store.campaign)
+        self._said = 0.0
+
+    def open(self) -> None:
+        threading.Thread(target=self._serve, name="desk", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self.work_off()
+            except (ClientError, BotoCoreError, OSError, LeaseUnproven):
+                pass  # S3 out of reach: whoever asked still waits
+            except BivouacError:
+                return  # the lease is lost: another steward answers from here on
+            time.sleep(_EVERY_S)
+
+    def work_off(self) -> int:
+        """Answer every errand that is there; how many there were. Raises `LeaseLost` before it touches anything."""
+        self._guard()
+        keys = set(self._store.keys(f"{FOLDER}/"))
+        waiting = [key for key in sorted(keys) if key.endswith(".json") and not key.endswith(SUFFIX)]
+        count = 0
+        for key in waiting:
+            name = key.removeprefix(f"{self._store.prefix}/").removesuffix(".json")
+            # In this order: whoever asked takes the errand away first, and its answer then.
+            answered, stored = self._store.get_json(f"{name}{SUFFIX}"), self._store.get_json(f"{name}.json")
+            if stored is None or (answered is not None and Answer.model_validate(answered).done):
+                continue
+            try:
+                errand = Errand.model_validate(stored)
+                if datetime.now(UTC) - errand.at > _STALE:
+                    continue
+                self._say(name, Answer(said="the steward has begun"))
+                answer = self._do(errand, partial(self._tell, name))
+            except (LeaseLost, LeaseUnproven):
+                raise  # not even an answer is ours to write any more
+            except (ValueError, Altered, OSError, ClientError, BotoCoreError, Boto3Error) as error:
+                answer = Answer(refused=("the steward could not do it", str(error)[:500], "see `checkpoints list`"))
+            except BivouacError as error:
+                answer = Answer(refused=(error.what, str(error.seen), error.cure))
+            self._say(name, answer.model_copy(update={"done": True}))
+            count += 1
+        return count
+
+    def _do(self, errand: Errand, tell: Callable[[str], None]) -> Answer:
+        match errand.kind:
+            case "verify":
+                return self._verify(errand, tell)
+            case "carry":
+                return self._carry(errand.steps, tell)
+            case "plan-prune":
+                plan = work.pruning(self._place, errand.keep, (), tell)
+                return Answer(keep=plan.keep, proven=plan.proven, drop=plan.drop)
+            case "prune":
+                # Anew: training has gone on since it was shown, and only what was shown may go.
+                plan = work.pruning(self._place, errand.keep, (), tell)
+                drop = tuple(row for row in plan.drop if row.step in errand.steps)
+                for row in drop:
+                    self._guard()
+                    tell(f"removing step {row.step}")
+                    self._place.remove(row.step)
+                return Answer(keep=plan.keep, proven=plan.proven, drop=drop)
+
+    def _verify(self, errand: Errand, tell: Callable[[str], None]) -> Answer:
+        verdicts, unreachable = list[Verdict](), list[str]()
+        if "shared" in errand.tiers:
+            there = [row.step for row in self._place.rows() if row.committed]
+            for found in work.verify(self._place, [s for s in there if not errand.steps or s in errand.steps], tell):
+                verdicts.append(found.model_copy(update={"tier": "shared"}))
+        if "local" in errand.tiers:
+            agents = dict(self._agents())
+            tell(f"{len(agents)} nodes read their own disks")
+            with ThreadPoolExecutor(_NODES_AT_ONCE) as pool:
+                looks = [(pod, pool.submit(_of_node, address, errand.steps)) for pod, address in agents.items()]
+                for pod, look in looks:
+                    try:
+                        verdicts += look.result()
+                    except (OSError, ValueError) as error:
+                        unreachable.append(f"{pod}: {error}"[:200])
+        return Answer(verdicts=tuple(verdicts), unreachable=tuple(unreachable))
+
+    def _carry(self, steps: tuple[int, ...], tell: Callable[[str], None]) -> Answer:
+        """From the shared tier into the campaign's folder of the state bucket, whence it can be fetched; every byte
+        is verified there, by whoever fetches. The manifest last, as everywhere."""
+        step = next(iter(steps or (row.step for row in self._place.rows() if row.committed)), None)
+        if step is None:
+            raise ValueError("no step is committed on the shared tier")
+        manifest, folder = self._place.manifest(step), self._place.root / step_folder(step)
+        prefix = f"{self._store.prefix}/{CARRIED}/{step_folder(step)}"
+        for number, shard in enumerate(manifest.shards, 1):
+            self._guard()
+            tell(f"carrying {shard.file}, {number} of {len(manifest.shards)}")
+            self._store.s3.upload_file(str(folder / shard.file), self._store.bucket, f"{prefix}/{shard.file}")
+        self._store.put(f"{prefix}/{COMMITTED_NAME}", manifest.serialize())
+        return Answer(carried=step)
+
+    def _tell(self, name: str, text: str) -> None:
+        if time.monotonic() - self._said > _WORD_EVERY_S:
+            self._say(name, Answer(said=text))
+
+    def _say(self, name: str, answer: Answer) -> None:
+        self._store.put_json(f"{name}{SUFFIX}", answer.model_dump(mode="json"))
+        self._said = time.monotonic()
+
+
+def _of_node(address: str, steps: tuple[int, ...]) -> list[Verdict]:
+    """What a node's agent says of these steps, or of every committed one, on its own disk."""
+    listing = Listing.model_validate_json(_get(address, CHECKPOINTS_PATH) or b'{"rows": []}')
+    wanted = [row.step for row in listing.rows if row.committed and (not steps or row.step in steps)]
+    answers = (_get(address, f"{VERDICTS_PATH}{step}") for step in wanted)
+    return [Verdict.model_validate_json(answer) for answer in answers if answer is not None]
+
+
+def _get(address: str, path: str) -> bytes | None:
+    """None for what is not there; waits while the node is at another errand."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://{address}:{AGENT_PORT}{path}", timeout=_TIMEOUT_S) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            if error.code != 429 or time.monotonic() > deadline:
+                raise
+            time.sleep(_BUSY_PAUSE_S)

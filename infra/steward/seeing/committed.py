@@ -1,0 +1,57 @@
+"""The newest step that is committed on the shared tier, however long the file system takes to say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infra.bounded import BoundedLook
+from infra.record.events import CampaignState
+from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
+
+PATIENCE_S = 5.0
+
+
+class Committed:
+    """A Lustre client blocks whoever looks until its server is back. Trainers and steward share it: were the steward
+    to wait too, nobody would decide on the hang, the budget and the deadline."""
+
+    def __init__(self, campaign: str, state: CampaignState, shared: str | None = None) -> None:
+        self._folder = Path(shared or SHARED_CHECKPOINTS) / campaign
+        self._look = BoundedLook(self._newest, "committed")
+        self._last = _recorded(state)
+        self._trouble: str | None = "nobody has looked at the shared tier yet"
+
+    def step(self) -> int:
+        """-1 when there is none. While the tier does not answer: the last that was seen or recorded."""
+        begun_before = self._look.under_way_s > 0
+        try:
+            self._last = self._look.within(PATIENCE_S)
+            if begun_before:
+                # What it found is as old as its beginning.
+                self._last = self._look.within(PATIENCE_S)
+            self._trouble = None
+        except OSError as error:  # a TimeoutError is one
+            self._trouble = f"the shared tier cannot be seen ({error}): committed step {self._last} is the last known"
+        return self._last
+
+    def may_be_there(self) -> bool:
+        """Whether there is, or may be, something to archive: what nobody could look at is not nothing."""
+        return self.step() >= 0 or self._trouble is not None
+
+    def to_record(self) -> int | None:
+        """None when nobody knows: -1 would say that there is nothing to lose."""
+        step = self.step()
+        return step if self._trouble is None or step >= 0 else None
+
+    def troubles(self) -> tuple[str, ...]:
+        """In words for people."""
+        return () if self._trouble is None else (self._trouble,)
+
+    def _newest(self) -> int:
+        found = [path.parent.name for path in self._folder.glob(f"step-*/{COMMITTED_NAME}")]
+        return max((step for name in found if (step := step_of_folder(name)) is not None), default=-1)
+
+
+def _recorded(state: CampaignState) -> int:
+    known = [int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts]
+    return max([*known, -1 if state.committed_at_finish is None else state.committed_at_finish], default=-1)

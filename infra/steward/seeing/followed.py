@@ -1,0 +1,143 @@
+"""One followed pod: what it printed and is not stored yet, the end of its log, and where the next piece begins."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+from infra.cluster.pod_logs import Line
+from infra.record import pod_logs
+from infra.record.pod_logs import Position
+from infra.record.store import CampaignStore
+
+PIECE_BYTES = 2**20
+SOONEST_S, LATEST_S, SHARE = 60.0, 900.0, 20
+"""A piece is due when its first line has waited for a twentieth of the time that its pod was followed, between a
+minute and a quarter of an hour: a month of training is some 3,000 pieces of a pod, and not 40,000."""
+_TAIL = 40
+_WIDTH = 300
+
+
+class Untold(NamedTuple):
+    """An event that the listener has not taken yet."""
+
+    number: int
+    """Of its line, among those that were read of the pod here."""
+    event: dict[str, Any]
+
+
+class _Pending(NamedTuple):
+    number: int
+    until: Position
+    text: str
+
+
+class Followed:
+    """Safe for its follower and those who ship."""
+
+    def __init__(self, pod: str, store: CampaignStore) -> None:
+        self.pod, self._store = pod, store
+        self.leaving = self.over = False
+        """Of an earlier attempt; its log was read to the end."""
+        self.untold: list[Untold] = []
+        self.position = Position()
+        self._pending: deque[_Pending] = deque()
+        self._bytes, self._numbers, self._piece = 0, 0, 0
+        self._begun, self._oldest = time.monotonic(), 0.0
+        self._plain: deque[str] = deque(maxlen=_TAIL)
+        self._last: deque[str] = deque(maxlen=_TAIL)
+        self._lock, self._shipping = threading.Lock(), threading.Lock()
+
+    def resume(self) -> None:
+        """Go on where the last stored piece ends, whoever stored it. Raises what S3 says."""
+        keys = pod_logs.pieces(self._store, self.pod)
+        self._piece = len(keys)
+        if keys:
+            self.position, text = self._stored(keys[-1])
+            for line in text.splitlines():
+                self._remember(line)
+
+    def take(self, line: Line, untold: dict[str, Any] | None) -> None:
+        """`untold`: the event in it that its listener failed at."""
+        with self._lock:
+            before = self.position
+            same = before.lines + 1 if line.at <= before.at else 1
+            self.position = Position(max(line.at, before.at), same)
+            if not self._pending:
+                self._oldest = time.monotonic()
+            self._pending.append(_Pending(self._numbers, self.position, line.text))
+            if untold is not None:
+                self.untold.append(Untold(self._numbers, untold))
+            self._numbers += 1
+            self._bytes += len(line.text)
+            self._remember(line.text)
+
+    def tail(self, lines: int) -> list[str]:
+        with self._lock:
+            return list(self._plain or self._last)[-lines:]
+
+    def told(self, taken: list[Untold]) -> None:
+        with self._lock:
+            self.untold = [one for one in self.untold if one not in taken]
+
+    @property
+    def full(self) -> bool:
+        return self._bytes >= PIECE_BYTES
+
+    @property
+    def stored(self) -> bool:
+        """Whether nothing is left to ship or to tell."""
+        return not self._pending and not self.untold
+
+    def due(self) -> bool:
+        """Whether what is pending is to be shipped now."""
+        with self._lock:
+            if not self._pending:
+                return False
+            now = time.monotonic()
+            longest = min(LATEST_S, max(SOONEST_S, (now - self._begun) / SHARE))
+            return self.full or self.over or self.leaving or now - self._oldest >= longest
+
+    def ship(self, everything: bool) -> None:
+        """Store what is pending and due, in pieces. Raises what S3 says; what is not stored then stays pending.
+
+        A line whose event is not taken yet waits, and all after it, unless `everything` is to go or they fill a piece:
+        whoever reads on after a kill of this process must come upon it.
+        """
+        with self._shipping:
+            while (everything or self.due()) and (batch := self._batch(everything)):
+                body, until = "".join(one.text for one in batch).encode(), batch[-1].until
+                key = f"{self._store.prefix}/{pod_logs.piece(self.pod, self._piece)}"
+                if not self._store.put_if_absent(key, body, {pod_logs.UNTIL: until.stored()}):
+                    # A predecessor that still wrote, or a write of ours whose answer was lost: what is there counts.
+                    until, _ = self._stored(key)
+                self._piece += 1
+                with self._lock:
+                    while self._pending and self._pending[0].until <= until:
+                        self._bytes -= len(self._pending.popleft().text)
+                    self._oldest = time.monotonic()
+
+    def _batch(self, everything: bool) -> list[_Pending]:
+        with self._lock:
+            held = min((one.number for one in self.untold), default=None)
+            if everything or self.full:
+                held = None
+            size, batch = 0, list[_Pending]()
+            for one in self._pending:
+                if size >= PIECE_BYTES or (held is not None and one.number >= held):
+                    break
+                size += len(one.text)
+                batch.append(one)
+            return batch
+
+    def _stored(self, key: str) -> tuple[Position, str]:
+        found = self._store.s3.get_object(Bucket=self._store.bucket, Key=key)
+        return Position.parse(found["Metadata"][pod_logs.UNTIL]), found["Body"].read().decode(errors="replace")
+
+    def _remember(self, line: str) -> None:
+        if not line.strip():
+            return
+        for kept in (self._last, *(() if line.startswith("{") else (self._plain,))):
+            kept.append(line.rstrip("\n")[:_WIDTH])

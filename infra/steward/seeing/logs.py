@@ -1,0 +1,187 @@
+"""Pods' logs, shipped while they are written: a dead node takes its own copy with it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+
+from infra.cluster.pod_logs import Line, PodLogs, is_gone
+from infra.record.store import CampaignStore
+from infra.steward.seeing.followed import Followed, Untold
+
+log = logging.getLogger("steward")
+FLUSH_SECONDS = 2.0
+_AT_ONCE = 8
+Listener = Callable[[str, dict[str, Any]], None]
+"""(pod, event line) for every JSON line that a pod prints; once more with the same line after it failed."""
+
+
+class LogShipper:
+    """Follows pods, one thread and one connection each, and keeps their pieces in the state bucket current.
+
+    A thread that waits for lines costs what its stack has touched, some 0.1 MiB.
+    """
+
+    def __init__(self, logs: PodLogs, store: CampaignStore, listener: Listener) -> None:
+        self.logs, self.store, self.listener = logs, store, listener
+        self._pods: dict[str, Followed] = {}
+        self._followers: dict[str, threading.Thread] = {}
+        self._stop, self._telling = threading.Event(), threading.Lock()
+        # botocore keeps ten connections, and says of each one more that it was thrown away.
+        self._asking = threading.Semaphore(_AT_ONCE)
+        self._flusher = threading.Thread(target=self._flush_often, name="flush", daemon=True)
+        self._flusher.start()
+
+    def follow(self, pod: str) -> None:
+        """Follow a pod's log from where its stored pieces end; a second call changes nothing."""
+        if pod in self._followers:
+            return
+        self._pods[pod] = Followed(pod, self.store)
+        self._followers[pod] = threading.Thread(target=self._follow, args=(pod,), name=f"log-{pod}", daemon=True)
+        self._followers[pod].start()
+
+    def wait_for(self, pods: list[str], seconds: float) -> None:
+        """Give the followers of ended pods time to read the rest: so long for all of them."""
+        until = time.monotonic() + seconds
+        for pod in pods:
+            if pod in self._followers:
+                self._followers[pod].join(timeout=max(0.0, until - time.monotonic()))
+        self._tell_again()
+
+    def forget(self) -> None:
+        """The pods followed so far are of an earlier attempt: their rest is shipped, then nothing is kept of them."""
+        for one in self._each():
+            one.leaving = True
+
+    def tail(self, pod: str, lines: int = 8) -> list[str]:
+        """The last lines that a person would read: tracebacks and messages before the events in JSON."""
+        return self._pods[pod].tail(lines) if pod in self._pods else []
+
+    def close(self) -> None:
+        self._stop.set()
+        self._flusher.join(timeout=5)
+        self.flush()
+        for one in self._each():
+            for untold in one.untold:
+                log.error("an event of %s never reached the record: %s", one.pod, json.dumps(untold.event))
+
+    def flush(self) -> None:
+        """Events that are still to be taken, then all that was printed since the last time. Raises what S3 says."""
+        self._tell_again()
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ship") as pool:
+            for shipped in [pool.submit(one.ship, True) for one in self._each()]:
+                shipped.result()
+
+    def _each(self) -> list[Followed]:
+        return list(self._pods.values())
+
+    def _follow(self, pod: str) -> None:
+        one = self._pods[pod]
+        try:
+            while not self._stop.is_set() and not self._resumed(one):
+                self._stop.wait(1.0)
+            while not self._stop.is_set():
+                pause = self._read(one)
+                if pause is None or one.leaving:
+                    return
+                self._stop.wait(pause)
+        finally:
+            one.over = True
+
+    def _resumed(self, one: Followed) -> bool:
+        try:
+            with self._asking:
+                one.resume()
+        except Exception as error:
+            log.warning("%s is not followed yet, its stored log cannot be read: %s", one.pod, error)
+            return False
+        return True
+
+    def _read(self, one: Followed) -> float | None:
+        """Read on until the connection ends; how long to wait before the next, None when there is no more to come."""
+        try:
+            for line in self.logs.follow(one.pod, one.position):
+                self._take(one, line)
+                if self._stop.is_set():
+                    return None
+            return None if self.logs.ended(one.pod) else 0.5
+        except httpx2.HTTPStatusError as error:
+            return None if is_gone(error) else 0.3
+        except httpx2.HTTPError:
+            # The node, its log endpoint or the connection is gone: whoever replaced it prints anew elsewhere.
+            return 1.0
+        except Exception:
+            log.exception("following %s failed: it is taken up again", one.pod)
+            return 1.0
+
+    def _take(self, one: Followed, line: Line) -> None:
+        """Told first, then kept to be stored: what is stored was taken, and no successor reads it again."""
+        event = _event(line.text)
+        one.take(line, event if event is not None and not self._told(one.pod, event) else None)
+        if one.full:
+            # Here and not in the flusher, so that a long log is not read faster than it is stored.
+            self._ship(one)
+
+    def _told(self, pod: str, event: dict[str, Any]) -> bool:
+        """An event that the listener fails at is kept: it does not hold up the events after it."""
+        try:
+            self.listener(pod, event)
+        except Exception:
+            log.exception("an event of %s was not taken, it is tried again: %s", pod, event.get("event"))
+            return False
+        return True
+
+    def _tell_again(self) -> None:
+        with self._telling:
+            for one in self._each():
+                one.told([untold for untold in one.untold if self._told_now(one.pod, untold)])
+
+    def _told_now(self, pod: str, untold: Untold) -> bool:
+        try:
+            self.listener(pod, untold.event)
+        except Exception:  # said when it came first, and again at the end
+            return False
+        log.info("the event of %s is taken now: %s", pod, untold.event.get("event"))
+        return True
+
+    def _ship(self, one: Followed) -> None:
+        try:
+            with self._asking:
+                one.ship(everything=False)
+        except Exception as error:
+            log.warning(
+                "the log of %s was not shipped, it is tried again: %s: %s", one.pod, type(error).__name__, error
+            )
+            self._stop.wait(FLUSH_SECONDS)
+
+    def _flush_often(self) -> None:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ship") as pool:
+            while not self._stop.wait(FLUSH_SECONDS):
+                try:
+                    self._tell_again()
+                    list(pool.map(self._ship, [one for one in self._each() if one.due()]))
+                    self._drop_what_left()
+                except Exception:
+                    log.exception("a round of shipping logs failed, the next comes")
+
+    def _drop_what_left(self) -> None:
+        for one in self._each():
+            if one.leaving and one.over and one.stored:
+                del self._pods[one.pod], self._followers[one.pod]
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None

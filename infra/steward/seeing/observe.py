@@ -1,0 +1,255 @@
+"""What the steward sees: pods, their agents, nodes, money, time. Only looks; never acts."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from lightkube import Client
+from lightkube.models.core_v1 import ContainerStateTerminated
+from lightkube.resources.core_v1 import Pod
+
+from infra.clock import Clock
+from infra.cluster import attempts
+from infra.cluster.conditions import Sickbay
+from infra.cluster.fitness import NodeFacts
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
+from infra.cluster.nodes import GpuNodes
+from infra.cluster.starting import has_started, is_over, why_not
+from infra.cluster.steward_config import StewardConfig
+from infra.steward.clocks import Clocks
+from infra.steward.decide import NodeView, Observation, PodView
+from infra.steward.seeing.sources import Away, Sources
+from trainer.contract import AGENT_PORT, Status
+
+_PROBE_TIMEOUT_S = 1.0
+
+
+class Observer:
+    """Remembers what was seen last, so that silence has a length, and a source that is away has a last word."""
+
+    def __init__(
+        self,
+        config: StewardConfig,
+        client: Client,
+        nodes: GpuNodes,
+        spent_usd: Decimal,
+        clock: Clock,
+        sources: Sources,
+    ) -> None:
+        self.config, self.client, self.nodes, self.clock, self.sources = config, client, nodes, clock, sources
+        self.spent_usd = spent_usd
+        """Since the campaign's begin, over all stewards."""
+        self.statuses: dict[str, Status] = {}
+        self.agents: dict[str, str] = {}
+        """Pod name -> pod IP, as far as known."""
+        self.clocks = Clocks.begin(0, clock.monotonic())
+        self._began = clock.monotonic()
+        self._settled = True
+        """Every running pod has been heard since the clocks were taken over, or had its time to be."""
+        self._heard: dict[str, float] = {}
+        self._running_since: dict[str, float] = {}
+        self._seen: dict[int, PodView] = {}
+        self._pods_known: list[Pod] = []
+        self._facts_known: tuple[NodeFacts, ...] | None = None
+        self._sickbay = Sickbay(clock.monotonic)
+        self._metered: float | None = None
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="probe")
+
+    def launched(self, attempt: int) -> None:
+        """A new attempt begins: its clocks start at zero."""
+        self.clocks = Clocks.begin(attempt, self.clock.monotonic(), self.clocks)
+        self._settled = True
+        self.statuses.clear()
+        self._heard.clear()
+        self._running_since.clear()
+        self._seen.clear()
+        self._pods_known = []
+
+    def go_on_from(self, clocks: Clocks) -> None:
+        """A predecessor's clocks; its gang may have stepped and spoken since they were stored."""
+        self.clocks, self._settled, self._began = clocks, False, self.clock.monotonic()
+        self._sickbay.first = dict(clocks.sick)
+
+    def observe(
+        self,
+        attempt: int,
+        in_flight: bool,
+        committed_step: int,
+        stop_requested: bool,
+        held_since: datetime | None = None,
+    ) -> Observation:
+        facts = self._facts()
+        rate = self._rate(facts)
+        self._meter(rate)
+        pods = self._pods(attempt) if in_flight else ()
+        wanted = self.config.spec.nodes.count
+        views = self._node_views(facts or ())
+        now = self.clock.monotonic()
+        if facts is not None and not self.sources.away("cluster"):
+            self.clocks.lacks(sum(view.fit for view in views) < wanted, now)
+        self.clocks.rose(min((pod.step for pod in pods), default=0), now)
+        short = self.clocks.short
+        return Observation(
+            now=self.clock.now(),
+            deadline=self.config.deadline,
+            spent_usd=self.spent_usd,
+            usd_per_hour=rate,
+            attempt=attempt,
+            in_flight=in_flight,
+            pods=pods,
+            nodes=views,
+            nodes_wanted=wanted,
+            since_launch=self._lasts(self.clocks.launched, now, pods),
+            since_step=self._lasts(self.clocks.stepped, now, pods),
+            step=self.clocks.step,
+            since_short=None if short is None else timedelta(seconds=now - short),
+            committed_step=committed_step,
+            stop_requested=stop_requested,
+            held_since=held_since,
+            unseen=self.sources.unseen(),
+        )
+
+    def _facts(self) -> tuple[NodeFacts, ...] | None:
+        """As last seen while the cluster cannot be reached; None before it ever was."""
+        ask_ec2 = self.sources.due("AWS")
+        try:
+            self._facts_known = self.sources.ask("cluster", lambda: self.nodes.facts(ask_ec2))
+        except Away:
+            return self._facts_known
+        if ask_ec2 and self.nodes.not_told is not None:
+            self.sources.failed("AWS", self.nodes.not_told)
+        elif ask_ec2:
+            self.sources.answered("AWS")
+        return self._facts_known
+
+    def _lasts(self, mark: float, now: float, pods: tuple[PodView, ...]) -> timedelta:
+        """Who takes over has not heard yet what was stepped since the clocks were stored: first it listens."""
+        listened = now - self._began
+        heard = pods and all(pod.name in self._heard for pod in pods if pod.phase == "Running")
+        if heard or timedelta(seconds=listened) > self.config.spec.recovery.heartbeat_timeout:
+            self._settled = True
+        return timedelta(seconds=now - mark if self._settled else min(listened, now - mark))
+
+    def _pods(self, attempt: int) -> tuple[PodView, ...]:
+        labels = {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
+        with suppress(Away):  # the agents answer by themselves
+            self._pods_known = self.sources.ask("cluster", lambda: attempts.pods(self.client, labels))
+        pods = self._pods_known
+        running = [pod for pod in pods if _phase(pod) == "Running" and pod.status and pod.status.podIP]
+        self.agents = {_name(pod): str(pod.status.podIP) for pod in running if pod.status}
+        quiet = dict[str, float]()
+        for pod, status in zip(running, self._pool.map(_probe, running), strict=True):
+            name, now = _name(pod), self.clock.monotonic()
+            self._running_since.setdefault(name, self.clocks.quiet.get(name, now))
+            if status is not None:
+                self.statuses[name] = status
+                self._heard[name] = now
+            else:
+                known = self._heard.get(name)
+                quiet[name] = self.clocks.quiet.get(name, self._running_since[name] if known is None else known)
+        self.clocks.quiet = quiet
+        views = {view.index: view for view in map(self._view, pods)}
+        for index, view in self._seen.items():
+            # A pod that was there and is no more (evicted, deleted) has not ended well.
+            views.setdefault(index, view.model_copy(update={"phase": "Missing", "detail": "the pod is gone"}))
+        self._seen = views
+        return tuple(views[index] for index in sorted(views))
+
+    def _view(self, pod: Pod) -> PodView:
+        name, now = _name(pod), self.clock.monotonic()
+        status = self.statuses.get(name)
+        heard, running = self._heard.get(name), self._running_since.get(name)
+        ended = _ended(pod)
+        reason, detail = _last_word(ended)
+        annotations = (pod.metadata.annotations if pod.metadata else None) or {}
+        return PodView(
+            index=int(annotations.get(COMPLETION_INDEX, "0")),
+            name=name,
+            node=pod.spec.nodeName if pod.spec else None,
+            phase=_phase(pod),
+            exit_code=ended.exitCode if ended else None,
+            reason=reason,
+            detail=detail,
+            ended_at=ended.finishedAt if ended else None,
+            silent_for=None if heard is None else timedelta(seconds=now - heard),
+            running_for=None if running is None else timedelta(seconds=now - running),
+            waits="" if is_over(pod) or has_started(pod) else why_not(pod, ""),
+            trainer_phase=status.phase if status else None,
+            step=status.step if status else 0,
+            committed_step=status.committed_step if status else -1,
+        )
+
+    def _node_views(self, facts: tuple[NodeFacts, ...]) -> tuple[NodeView, ...]:
+        needed = self.config.accelerators
+        sick_for = self._sickbay.look(facts, needed, self.clock.now())
+        self.clocks.sick = dict(self._sickbay.first)
+        return tuple(
+            NodeView(
+                name=node.name,
+                instance=node.instance,
+                ready=node.ready,
+                instance_state=node.instance_state,
+                quarantined=node.quarantined,
+                unfit=node.unfit(needed),
+                suspected=node.suspected(needed),
+                sick_for=sick_for[node.name],
+            )
+            for node in facts
+        )
+
+    def _rate(self, facts: tuple[NodeFacts, ...] | None) -> Decimal:
+        """USD per hour at this moment: every GPU instance that has not gone bills, fit or not; all if nobody knows."""
+        wanted = self.config.spec.nodes.count
+        billing = wanted if facts is None else sum(node.instance_state != "gone" for node in facts)
+        return self.config.base_usd_per_hour + billing * self.config.node_usd_per_hour
+
+    def _meter(self, rate: Decimal) -> None:
+        now = self.clock.monotonic()
+        if self._metered is not None:
+            self.spent_usd += rate * Decimal(now - self._metered) / 3600
+        self._metered = now
+
+
+def _probe(pod: Pod) -> Status | None:
+    """The agent's status, or None: silence is not death."""
+    address = pod.status.podIP if pod.status else None
+    try:
+        with urllib.request.urlopen(f"http://{address}:{AGENT_PORT}/status", timeout=_PROBE_TIMEOUT_S) as answer:
+            return Status.model_validate_json(answer.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _ended(pod: Pod) -> ContainerStateTerminated | None:
+    for container in (pod.status.containerStatuses if pod.status else None) or ():
+        if container.state and container.state.terminated:
+            return container.state.terminated
+    return None
+
+
+def _last_word(ended: ContainerStateTerminated | None) -> tuple[str, str]:
+    """(reason, detail) of the termination message; the container's own words where there is none."""
+    message = (ended.message or ended.reason or "") if ended else ""
+    try:
+        content: Any = json.loads(message)
+    except ValueError:
+        return "", message[:300]
+    if not isinstance(content, dict):
+        return "", message[:300]
+    reason = str(content.get("reason", ""))
+    return reason, f"{reason}: {content.get('detail', '')}"[:300]
+
+
+def _phase(pod: Pod) -> Any:
+    phase = (pod.status.phase if pod.status else None) or "Pending"
+    return phase if phase in ("Pending", "Running", "Succeeded", "Failed") else "Missing"
+
+
+def _name(pod: Pod) -> str:
+    return str(pod.metadata.name if pod.metadata else "")

@@ -1,0 +1,88 @@
+"""Whether the steward's sources answer; one that does not is asked again with growing pauses, and said."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+from infra.cluster.kubernetes import OF_WORLD
+from infra.errors import LeaseUnproven
+from infra.steward.seeing.views import Source, Unseen
+
+log = logging.getLogger("steward")
+PASSING = (*OF_WORLD, OSError, LeaseUnproven)
+"""What no other try of ours can mend, and time may: a steward that ended by it would only come back to the same."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+_SAY_AGAIN_S = 300.0
+_DIGITS = re.compile(r"\d+")
+Seen = TypeVar("Seen")
+
+
+class Away(Exception):
+    """The source does not answer, or is not asked again yet."""
+
+
+@dataclass
+class _Outage:
+    since: float
+    why: str
+    pause: float
+    next: float
+    said: float
+
+
+class Sources:
+    """Record, cluster and AWS fail each for themselves, for as long as they like."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._outages: dict[Source, _Outage] = {}
+
+    def ask(self, source: Source, look: Callable[[], Seen]) -> Seen:
+        """The answer; raises `Away`, and what is no matter of weather."""
+        if not self.due(source):
+            raise Away(source)
+        try:
+            seen = look()
+        except PASSING as error:
+            self.failed(source, error)
+            raise Away(source) from error
+        self.answered(source)
+        return seen
+
+    def away(self, source: Source) -> bool:
+        return source in self._outages
+
+    def due(self, source: Source) -> bool:
+        outage = self._outages.get(source)
+        return outage is None or self._monotonic() >= outage.next
+
+    def failed(self, source: Source, error: Exception) -> None:
+        now, why = self._monotonic(), f"{type(error).__name__}: {error}"[:300]
+        known = self._outages.get(source)
+        if known is None:
+            self._outages[source] = _Outage(now, why, FIRST_PAUSE_S, now + FIRST_PAUSE_S, now)
+            log.warning("%s does not answer: %s", source, why)
+            return
+        known.pause = min(LONGEST_PAUSE_S, 2 * known.pause)
+        known.next = now + known.pause
+        if _DIGITS.sub("", why) != _DIGITS.sub("", known.why) or now - known.said >= _SAY_AGAIN_S:
+            known.said = now
+            log.warning("%s has not answered for %.0f s: %s", source, now - known.since, why)
+        known.why = why
+
+    def answered(self, source: Source) -> None:
+        outage = self._outages.pop(source, None)
+        if outage is not None:
+            log.info("%s answers again, after %.0f s", source, self._monotonic() - outage.since)
+
+    def unseen(self) -> tuple[Unseen, ...]:
+        now = self._monotonic()
+        return tuple(
+            Unseen(source=source, lasts=timedelta(seconds=now - one.since), why=one.why)
+            for source, one in self._outages.items()
+        )

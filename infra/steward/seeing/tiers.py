@@ -1,0 +1,56 @@
+"""What local and shared tier hold, into the record: nobody outside of the cluster can look there."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from infra.checkpoints.find import TIERS, TIERS_EVERY_S
+from infra.record.store import CampaignStore
+from trainer.contract import AGENT_PORT, SHARED_CHECKPOINTS
+from trainer.contract.listing import CHECKPOINTS_PATH, Listed, Listing, list_folder
+
+_TIMEOUT_S = 2.0
+
+
+class TierWatch:
+    """Looks at most every few seconds, in a thread of its own, and writes only what has changed."""
+
+    def __init__(self, store: CampaignStore, shared: Path = Path(SHARED_CHECKPOINTS)) -> None:
+        self._store, self._shared = store, shared / store.campaign
+        self._next, self._said = 0.0, ""
+        self._looking: threading.Thread | None = None
+
+    def tell(self, agents: Mapping[str, str]) -> None:
+        """`agents`: pod name -> pod IP. Never raises, never waits: people's eyes must not hold up the steward.
+
+        One look at a time: where nodes or the file system answer slowly, looks are left out, and none outlives us.
+        """
+        if time.monotonic() < self._next or (self._looking is not None and self._looking.is_alive()):
+            return
+        self._next = time.monotonic() + TIERS_EVERY_S
+        given = (tuple(agents.values()),)
+        self._looking = threading.Thread(target=self.look, args=given, name="tiers", daemon=True)
+        self._looking.start()
+
+    def look(self, addresses: tuple[str, ...]) -> Listing:
+        """A node that does not answer is left out: its disk may be as it was, or gone."""
+        rows = list_folder(self._shared, "shared", self._store.campaign)
+        for address in addresses:
+            rows += _of_node(address)
+        listing = Listing(rows=tuple(rows))
+        if (said := listing.model_dump_json()) != self._said:
+            self._store.put_json(TIERS, listing.model_dump(mode="json"))
+            self._said = said
+        return listing
+
+
+def _of_node(address: str) -> list[Listed]:
+    try:
+        with urllib.request.urlopen(f"http://{address}:{AGENT_PORT}{CHECKPOINTS_PATH}", timeout=_TIMEOUT_S) as answer:
+            return list(Listing.model_validate_json(answer.read()).rows)
+    except (OSError, ValueError):
+        return []

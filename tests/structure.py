@@ -1,0 +1,86 @@
+"""The structure of the code, printed, as part of `make lint`. Exits 1 for a folder too full or a circle of imports.
+
+import-linter holds the layers between packages; this counts what it does not: modules in a folder, loose modules,
+circles between single modules (imports for types included), edges between packages, lines.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import grimp
+from rich.console import Console
+
+from infra.console.tables import Listing
+
+ROOTS = ("infra", "trainer")
+MOST_MODULES, MOST_LOOSE, MOST_DEPTH = 20, 8, 3
+Edges = dict[str, set[str]]
+
+
+def folders() -> dict[Path, list[Path]]:
+    """Folder -> its modules, without `__init__`."""
+    found: dict[Path, list[Path]] = defaultdict(list)
+    for root in ROOTS:
+        for path in sorted(Path(root).rglob("*.py")):
+            if path.name != "__init__.py":
+                found[path.parent].append(path)
+    return found
+
+
+def circles(edges: Edges) -> list[list[str]]:
+    """Groups of modules each of which imports all others of its group, directly or not."""
+    reached: Edges = {}
+    for start in edges:
+        seen: set[str] = set()
+        todo = [start]
+        while todo:
+            for name in edges[todo.pop()] - seen:
+                seen.add(name)
+                todo.append(name)
+        reached[start] = seen
+    looping = {name for name in edges if name in reached[name]}
+    groups = {
+        frozenset(other for other in looping if other in reached[name] and name in reached[other]) for name in looping
+    }
+    return sorted(sorted(group) for group in groups)
+
+
+def package(module: str) -> str:
+    """`infra.plan.checks.money` -> `infra.plan`; a loose module stands for itself."""
+    return ".".join(module.split(".")[:2])
+
+
+def main() -> int:
+    graph = grimp.build_graph(*ROOTS, cache_dir=None)
+    edges = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    crossing = Counter((package(a), package(b)) for a, bs in edges.items() for b in bs if package(a) != package(b))
+    modules, lines = Counter[str](), Counter[str]()
+    wrong: list[str] = []
+    for folder, paths in folders().items():
+        limit, what = (MOST_LOOSE, "loose modules") if str(folder) == "infra" else (MOST_MODULES, "modules")
+        if len(paths) > limit:
+            wrong.append(f"{folder} has {len(paths)} {what}, at most {limit}")
+        if len(folder.parts) - 1 > MOST_DEPTH:
+            wrong.append(f"{folder} lies deeper than {MOST_DEPTH} folders below {folder.parts[0]}")
+        for path in paths:
+            name = package(".".join(path.with_suffix("").parts))
+            modules[name] += 1
+            lines[name] += len(path.read_text().splitlines())
+    table = Listing("package", ">modules", ">lines", "knows")
+    for name in sorted(modules):
+        known = (
+            f"{other.removeprefix('infra.')} {count}" for (one, other), count in sorted(crossing.items()) if one == name
+        )
+        table.row(name, str(modules[name]), f"{lines[name]:,}", ", ".join(known))
+    table.show(Console(highlight=False))
+    wrong += [f"import circle: {' <-> '.join(group)}" for group in circles(edges)]
+    for line in wrong:
+        print(line)
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""`python -m trainer.checkpoint.convert.export`: a checkpoint's model in the form that `transformers` loads.
+
+Llama's architecture is the trainer's own (`trainer/model.py`), so that the export renames and splits tensors, and
+changes no number. The result is read again and compared with the checkpoint, bit for bit, before it counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from trainer.checkpoint.convert.weights import load_weights, verified_manifest
+from trainer.config import load_config
+from trainer.contract import DATA_MOUNT, TOKENIZER_NAME, TrainConfig
+from trainer.data.held_out import end_of_document
+from trainer.data.reader import load_manifest
+from trainer.errors import ConfigError, StorageError, TrainerError
+from trainer.model import NORM_EPSILON, ROTARY_BASE, swiglu_width
+
+SHARD_BYTES = 5 * 10**9
+"""Of a file of weights, at most; what is larger than this alone is a file of its own."""
+_WHOLE = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+}
+_OF_BLOCK = {
+    "attention_norm.weight": ("input_layernorm.weight",),
+    "attention.project_in.weight": tuple(f"self_attn.{part}_proj.weight" for part in "qkv"),
+    "attention.project_out.weight": ("self_attn.o_proj.weight",),
+    "feed_forward_norm.weight": ("post_attention_layernorm.weight",),
+    "feed_forward.project_in.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "feed_forward.project_out.weight": ("mlp.down_proj.weight",),
+}
+
+
+def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> list[str]:
+    """Write the model of a checkpoint folder, verified first, into the new folder `out`; returns the files' names.
+
+    Raises `StorageError` when the checkpoint is not whole, `ConfigError` when the configuration is of another model.
+    """
+    manifest = verified_manifest(checkpoint, config.campaign, config.identity)
+    weights = load_weights(checkpoint, manifest)
+    tensors = renamed(weights)
+    prepared = load_manifest(data, manifest.data_digest)
+    out.mkdir(parents=True)
+    _write_weights(tensors, out, shard_bytes)
+    _compare(weights, out)
+    tokenizer = (data / TOKENIZER_NAME).read_bytes()
+    end = end_of_document(prepared, tokenizer)
+    dtype = str(tensors[_WHOLE["embedding.weight"]].dtype).removeprefix("torch.")
+    _write_json(out / "config.json", llama_config(config, end[0], dtype))
+    _write_json(out / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": end[0], "do_sample": True})
+    _write_json(out / "tokenizer_config.json", _tokenizer_config(config, end[1]))
+    (out / TOKENIZER_NAME).write_bytes(tokenizer)
+    return sorted(path.name for path in out.iterdir())
+
+
+def llama_config(config: TrainConfig, end: int, dtype: str) -> dict[str, Any]:
+    """`config.json` of a Llama model with the trainer's shapes; rotary base in both places that versions read."""
+    model = config.model
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": model.vocabulary,
+        "hidden_size": model.width,
+        "intermediate_size": swiglu_width(model.width),
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.heads,
+        "head_dim": model.width // model.heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": model.context,
+        "rms_norm_eps": NORM_EPSILON,
+        "rope_theta": ROTARY_BASE,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROTARY_BASE},
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.02,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "torch_dtype": dtype,
+        "use_cache": True,
+    }
+
+
+def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Llama's names and matrices; raises `ConfigError` for a tensor that Llama does not know."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        targets = list(_targets(name))
+        if not targets:
+            raise ConfigError("the model has a tensor that Llama's form has no place for", name)
+        for target, piece in zip(targets, tensor.chunk(len(targets)), strict=True):
+            found[target] = piece.contiguous()
+    return found
+
+
+def _targets(name: str) -> Iterator[str]:
+    if name in _WHOLE:
+        yield _WHOLE[name]
+        return
+    head, _, rest = name.partition(".")
+    number, _, inner = rest.partition(".")
+    if head == "blocks" and number.isdigit():
+        yield from (f"model.layers.{number}.{target}" for target in _OF_BLOCK.get(inner, ()))
+
+
+def _write_weights(tensors: dict[str, Tensor], out: Path, shard_bytes: int) -> None:
+    """One file, or several with an index where one would be larger than `shard_bytes`."""
+    groups: list[dict[str, Tensor]] = [{}]
+    for name in sorted(tensors):
+        if groups[-1] and _bytes(groups[-1].values()) + tensors[name].nbytes > shard_bytes:
+            groups.append({})
+        groups[-1][name] = tensors[name]
+    # A tensor that is a view of a larger one would be refused: each has its own memory already.
+    if len(groups) == 1:
+        save_file(groups[0], out / "model.safetensors", metadata={"format": "pt"})
+        return
+    places: dict[str, str] = {}
+    for number, group in enumerate(groups, 1):
+        file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        save_file(group, out / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(group, file)
+    total = {"total_size": _bytes(tensors.values())}
+    _write_json(out / "model.safetensors.index.json", {"metadata": total, "weight_map": places})
+
+
+def _compare(weights: dict[str, Tensor], out: Path) -> None:
+    """What was written, read again, put together again: it must be the checkpoint's model."""
+    written: dict[str, Tensor] = {}
+    for path in sorted(out.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            written |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    wrong = [
+        name
+        for name, tensor in weights.items()
+        if not torch.equal(tensor, torch.cat([written.pop(target) for target in _targets(name)]))
+    ]
+    if wrong or written:
+        raise StorageError("the exported weights are not the checkpoint's", wrong or sorted(written))
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _tokenizer_config(config: TrainConfig, end: str) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.model.context,
+        "bos_token": end,
+        "eos_token": end,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.checkpoint.convert.export", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--checkpoint", type=Path, required=True, help="a step folder with its manifest")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=Path(DATA_MOUNT))
+    parser.add_argument("--out", type=Path, required=True, help="a folder that is not there yet")
+    options = parser.parse_args()
+    try:
+        files = export(options.checkpoint, load_config(options.config), options.data, options.out)
+    except TrainerError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(json.dumps({"exported": str(options.out), "files": files}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

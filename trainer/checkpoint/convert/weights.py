@@ -1,0 +1,64 @@
+"""The model's weights out of a checkpoint folder, after every byte of it was verified; nothing is executed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from trainer.checkpoint.convert.universal import only_allowed
+from trainer.checkpoint.deepspeed_engine import load_safely
+from trainer.checkpoint.files import open_regular
+from trainer.checkpoint.search import verified
+from trainer.contract import COMMITTED_NAME, Manifest, attempt_folder, parse_manifest, step_of_folder
+from trainer.errors import StorageError
+
+_STATES = "mp_rank_00_model_states.pt"
+
+
+def verified_manifest(checkpoint: Path, campaign: str | None = None, identity: str = "") -> Manifest:
+    """The manifest of a step folder; raises `StorageError` naming every shard that does not have its digest."""
+    path = checkpoint / COMMITTED_NAME
+    try:
+        with open_regular(path) as file:
+            manifest = parse_manifest(file.read(), step_of_folder(checkpoint.resolve().name), campaign, identity)
+    except (OSError, ValueError) as error:
+        raise StorageError("this is no committed checkpoint", f"{path}: {error}", "name a step folder") from error
+    wrong = [f"{shard.file}: {seen}, wanted {shard.sha256}" for shard, seen in verified(manifest, checkpoint)]
+    if wrong:
+        raise StorageError("the checkpoint is not whole", "; ".join(wrong), "use another copy of it")
+    return manifest
+
+
+def load_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
+    """Tensors by the model's own names, in the precision that training computed with.
+
+    Under ZeRO 3 no file holds them: they are put together from every rank's part of the master weights.
+    """
+    files = [shard.file for shard in manifest.shards if shard.file.endswith(f"/{_STATES}")]
+    if manifest.zero_stage == 3:
+        return _consolidated(checkpoint, manifest)
+    if len(files) != 1:
+        raise StorageError("the checkpoint holds no single file of weights", files or manifest.zero_stage)
+    return dict(load_shard(checkpoint / files[0])["module"])
+
+
+def _consolidated(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
+    """By DeepSpeed's own `zero_to_fp32`, whose every load goes through the allow-list."""
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    folder = attempt_folder(manifest.attempt)
+    state = load_shard(checkpoint / folder / f"zero_pp_rank_0_{_STATES}")
+    # What was partitioned left an empty placeholder, of the precision of training.
+    kinds = {name: tensor.dtype for name, tensor in state["module"].items()}
+    with only_allowed(), contextlib.redirect_stdout(io.StringIO()):
+        whole = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), folder)
+    return {name: whole[name].to(kind) for name, kind in kinds.items()}
+
+
+def load_shard(path: Path) -> Any:
+    with open_regular(path) as file:
+        return load_safely(file)

@@ -1,0 +1,261 @@
+"""From text to token shards: deterministic, resumable, and complete or absent (the manifest is written last).
+
+Two passes over the input. The first takes every document's digest, the second encodes what is left. Work is cut into
+units that depend on the input alone, so that neither the number of workers nor a kill in between changes a byte.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from trainer.contract import (
+    DATA_MANIFEST_NAME,
+    DATA_REPORT_NAME,
+    DATA_SUMMARY_NAME,
+    TOKENIZER_NAME,
+    DataManifest,
+    SourceCounts,
+)
+from trainer.contract.recipe import Recipe
+from trainer.data.prepare.assemble import Assemble, Whole, assemble, drafts, gather, shard_path
+from trainer.data.prepare.documents import Unit, units_of
+from trainer.data.prepare.encode import Encode, encode, lengths_path
+from trainer.data.prepare.inputs import File, changed, list_source
+from trainer.data.prepare.scan import Scan, record_path, scan
+from trainer.data.prepare.summary import summary
+from trainer.data.prepare.verdicts import Verdicts
+from trainer.data.prepare.vocabulary import (
+    SAMPLE_BYTES,
+    end_of,
+    given_tokenizer,
+    load_tokenizer,
+    sample_of,
+    size_of,
+    train_tokenizer,
+)
+from trainer.data.prepare.workers import Progress, Workers
+from trainer.data.store import write_whole
+from trainer.errors import DataError
+
+WORK, PLAN, LOCK = ".work", ".plan", ".lock"
+_FORMAT = 2
+"""Raised when the same recipe gives other bytes: what an older version left half done is then not continued."""
+_OURS = re.compile(
+    r"^(?:manifest\.json|tokenizer\.json|summary\.json|report\.html|\.work|\.plan|\.lock|(?:train|validation)-\d{5}\.(?:bin|idx)"
+    r"|\..*\.partial)$"
+)
+_INT16_IDS = 2**15
+_EXPANDS = 4
+"""Text per byte of a compressed file, about: for the share that the tokenizer's sample takes."""
+
+
+def make(recipe: Recipe, out: Path, progress: Progress, cores: int | None = None) -> DataManifest:
+    """Prepare a recipe into `out`; `progress` gets a stage's name and the part of the whole that is done.
+
+    Continues what a killed run of the same recipe over the same files left. Raises `DataError` for a source that is
+    missing, empty, unreadable, changing, or too small for the vocabulary.
+    """
+    progress("list", 0.0)
+    files = _listed(recipe)
+    _refuse_foreign(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        plan = _plan_digest(recipe, files)
+        if (known := _made_before(out, plan)) is not None:
+            progress("done", 1.0)
+            return known
+        units = units_of(files, recipe.parameters.document_bytes)
+        with Workers(cores, progress) as workers:
+            manifest = _Preparation(recipe, files, units, out, _work_folder(out, plan), workers).run()
+        write_whole(out / PLAN, plan.encode())
+        return manifest
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    recipe: Recipe
+    files: list[list[File]]
+    units: list[Unit]
+    out: Path
+    work: Path
+    workers: Workers
+
+    def run(self) -> DataManifest:
+        parameters, numbers = self.recipe.parameters, [unit.number for unit in self.units]
+        sizes = [unit.bytes for unit in self.units]
+        scanning = Scan(parameters, self._sample_share(), self.work)
+        done = [record_path(self.work, number) for number in numbers]
+        self.workers.each("read", (0.0, 0.15), scan, self.units, scanning, done, sizes)
+        verdicts = Verdicts(self.work, self.units, len(self.files))
+        verdicts.settle(parameters)
+        self.workers.progress("tokenizer", 0.15)
+        serialized = self._tokenizer(verdicts, numbers)
+        tokenizer = load_tokenizer(serialized)
+        size = size_of(tokenizer)
+        dtype = "int16" if size <= _INT16_IDS else "int32"
+        encoding = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work)
+        done = [lengths_path(self.work, number) for number in numbers]
+        self.workers.each("encode", (0.2, 0.9), encode, self.units, encoding, done, sizes)
+        self._refuse_changes()
+        (self.out / DATA_MANIFEST_NAME).unlink(missing_ok=True)
+        names = [source.name for source in self.recipe.sources]
+        made = list(drafts(self.work, self.units, names, parameters.shard_tokens))
+        self._remove_others({draft.name for draft in made})
+        done = [shard_path(self.work, draft.name) for draft in made]
+        task = Assemble(dtype, size, self.work, self.out)
+        self.workers.each("write", (0.9, 1.0), assemble, made, task, done, [draft.tokens for draft in made])
+        return self._finish(gather(self.work, made, size), verdicts, serialized, encoding, size)
+
+    def _finish(self, whole: Whole, verdicts: Verdicts, serialized: bytes, encoding: Encode, size: int) -> DataManifest:
+        sources = tuple(self._counts(index, whole, verdicts) for index in range(len(self.files)))
+        manifest = DataManifest(
+            sources=sources,
+            parameters=self.recipe.parameters,
+            documents=verdicts.documents,
+            held_out_documents=verdicts.held_out,
+            skipped_documents=sum(sum(each.values()) for each in verdicts.dropped),
+            source_bytes=sum(verdicts.kept_bytes),
+            vocabulary=size,
+            end_of_document=encoding.end,
+            dtype="int16" if encoding.dtype == "int16" else "int32",
+            tokenizer_sha256=hashlib.sha256(serialized).hexdigest(),
+            train=whole.train,
+            validation=whole.validation,
+            train_tokens=sum(shard.tokens for shard in whole.train),
+            validation_tokens=sum(shard.tokens for shard in whole.validation),
+            unigram_loss=whole.unigram_loss,
+        )
+        write_whole(self.out / TOKENIZER_NAME, serialized, durable=True)
+        shown = summary(self.work, [unit.number for unit in self.units], whole.lengths)
+        write_whole(self.out / DATA_SUMMARY_NAME, json.dumps(shown, indent=1).encode(), durable=True)
+        content = json.dumps(manifest.model_dump(mode="json"), indent=1).encode()
+        write_whole(self.out / DATA_MANIFEST_NAME, content, durable=True)
+        shutil.rmtree(self.work)
+        self.workers.progress("done", 1.0)
+        return manifest
+
+    def _counts(self, index: int, whole: Whole, verdicts: Verdicts) -> SourceCounts:
+        source, mine = (
+            self.recipe.sources[index],
+            [s for s in whole.train if s.source == self.recipe.sources[index].name],
+        )
+        return SourceCounts(
+            name=source.name,
+            location=source.shown,
+            pattern=source.pattern,
+            weight=source.weight,
+            licence=source.licence,
+            origin=source.origin,
+            files=len(self.files[index]),
+            bytes=verdicts.kept_bytes[index],
+            documents=sum(shard.documents for shard in mine),
+            tokens=sum(shard.tokens for shard in mine),
+            dropped=dict(sorted(verdicts.dropped[index].items())),
+        )
+
+    def _tokenizer(self, verdicts: Verdicts, numbers: list[int]) -> bytes:
+        """Made once: a later run of the same recipe takes the same."""
+        path = self.work / TOKENIZER_NAME
+        if not path.exists():
+            if self.recipe.tokenizer is not None:
+                write_whole(path, given_tokenizer(self.recipe.tokenizer))
+            else:
+                texts = sample_of(self.work, numbers, verdicts)
+                write_whole(path, train_tokenizer(texts, self.recipe.vocabulary).to_str().encode())
+        return path.read_bytes()
+
+    def _sample_share(self) -> float:
+        if self.recipe.tokenizer is not None:
+            return 0.0
+        text = sum(file.size * (_EXPANDS if file.compression else 1) for files in self.files for file in files)
+        return min(1.0, SAMPLE_BYTES / max(text, 1))
+
+    def _refuse_changes(self) -> None:
+        """What was prepared is what lies there now: a set of files that were being written is no set."""
+        for before, now in zip(self.files, _listed(self.recipe), strict=True):
+            if before != now:
+                raise changed(next(iter({*before} ^ {*now})))
+
+    def _remove_others(self, names: set[str]) -> None:
+        """Shards of an earlier preparation, and what a killed one left."""
+        for path in [*self.out.glob("*.bin"), *self.out.glob("*.idx"), *self.out.glob(".*.partial")]:
+            if path.stem not in names:
+                path.unlink()
+        (self.out / DATA_REPORT_NAME).unlink(missing_ok=True)
+
+
+def _listed(recipe: Recipe) -> list[list[File]]:
+    parameters = recipe.parameters
+    return [list_source(each, parameters.max_files, parameters.seed, parameters.format) for each in recipe.sources]
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Nothing that is not ours is overwritten, and no set is mixed with other files."""
+    try:
+        names = sorted(path.name for path in out.iterdir()) if out.exists() else []
+    except OSError as error:
+        raise DataError("the output cannot be used", f"{out}: {error.strerror}", "name another folder") from error
+    foreign = [name for name in names if not _OURS.match(name)]
+    if foreign:
+        seen = f"{', '.join(foreign[:3])} in {out}"
+        raise DataError("the output folder holds other files", seen, "name an empty or a new folder")
+
+
+def _plan_digest(recipe: Recipe, files: list[list[File]]) -> str:
+    given = hashlib.sha256(given_tokenizer(recipe.tokenizer)).hexdigest() if recipe.tokenizer else None
+    plan: dict[str, Any] = {
+        "format": _FORMAT,
+        "tokenizers": tokenizers.__version__,
+        "recipe": recipe.model_dump(mode="json"),
+        "given": given,
+        "files": [[(file.place, file.state) for file in each] for each in files],
+    }
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+
+
+def _made_before(out: Path, plan: str) -> DataManifest | None:
+    """The set of this very recipe over these very files, whole by its sizes; digests are verified where it is read."""
+    try:
+        if (out / PLAN).read_text() != plan:
+            return None
+        manifest = DataManifest.model_validate_json((out / DATA_MANIFEST_NAME).read_bytes())
+        shards = (*manifest.train, *manifest.validation)
+        whole = all((out / s.file).stat().st_size == s.tokens * manifest.token_bytes for s in shards)
+        return manifest if whole and all((out / s.index).exists() for s in shards) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _work_folder(out: Path, plan: str) -> Path:
+    """Emptied unless it holds the work of this very plan."""
+    work = out / WORK
+    mark = work / "plan"
+    if not (mark.exists() and mark.read_text() == plan):
+        if work.exists():
+            shutil.rmtree(work)
+        work.mkdir(parents=True)
+        write_whole(mark, plan.encode())
+    return work
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Two preparations must not write into one folder."""
+    with (out / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            cure = "wait for it, or name another folder"
+            raise DataError("another preparation writes there", out, cure) from error
+        yield

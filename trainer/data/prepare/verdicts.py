@@ -1,0 +1,119 @@
+"""Between the passes: which documents are duplicates, which are held out. By digest alone, in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.contract import Parameters
+from trainer.data.prepare.documents import Unit
+from trainer.data.prepare.filters import DUPLICATE, KEPT, REASONS
+from trainer.data.prepare.scan import read_records
+from trainer.data.store import write_whole
+from trainer.errors import DataError
+
+LEFT_OUT, TRAIN, HELD_OUT = 0, 1, 2
+GROUP_RECORDS = 8 * 2**20
+"""Digests that are compared with each other at a time, about; 33 bytes each."""
+
+
+class Verdicts:
+    """One byte per document and unit, and what was counted by source."""
+
+    def __init__(self, work: Path, units: list[Unit], sources: int) -> None:
+        self._work, self._units = work, units
+        self.dropped: list[Counter[str]] = [Counter() for _ in range(sources)]
+        self.kept_bytes = [0] * sources
+        self.documents = self.held_out = 0
+
+    def settle(self, parameters: Parameters) -> None:
+        """Raises `DataError` when fewer than two documents are left."""
+        counts = [len(read_records(self._work, unit.number)) for unit in self._units]
+        duplicates = self._duplicates(sum(counts)) if parameters.deduplicate else {}
+        least: tuple[int, int, int] | None = None
+        for unit in self._units:
+            records = read_records(self._work, unit.number)
+            kept = records["reason"] == KEPT
+            kept[duplicates.get(unit.number, [])] = False
+            held = kept & (_mixed(records, parameters.seed) < int(parameters.held_out * 2**64))
+            self._count(unit, records, kept, held)
+            self._write(unit.number, kept, held)
+            if kept.any() and (best := int(records["low"][kept].min())) is not None:
+                first = int(np.flatnonzero(kept & (records["low"] == best))[0])
+                least = min(least or (best, unit.number, first), (best, unit.number, first))
+        if self.documents < 2 or least is None:
+            raise DataError(
+                "too few documents with text to train on",
+                f"{self.documents} of {sum(counts)} documents are left; left out: {dict(sum(self.dropped, Counter()))}",
+                "give at least two UTF-8 text files",
+            )
+        if self.held_out in (0, self.documents):
+            # With few documents chance may leave one part empty: the smallest digest is then the held-out part.
+            self._hold_out_only(least)
+
+    def of(self, number: int) -> NDArray[np.uint8]:
+        return np.fromfile(self._path(number), dtype=np.uint8)
+
+    def _duplicates(self, total: int) -> dict[int, NDArray[np.int64]]:
+        """Documents whose digest an earlier one has, by unit: group by group of digests."""
+        groups = max(1, -(-total // GROUP_RECORDS))
+        found: dict[int, list[NDArray[np.int64]]] = {}
+        for group in range(groups):
+            highs, lows, places = [], [], []
+            for unit in self._units:
+                records = read_records(self._work, unit.number)
+                mine = np.flatnonzero((records["reason"] == KEPT) & (records["high"] % np.uint64(groups) == group))
+                highs.append(records["high"][mine])
+                lows.append(records["low"][mine])
+                places.append(np.stack([np.full(len(mine), unit.number), mine], axis=1))
+            high, low, place = np.concatenate(highs), np.concatenate(lows), np.concatenate(places)
+            order = np.lexsort((low, high))  # stable: of equal ones the earliest comes first
+            high, low = high[order], low[order]
+            again = np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1])) + 1
+            for number, index in place[order[again]]:
+                found.setdefault(int(number), []).append(index)
+        return {number: np.array(indices, dtype=np.int64) for number, indices in found.items()}
+
+    def _count(self, unit: Unit, records: NDArray[np.void], kept: NDArray[np.bool_], held: NDArray[np.bool_]) -> None:
+        for code, count in zip(*np.unique(records["reason"], return_counts=True), strict=True):
+            if code != KEPT:
+                self.dropped[unit.source][REASONS[code]] += int(count)
+        if again := int((records["reason"] == KEPT).sum() - kept.sum()):
+            self.dropped[unit.source][DUPLICATE] += again
+        self.kept_bytes[unit.source] += int(records["bytes"][kept].sum(dtype=np.int64))
+        self.documents += int(kept.sum())
+        self.held_out += int(held.sum())
+
+    def _hold_out_only(self, least: tuple[int, int, int]) -> None:
+        _, number, index = least
+        for unit in self._units:
+            kept = self.of(unit.number) != LEFT_OUT
+            held = np.zeros(len(kept), dtype=bool)
+            if unit.number == number:
+                held[index] = True
+            self._write(unit.number, kept, held)
+        self.held_out = 1
+
+    def _write(self, number: int, kept: NDArray[np.bool_], held: NDArray[np.bool_]) -> None:
+        verdict = np.where(held, HELD_OUT, np.where(kept, TRAIN, LEFT_OUT)).astype(np.uint8)
+        write_whole(self._path(number), verdict.tobytes())
+
+    def _path(self, number: int) -> Path:
+        return verdict_path(self._work, number)
+
+
+def verdict_path(work: Path, number: int) -> Path:
+    return work / f"verdict-{number:06d}"
+
+
+def _mixed(records: NDArray[np.void], seed: int) -> NDArray[np.uint64]:
+    """64 bits per document, of its text and the seed alone: the split can never put one text on both sides."""
+    keys = np.frombuffer(hashlib.blake2b(f"split:{seed}".encode(), digest_size=16).digest(), dtype="<u8")
+    mixed = (records["high"] ^ keys[0]) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= (mixed >> np.uint64(29)) ^ records["low"] ^ keys[1]
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(32))
