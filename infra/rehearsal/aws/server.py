@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import logging
 import os
@@ -25,34 +24,34 @@ log = logging.getLogger(__name__)
 MODULES = (
     "lookups",
     "troubles",
-    "compute",
+    "ec2.compute",
     "power",
-    "autoscaling",
-    "eks",
-    "eks_access",
-    "eks_addons",
-    "eks_pod_identity",
-    "eks_tags",
-    "eks_updates",
-    "nodegroups",
-    "identity",
-    "fsx",
+    "ec2.autoscaling",
+    "eks.clusters",
+    "eks.access",
+    "eks.addons",
+    "eks.pod_identity",
+    "eks.tags",
+    "eks.updates",
+    "eks.nodegroups",
+    "iam.identity",
+    "fsx.systems",
     "ecr",
     "ssm",
     "schedules",
-    "placement",
-    "reservations",
-    "market",
-    "budgets",
-    "cost_tags",
-    "bucket_policies",
-    "bucket_settings",
-    "quotas",
-    "networks",
-    "templates",
-    "kms",
+    "ec2.placement",
+    "ec2.reservations",
+    "ec2.market",
+    "money.budgets",
+    "money.cost_tags",
+    "s3.bucket_policies",
+    "s3.bucket_settings",
+    "ec2.quotas",
+    "ec2.networks",
+    "ec2.templates",
+    "s3.kms",
     "logs",
-    "residual",
+    "ec2.residual",
     "tagging",
     "faults",
     "strict.buckets",
@@ -78,9 +77,7 @@ def build(world: World) -> Gateway:
     moto_api_backend.reset()
     access.create_principals(world)
     for name in MODULES:
-        module = f"infra.rehearsal.aws.{name}"
-        if importlib.util.find_spec(module):
-            importlib.import_module(module).install(world)
+        importlib.import_module(f"infra.rehearsal.aws.{name}").install(world)
     world.routes["/_site/ready"] = lambda query, body: (200, {"ready": True, "endpoint": world.endpoint_url})
     return Gateway(world)
 
