@@ -5,7 +5,7 @@ SPEC   ?= infra/campaigns/rehearsal.yaml
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
 WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup venv lock tools rehearsal test test-unit drills mutants lint doctor down clean
+.PHONY: help setup venv lock tools rehearsal test test-all test-unit drills mutants lint doctor down clean
 
 help:  ## What there is to make
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -41,8 +41,11 @@ rehearsal: setup  ## A whole campaign on this machine: spec to certificate
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/bivouac run $(SPEC)
 	@$(BIN)/bivouac down --all
 
-test: setup lint  ## All tests that need neither AWS nor a GPU
+test: setup lint  ## Tests that need neither AWS nor a GPU, a quarter of an hour
 	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5
+
+test-all: setup lint  ## The same, with those that take minutes each, an hour: for the night
+	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5 -m 'not aws and not gpu and not drill'
 
 test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph

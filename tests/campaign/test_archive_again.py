@@ -15,6 +15,8 @@ from rehearsal import Rehearsal, quick, until
 
 from tests.waiting import HUNG_S
 
+pytestmark = pytest.mark.nightly
+
 SPEC = quick(60, campaign="refused")
 REFUSALS = [
     {

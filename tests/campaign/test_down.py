@@ -15,6 +15,8 @@ from rehearsal import ROOT, Rehearsal, quick, until
 
 from tests.waiting import HUNG_S
 
+pytestmark = pytest.mark.nightly
+
 LONG = quick(5000, campaign="stopped")
 
 

@@ -18,6 +18,8 @@ from rehearsal import Rehearsal, quick, until
 from infra.cluster.gang import CAMPAIGN_LABEL
 from tests.waiting import HUNG_S
 
+pytestmark = pytest.mark.nightly
+
 SLIPPED = quick(
     40,
     campaign="held",

@@ -1,4 +1,4 @@
-"""The rules over the resource graph: every type and purchase option passes, and each broken graph is told."""
+"""The rules over the resource graph: each broken graph is told; see test_fleet for those that pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.plan.catalogue import InstanceType, instance_types
+from infra.plan.catalogue import instance_types
 from infra.plan.checks.finding import Level
 from infra.spec.campaign import Capacity
 from infra.stack.rules import RULES, Graph, Resource, broken, findings
@@ -17,7 +17,7 @@ from infra.stack.rules.graph import UNKNOWN
 from tests.example import example_spec
 from tests.graph.engine import DRIVER, KEY, campaign_graph
 from tests.graph.engine import Graph as Built
-from tests.graph.test_fleet import GROUP, OPTIONS, SOLD
+from tests.graph.test_fleet import GROUP, OPTIONS
 from tests.graph.test_layouts import nodes
 
 SPEC = example_spec(money={"alarm_email": "someone@example.com"})
@@ -26,19 +26,6 @@ SPEC = example_spec(money={"alarm_email": "someone@example.com"})
 @pytest.fixture(scope="module")
 def whole() -> Graph:
     return campaign_graph(SPEC).asked
-
-
-@pytest.mark.parametrize(
-    ("item", "capacity", "named"), SOLD, ids=lambda part: getattr(part, "name", None) or str(part)[:24]
-)
-def test_every_type_of_the_catalogue_in_every_way_it_is_sold_passes_all_rules(
-    item: InstanceType, capacity: Capacity, named: str | None
-) -> None:
-    chosen = {"count": 4, "instance_type": item.name, "capacity": capacity.value, "reservation_id": named}
-    money, batch = {"alarm_email": "someone@example.com"}, {"global_batch": 4 * item.accelerators * 2}
-    spec = example_spec(nodes=chosen, money=money, training=batch)
-    found = findings(campaign_graph(spec).asked, spec)
-    assert [one for one in found if one.level is not Level.INFO] == []
 
 
 @pytest.mark.parametrize("named", ["cr-0fedcba9876543210", GROUP, "open"])
