@@ -1,4 +1,4 @@
-"""docs/ against the code: generated pages, links, paths, and command lines."""
+"""README and docs/ against the code: generated pages, links, paths, and command lines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from tests.docs import spec_reference
 from tests.docs.__main__ import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "infra/ci/README.md"]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "infra/ci/README.md"]
+LONGEST_README = 150
 AT_ROOT = re.compile(r"(?:infra|trainer|tests|docs|images|playbooks|requirements|\.github|\.ci)/[\w./*-]*")
 """A path of this repository, as documents name it in code marks."""
+ROOT_COMMAND = typer.main.get_command(app)
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -91,7 +93,7 @@ def test_inline_commands_name_commands_options_and_targets_that_exist(document: 
 
 def named(words: list[str]) -> tuple[Any, list[str]]:
     """The command that the first words name, and the words that are left."""
-    command: Any = typer.main.get_command(app)
+    command: Any = ROOT_COMMAND
     while hasattr(command, "commands") and words and not words[0].startswith(("-", "...")):
         assert words[0] in command.commands, f"no command {words[0]!r}; there are {sorted(command.commands)}"
         command, words = command.commands[words[0]], words[1:]
@@ -135,3 +137,7 @@ def test_every_example_of_a_section_is_valid() -> None:
         for name in path.split("."):
             field, model = model.model_fields[name], spec_reference.model_in(model.model_fields[name].annotation)
         TypeAdapter(field.annotation).validate_python(example)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
