@@ -5,7 +5,7 @@ SPEC   ?= infra/campaigns/rehearsal.yaml
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
 WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup venv lock tools rehearsal test test-all test-unit drills mutants lint doctor down clean
+.PHONY: help setup venv lock tools rehearsal test test-all test-unit drills mutants docs lint doctor down clean
 
 help:  ## What there is to make
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,9 @@ drills: setup  ## Seeded drills of kills, leaks, storage and more, an hour; DRIL
 
 mutants: setup  ## Small changes of the code that tests must notice, 20 minutes; MUTANTS=--whole, MUTANTS="--module FILE"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
+
+docs: venv  ## The generated pages anew: docs/spec.md, docs/commands.md
+	@$(BIN)/python -m tests.docs
 
 bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names
 	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python tests/bench/$*.py $(BENCH)

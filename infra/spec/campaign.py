@@ -10,11 +10,13 @@ from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from infra.errors import UserError
+from infra.spec.data import Data as Data
+from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
 from infra.spec.duration import Duration
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
@@ -53,126 +55,76 @@ class OnStop(StrEnum):
 
 class Money(Section):
     budget_usd: Decimal = Field(gt=0)
+    """The most that the campaign may cost. The steward stops while the rest still pays for the archive."""
     deadline: Duration = timedelta(days=7)
-    """From the first provision: then the GPU node group is set to zero by AWS itself."""
+    """Longest time from the first provision. Then AWS itself sets the GPU node group to zero."""
     alarm_email: str | None = None
+    """Address that AWS Budgets writes to."""
     alarm_topic_arn: Annotated[str, Field(pattern=r"^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$")] | None = None
-    """An SNS topic to alarm instead of the campaign's own: its policy must let AWS Budgets publish"""
+    """An SNS topic to alarm instead of the campaign's own. Its policy must let AWS Budgets publish."""
     freeze_roles: tuple[Annotated[str, Field(pattern=r"^[\w+=,.@-]{1,64}$")], ...] = ()
-    """IAM roles (names, without path) that may buy no more once AWS counts the budget as spent: a CI's role, say. They
-    may still tear down; a person, or the campaign's own teardown, lifts it."""
+    """Names (without path) of IAM roles that may buy no more once AWS counts the budget as spent, such as a CI's role.
+    They may still tear down. A person, or the campaign's own teardown, lifts the freeze."""
 
 
 class Nodes(Section):
     count: int = Field(ge=1)
+    """Number of GPU nodes; all of them train."""
     instance_type: str
+    """EC2 instance type of the GPU nodes; `bivouac catalogue` lists those that are known."""
     capacity: Capacity = Capacity.ON_DEMAND
+    """How the GPU nodes are bought."""
     reservation_id: str | None = None
-    """Where `capacity` is bought beforehand: `cr-...`, a reservation or a capacity block; for reservations also the ARN
-    of a resource group that holds them, or `open`: every open one that matches, and nothing else."""
+    """The capacity that was bought beforehand: `cr-...`, a reservation or a capacity block. A reservation may also be
+    the ARN of a resource group that holds several, or `open`: every open one that matches, and nothing else."""
     block_end: AwareDatetime | None = None
-    """End of the capacity block, as `bivouac block buy` prints it: for check and plan, which ask nobody. A run takes
-    AWS's own."""
+    """End of the capacity block, as `bivouac block buy` prints it. Check and plan use it, since they ask nobody; a run
+    takes AWS's own."""
     placement_group: bool | None = None
-    """None: a cluster placement group wherever AWS allows and advises it."""
+    """Put the nodes into a cluster placement group. None: wherever AWS allows and advises it."""
     ranks_per_node: int | None = Field(default=None, ge=1)
-    """None: one rank per accelerator."""
+    """Training processes on each node. None: one per accelerator."""
     block_fee_usd: Decimal | None = Field(default=None, gt=0)
-    """What the whole capacity block cost, paid at once: the hours of it that the campaign leaves unused count too."""
+    """What the whole capacity block cost, paid at once. Its unused hours count too."""
     usd_per_hour: Decimal | None = Field(default=None, ge=0)
-    """Of one node, where the catalogue cannot know it: a capacity block's fee / hours, a private price."""
+    """Price of one node, where the catalogue has none: a capacity block's fee / (nodes x hours), or a private price."""
     system_instance_type: str = "m7i.large"
+    """EC2 instance type of the system nodes, which run the steward and the cluster's own pods."""
     system_count: Literal[1, 2] = 1
-    """Nodes for what runs beside the gang. 2: a second steward stands by on the other, and has the campaign within half
-    a minute when the first one's node dies; 1: it is back once the node group has made another node, minutes later."""
+    """Number of system nodes. With 2, a second steward stands by on the other node and takes over within half a minute
+    when the first one's node dies. With 1, the steward is back once the node group has made another node, minutes
+    later."""
 
 
 class Image(Section):
     base: str
     """`repository:tag` or `repository@sha256:...` in the account's own registry, where somebody pushed it once: see
-    images/trainer.Dockerfile. The bake puts one layer with the project on top."""
-
-
-Location = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
-
-
-class MixtureSource(Section):
-    """One of several sources."""
-
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    source: Location = Field(min_length=1)
-    pattern: str = "**/*"
-    weight: float = Field(gt=0)
-    """Relative to the others; changes the order, not the prepared data."""
-    licence: str = ""
-    origin: str = ""
-
-
-class Data(Section):
-    """Text to prepare: one source, or a mixture of several."""
-
-    source: Location = ""
-    """A folder or file of text, JSON lines or Parquet, or `s3://bucket/prefix`. `python:stdlib` stands for the running
-    Python's standard library sources."""
-    pattern: str = "**/*.py"
-    licence: str = ""
-    origin: str = ""
-    """Where the text came from, for people."""
-    mixture: tuple[MixtureSource, ...] = ()
-    """Instead of `source`."""
-    format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
-    text_field: str = "text"
-    tokenizer: Path | None = None
-    """A `tokenizer.json` to use; left out: one of `training.model.vocabulary` is trained."""
-    max_files: int | None = Field(default=None, ge=1)
-    """Of each source."""
-    min_characters: int = Field(default=1, ge=1)
-    max_characters: int | None = Field(default=None, ge=1)
-    max_repeated_lines: float = Field(default=1.0, gt=0, le=1)
-    min_letters_share: float = Field(default=0.0, ge=0, lt=1)
-    deduplicate: bool = True
-    held_out: float = Field(default=0.05, gt=0, lt=0.5)
-    seed: int = 1234
-    shuffle_blocks: int = Field(default=16, ge=1)
-    """Blocks (of one shard's size) whose samples are shuffled with each other."""
-    max_epochs: float = Field(default=50, gt=0)
-    """Refuse steps that would read the data more often than so."""
-    cache_gib: float = Field(default=32.0, ge=0)
-    """Room on each node's NVMe for shards that are brought ahead of need; 0: they are read from the shared tier."""
-
-    @model_validator(mode="after")
-    def _names_one_source_or_a_mixture(self) -> Self:
-        if bool(self.source) == bool(self.mixture):
-            raise ValueError("give either `source` or `mixture`")
-        names = [part.name for part in self.mixture]
-        if len(set(names)) < len(names):
-            raise ValueError("the names of a mixture's sources differ")
-        return self
-
-    @property
-    def parts(self) -> tuple[MixtureSource, ...]:
-        """All sources, whichever way they were given."""
-        if self.mixture:
-            return self.mixture
-        alone = MixtureSource(
-            name="text", source=self.source, pattern=self.pattern, weight=1, licence=self.licence, origin=self.origin
-        )
-        return (alone,)
+    `images/trainer.Dockerfile`. The bake puts one layer with the project on top."""
 
 
 class Training(Section):
     model: ModelConfig = ModelConfig()
+    """The built-in model."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """AdamW with warm-up and cosine decay."""
     steps: int = Field(ge=1)
+    """Optimizer steps of the whole training."""
     global_batch: int = Field(ge=1)
+    """Sequences per optimizer step over all ranks: `micro_batch` x ranks x accumulation."""
     micro_batch: int = Field(default=2, ge=1)
+    """Sequences that one rank computes at once."""
     zero_stage: int = Field(default=1, ge=0, le=3)
+    """Stage of DeepSpeed's ZeRO."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """Number format of the computation."""
     seed: int = 42
+    """Seed of the initial weights."""
     evaluate_every: int = Field(default=50, ge=1)
+    """Steps between evaluations on the held-out part. The last step is always evaluated."""
     evaluate_batches: int = Field(default=8, ge=1)
+    """Held-out batches of `micro_batch` sequences per evaluation."""
     step_seconds_estimate: float = Field(default=1.0, gt=0)
-    """For plan only: until a measurement replaces it."""
+    """Estimated time of one step, for plan and check."""
     collective_timeout_s: float = Field(default=30.0, gt=0)
     """How long a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Not for
     opening data or fetching a checkpoint: there a slow rank is waited for while it lives, up to the startup timeout."""
@@ -187,43 +139,46 @@ class Recovery(Section):
     life, during which node losses are expected, one per `node_mtbf_hours` and node."""
 
     attempts_without_progress: int = Field(default=3, ge=1)
-    """Stop after so many attempts in a row without a newer committed checkpoint."""
+    """Attempts in a row without a newer committed checkpoint, after which the campaign stops."""
     process_restarts: int = Field(default=10, ge=0)
-    """Attempts that may end within any 24 hours for anything but a lost node and what holds (process, storage, hang,
-    start, interruption); one more stops."""
+    """Attempts that may end within 24 hours by a failure of process, storage, hang, start or interruption. One more
+    stops the campaign."""
     node_replacements: int = Field(default=5, ge=0)
-    """Attempts that may end within any 24 hours by the loss of a node; one more stops. `check` says what
-    `node_mtbf_hours` makes it need."""
+    """Attempts that may end within 24 hours by the loss of a node. One more stops the campaign. `check` says which
+    limit `node_mtbf_hours` needs."""
     repairs_per_hour: int = Field(default=10, ge=0)
-    """Circuit breaker against our own repairs: nodes replaced within any hour; one more stops."""
+    """Nodes that the steward may replace within an hour. One more stops the campaign."""
     heartbeat_timeout: Duration = timedelta(seconds=30)
-    """A pod whose `/status` has been silent so long is suspected; suspicion is confirmed by a second source."""
+    """Silence of a pod's `/status` after which the steward suspects the pod. A second source must confirm it."""
     hang_timeout: Duration = timedelta(minutes=10)
-    """No finished step for so long, outside of starting and saving, is a hang."""
+    """Time without a finished step, outside of starting and saving, that counts as a hang."""
     startup_timeout: Duration = timedelta(minutes=20)
-    """From a gang's launch to its first step; in preflight to the moment when its containers run (first image pull)."""
+    """Longest time from a gang's launch to its first step. In preflight: until its containers run, with the first image
+    pull."""
     capacity_timeout: Duration = timedelta(minutes=30)
+    """Longest wait for nodes: at the first launch, and for each replacement. Then the nodes are given back or the
+    campaign stops."""
     blind_timeout: Duration = timedelta(hours=1)
-    """With a record (S3, its KMS key) that cannot be written for so long, the gang is asked to commit and the GPU nodes
-    are given back; so with an end that is due and a Kubernetes API that cannot be reached."""
+    """Time without a record that can be written (S3, its KMS key), after which the gang is asked to commit and the GPU
+    nodes are given back. The same holds for an end that is due while the Kubernetes API cannot be reached."""
     node_mtbf_hours: float = Field(default=2000.0, gt=0)
-    """Estimate of one node's mean time between failures; the cadence is derived from it, and what the limits need."""
+    """Estimated mean time between failures of one node. The checkpoint interval and the limits follow from it."""
 
 
 class Preflight(Section):
     profile: str | None = None
-    """Name of the expectation in the catalogue; None: the instance type's own."""
+    """Name of the expected node profile in the catalogue. None: the instance type's own."""
     rounds: int = Field(default=3, ge=1)
-    """Replace unfit nodes at most so many times."""
+    """Rounds in which unfit nodes are replaced, at most."""
     bus_bandwidth_share: float | None = Field(default=None, gt=0, le=1)
-    """Part of the profile's measured bus bandwidth that the gang must reach; None: the catalogue's own (0.7)."""
+    """Part of the profile's measured bus bandwidth that the gang's all-reduce must reach. None: the catalogue's own."""
     bus_bandwidth_gb_s: float | None = Field(default=None, gt=0)
-    """GB/s that the gang's all-reduce must reach, instead of that part: for a type of which the catalogue has no
-    figure, or with a figure of your own (nccl-tests, or the report of an earlier campaign)."""
+    """Bus bandwidth that the gang's all-reduce must reach, instead of that part: for a type without a figure in the
+    catalogue, or with a figure of your own (nccl-tests, or the report of an earlier campaign)."""
     dcgm_level: int | None = Field(default=None, ge=1, le=4)
     """Also run `dcgmi diag -r` at this level on each node: 1 takes seconds, 2 two minutes, 3 half an hour, 4 up to two
-    hours of paid time. It runs in the trainer's container, so `image.base` must hold DCGM, as images/trainer.Dockerfile
-    does. None: not run."""
+    hours of paid time. It runs in the trainer's container, so `image.base` must hold DCGM, as
+    `images/trainer.Dockerfile` does. None: DCGM does not run."""
 
 
 class KillNode(Section):
@@ -232,50 +187,73 @@ class KillNode(Section):
     kill_node: int = Field(ge=0)
     """Rank of the node in the gang."""
     after_step: int = Field(ge=1)
+    """The step that training must have passed."""
 
 
 class Rehearsal(Section):
     """What to rehearse; has no meaning on AWS and is refused there."""
 
     faults: tuple[KillNode, ...] = ()
+    """Nodes that die during the rehearsal."""
     aws: Literal["strict", "soft"] = "strict"
-    """How the emulated AWS behaves: late, in short pages, within quotas and request limits as AWS, or none of it. The
-    first campaign of a site decides for it."""
+    """How the emulated AWS behaves. `strict`: late, in short pages, within quotas and request limits, as AWS. `soft`:
+    without all that. The first campaign of a site decides."""
     seed: int = 1
-    """Of all that chance decides in a strict AWS: the same seed gives the same delays and refusals."""
+    """Seed of what chance decides in a strict AWS: the same seed gives the same delays and refusals."""
 
 
 class Spec(Section):
     campaign: Annotated[
         str, Field(pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="small letters, digits and dashes")
     ]
+    """Name of the campaign, in every AWS name and tag."""
     owner: str = Field(min_length=3)
+    """Who answers for the campaign; stands in the report."""
     purpose: str = Field(min_length=3)
+    """What the campaign is for, in a few words; stands in the report."""
     target: Literal["aws", "rehearsal"]
+    """Where the campaign runs: on AWS, or as a rehearsal on this machine."""
     account: Annotated[str, Field(pattern=r"^[0-9]{12}$", description="the 12 digits, in quotes")]
+    """The AWS account. Credentials of another account are refused."""
     region: str
+    """The AWS region, such as `us-east-1`."""
     zone: str
+    """The availability zone of all nodes and of the file system, such as `us-east-1b`."""
     second_zone: str | None = None
-    """For the control plane only; None: the next of the account's zones that EKS takes."""
+    """A second zone, for the control plane only. None: the next of the account's zones that EKS takes."""
     kubernetes: str = "1.36"
+    """Version of Kubernetes, in quotes."""
     money: Money
+    """Budget, deadline and alarms."""
     nodes: Nodes
+    """How many nodes of which type, and how they are bought."""
     network: Network = Network()
+    """The campaign's VPC and its ways out."""
     storage: Storage = Storage()
+    """File system, local disks and archive."""
     encryption: Encryption = Encryption()
+    """Whose key encrypts what the campaign stores."""
     addons: Addons = Addons()
+    """Optional parts of the cluster."""
     image: Image
+    """The base of the trainer image."""
     data: Data
+    """The text that is trained on."""
     training: Training
+    """Model, optimizer, batch and length of the training."""
     checkpoint: CheckpointConfig | None = None
-    """None: derived by plan (Daly's interval)."""
+    """When checkpoints are saved and how many are kept. None: plan derives the interval (Daly's formula)."""
     recovery: Recovery = Recovery()
+    """Limits and timeouts of the steward."""
     preflight: Preflight = Preflight()
+    """Health check of the nodes before training."""
     on_stop: OnStop = OnStop.HOLD
-    """After a user, data or numeric error. Done, budget, deadline and a hopeless campaign always tear down."""
+    """What follows a user, data or numeric error: the warm cluster waits for a relaunch, or is torn down. The end of
+    the training, the budget, the deadline and a hopeless campaign always tear down."""
     hold_for: Duration = timedelta(minutes=60)
     """How long the warm cluster waits for `bivouac relaunch`, billing all the while."""
     rehearsal: Rehearsal | None = None
+    """Faults and behaviour of a rehearsal. AWS refuses this section."""
 
     @model_validator(mode="after")
     def _rehearsal_only_there(self) -> Spec:

@@ -176,7 +176,7 @@ def _problem(item: Any, lines: dict[str, int], texts: dict[str, str], model: typ
         item["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String "),
         texts.get(field) or _shown(given),
     )
-    cure = CURES.get(kind, "see README, section 'The spec by example'").format_map(_Lenient(item.get("ctx", {})))
+    cure = CURES.get(kind, "see docs/spec.md").format_map(_Lenient(item.get("ctx", {})))
     if kind == "extra_forbidden":
         names = _fields_at(model, loc[:-1])
         near = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=_NEAR)

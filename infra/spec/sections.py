@@ -45,20 +45,24 @@ class DriverVpc(Section):
     """The VPC in which the driver runs, of the same account and region: the campaign's is peered with it."""
 
     vpc_id: Annotated[str, Field(pattern=r"^vpc-[0-9a-f]{8,17}$")]
+    """Id of the VPC."""
     cidr: str
-    """Of the driver's subnets; must not overlap `network.cidr`."""
+    """Range of the driver's subnets; it must not overlap `network.cidr`."""
     route_table_ids: tuple[Annotated[str, Field(pattern=r"^rtb-[0-9a-f]{8,17}$")], ...] = Field(min_length=1)
-    """Of the driver's subnets: each gets a route to the campaign."""
+    """Route tables of the driver's subnets. Each gets a route to the campaign."""
 
 
 class Network(Section):
     cidr: str = "10.42.0.0/16"
+    """Range of the campaign's VPC."""
     egress: Egress = Egress.NAT
+    """How private nodes reach AWS: through a NAT gateway, or only through interface endpoints."""
     api_endpoint: ApiEndpoint = ApiEndpoint.PUBLIC
+    """From where the cluster's API is reached: from the internet and the VPC, or only from the VPC and its peer."""
     api_allowed_cidrs: tuple[str, ...] = ()
-    """Who may knock at the public endpoint; empty: everyone may, and is asked for a token."""
+    """Ranges that may reach the public endpoint. Empty: everyone may, and still needs a token."""
     driver_vpc: DriverVpc | None = None
-    """Needed for a private endpoint: without it the driver, which is outside, could not enter its own cluster."""
+    """The driver's own VPC, which a private endpoint needs: without it the driver cannot reach the cluster."""
 
 
 class SharedStorage(Section):
@@ -69,24 +73,27 @@ class SharedStorage(Section):
     """
 
     capacity_gib: int = Field(default=1200, ge=1)
+    """Capacity of the file system, in the steps that FSx sells."""
     deployment: Literal["SCRATCH_2", "PERSISTENT_2"] = "PERSISTENT_2"
+    """FSx deployment type. PERSISTENT_2 replicates its disks; SCRATCH_2 does not."""
     throughput_mbs_per_tib: int | None = Field(default=250, ge=1)
-    """None where the deployment has only one (SCRATCH_2)."""
+    """Throughput per TiB of capacity, of those that FSx sells. None for SCRATCH_2, which has only one."""
     efa: bool = False
+    """Nodes reach the file system over EFA; PERSISTENT_2 only."""
     metadata_iops: Literal["automatic"] | Annotated[int, Field(ge=1)] | None = None
-    """`automatic` grows with the capacity; a number is provisioned and billed. None: automatic where EFA needs a
-    metadata configuration, else the file system's built-in one."""
+    """Metadata performance. `automatic` grows with the capacity; a number is provisioned and billed. None: `automatic`
+    where EFA needs a metadata configuration, else the file system's built-in one."""
     compression: Literal["NONE", "LZ4"] = "NONE"
-    """LZ4 helps text; checkpoints hardly shrink and cost the file servers' time."""
+    """Compression in the file system. LZ4 helps text; checkpoints hardly shrink and cost the file servers' time."""
     tune_clients: bool = True
-    """The client settings that AWS advises for many cores and much memory, set at boot."""
+    """Set, at boot, the Lustre client settings that AWS advises for many cores and much memory."""
 
 
 class LocalStorage(Section):
     """The nodes' NVMe disks, joined to one file system."""
 
     layout: Literal["RAID0", "RAID10"] = "RAID0"
-    """RAID0 has all of the capacity and speed; RAID10 survives a disk with half of both."""
+    """RAID0 has all of the capacity and speed. RAID10 survives the loss of a disk, with half of both."""
 
 
 class Archive(Section):
@@ -95,48 +102,55 @@ class Archive(Section):
     storage_class: Literal[
         "STANDARD", "INTELLIGENT_TIERING", "STANDARD_IA", "GLACIER_IR", "GLACIER", "DEEP_ARCHIVE"
     ] = "STANDARD"
+    """S3 storage class that archived objects move to."""
     move_after: Duration = timedelta(days=30)
-    """After so long objects move to `storage_class`; whole days."""
+    """Age at which objects move to `storage_class`; whole days."""
     lock_for: Duration | None = None
-    """Governance lock: for so long nobody deletes an archived version without the right to bypass; whole days. It
-    holds for everything that comes into the archive bucket from then on, of any campaign. Never a compliance lock:
-    that nobody could lift, not even the account's owner."""
+    """Governance lock: during this time nobody deletes an archived version without the right to bypass; whole days. It
+    holds for everything that comes into the archive bucket from then on, of any campaign. It is never a compliance
+    lock, which nobody could lift, not even the account's owner."""
 
 
 class Storage(Section):
     shared: SharedStorage = SharedStorage()
+    """The shared tier: FSx for Lustre."""
     local: LocalStorage = LocalStorage()
+    """The local tier: the nodes' NVMe."""
     archive: Archive = Archive()
+    """The archive tier: S3."""
 
 
 class Encryption(Section):
     """At rest everything is encrypted; this says with whose key."""
 
     customer_key: bool = False
-    """True: a key of the account's own, for buckets, file system, volumes, and the cluster's secrets."""
+    """Encrypt buckets, file system, volumes and the cluster's secrets with a key of the account's own."""
     key_arn: Annotated[str, Field(pattern=r"^arn:aws:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+$")] | None = None
-    """A key that is there already, of this account and region. From then on it encrypts the buckets, which are every
-    campaign's: its policy must leave the account's roles to IAM, and let in the service-linked roles of Auto Scaling
-    and FSx and the logs, as the foundation's own does (`infra/stack/access/key.py`). Nothing here changes that policy.
-    None: the foundation makes one, and keeps it: what is archived under a key needs it for ever."""
+    """An existing key of this account and region. From then on it encrypts the buckets, which all campaigns share. Its
+    policy must leave the account's roles to IAM, and let in the logs and the service-linked roles of Auto Scaling and
+    FSx, as the foundation's own key does (`infra/stack/access/key.py`); nothing here changes that policy. None: the
+    foundation makes a key and keeps it, since what is archived under a key needs it for ever."""
 
 
 class Addons(Section):
     """What the cluster holds besides what it cannot do without."""
 
     efa: Literal["device-plugin", "dra"] = "device-plugin"
-    """Who hands out EFA devices, never both: they would hand out each device twice. Pods of ours take all of a node's,
-    so the plugin is as good; `dra` also suits pods that take some, and needs Kubernetes 1.35."""
+    """Who hands out EFA devices: the device plugin, or dynamic resource allocation (needs Kubernetes 1.35). Never both,
+    since they would hand out each device twice. The gang takes all devices of a node; `dra` also suits pods that take
+    some."""
     node_monitoring: bool = True
-    """EKS's agent, which finds broken nodes. EKS itself repairs the system node only: GPU nodes are the steward's."""
+    """EKS's node monitoring agent, which finds broken nodes. EKS itself repairs system nodes only; the steward repairs
+    GPU nodes."""
     dcgm_exporter: bool = True
     """GPU metrics for Prometheus, on every GPU node."""
     prometheus: bool = False
-    """kube-prometheus-stack in the cluster, without storage of its own: it ends with the campaign."""
+    """kube-prometheus-stack in the cluster, without storage of its own: its data ends with the campaign."""
     kueue: bool = False
-    """Queues and quotas for jobs of your own beside the gang; the gang itself never queues."""
+    """Kueue: queues and quotas for jobs of your own beside the gang. The gang itself never queues."""
     mpi_operator: bool = False
-    """Takes MPIJobs of your own in the campaign's namespace (nccl-tests, say); the gang itself is a JobSet."""
+    """The MPI operator, for MPIJobs of your own in the campaign's namespace, such as nccl-tests. The gang itself is a
+    JobSet."""
     image_mirror: Annotated[str, Field(pattern=r"^[a-z0-9.:-]+(/[a-z0-9._-]+)*$")] | None = None
-    """Registry (and path) that holds the images of charts and operators under their own names, as
-    `123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror`; what nodes without a way out pull from."""
+    """Registry (and path) that holds the images of charts and operators under their own names, such as
+    `123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror`. Nodes without a way out pull from it."""

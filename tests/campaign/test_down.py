@@ -26,14 +26,14 @@ class Ended:
     interrupted: int
     """Exit code of the driver that a Ctrl-C ended."""
     walk: dict[str, subprocess.CompletedProcess[str]] = field(default_factory=dict)
-    """Each line of the README's walk, run on the live campaign."""
+    """Each line of the walk by hand, run on the live campaign."""
     destroy: subprocess.CompletedProcess[str] | None = None
     down: subprocess.CompletedProcess[str] | None = None
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """Ctrl-C in training; the README's walk; `down` until it has archived; `pulumi destroy` by hand; `down` again."""
+    """Ctrl-C in training; the walk by hand; `down` until it has archived; `pulumi destroy` by hand; `down` again."""
     rehearsal = Rehearsal(tmp_path_factory.mktemp("down"), LONG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_CACHE", str(rehearsal.cache))
@@ -58,8 +58,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
 
 
 def walk(name: str) -> list[str]:
-    """The commands of the README's section, for a campaign of another name; comments fall away."""
-    section = (ROOT / "README.md").read_text().split("### By hand")[1]
+    """The commands of the page's section `By hand`, for a campaign of another name; comments fall away."""
+    section = (ROOT / "docs/rehearsal.md").read_text().split("## By hand")[1]
     block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block is not None
     return [line.split(" #")[0].rstrip().replace("rehearsal", name) for line in block.group(1).splitlines()]

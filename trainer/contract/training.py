@@ -13,9 +13,11 @@ class ModelConfig(_Section):
     """A decoder-only transformer (pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings)."""
 
     layers: int = Field(default=4, ge=1)
+    """Transformer layers."""
     width: int = Field(default=192, ge=16)
     """Residual width; a multiple of `heads`."""
     heads: int = Field(default=6, ge=1)
+    """Attention heads."""
     context: int = Field(default=256, ge=8)
     """Sequence length in tokens."""
     vocabulary: int = Field(default=4096, ge=258)
@@ -30,12 +32,19 @@ class ModelConfig(_Section):
 
 class OptimizerConfig(_Section):
     learning_rate: float = Field(default=2e-3, gt=0)
+    """Learning rate after the warm-up."""
     minimum_learning_rate: float = Field(default=2e-4, ge=0)
+    """Learning rate at the last step."""
     warmup_steps: int = Field(default=20, ge=0)
+    """Steps over which the learning rate rises."""
     weight_decay: float = Field(default=0.1, ge=0)
+    """AdamW's weight decay."""
     beta1: float = 0.9
+    """AdamW's first beta."""
     beta2: float = 0.95
+    """AdamW's second beta."""
     clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradients; larger ones are scaled down."""
 
 
 class DataConfig(_Section):
@@ -56,19 +65,22 @@ class DataConfig(_Section):
 
 class CheckpointConfig(_Section):
     every_steps: int = Field(default=20, ge=1)
-    """Save on the local tier every so many steps."""
+    """Save on the local tier each time this many steps have passed."""
     shared_every: int = Field(default=1, ge=1)
     """Replicate every n-th local checkpoint to the shared tier."""
     keep_local: int = Field(default=2, ge=1)
+    """Committed steps that stay on the local tier."""
     keep_shared: int = Field(default=3, ge=1)
+    """Committed steps that stay on the shared tier."""
     keep_hours: float | None = Field(default=None, gt=0)
-    """Committed steps older than this go, however few there are; never the newest proven one."""
+    """Committed steps older than this are removed, however few there are; the newest proven one never is. None: age
+    removes nothing."""
     keep_free_gib: float = Field(default=0.0, ge=0)
-    """The oldest go until so much is free on a tier; never the newest proven one."""
+    """The oldest steps are removed until this much is free on a tier; the newest proven one never is."""
     neighbour: bool = True
     """Each node also keeps its predecessor's shards on its NVMe: a lost node then costs no trip to the shared tier."""
     measured: bool = False
-    """Re-evaluate `every_steps` while running, from measured stall, dip and failures; else it stays as it is."""
+    """Derive `every_steps` anew during the training, from measured stall, dip and failures. Else it stays as it is."""
     node_mtbf_hours: float = Field(default=2000.0, gt=0)
     """Mean time between failures of one node, before this campaign has seen any."""
 

@@ -1,0 +1,21 @@
+"""Write the generated pages of docs/: the reference of the spec and that of the command line. Run by `make docs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.docs import command_reference, spec_reference
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {"docs/spec.md": spec_reference.page, "docs/commands.md": command_reference.page}
+"""Path from the repository's root -> the function that returns its text."""
+
+
+def main() -> None:
+    for path, page in PAGES.items():
+        (ROOT / path).write_text(page())
+        print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()
