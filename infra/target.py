@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,12 +108,12 @@ def spends(spec: Spec) -> bool:
     return spec.target == "aws"
 
 
-def diagnose() -> tuple[Listing, bool]:
-    """What a rehearsal needs of this machine, and whether all of it is here."""
+def diagnose() -> tuple[Listing, list[dict[str, Any]]]:
+    """Return what a rehearsal needs of this machine, as a table and for machines: `ok` of each says if it is here."""
     from infra.rehearsal import doctor
 
     rows = doctor.diagnose()
-    return doctor.render(rows), all(row.ok for row in rows)
+    return doctor.render(rows), [asdict(row) for row in rows]
 
 
 def about() -> dict[str, Any] | None:

@@ -136,12 +136,12 @@ def as_facts(seen: Preview) -> dict[str, Any]:
         **explain.as_facts(seen.looks, seen.refused),
         "findings": [one.model_dump(mode="json") for one in seen.findings],
         "costs": [
-            {"what": one.what, "usd_per_hour": str(one.usd_per_hour), "usd_per_month": str(one.usd_per_month),
-             "usd_per_campaign": str(one.usd_per_campaign)} for one in seen.costs
+            {"what": one.what, "usd_per_hour": one.usd_per_hour, "usd_per_month": one.usd_per_month,
+             "usd_per_campaign": one.usd_per_campaign} for one in seen.costs
         ],
-        "total_usd": str(seen.total_usd),
+        "total_usd": seen.total_usd,
         "changed": None if seen.changed is None else [
-            {"what": one.what, "before_usd": str(one.before_usd), "after_usd": str(one.after_usd),
-             "month_usd": str(one.month_usd)} for one in seen.changed
+            {"what": one.what, "before_usd": one.before_usd, "after_usd": one.after_usd,
+             "month_usd": one.month_usd} for one in seen.changed
         ],
     }  # fmt: skip

@@ -17,6 +17,7 @@ from infra.checkpoints import work
 from infra.checkpoints.find import TIERS_EVERY_S, Found, find
 from infra.checkpoints.place import FolderPlace
 from infra.checkpoints.requests import has_steward
+from infra.cli.answers import write_json
 from infra.cli.data import checkpoints_live as live
 from infra.console.progress import Progress
 from infra.console.tables import Listing
@@ -37,7 +38,7 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
     if json:
         proof = str(found.archive.proof) if found.archive else None
         body = [row.model_dump() | {"proof": proof if _is_golden(row, golden) else None} for row in rows]
-        console.print_json(json_text.dumps(body))
+        write_json(console, body)
         return 0
     if not rows:
         console.print(f"no checkpoints at {found.place.name}", markup=False, soft_wrap=True)
@@ -97,7 +98,7 @@ def verify_command(
         raise UserError("no committed step to verify", seen=found.place.name, cure="see `bivouac checkpoints list`")
     if json:
         body = [one.model_dump() | {"sound": one.sound, "faults": dict(one.faults)} for one in verdicts]
-        console.print_json(json_text.dumps(body))
+        write_json(console, body)
         for note in notes:
             print(note, file=sys.stderr)
     else:
@@ -119,7 +120,14 @@ def _show_verdicts(verdicts: list[Verdict], notes: list[str], console: Console) 
 
 
 def restore_command(
-    typed: str, out: Path, step: int | None, region: str, console: Console, tier: str | None = None
+    typed: str,
+    out: Path,
+    step: int | None,
+    region: str,
+    console: Console,
+    tier: str | None = None,
+    *,
+    as_json: bool = False,
 ) -> int:
     """Raises `PermanentError` naming a shard that the place does not hold soundly."""
     found = find(typed, region, archive=tier not in live.TIERS)
@@ -127,12 +135,15 @@ def restore_command(
     tier = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if there else live.SHARED)
     if tier == live.SHARED:
         which = "the newest step" if step is None else f"step {step}"
-        with _shown(console, False, "restore", f"{which} of {typed}'s shared tier to {out}") as progress:
+        with _shown(console, as_json, "restore", f"{which} of {typed}'s shared tier to {out}") as progress:
             folder, before = live.restore(found, step, out, progress.step)
     else:
         chosen = _chosen(found, step)
-        with _shown(console, False, "restore", f"step {chosen} of {found.place.name} to {out}") as progress:
+        with _shown(console, as_json, "restore", f"step {chosen} of {found.place.name} to {out}") as progress:
             folder, before = work.restore(found.place, chosen, out, progress.step)
+    if as_json:
+        write_json(console, {"folder": str(folder), "sound_before_bytes": before})
+        return 0
     if before:
         console.print(f"{size(before)} of it were there from an earlier try, and are sound")
     console.print(f"{folder}: every shard has its digest", markup=False, soft_wrap=True)
@@ -165,7 +176,7 @@ def diff_command(
         answer = _compare(*folders)
     equal = all(row["equal"] for row in answer["shards"]) and not (answer["only_in_first"] or answer["only_in_second"])
     if json:
-        console.print_json(json_text.dumps(answer))
+        write_json(console, answer)
     else:
         _show_diff(answer, console)
     return 0 if equal and not answer["metadata"] else 1
@@ -206,7 +217,7 @@ def prune_command(
         console.print("nothing was removed" if plan.drop else "nothing to remove")
     if json:
         body = {"keep": plan.keep, "proven": plan.proven, "drop": [row.step for row in plan.drop], "removed": removed}
-        console.print_json(json_text.dumps(body))
+        write_json(console, body)
     return 0
 
 

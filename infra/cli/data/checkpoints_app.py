@@ -64,12 +64,13 @@ def checkpoints_restore(
     step: OneStep = None,
     tier: Tier = None,
     region: Region = "us-east-1",
+    json: Json = False,
 ) -> None:
     """Bring a step here, every shard verified, and say how to load it: from the archive, or out of the cluster."""
     _enter_place(place)
     from infra.cli.data.checkpoints import restore_command
 
-    raise typer.Exit(restore_command(place, out, step, region, console, tier))
+    raise typer.Exit(restore_command(place, out, step, region, console, tier, as_json=json))
 
 
 @checkpoints.command("prune")

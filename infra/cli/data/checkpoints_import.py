@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from infra.cli.answers import write_json
 from infra.console.progress import Progress
 from infra.errors import BivouacError, UserError
 from trainer.contract import ExitCode, step_folder
@@ -36,7 +37,7 @@ def import_command(
     answer = json_text.loads(done.stdout.strip().splitlines()[-1])
     made = out / campaign / step_folder(answer["step"])
     if json:
-        console.print_json(json_text.dumps(answer | {"folder": str(made)}))
+        write_json(console, answer | {"folder": str(made)})
         return 0
     console.print(
         f"{made}: {answer['shards']} shards of {answer['world_size']} ranks, sealed as they are now\n"

@@ -37,12 +37,13 @@ def data_prepare(
     max_repeated_lines: Annotated[float, typer.Option(help="Documents with a larger share are left out.")] = 1.0,
     min_letters_share: Annotated[float, typer.Option(help="Documents with a smaller share are left out.")] = 0.0,
     cores: Annotated[int | None, typer.Option(help="Processes; left out: as many as fit.")] = None,
+    json: Json = False,
 ) -> None:
     """Text, JSON lines or Parquet to token shards in Megatron's format, with a manifest of digests and a report."""
     given = {**locals()}
     from infra.cli.data.prepare import prepare_command
 
-    raise typer.Exit(prepare_command(given, console))
+    raise typer.Exit(prepare_command(given, console, as_json=json))
 
 
 @data.command("audit")

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
+from infra.cli.answers import aside, write_json
 from infra.console.progress import Progress
 from infra.data import dataset
 from infra.errors import UserError
@@ -18,8 +19,9 @@ from trainer.contract import DATA_REPORT_NAME, Parameters
 from trainer.contract.recipe import Recipe, parse_source
 
 
-def prepare_command(given: dict[str, Any], console: Console) -> int:
+def prepare_command(given: dict[str, Any], console: Console, *, as_json: bool = False) -> int:
     """`given`: the command line's arguments by name."""
+    machine, console = console, aside(console, as_json)
     *sources, last = given["places"]
     out, progress = Path(last), Progress(console)
     recipe = _of_spec(given["spec"], sources) if given["spec"] else _of_arguments(given, sources)
@@ -28,6 +30,11 @@ def prepare_command(given: dict[str, Any], console: Console) -> int:
         found = dataset.load(out)
         (out / DATA_REPORT_NAME).write_text(data_page(found))
     manifest = found.manifest
+    if as_json:
+        facts = {"documents": manifest.documents, "left_out": manifest.skipped_documents}
+        facts |= {"held_out": manifest.held_out_documents, **made, "folder": str(out)}
+        write_json(machine, facts)
+        return 0
     left_out = f", {manifest.skipped_documents:,} left out" if manifest.skipped_documents else ""
     console.print(f"{manifest.documents:,} documents{left_out}; {manifest.held_out_documents:,} held out")
     console.print(f"{made['tokens']:,} tokens; unigram model {made['unigram_loss']:.3f} nats per token")

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from infra import target
 from infra.campaign.stages import STEPS, Step, run_step
+from infra.cli.answers import aside, ending, write_json
 from infra.cli.end.strays import Forgotten, strays_command
 from infra.cli.records import record_of
 from infra.errors import UserError
@@ -20,14 +21,15 @@ from infra.session.session import DRIVER_LEASE, holder_of, opened, stored_plan, 
 _WORD_EVERY_S = 10.0
 
 
-def down_command(campaign: str, region: str, abandon: bool, console: Console) -> int:
+def down_command(campaign: str, region: str, abandon: bool, console: Console, *, as_json: bool = False) -> int:
+    out, console = console, aside(console, as_json)
     try:
         store = record_of(campaign, region)
     except UserError as unknown:
         if not abandon:
             raise
         # Nothing can be archived without its record: what carries its tag goes.
-        return strays_command(region, True, False, console, Forgotten(campaign, True, unknown))
+        return strays_command(region, True, as_json, out, Forgotten(campaign, True, unknown))
     spec = stored_spec(store)
     if not abandon:
         # Before the lease: whoever drives it now lets the campaign stop, and we wait for the lease.
@@ -39,6 +41,8 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console) ->
             _run(context, Stage.SUPERVISE, Stage.ARCHIVE)
         _tear_down(context, abandon)
         _run(context, Stage.CERTIFY, Stage.REPORT)
+        if as_json:
+            write_json(out, ending(context))
     return 0
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import json as json_text
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from infra.aws.account import Account
+from infra.cli.answers import write_json
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
@@ -53,7 +53,7 @@ def strays_command(region: str, yes: bool, json: bool, console: Console, only: F
     gone = {(one.kind, one.thing.id) for one in swept.removed}
     remain = [one for one in seen.strays if (one.left.kind, one.left.thing.id) not in gone]
     if json:
-        console.print_json(json_text.dumps(_facts(seen, swept), default=str))
+        write_json(console, _facts(seen, swept))
     elif swept.removed:
         console.print(f"{len(swept.removed)} removed, {len(remain)} left")
     return NotProven.exit_code if remain or seen.blind else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json as json_text
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from infra import target
 from infra.campaign.stages import STEPS, run_step
+from infra.cli.answers import write_json
 from infra.cli.end.strays import Forgotten, strays_command
 from infra.cli.records import record_of
 from infra.console.tables import Listing
@@ -64,7 +64,7 @@ def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Co
                 "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
                 "certificate": context.state().certificate,
             }
-            console.print_json(json_text.dumps(rows, default=str))
+            write_json(console, rows)
             return 0 if refused is None else refused.exit_code
         if refused is not None:
             raise refused

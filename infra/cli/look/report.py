@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from infra.campaign import report
+from infra.cli.answers import aside, write_json
 from infra.cli.records import record_of
 from infra.errors import UserError
 from infra.folders import kept_results, results_folder
@@ -15,8 +16,9 @@ from infra.report.record import PACKED
 from infra.session.session import stored_spec
 
 
-def report_command(campaign: str, region: str, show: bool, console: Console) -> int:
+def report_command(campaign: str, region: str, show: bool, console: Console, *, as_json: bool = False) -> int:
     """Raises `UserError` where the campaign can be found neither in the account nor in the results folder."""
+    out, console = console, aside(console, as_json)
     try:
         store = record_of(campaign, region)
     except UserError as error:
@@ -29,6 +31,9 @@ def report_command(campaign: str, region: str, show: bool, console: Console) -> 
     else:
         spec = stored_spec(store)
         made, written = report.write(store, results_folder(campaign, spec.account, spec.region), console.print)
+    if as_json:
+        notices = [{"level": notice.level, "text": notice.text} for notice in made.notices]
+        write_json(out, {"campaign": campaign, "verdict": made.verdict, "notices": notices, "written": written})
     console.print(made.verdict, markup=False)
     for notice in made.notices:
         console.print(f"{notice.level}: {notice.text}", markup=False)

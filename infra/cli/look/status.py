@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from infra.cli.answers import write_json
 from infra.cli.records import record_of
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
@@ -93,7 +93,7 @@ def _facts_of(
 
 def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: Console) -> None:
     if as_json:
-        console.print_json(json.dumps(facts, default=str))
+        write_json(console, facts)
         return
     campaign, live = facts["campaign"], facts["live"]
     console.print(f"[bold]{campaign}[/] on {facts['target']}: {facts['stage']}")

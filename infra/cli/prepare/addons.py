@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
 from infra.aws.account import Account
+from infra.cli.answers import write_json
 from infra.console.tables import Listing
 from infra.errors import CHANGED
 from infra.plan import catalogue
@@ -33,7 +33,7 @@ def addons_command(kubernetes: str, region: str, json: bool, console: Console) -
     """Exit code 0 when everything is pinned to what EKS offers, 2 when something is not pinned or no longer offered."""
     found = offered(Account(region), kubernetes)
     if json:
-        console.print_json(json_text.dumps([asdict(one) for one in found]))
+        write_json(console, [asdict(one) for one in found])
     else:
         table(found).show(console)
         for one in (one for one in found if one.default and (one.pinned is None or not one.sold)):

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from infra import target
+from infra.cli.answers import aside, write_json
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked
 from infra.console.terminal import agreed
@@ -16,11 +17,12 @@ from infra.plan.checks import failed
 from infra.plan.plan import make_plan
 
 
-def bake_command(path: Path, force: bool, yes: bool, console: Console) -> int:
+def bake_command(path: Path, force: bool, yes: bool, console: Console, *, as_json: bool = False) -> int:
     """Exit code 0 when both images are there; then `bivouac run` finds them by the digests of their inputs."""
+    out, console = console, aside(console, as_json)
     seen = checked(path)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
-        show(path, seen.findings, False, console)
+        show(path, seen.findings, as_json, out)
         return UserError.exit_code
     spec = seen.spec
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
@@ -36,6 +38,9 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console) -> int:
     with opened_for_images(spec, make_plan(spec, seen.facts), console, LIFE) as context:
         with context.progress.stage("bake", "foundation; node image and trainer image"):
             baked = bake.images(context, force=force)
+        if as_json:
+            write_json(out, baked)
+            return 0
         console.print(
             f"node image    {baked['node_image']['ami']}  s3://{context.buckets.state}/{baked['node_image']['manifest']}",
             markup=False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from infra import target
-from infra.cli.prepare.check import write_json
+from infra.cli.answers import write_json
 from infra.cli.prepare.offers import gpu_time
 from infra.console.terminal import agreed
 from infra.errors import UserError
@@ -126,7 +126,7 @@ def _until(one: Offering) -> str:
 def _show(purchase: Purchase, how: str, as_json: bool, console: Console) -> int:
     one = purchase.offering
     if as_json:
-        write_json(console, purchase.model_dump(mode="json"))
+        write_json(console, purchase.model_dump())
         return 0
     console.print(f"{purchase.reservation_id} {how}; for the spec:")
     console.print("nodes:")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from infra.cli.answers import write_json
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.errors import CHANGED, UserError
@@ -19,8 +19,8 @@ from infra.plan.catalogue import InstanceType
 def list_command(as_json: bool, console: Console) -> int:
     items = catalogue.instance_types()
     if as_json:
-        rows = [{**item.model_dump(mode="json"), "all_reduce": _bandwidth(item)} for item in items]
-        console.out(json_text.dumps(rows, indent=2), highlight=False)
+        rows = [{**item.model_dump(), "all_reduce": _bandwidth(item)} for item in items]
+        write_json(console, rows)
         return 0
     table(items).show(console)
     hardware, price, performance = items[0].hardware, items[0].price, items[0].performance
@@ -52,7 +52,7 @@ def refresh_command(region: str, write: bool, as_json: bool, console: Console) -
     if write:
         _write(seen.content)
     if as_json:
-        console.out(json_text.dumps(seen.model_dump(mode="json", exclude={"content"}), indent=2), highlight=False)
+        write_json(console, seen.model_dump(exclude={"content"}))
         return CHANGED if changed and not write else 0
     for one in seen.differences:
         note = f"  (kept: {one.kept})" if one.kept else ""

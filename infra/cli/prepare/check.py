@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 
 from rich.console import Console
 
+from infra.cli.answers import write_json
 from infra.cli.prepare.checked import checked
 from infra.cli.rendering import print_findings
 from infra.errors import UserError
@@ -51,8 +51,3 @@ def refuse(error: UserError, json: bool, console: Console) -> int:
     else:
         console.print(str(error), style="bold red", markup=False, soft_wrap=True)
     return error.exit_code
-
-
-def write_json(console: Console, value: object) -> None:
-    """As it is: without wrapping, colour or markup."""
-    console.file.write(json_text.dumps(value, indent=2) + "\n")

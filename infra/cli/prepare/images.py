@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json as json_text
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.bake.image_inventory import Image, Shelf
+from infra.cli.answers import write_json
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
@@ -49,7 +49,7 @@ def images_command(
                     shelf.progress.note(f"{one.kind} {one.id} is gone")
             account.guard = None
     if json:
-        console.print_json(json_text.dumps([_row(one) | {"removed": one in gone} for one in found], default=str))
+        write_json(console, [_row(one) | {"removed": one in gone} for one in found])
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from infra import target
-from infra.cli.prepare.check import write_json
+from infra.cli.answers import write_json
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.plan import catalogue
@@ -44,7 +44,7 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
         aside.step("whether AWS's bills know the campaign's tag")
         counted = cost_tag(account)
     if as_json:
-        write_json(console, market.model_dump(mode="json") | {"budget_tag": counted.model_dump(mode="json")})
+        write_json(console, market.model_dump() | {"budget_tag": counted.model_dump()})
     else:
         table(market.choices, f"{spec.nodes.count} nodes for {spec.campaign}").show(console)
         console.print(f"GPU nodes are planned for {market.hours} h; a block must last {market.block_hours} h")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from infra.cli.prepare.check import refuse, show, write_json
+from infra.cli.answers import write_json
+from infra.cli.prepare.check import refuse, show
 from infra.cli.prepare.checked import Checked, checked
 from infra.cli.rendering import print_plan
 from infra.errors import UserError
@@ -27,7 +28,7 @@ def plan_command(path: Path, json: bool = False, console: Console | None = None)
         return refuse(error, json, console)
     bad, plan = failed(seen.findings), _plan(seen)
     if json and plan is not None and not bad:
-        write_json(console, plan.model_dump(mode="json"))
+        write_json(console, plan.model_dump())
         return 0
     if plan is not None and not json:
         print_plan(console, plan)

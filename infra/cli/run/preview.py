@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from infra import target
-from infra.cli.prepare.check import refuse, show, write_json
+from infra.cli.answers import write_json
+from infra.cli.prepare.check import refuse, show
 from infra.cli.prepare.checked import Checked, checked
 from infra.errors import UserError
 from infra.plan.checks import failed

@@ -9,6 +9,7 @@ from rich.console import Console
 from infra import target
 from infra.campaign.relaunch import committed_step, difference, refuse_unfit, relaunch, taken_up
 from infra.campaign.stages import run_campaign
+from infra.cli.answers import aside, ending, write_json
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked
 from infra.cli.records import record_of
@@ -20,8 +21,11 @@ from infra.session.session import opened, stored_plan, stored_spec
 from infra.spec.campaign import Spec
 
 
-def relaunch_command(campaign: str, region: str, path: Path | None, now: bool, yes: bool, console: Console) -> int:
+def relaunch_command(
+    campaign: str, region: str, path: Path | None, now: bool, yes: bool, console: Console, *, as_json: bool = False
+) -> int:
     """Exit code as of `run`. Raises `UserError` for what cannot be relaunched, `LeaseHeld` while a driver lives."""
+    out, console = console, aside(console, as_json)
     store = record_of(campaign, region)
     old = stored_spec(store)
     new, plan = (old, stored_plan(store, old)) if path is None else _mended(path, old, console)
@@ -41,6 +45,8 @@ def relaunch_command(campaign: str, region: str, path: Path | None, now: bool, y
             relaunch(context, new, plan, diff, now)
         run_campaign(context)
         outcome = context.state().outcome
+        if as_json:
+            write_json(out, ending(context))
         console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
         return 0 if outcome == "done" else 75
 

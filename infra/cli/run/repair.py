@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from infra import target
+from infra.cli.answers import aside, write_json
 from infra.cli.records import record_of
 from infra.console.terminal import agreed
 from infra.errors import LeaseHeld, UserError
 from infra.session.context import Context
 from infra.session.session import foundation_lease, opened, stored_plan, stored_spec
 
+if TYPE_CHECKING:
+    from infra.engine.drift import Look
 
-def repair_command(campaign: str, region: str, yes: bool, console: Console) -> int:
+
+def repair_command(campaign: str, region: str, yes: bool, console: Console, *, as_json: bool = False) -> int:
     """Exit code 0 when nothing has drifted any more. Raises `UserError` with the reason where it must not be."""
+    said = aside(console, as_json)
     store = record_of(campaign, region)
     spec = stored_spec(store)
     try:
-        with opened(spec, stored_plan(store, spec), console, target.about()) as context:
-            return _repair(context, yes, console)
+        with opened(spec, stored_plan(store, spec), said, target.about()) as context:
+            return _repair(context, yes, said, console if as_json else None)
     except LeaseHeld as error:
         raise LeaseHeld(
             error.what,
@@ -29,7 +36,8 @@ def repair_command(campaign: str, region: str, yes: bool, console: Console) -> i
         ) from error
 
 
-def _repair(context: Context, yes: bool, console: Console) -> int:
+def _repair(context: Context, yes: bool, console: Console, machine: Console | None) -> int:
+    """`machine`: where what is still wrong is written as JSON."""
     from infra.engine import explain
     from infra.engine.refusal import error_of, refusals, standing
     from infra.preview.looking import look_at_stacks
@@ -50,6 +58,7 @@ def _repair(context: Context, yes: bool, console: Console) -> int:
         raise error_of(refused, campaign)
     wrong = [each for each in looks if each.planned or each.drifted]
     if not wrong:
+        _answer(machine, campaign, (), looks)
         return 0
     if target.spends(context.spec) and not yes and not agreed("Do it?", console):
         raise UserError("nothing was repaired", seen="no", cure="answer yes, or give --yes")
@@ -58,7 +67,16 @@ def _repair(context: Context, yes: bool, console: Console) -> int:
     with context.progress.stage("look", "whether it holds"):
         again = look_at_stacks(context, {each.stack for each in wrong})
     explain.print_drift(console, again, campaign)
+    _answer(machine, campaign, wrong, again)
     return 0 if not any(each.drifted or each.planned for each in again) else 1
+
+
+def _answer(machine: Console | None, campaign: str, wrong: Sequence[Look], again: Sequence[Look]) -> None:
+    from infra.engine import explain
+
+    if machine is not None:
+        repaired = [each.stack for each in wrong]
+        write_json(machine, {"campaign": campaign, "repaired": repaired, **explain.as_facts(again, ())})
 
 
 def _apply(context: Context, names: list[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from infra import target
+from infra.cli.answers import aside, ending, write_json
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked, with_answers
 from infra.console.tables import Listing
@@ -19,22 +20,24 @@ from infra.record.events import Event, Kind
 from infra.spec.campaign import Spec
 
 
-def run_command(path: Path, yes: bool, console: Console) -> int:
+def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = False) -> int:
     """Exit code 0 only when the campaign ended with a clean certificate."""
+    out, console = console, aside(console, as_json)
     seen = checked(path)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
-        show(path, seen.findings, False, console)
+        show(path, seen.findings, as_json, out)
         return UserError.exit_code
     spec, plan = seen.spec, make_plan(seen.spec, seen.facts)
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
     target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
     seen = with_answers(seen, console)
-    show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
     if failed(seen.findings):
+        show(path, seen.findings, as_json, out)
         return UserError.exit_code
+    show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
     _confirm(spec, plan, yes, console)
-    return _drive(spec, plan, console)
+    return _drive(spec, plan, console, out if as_json else None)
 
 
 def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
@@ -48,7 +51,8 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
 
 
-def _drive(spec: Spec, plan: Plan, console: Console) -> int:
+def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None) -> int:
+    """`machine`: where the end is written as JSON."""
     # Pulumi and boto3 take a second to import: only a run that really starts pays it.
     from infra.campaign.stages import run_campaign
     from infra.session.session import opened
@@ -57,8 +61,12 @@ def _drive(spec: Spec, plan: Plan, console: Console) -> int:
         if context.state().ended:
             ended = f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name"
             console.print(ended, markup=False, soft_wrap=True)
+            if machine is not None:
+                write_json(machine, ending(context))
             return _exit_code(context.state().outcome)
         run_campaign(context)
+        if machine is not None:
+            write_json(machine, ending(context))
         _split(context.store.events()).show(console)
         console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
         outcome = context.state().outcome

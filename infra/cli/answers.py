@@ -1,0 +1,50 @@
+"""What commands answer to machines: one JSON value on standard output, numbers as numbers, words elsewhere."""
+
+from __future__ import annotations
+
+import json as json_text
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from pydantic_core import to_jsonable_python
+from rich.console import Console
+
+from infra.record.events import Kind
+
+if TYPE_CHECKING:
+    from infra.session.context import Context
+
+
+def write_json(console: Console, value: object) -> None:
+    """Write a value as it is: without wrapping, colour or markup."""
+    console.file.write(json_text.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def aside(console: Console, as_json: bool) -> Console:
+    """Return where words for people go: standard error when standard output is for machines."""
+    return Console(stderr=True, highlight=False) if as_json else console
+
+
+def ending(context: Context) -> dict[str, object]:
+    """Return how a campaign stands after a command that drove it: outcome, seconds by stage, archive, certificate."""
+    state = context.state()
+    return {
+        "campaign": context.spec.campaign,
+        "outcome": state.outcome,
+        "ended": state.ended,
+        "stages": [
+            {"stage": event.data["stage"], "seconds": event.data["seconds"]}
+            for event in context.store.events()
+            if event.kind is Kind.STAGE_FINISHED
+        ],
+        "archive": state.archive,
+        "certificate": state.certificate,
+        "results": str(context.results),
+    }
+
+
+def _plain(value: object) -> object:
+    """Amounts become numbers: pydantic's own JSON has them as texts, with which nobody can calculate."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return to_jsonable_python(value, fallback=str)

@@ -1,0 +1,63 @@
+"""The commands that end a campaign, as the command line knows them; what each does is imported when called."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from infra.cli.options import Json, Region, YesRemove, console
+
+
+def down(
+    name: Annotated[str | None, typer.Argument(help="Name of the campaign.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Strike every rehearsal site of this machine.")] = False,
+    abandon: Annotated[bool, typer.Option(help="Tear down without an archive: what was trained is lost.")] = False,
+    region: Region = "us-east-1",
+    json: Json = False,
+) -> None:
+    """Stop a campaign, archive what is sound, tear down, certify; or strike all rehearsal sites."""
+    from infra import target
+    from infra.cli.answers import aside, write_json
+
+    if everything:
+        code = target.strike_all(aside(console, json).print)
+        if json:
+            write_json(console, {"ok": code == 0})
+        raise typer.Exit(code)
+    if name is None:
+        raise typer.BadParameter("give the name of a campaign, or --all")
+    target.enter_where(name)
+    if target.strike_lost(name, aside(console, json).print):
+        if json:
+            write_json(console, {"campaign": name, "outcome": None, "certificate": None, "site": "did not run"})
+        raise typer.Exit(0)
+    from infra.cli.end.down import down_command
+
+    raise typer.Exit(down_command(name, region, abandon, console, as_json=json))
+
+
+def sweep(
+    name: Annotated[str | None, typer.Argument(help="Name of the campaign.")] = None,
+    orphans: Annotated[bool, typer.Option("--orphans", help="What any dead campaign of the account left.")] = False,
+    yes: YesRemove = False,
+    abandon: Annotated[bool, typer.Option(help="Give up what it may hold: no archive is asked for.")] = False,
+    region: Region = "us-east-1",
+    json: Json = False,
+) -> None:
+    """List what a torn down campaign left; removes what is provably its own, after a yes, and certifies again."""
+    from infra import target
+
+    if name is not None:
+        target.enter_where(name)
+    if orphans and abandon:
+        raise typer.BadParameter("one campaign is given up at a time: bivouac sweep NAME --abandon")
+    if orphans:
+        from infra.cli.end.strays import strays_command
+
+        raise typer.Exit(strays_command(region, yes, json, console))
+    if name is None:
+        raise typer.BadParameter("give the name of a campaign, or --orphans")
+    from infra.cli.end.sweep import sweep_command
+
+    raise typer.Exit(sweep_command(name, region, yes, json, console, abandon))

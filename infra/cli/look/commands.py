@@ -1,0 +1,53 @@
+"""The commands that look at campaigns, as the command line knows them; what each does is imported when called."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from infra.cli.options import Json, Name, Region, console
+
+
+def status(
+    name: Name,
+    region: Region = "us-east-1",
+    json: Json = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Also compare with AWS; exits 2 on drift.")] = False,
+) -> None:
+    """Show where a campaign stands, who drives it, what bills."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.cli.look.status import status_command
+
+    raise typer.Exit(status_command(name, region, json, console, refresh=refresh))
+
+
+def report(
+    name: Name,
+    region: Region = "us-east-1",
+    show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    json: Json = False,
+) -> None:
+    """Write the report of a campaign as it stands; of one that is gone, from the record in the results folder."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.cli.look.report import report_command
+
+    raise typer.Exit(report_command(name, region, show, console, as_json=json))
+
+
+def shell(
+    name: Name,
+    command: Annotated[list[str] | None, typer.Argument(help="Run this instead of a shell.")] = None,
+    region: Region = "us-east-1",
+) -> None:
+    """Open a shell where the campaign runs, with `pulumi`, `kubectl` and credentials set."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.cli.look.shell import shell_command
+
+    raise typer.Exit(shell_command(name, region, command or [], console))

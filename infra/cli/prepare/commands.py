@@ -1,0 +1,77 @@
+"""The commands that prepare a campaign, as the command line knows them; what each does is imported when called."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from infra.cli.options import Json, Region, SpecPath, Yes, YesRemove, console
+
+
+def check(
+    spec: SpecPath,
+    json: Json = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="Also ask AWS: zones, quota, base image. Reads only.")
+    ] = False,
+) -> None:
+    """List everything that is wrong with a spec, at once. Offline, unless it is told to ask AWS too."""
+    from infra.cli.prepare.check import check_command
+
+    raise typer.Exit(check_command(spec, json, console, online))
+
+
+def plan(spec: SpecPath, json: Json = False) -> None:
+    """Show cost, time, checkpoint cadence and risk, then each figure with its formula. Offline."""
+    from infra.cli.prepare.plan import plan_command
+
+    raise typer.Exit(plan_command(spec, json, console))
+
+
+def offers(
+    spec: SpecPath,
+    types: Annotated[list[str] | None, typer.Option("--type", help="Another instance type; may be repeated.")] = None,
+    alternatives: Annotated[bool, typer.Option("--alternatives", help="Also types with no less to offer.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what can be had for the campaign's nodes, for how much and when, with quotas. Reads only."""
+    from infra.cli.prepare.offers import offers_command
+
+    raise typer.Exit(offers_command(spec, types or [], alternatives, json, console))
+
+
+def bake(
+    spec: SpecPath,
+    force: Annotated[bool, typer.Option("--force", help="Bake also what was baked before.")] = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Bake a spec's node image and trainer image ahead of its campaign; what was baked before is skipped."""
+    from infra.cli.prepare.bake import bake_command
+
+    raise typer.Exit(bake_command(spec, force, yes, console, as_json=json))
+
+
+def images(
+    name: Annotated[str | None, typer.Argument(help="A campaign beside them: only a rehearsal needs it.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove those that nobody uses.")] = False,
+    keep: Annotated[int, typer.Option(min=0, help="So many of the newest of each base stay in any case.")] = 1,
+    older_than: Annotated[str, typer.Option(help="Younger ones stay in any case.")] = "7d",
+    yes: YesRemove = False,
+    region: Region = "us-east-1",
+    json: Json = False,
+) -> None:
+    """List the images that bakes left: who uses them, what they cost; removes those that nobody uses."""
+    from infra import target
+    from infra.spec import duration
+
+    age = duration.parse(older_than)
+    if not isinstance(age, timedelta):
+        raise typer.BadParameter(f"{older_than} is no duration: write one such as 7d or 12h")
+    if name is not None:
+        target.enter_where(name)
+    from infra.cli.prepare.images import images_command
+
+    raise typer.Exit(images_command(region, keep, age, remove, yes, json, console))
