@@ -43,6 +43,22 @@ def test_a_plan_shows_cost_clock_tiers_and_cadence(campaigns: Path, name: str) -
         assert title in text
 
 
+def test_a_plan_begins_with_five_lines_that_say_what_matters(campaigns: Path) -> None:
+    _, text = _run(plan_command, campaigns / "p5-32-nodes.yaml")
+    cost, time, cadence, risk, decided, blank = text.splitlines()[:6]
+    assert cost.startswith("cost     21,469.95 USD planned of a budget of 32,000.00 USD, at most 28,262.75 USD")
+    assert time == "time     12h9m21s in all, 11h47m21s until archived; the deadline is 16h"
+    assert cadence.startswith("cadence  a checkpoint every 720 steps (22m48s)")
+    # 38,000 s of training / (3,700 h / 32 nodes)
+    assert risk.startswith("risk     0.091 node losses expected") and "at most 22m48s of training" in risk
+    assert decided == "decided  checkpoint cadence derived" and blank == ""
+
+
+def test_a_plan_names_the_defaults_that_were_taken(spec_file: Any, removed: object) -> None:
+    _, text = _run(plan_command, spec_file({"money.deadline": removed, "on_stop": removed}).path)
+    assert "deadline 7d" in text.splitlines()[4] and "on an error hold" in text.splitlines()[4]
+
+
 def test_a_plan_in_json_reads_back_as_a_plan(campaigns: Path) -> None:
     code, text = _run(plan_command, campaigns / "p5-32-nodes.yaml", json=True)
     assert code == 0

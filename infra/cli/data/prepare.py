@@ -31,7 +31,7 @@ def prepare_command(given: dict[str, Any], console: Console, *, as_json: bool = 
         (out / DATA_REPORT_NAME).write_text(data_page(found))
     manifest = found.manifest
     if as_json:
-        facts = {"documents": manifest.documents, "left_out": manifest.skipped_documents}
+        facts: dict[str, Any] = {"documents": manifest.documents, "left_out": manifest.skipped_documents}
         facts |= {"held_out": manifest.held_out_documents, **made, "folder": str(out)}
         write_json(machine, facts)
         return 0

@@ -9,6 +9,7 @@ from rich.console import Console
 from infra.cli.answers import write_json
 from infra.cli.prepare.check import refuse, show
 from infra.cli.prepare.checked import Checked, checked
+from infra.cli.prepare.summary import summary
 from infra.cli.rendering import print_plan
 from infra.errors import UserError
 from infra.plan.checks import failed
@@ -30,7 +31,10 @@ def plan_command(path: Path, json: bool = False, console: Console | None = None)
     if json and plan is not None and not bad:
         write_json(console, plan.model_dump())
         return 0
-    if plan is not None and not json:
+    if plan is not None and seen.spec is not None and not json:
+        for word, sentence in summary(plan, seen.spec):
+            console.print(f"{word:<8} {sentence}", markup=False, soft_wrap=True)
+        console.print()
         print_plan(console, plan)
         console.print()
     show(path, seen.findings, json, console)

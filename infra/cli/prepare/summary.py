@@ -1,0 +1,81 @@
+"""The five lines with which a plan begins: cost, time, cadence, risk, and what is decided for the user."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+
+from infra.plan.estimates.figure import cents
+from infra.plan.plan import Plan
+from infra.spec import duration
+from infra.spec.campaign import Spec
+
+
+def summary(plan: Plan, spec: Spec) -> tuple[tuple[str, str], ...]:
+    """Return five pairs of a word and a sentence."""
+    return (
+        ("cost", _cost(plan)),
+        ("time", _time(plan)),
+        ("cadence", _cadence(plan)),
+        ("risk", _risk(plan)),
+        (
+            "decided",
+            _decided(plan, spec),
+        ),
+    )
+
+
+def _cost(plan: Plan) -> str:
+    totals = plan.totals
+    unknown = f"; no price is known for {', '.join(plan.unpriced)}" if plan.unpriced else ""
+    return (
+        f"{cents(totals.usd.value):,} USD planned of a budget of {cents(plan.budget_usd):,} USD, at most "
+        f"{cents(totals.usd_at_deadline.value):,} USD when the deadline ends it{unknown}"
+    )
+
+
+def _time(plan: Plan) -> str:
+    return (
+        f"{_text(plan.totals.clock.value)} in all, {_text(plan.totals.gpu_clock.value)} until archived; "
+        f"the deadline is {duration.text(plan.deadline)}"
+    )
+
+
+def _cadence(plan: Plan) -> str:
+    every = plan.checkpoint.every_steps
+    return (
+        f"a checkpoint every {every:,} steps ({_text(_interval(plan))}), every {plan.checkpoint.shared_every}. of them "
+        "on the shared tier"
+    )
+
+
+def _risk(plan: Plan) -> str:
+    mtbf_s = plan.figure("MTBF of the job").value * 3600
+    losses = plan.figure("training time").value / mtbf_s
+    lost = _interval(plan) * plan.checkpoint.shared_every
+    return (
+        f"{losses:.2g} node losses expected while it trains; one costs at most {_text(lost)} of training "
+        f"(what came after the newest checkpoint on the shared tier) and the restart"
+    )
+
+
+def _decided(plan: Plan, spec: Spec) -> str:
+    given = spec.model_fields_set | {f"money.{name}" for name in spec.money.model_fields_set}
+    chosen = [
+        ("checkpoint cadence derived", plan.checkpoint_derived),
+        (f"deadline {duration.text(plan.deadline)}", "money.deadline" not in given),
+        (f"nodes {spec.nodes.capacity}", "capacity" not in spec.nodes.model_fields_set),
+        (f"on an error {spec.on_stop}", "on_stop" not in given),
+        (f"one node lost in {spec.recovery.node_mtbf_hours:g} h",
+         "node_mtbf_hours" not in spec.recovery.model_fields_set),
+        (f"shared tier {spec.storage.shared.capacity_gib} GiB", "storage" not in given),
+    ]  # fmt: skip
+    return ", ".join(words for words, ours in chosen if ours) or "nothing: the spec says all of it"
+
+
+def _interval(plan: Plan) -> Decimal:
+    return plan.figure("step time").value * plan.checkpoint.every_steps
+
+
+def _text(seconds: Decimal) -> str:
+    return duration.text(timedelta(seconds=round(float(seconds))))
