@@ -63,13 +63,13 @@ def enter_where(campaign: str) -> None:
         handle.enter(site, again())
 
 
-def rehearsed() -> list[str]:
-    """Return the names of the campaigns that are rehearsed on this machine."""
+def rehearsed() -> dict[str, bool]:
+    """Return the names of the campaigns that are rehearsed on this machine, and whether their sites run."""
     if not (cache_root() / "sites").is_dir():
-        return []
+        return {}
     from infra.rehearsal.site import campaigns
 
-    return campaigns.everywhere()
+    return {name: campaigns.site_of(name) is not None for name in campaigns.everywhere()}
 
 
 def strike_lost(campaign: str, say: Callable[[str], None]) -> bool:

@@ -16,9 +16,10 @@ except ModuleNotFoundError as missing:
 from infra.cli.data.checkpoints_app import checkpoints
 from infra.cli.data.data_app import data
 from infra.cli.end.commands import down, sweep
-from infra.cli.look.commands import report, shell, status
+from infra.cli.look.commands import list_campaigns, report, shell, status
 from infra.cli.options import Json, Region, console
 from infra.cli.prepare.commands import bake, check, images, offers, plan
+from infra.cli.prepare.init_app import init, schema
 from infra.cli.prepare.market_app import block, catalogue
 from infra.cli.refusals import of_file, refusal, tell, tell_usage
 from infra.cli.run.commands import preview, relaunch, repair, run
@@ -62,6 +63,7 @@ def token(cluster: Annotated[str, typer.Option()], region: Annotated[str, typer.
 
 PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Prepare": {
+        "init": init,
         "check": check,
         "plan": plan,
         "offers": offers,
@@ -69,9 +71,10 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "block": block,
         "bake": bake,
         "images": images,
+        "schema": schema,
     },
     "Run": {"preview": preview, "run": run, "relaunch": relaunch, "repair": repair},
-    "Look": {"status": status, "report": report, "shell": shell},
+    "Look": {"list": list_campaigns, "status": status, "report": report, "shell": shell},
     "End": {"down": down, "sweep": sweep},
     "Data and checkpoints": {"data": data, "checkpoints": checkpoints},
     "Administration": {"doctor": doctor, "addons": addons, "token": token},

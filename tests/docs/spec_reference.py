@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -19,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from infra.spec import duration
 from infra.spec.campaign import Spec
+from infra.spec.schema import descriptions, model_in
 from tests.docs.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,35 +80,11 @@ def sections() -> dict[str, type[BaseModel]]:
     return dict(_sections(Spec, ""))
 
 
-def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return field -> the docstring below it, in the class or its bases, and its `Field(description=...)`."""
-    found: dict[str, str] = {}
-    for base in reversed(model.__mro__):
-        if not issubclass(base, BaseModel) or base is BaseModel:
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, below in zip(body.body, body.body[1:], strict=False):
-            match field, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = inspect.cleandoc(text)
-    for name, info in model.model_fields.items():
-        if info.description and info.description != found.get(name):
-            found[name] = f"{found.get(name, '')} Form: {info.description}.".strip()
-    return found
-
-
 def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
     yield path, model
     for name, info in model.model_fields.items():
         if inner := model_in(info.annotation):
             yield from _sections(inner, f"{path}.{name}".lstrip("."))
-
-
-def model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(model_in, get_args(annotation))), None)
 
 
 def _title(path: str) -> str:

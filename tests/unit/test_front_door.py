@@ -22,14 +22,16 @@ from infra.cli.version import version
 
 ROOT = Path(__file__).parents[2]
 LIFE = {
-    "Prepare": ["check", "plan", "offers", "catalogue", "block", "bake", "images"],
+    "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "schema"],
     "Run": ["preview", "run", "relaunch", "repair"],
-    "Look": ["status", "report", "shell"],
+    "Look": ["list", "status", "report", "shell"],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
     "Administration": ["doctor", "addons"],
 }
 SAYS_NOTHING_TO_MACHINES = {
+    "init",  # writes a file and tells its name
+    "schema",  # is JSON anyway
     "shell",  # what runs in it speaks for itself
     "token",  # is JSON anyway, in kubectl's form
 }

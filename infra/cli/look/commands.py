@@ -9,6 +9,13 @@ import typer
 from infra.cli.options import Json, Name, Region, console
 
 
+def list_campaigns(region: Region = "us-east-1", json: Json = False) -> None:
+    """List the campaigns that this machine rehearses, and those in the AWS account and region."""
+    from infra.cli.look.list import list_command
+
+    raise typer.Exit(list_command(region, json, console))
+
+
 def status(
     name: Name,
     region: Region = "us-east-1",

@@ -15,7 +15,7 @@ from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
 from infra.record import meter
 from infra.record.events import CampaignState, Stage, fold
-from infra.record.store import LIVE
+from infra.record.store import LIVE, CampaignStore
 from infra.report.record import PACKED, Record, unpacked
 from infra.session.session import DRIVER_LEASE, holder_of, stored_plan, stored_spec
 from infra.spec.campaign import Spec
@@ -41,21 +41,26 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
             facts["stage"] = "ended"  # what the report kept is from just before its own end
         _show(facts, state, as_json, console)
         return 0
-    spec = stored_spec(store)
-    record = Record(spec, stored_plan(store, spec), tuple(store.events()), datetime.now(UTC))
-    holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
-    facts, state = _facts_of(record, holders, store.get_json(LIVE) or {})
+    facts, state = facts_of(store)
     if not refresh:
         _show(facts, state, as_json, console)
         return 0
     from infra.engine.explain import as_facts, print_drift, print_refusals
 
-    looks, refused = _compared(spec)
+    looks, refused = _compared(stored_spec(store))
     _show(facts | {"drift": as_facts(looks, refused)} if as_json else facts, state, as_json, console)
     if not as_json:
         print_drift(console, looks, campaign)
         print_refusals(console, refused)
     return CHANGED if any(one.drifted for one in looks) else 0
+
+
+def facts_of(store: CampaignStore) -> tuple[dict[str, Any], CampaignState]:
+    """Return what the record says of a campaign now, for machines, and its state."""
+    spec = stored_spec(store)
+    record = Record(spec, stored_plan(store, spec), tuple(store.events()), datetime.now(UTC))
+    holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
+    return _facts_of(record, holders, store.get_json(LIVE) or {})
 
 
 def _kept(results: Path, error: UserError) -> Record:
@@ -76,6 +81,8 @@ def _facts_of(
     return {
         "campaign": spec.campaign,
         "target": spec.target,
+        "owner": spec.owner,
+        "begun": events[0].at if events else None,
         "stage": _stage(state.running_stage, state.finished_stages, state.ended),
         "finished": [str(stage) for stage in state.finished_stages],
         "driver": holders.get("driver") or "none",

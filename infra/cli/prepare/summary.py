@@ -18,10 +18,7 @@ def summary(plan: Plan, spec: Spec) -> tuple[tuple[str, str], ...]:
         ("time", _time(plan)),
         ("cadence", _cadence(plan)),
         ("risk", _risk(plan)),
-        (
-            "decided",
-            _decided(plan, spec),
-        ),
+        ("decided", _decided(plan, spec)),
     )
 
 
@@ -42,11 +39,9 @@ def _time(plan: Plan) -> str:
 
 
 def _cadence(plan: Plan) -> str:
-    every = plan.checkpoint.every_steps
-    return (
-        f"a checkpoint every {every:,} steps ({_text(_interval(plan))}), every {plan.checkpoint.shared_every}. of them "
-        "on the shared tier"
-    )
+    shared = plan.checkpoint.shared_every
+    part = "all" if shared == 1 else f"one in {shared}"
+    return f"a checkpoint every {plan.checkpoint.every_steps:,} steps ({_text(_interval(plan))}), {part} on the shared tier"
 
 
 def _risk(plan: Plan) -> str:

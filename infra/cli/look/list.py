@@ -1,0 +1,92 @@
+"""`bivouac list`: the campaigns that this machine rehearses, and those in the account and region."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+
+from infra import target
+from infra.aws.account import Account, NoCredentials
+from infra.cli.answers import write_json
+from infra.cli.look.status import facts_of
+from infra.console.tables import Listing
+from infra.errors import BivouacError
+from infra.record.store import CampaignStore
+from infra.session.session import campaigns
+from infra.spec import duration
+from infra.spec.names import buckets
+
+_AT_A_TIME = 8
+
+
+def list_command(region: str, as_json: bool, console: Console) -> int:
+    """Exit code 0. AWS is asked only where there are credentials; where there are none, one line says so."""
+    with ThreadPoolExecutor(_AT_A_TIME) as workers:
+        found = list(
+            workers.map(_rehearsal, *zip(*target.rehearsed().items(), strict=True)) if target.rehearsed() else ()
+        )
+        try:
+            there, said = _in_account(region, workers), None
+        except NoCredentials:
+            there, said = [], "AWS was not asked: there are no credentials"
+    found += there
+    if as_json:
+        write_json(console, {"campaigns": found, "aws": said or "asked"})
+        return 0
+    table = Listing("campaign", "target", "owner", "stage", ">age", ">spent USD", ">USD/h now")
+    for one in found:
+        table.row(
+            one["campaign"], one["target"], one.get("owner") or "", one["stage"], _age(one.get("begun")),
+            _amount(one.get("spent_usd")), _amount(one.get("bills_usd_per_hour")),
+        )  # fmt: skip
+    if found:
+        table.show(console)
+    else:
+        console.print("no campaign is known here")
+    if said:
+        console.print(said)
+    return 0
+
+
+def _rehearsal(name: str, runs: bool) -> dict[str, Any]:
+    """Return what `status` says inside the campaign's site."""
+    short = {"campaign": name, "target": "rehearsal"}
+    if not runs:
+        return short | {"stage": f"its site does not run: bivouac down {name}"}
+    command = [sys.executable, "-m", "infra.cli.main", "status", name, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        return dict(json.loads(done.stdout))
+    except ValueError:
+        return short | {"stage": "its status cannot be told: bivouac status " + name}
+
+
+def _in_account(region: str, workers: ThreadPoolExecutor) -> list[dict[str, Any]]:
+    account = Account(region)
+    bucket = buckets(account.identity()["Account"], region).state
+    s3 = account.client("s3")
+
+    def facts(name: str) -> dict[str, Any]:
+        try:
+            return facts_of(CampaignStore(s3, bucket, name, ""))[0]
+        except (BivouacError, ValueError) as error:  # pydantic's own are ValueErrors
+            return {"campaign": name, "target": "aws", "stage": f"its record cannot be read: {type(error).__name__}"}
+
+    return list(workers.map(facts, campaigns(account, bucket)))
+
+
+def _age(begun: str | datetime | None) -> str:
+    if begun is None:
+        return ""
+    since = datetime.fromisoformat(begun) if isinstance(begun, str) else begun
+    return duration.text(timedelta(minutes=(datetime.now(UTC) - since) // timedelta(minutes=1)))
+
+
+def _amount(value: float | None) -> str:
+    return "" if value is None else f"{value:,.2f}"

@@ -1,0 +1,72 @@
+"""`bivouac init` and `bivouac schema`, as the command line knows them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infra.cli.options import console
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write; none is overwritten.")] = Path("campaign.yaml"),
+    name: Annotated[str, typer.Option(help="Name of the campaign; default: that of the file.")] = "",
+    target: Annotated[str, typer.Option(help="rehearsal, on this machine, or aws.")] = "rehearsal",
+    owner: Annotated[str, typer.Option(help="Who is asked; default: your login.")] = "",
+    account: Annotated[str, typer.Option(help="AWS account, 12 digits.")] = "",
+    region: Annotated[str, typer.Option(help="AWS region.")] = "us-east-1",
+    zone: Annotated[str, typer.Option(help="Availability zone; default: the region's `a`.")] = "",
+    instance_type: Annotated[str, typer.Option(help="Of the GPU nodes; default p5.48xlarge.")] = "",
+    nodes: Annotated[int, typer.Option(min=1, help="Number of GPU nodes.")] = 2,
+    capacity: Annotated[str, typer.Option(help="on-demand, spot, reservation or capacity-block.")] = "on-demand",
+    reservation: Annotated[str, typer.Option(help="cr-..., of a reservation or capacity block.")] = "",
+    block_fee: Annotated[str, typer.Option(help="USD for the whole capacity block.")] = "",
+    block_hourly: Annotated[str, typer.Option(help="USD: the block's fee / (nodes x hours).")] = "",
+    budget: Annotated[str, typer.Option(help="USD; default: what the plan may cost at most.")] = "",
+    deadline: Annotated[str, typer.Option(help="Such as 16h; default: half as long again as planned.")] = "",
+    email: Annotated[str, typer.Option(help="Where AWS Budgets writes to.")] = "",
+    data: Annotated[str, typer.Option(help="Folder, file or s3://bucket/prefix of the text.")] = "",
+    pattern: Annotated[str, typer.Option(help="Files of the data.")] = "**/*",
+    steps: Annotated[int, typer.Option(min=0, help="Training steps; default 110, on AWS 2000.")] = 0,
+) -> None:
+    """Write a first spec, with comments, that passes `check`: a rehearsal, or for AWS. Asks, on a terminal, for what a
+    campaign on AWS cannot do without."""
+    from infra.cli.prepare.init import Answers, init_command
+
+    def asked(given: str, words: str, default: str | None = None) -> str:
+        if given or target != "aws" or not sys.stdin.isatty():
+            return given
+        return str(typer.prompt(words, default=default))
+
+    answers = Answers(
+        name=name or path.stem.lower(),
+        target=target,
+        owner=owner,
+        account=asked(account, "AWS account (12 digits)"),
+        region=region,
+        zone=asked(zone, "Availability zone", f"{region}a"),
+        instance_type=asked(instance_type, "Instance type of the GPU nodes", "p5.48xlarge"),
+        nodes=nodes,
+        capacity=capacity,
+        reservation=reservation,
+        block_fee=block_fee,
+        block_hourly=block_hourly,
+        budget=budget,
+        deadline=deadline,
+        email=asked(email, "Email address for alarms of the budget"),
+        data=asked(data, "Where the text lies (folder, file or s3://bucket/prefix)"),
+        pattern=pattern,
+        steps=steps,
+    )
+    raise typer.Exit(init_command(path, answers, console))
+
+
+def schema() -> None:
+    """Print a JSON schema of the spec, for editors."""
+    from infra.cli.answers import write_json
+    from infra.spec.schema import schema as made
+
+    write_json(console, made())

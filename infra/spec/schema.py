@@ -1,0 +1,76 @@
+"""A JSON schema of the spec, for editors: what a field means is said by the docstring below it in its model."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from infra.spec.campaign import Spec
+
+_DURATION = {"type": "string", "pattern": r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+(\.\d+)?s)?$"}
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema, JSON Schema 2020-12."""
+    made = Spec.model_json_schema()
+    shown = {model.__name__: model for model in _models(Spec)}
+    for name, part in {**made.get("$defs", {}), Spec.__name__: made}.items():
+        if name not in shown:
+            continue
+        said = descriptions(shown[name])
+        for field, form in part["properties"].items():
+            form.pop("title", None)
+            if field in said:
+                form["description"] = said[field]
+            _write_durations_as_people_do(form)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Return field -> the docstring below it, in the class or its bases, and its `Field(description=...)`."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if not issubclass(base, BaseModel) or base is BaseModel:
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in zip(body.body, body.body[1:], strict=False):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = inspect.cleandoc(text)
+    for name, info in model.model_fields.items():
+        if info.description and info.description != found.get(name):
+            found[name] = f"{found.get(name, '')} Form: {info.description}.".strip()
+    return found
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(model_in, get_args(annotation))), None)
+
+
+def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield model
+    for info in model.model_fields.values():
+        for inner in _inside(info.annotation):
+            yield from _models(inner)
+
+
+def _inside(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _inside(part)]
+
+
+def _write_durations_as_people_do(form: dict[str, Any]) -> None:
+    for one in (form, *form.get("anyOf", ())):
+        if one.get("format") == "duration":
+            for key in ("format", "gt", "default"):
+                one.pop(key, None)
+            one.update(_DURATION)

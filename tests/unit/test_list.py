@@ -1,0 +1,88 @@
+"""`bivouac list`: rehearsals of this machine and campaigns of the account, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from moto.server import ThreadedMotoServer
+from typer.testing import CliRunner
+
+from infra.aws.account import Account
+from infra.cli.look.list import _age
+from infra.cli.main import app
+from infra.record.events import Kind, Stage
+from infra.record.store import CampaignStore
+from infra.spec.names import buckets
+from tests.example import example_spec
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without credentials, on which a rehearsal was killed."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path))
+    folder = tmp_path / "sites" / "default" / "campaigns"
+    folder.mkdir(parents=True)
+    (folder / "tried.json").write_text("{}")
+    return tmp_path
+
+
+@pytest.fixture
+def account(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {
+        "ENDPOINT_URL": f"http://{host}:{port}",
+        "ACCESS_KEY_ID": "a",
+        "SECRET_ACCESS_KEY": "b",
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    yield Account("us-east-1")
+    server.stop()
+
+
+def listed() -> dict[str, list[dict[str, object]]]:
+    done = CliRunner().invoke(app, ["list", "--json"])
+    assert done.exit_code == 0, done.output
+    return dict(json.loads(done.stdout))
+
+
+def test_without_credentials_the_rehearsals_are_listed_and_that_aws_was_not_asked(alone: Path) -> None:
+    found = listed()
+    assert [(one["campaign"], one["stage"]) for one in found["campaigns"]] == [
+        ("tried", "its site does not run: bivouac down tried")
+    ]
+    assert found["aws"] == "AWS was not asked: there are no credentials"
+    words = CliRunner().invoke(app, ["list"]).stdout
+    assert "tried" in words and "AWS was not asked" in words
+
+
+def test_campaigns_of_the_account_are_told_with_owner_stage_and_bill_and_an_unreadable_one_hides_none(
+    account: Account,
+) -> None:
+    spec = example_spec()
+    s3, where = account.client("s3"), buckets(account.identity()["Account"], "us-east-1").state
+    s3.create_bucket(Bucket=where)
+    store = CampaignStore(s3, where, spec.campaign, "test")
+    store.put_json("spec.json", json.loads(spec.model_dump_json()))
+    store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
+    s3.put_object(Bucket=where, Key="campaigns/broken/spec.json", Body=b"{}")
+    found = {str(one["campaign"]): one for one in listed()["campaigns"]}
+    assert set(found) == {"tried", "broken", spec.campaign}
+    assert "its record cannot be read" in str(found["broken"]["stage"])
+    told = found[spec.campaign]
+    assert (told["owner"], told["stage"]) == (spec.owner, "in provision") and isinstance(told["spent_usd"], float)
+
+
+def test_an_age_is_told_to_the_minute() -> None:
+    begun = datetime.now(UTC) - timedelta(hours=3, minutes=5, seconds=20)
+    assert _age(begun) == _age(begun.isoformat()) == "3h5m" and _age(None) == ""
