@@ -41,7 +41,8 @@ def _time(plan: Plan) -> str:
 def _cadence(plan: Plan) -> str:
     shared = plan.checkpoint.shared_every
     part = "all" if shared == 1 else f"one in {shared}"
-    return f"a checkpoint every {plan.checkpoint.every_steps:,} steps ({_text(_interval(plan))}), {part} on the shared tier"
+    every = f"{plan.checkpoint.every_steps:,} steps ({_text(_interval(plan))})"
+    return f"a checkpoint every {every}, {part} on the shared tier"
 
 
 def _risk(plan: Plan) -> str:
