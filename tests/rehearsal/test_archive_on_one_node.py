@@ -117,6 +117,7 @@ def test_the_meter_counts_one_node_as_soon_as_the_others_are_gone(camp: Camp, mo
     assert begun.data["released"] == NODES - 1
 
 
+@pytest.mark.nightly
 def test_a_steward_killed_while_it_gives_nodes_back_is_followed_by_one_that_archives_on_the_same(
     camp: Camp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

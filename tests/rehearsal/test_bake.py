@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.waiting import HUNG_S
 
 INSIDE = Path(__file__).with_name("inside_bake.py")
 
 
+@pytest.mark.nightly
 def test_images_are_baked_on_builders_that_are_gone_afterwards_whatever_happens(tmp_path: Path) -> None:
     unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
     unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]

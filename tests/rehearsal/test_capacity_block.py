@@ -72,6 +72,7 @@ def nodes(context: Context) -> GpuNodes:
     return GpuNodes(context.account, client, context.names, context.guard)
 
 
+@pytest.mark.nightly
 def test_the_deadline_is_forty_minutes_before_the_block_ends_for_plan_schedule_and_group(
     camped: Camp, context: Context, block: dict[str, Any]
 ) -> None:

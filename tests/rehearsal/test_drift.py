@@ -71,6 +71,7 @@ def provisioned(camped: Camp) -> Camp:
     return camped
 
 
+@pytest.mark.nightly
 def test_every_change_by_hand_is_seen_and_explained_while_a_driver_lives_and_nothing_is_touched(
     provisioned: Camp,
 ) -> None:

@@ -73,6 +73,7 @@ def outcome(camp: Camp) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("story", STORIES)
 def test_a_steward_killed_before_any_of_its_writes_is_followed_by_one_that_finishes(made: Camp, story: str) -> None:
     whole = story_of(made, STORIES[story], None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from fleet_cases import Case, all_cases, fleet_in, life
 
 SELECTED = (
@@ -13,6 +14,7 @@ SELECTED = (
 """Each way of buying once, and the layouts that differ most."""
 
 
+@pytest.mark.nightly
 def test_node_groups_are_made_read_launched_changed_and_destroyed_as_they_are_bought(tmp_path: Path) -> None:
     cases = [case for case in all_cases() if str(case) in SELECTED]
     assert len(cases) == len(SELECTED)

@@ -144,6 +144,7 @@ def locks(held: Camp) -> list[str]:
     return [item["Key"] for item in found.get("Contents", ())]
 
 
+@pytest.mark.nightly
 def test_no_engine_outlives_its_driver(struck: Struck) -> None:
     assert struck.outlived == []
     assert struck.ends["killed"] == -signal.SIGKILL

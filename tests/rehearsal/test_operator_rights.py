@@ -74,6 +74,7 @@ def provisioned(founded: Camp) -> Camp:
     return founded
 
 
+@pytest.mark.nightly
 def test_the_operators_policies_are_enough_to_make_all_of_the_ground(provisioned: Camp) -> None:
     assert provisioned.client("eks").list_clusters()["clusters"] == [provisioned.names.cluster]
     assert "the AWS budget counts this campaign from now on" in provisioned.said.getvalue()
