@@ -83,9 +83,9 @@ def damage(place: str, step: int, name: str, content: bytes | None) -> None:
 
 
 def told(command: object, *arguments: object) -> tuple[int, str]:
-    console = Console(record=True, width=200, file=io.StringIO())
-    code = command(*arguments, console)  # type: ignore[operator]
-    return int(code), console.export_text()
+    out = io.StringIO()
+    code = command(*arguments, Console(width=200, file=out))  # type: ignore[operator]
+    return int(code), out.getvalue()
 
 
 def test_every_step_is_listed_with_its_state(place: str) -> None:

@@ -90,9 +90,10 @@ def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def verify(tier: str | None, step: int | None = None) -> tuple[int, dict[tuple[str, str, int], dict[str, str]]]:
-    console = Console(record=True, width=200, file=io.StringIO())
+    out = io.StringIO()
+    console = Console(width=200, file=out)
     code = commands.verify_command(CAMPAIGN, step, REGION, True, console, tier)
-    rows = json.loads(console.export_text())
+    rows = json.loads(out.getvalue())
     return code, {(row["tier"], row["node"], row["step"]): row["faults"] for row in rows}
 
 
@@ -130,16 +131,18 @@ def test_a_step_that_retention_takes_meanwhile_is_left_out_and_is_no_damage(tmp_
 def test_prune_of_the_shared_tier_removes_what_was_shown_and_never_the_newest_proven_step(camp: Camp) -> None:
     camp.desk.open()
     camp.shard(camp.shared, 30, "a.pt").write_bytes(b"bytez")
-    console = Console(record=True, width=200, file=io.StringIO())
+    out = io.StringIO()
+    console = Console(width=200, file=out)
     assert commands.prune_command(CAMPAIGN, 1, True, REGION, True, console, "shared") == 0
-    body = json.loads(console.export_text())
+    body = json.loads(out.getvalue())
     assert (body["keep"], body["proven"], body["drop"], body["removed"]) == ([30, 20], 20, [10], True)
     assert sorted(path.name for path in (camp.shared / CAMPAIGN).iterdir()) == [step_folder(20), step_folder(30)]
 
 
 def test_restore_brings_a_step_out_of_the_cluster_and_leaves_nothing_in_the_bucket(camp: Camp, tmp_path: Path) -> None:
     camp.desk.open()
-    console = Console(record=True, width=200, file=io.StringIO())
+    out = io.StringIO()
+    console = Console(width=200, file=out)
     assert commands.restore_command(CAMPAIGN, tmp_path / "out", None, REGION, console) == 0
     folder = tmp_path / "out" / step_folder(30)
     assert {path.name: path.read_bytes() for path in folder.glob("*/*")} == dict.fromkeys(BOTH, b"bytes")
