@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json as json_text
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic_core import to_jsonable_python
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from infra.record.events import Kind
 
 if TYPE_CHECKING:
     from infra.session.context import Context
+
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def write_json(console: Console, value: object) -> None:
@@ -47,4 +49,4 @@ def _plain(value: object) -> object:
     """Amounts become numbers: pydantic's own JSON has them as texts, with which nobody can calculate."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    return to_jsonable_python(value, fallback=str)
+    return _ANYTHING.dump_python(value, mode="json", fallback=str)
