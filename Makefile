@@ -41,10 +41,10 @@ rehearsal: setup  ## A whole campaign on this machine: spec to certificate
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/bivouac run $(SPEC)
 	@$(BIN)/bivouac down --all
 
-test: setup lint  ## Tests that need neither AWS nor a GPU, a quarter of an hour
+test: setup lint  ## Tests that need neither AWS nor a GPU
 	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5
 
-test-all: setup lint  ## The same, with those that take minutes each, an hour: for the night
+test-all: setup lint  ## The same, with those that take minutes each: for the night
 	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5 -m 'not aws and not gpu and not drill'
 
 test-unit: venv  ## The quick tests: pure logic and the resource graph

@@ -50,9 +50,8 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(model_in, get_args(annotation))), None)
+    """Return the section that a field holds, alone or in a list."""
+    return next(iter(_inside(annotation)), None)
 
 
 def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

@@ -45,6 +45,17 @@ def test_what_init_writes_passes_check(tmp_path: Path, options: tuple[str, ...])
     assert not [one for one in seen.findings if one.field.startswith("money.deadline")], "it leaves room for the plan"
 
 
+def test_words_that_yaml_reads_as_something_else_stay_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "0123.yaml"
+    code, words = init(path, "--name", "true-or", "--owner", "0123", "--data", str(tmp_path / "a: b # c"))
+    assert code == 64 and "a: b # c" in words, "the folder is looked for by its whole name"
+    (tmp_path / "a: b # c").mkdir()
+    (tmp_path / "a: b # c" / "text").write_text("word " * 2_000_000)
+    assert init(path, "--name", "true-or", "--owner", "0123", "--data", str(tmp_path / "a: b # c"))[0] == 0
+    written = yaml.safe_load(path.read_text())
+    assert (written["owner"], written["data"]["source"]) == ("0123", str(tmp_path / "a: b # c"))
+
+
 def test_a_budget_that_was_not_given_covers_the_plan_to_its_deadline(tmp_path: Path) -> None:
     init(tmp_path / "mine.yaml", *AWS, "--nodes", "8")
     money = yaml.safe_load((tmp_path / "mine.yaml").read_text())["money"]

@@ -28,14 +28,12 @@ _AT_A_TIME = 8
 def list_command(region: str, as_json: bool, console: Console) -> int:
     """Exit code 0. AWS is asked only where there are credentials; where there are none, one line says so."""
     with ThreadPoolExecutor(_AT_A_TIME) as workers:
-        found = list(
-            workers.map(_rehearsal, *zip(*target.rehearsed().items(), strict=True)) if target.rehearsed() else ()
-        )
+        found = list(workers.map(lambda held: _rehearsal(*held), target.rehearsed().items()))
         try:
-            there, said = _in_account(region, workers), None
+            found += _in_account(region, workers)
+            said = None
         except NoCredentials:
-            there, said = [], "AWS was not asked: there are no credentials"
-    found += there
+            said = "AWS was not asked: there are no credentials"
     if as_json:
         write_json(console, {"campaigns": found, "aws": said or "asked"})
         return 0
