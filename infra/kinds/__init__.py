@@ -1,32 +1,11 @@
 """All that Bivouac knows of each kind of AWS resource: one definition per kind, in the module of its service."""
 
-from infra.kinds import (
-    balancing,
-    compute,
-    eks,
-    foundation,
-    fsx,
-    guards,
-    iam,
-    network,
-    s3,
-    security_groups,
-)
+from infra.kinds import balancing, compute, eks, foundation, fsx, guards, iam, network, s3, security_groups
 from infra.kinds.kind import Checkpoints, Remain, ResourceKind
 from infra.kinds.thing import CLUSTER_TAG, OWNED, Thing, tags_of, thing
 
-KINDS: tuple[ResourceKind, ...] = (
-    *guards.KINDS,
-    *compute.KINDS,
-    *eks.KINDS,
-    *balancing.KINDS,
-    *fsx.KINDS,
-    *network.KINDS,
-    *security_groups.KINDS,
-    *iam.KINDS,
-    *s3.KINDS,
-    *foundation.KINDS,
-)
+_SERVICES = (guards, compute, eks, balancing, fsx, network, security_groups, iam, s3, foundation)
+KINDS: tuple[ResourceKind, ...] = tuple(kind for service in _SERVICES for kind in service.KINDS)
 """What is removed in the same step goes in this order."""
 BY_NAME = {kind.name: kind for kind in KINDS}
 BY_TYPE = {kind.type: kind for kind in KINDS if kind.type}
@@ -43,17 +22,6 @@ def kind_of_type(type: str) -> ResourceKind:
 
 
 __all__ = [
-    "BY_NAME",
-    "BY_TYPE",
-    "CLUSTER_TAG",
-    "KINDS",
-    "OWNED",
-    "Checkpoints",
-    "Remain",
-    "ResourceKind",
-    "Thing",
-    "kind_named",
-    "kind_of_type",
-    "tags_of",
-    "thing",
-]
+    "BY_NAME", "BY_TYPE", "CLUSTER_TAG", "KINDS", "OWNED", "Checkpoints", "Remain", "ResourceKind", "Thing",
+    "kind_named", "kind_of_type", "tags_of", "thing",
+]  # fmt: skip

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.kinds import BY_NAME, KINDS, Checkpoints, ResourceKind, kind_named, kind_of_type
+from infra.inventory import Evidence
+from infra.inventory.sweep import Left, order
+from infra.kinds import BY_NAME, KINDS, Checkpoints, ResourceKind, Thing, kind_named, kind_of_type
 from infra.spec import names
 from infra.stack import program
 
@@ -29,6 +31,27 @@ def test_what_a_killed_engine_had_made_has_exactly_one_fate(kind: ResourceKind) 
 def test_what_is_listed_can_be_removed_and_is_not_shown_a_second_time(kind: ResourceKind) -> None:
     assert kind.remove and kind.service
     assert kind.arn or kind.name == "incomplete upload", "the tagging service knows all but uploads"
+
+
+GOES_BEFORE = [
+    ("schedule", "role"), ("rule", "instance"), ("Auto Scaling group", "instance"), ("Auto Scaling group", "cluster"),
+    ("launch configuration", "security group"), ("spot request", "instance"), ("cluster", "network interface"),
+    ("cluster", "log group"), ("instance", "network interface"), ("instance", "volume"),
+    ("instance", "launch template"), ("instance", "capacity reservation"), ("instance", "instance profile"),
+    ("load balancer", "target group"), ("load balancer", "network interface"), ("classic load balancer", "subnet"),
+    ("file system", "network interface"), ("NAT gateway", "elastic address"), ("NAT gateway", "subnet"),
+    ("VPC endpoint", "network interface"), ("VPC peering", "VPC"), ("network interface", "elastic address"),
+    ("network interface", "security group"), ("elastic address", "internet gateway"), ("image", "snapshot"),
+    ("security group", "VPC"), ("route table", "subnet"), ("internet gateway", "VPC"), ("subnet", "VPC"),
+    ("instance profile", "role"), ("role", "policy"), ("budget", "topic"), ("incomplete upload", "bucket"),
+]  # fmt: skip
+"""By AWS's own rules of what holds what, and what would make it again."""
+
+
+@pytest.mark.parametrize(("first", "then"), GOES_BEFORE)
+def test_what_holds_or_makes_another_is_removed_before_it(first: str, then: str) -> None:
+    rows = [Left(kind, Thing("x"), Evidence.TAG) for kind in (then, first)]
+    assert [one.kind for one in sorted(rows, key=order)] == [first, then]
 
 
 def test_what_refers_to_a_kind_names_one_that_there_is() -> None:
