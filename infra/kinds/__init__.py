@@ -1,10 +1,25 @@
 """All that Bivouac knows of each kind of AWS resource: one definition per kind, in the module of its service."""
 
-from infra.kinds import balancing, compute, eks, foundation, fsx, guards, iam, network, s3, security_groups
+from infra.kinds import (
+    balancing,
+    budgets,
+    compute,
+    eks,
+    foundation,
+    fsx,
+    iam,
+    monitoring,
+    network,
+    s3,
+    schedules,
+    security_groups,
+)
 from infra.kinds.kind import Checkpoints, Remain, ResourceKind
 from infra.kinds.thing import CLUSTER_TAG, OWNED, Thing, tags_of, thing
 
-_SERVICES = (guards, compute, eks, balancing, fsx, network, security_groups, iam, s3, foundation)
+_SERVICES = (
+    schedules, compute, eks, balancing, fsx, network, security_groups, iam, budgets, monitoring, s3, foundation,
+)  # fmt: skip
 KINDS: tuple[ResourceKind, ...] = tuple(kind for service in _SERVICES for kind in service.KINDS)
 """What is removed in the same step goes in this order."""
 BY_NAME = {kind.name: kind for kind in KINDS}
