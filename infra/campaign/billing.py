@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.account import Account
 from infra.aws.reservations import find_reservation
 from infra.campaign.reserved import bills_on, node_usd_per_hour, unused_places
-from infra.inventory import tags_of
+from infra.kinds import kind_named
 from infra.plan.estimates.cost import ENDPOINTS, CostLine
 from infra.plan.purchase import own_reservation
 from infra.session.context import Context
@@ -113,28 +113,15 @@ def _cluster(account: Account, names: Names) -> tuple[int, int]:
     return int(any(names.cluster in page["clusters"] for page in pages)), 1
 
 
-def _gateways(account: Account, names: Names) -> tuple[int, int]:
-    filters = [
-        {"Name": f"tag:{CAMPAIGN_TAG}", "Values": [names.campaign]},
-        {"Name": "state", "Values": ["pending", "available", "deleting"]},
-    ]
-    pages = account.client("ec2").get_paginator("describe_nat_gateways").paginate(Filters=filters)
-    return min(1, sum(len(page["NatGateways"]) for page in pages)), 1
+def _tagged(name: str, whole: int) -> Callable[[Account, Names], tuple[int, int]]:
+    """Things of a kind with the campaign's tag that bill by the hour, at most as many as the line's rate stands for."""
 
+    def look(account: Account, names: Names) -> tuple[int, int]:
+        kind = kind_named(name)
+        own = (one for one in kind.things(account) if one.tags.get(CAMPAIGN_TAG) == names.campaign)
+        return min(whole, sum(kind.price(one.traits) != 0 for one in own)), whole
 
-def _file_systems(account: Account, names: Names) -> tuple[int, int]:
-    pages = account.client("fsx").get_paginator("describe_file_systems").paginate()
-    found = [item for page in pages for item in page["FileSystems"]]
-    return min(1, sum(tags_of(item.get("Tags")).get(CAMPAIGN_TAG) == names.campaign for item in found)), 1
-
-
-def _endpoints(account: Account, names: Names) -> tuple[int, int]:
-    filters = [
-        {"Name": f"tag:{CAMPAIGN_TAG}", "Values": [names.campaign]},
-        {"Name": "vpc-endpoint-type", "Values": ["Interface"]},
-    ]
-    pages = account.client("ec2").get_paginator("describe_vpc_endpoints").paginate(Filters=filters)
-    return sum(len(page["VpcEndpoints"]) for page in pages), ENDPOINTS
+    return look
 
 
 _LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
@@ -142,8 +129,8 @@ _LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
     "system node": _with_name(lambda names: names.system_group),
     "builder": _with_name(lambda names: names.builder),
     "EKS control plane": _cluster,
-    "NAT gateway": _gateways,
-    "interface endpoints": _endpoints,
-    "FSx for Lustre": _file_systems,
+    "NAT gateway": _tagged("NAT gateway", 1),
+    "interface endpoints": _tagged("VPC endpoint", ENDPOINTS),
+    "FSx for Lustre": _tagged("file system", 1),
 }
 """Name of the plan's line -> (how many are there, for how many the line's rate stands; 0: as planned)."""

@@ -187,7 +187,7 @@ def _watched(context: Context, engine: Engine) -> Iterator[None]:
             rows = remains(context.account, context.names) if slow else ()
             for kind, since in slow[:2]:
                 bare = kind.rpartition(":")[2]
-                held = holding(bare, rows)
+                held = holding(kind, rows)
                 context.progress.step(f"{bare} since {time.monotonic() - since:.0f} s{f': {held}' if held else ''}")
 
     thread = threading.Thread(target=look, name="teardown-watch", daemon=True)

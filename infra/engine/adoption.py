@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-from botocore.exceptions import ClientError
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Secret
 
-from infra.aws.account import Account, every, says_missing
+from infra.aws.account import Account
 from infra.cluster.kubernetes import OF_WORLD, from_outside
-from infra.engine import finders
 from infra.engine.failures import RETRIED, Cause, cause_of
-from infra.engine.finders import Find, Inputs, tagged_as, tags_of_its_own
 from infra.engine.liveness import Life, life
-from infra.engine.rule_removal import RULE_REMOVERS
 from infra.engine.state_copy import bare
 from infra.errors import BivouacError, PermanentError
+from infra.kinds import kind_of_type
+from infra.kinds.kind import Inputs
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
 KUBERNETES = "kubernetes:"
@@ -99,7 +97,7 @@ def adoptable(account: Account, cluster: str, deployment: Mapping[str, Any], fai
 def _ids(account: Account, cluster: str, pending: Pending) -> list[str]:
     if pending.type == RELEASE:
         return _releases(account, cluster, pending.inputs)
-    find = FINDERS.get(pending.type)
+    find = kind_of_type(pending.type).find
     return [] if find is None else find(account, pending.inputs)
 
 
@@ -138,12 +136,8 @@ def _known(resource: Mapping[str, Any], id: str) -> dict[str, Any]:
     """
     if str(resource["type"]).startswith(KUBERNETES):
         return {}
-    own = _ID_OUTPUTS.get(str(resource["type"]))
+    own = kind_of_type(str(resource["type"])).id_output
     return {**bare(resource.get("inputs") or {}), "id": id, **({own: id} if own else {})}
-
-
-_ID_OUTPUTS = {"aws:eks/podIdentityAssociation:PodIdentityAssociation": "associationId"}
-"""Type -> the output that its plugin reads by, beside the id."""
 
 
 def remove_rules(
@@ -152,152 +146,16 @@ def remove_rules(
     """Remove what pending creations of rules left inside their route table or group: they are made anew."""
     removed = []
     for pending in pending_creates(deployment):
-        remove = RULE_REMOVERS.get(pending.type)
-        if remove is None:
+        remake = kind_of_type(pending.type).remake
+        if remake is None:
             continue
         guard()
         try:
-            if remove(account, pending.inputs):
+            if remake(account, pending.inputs):
                 removed.append(pending.type.rpartition(":")[2])
         except Exception as error:
             failed(pending, error)
     return removed
-
-
-def _tagged(operation: str, result: str, id_key: str, alive: Mapping[str, str] | None = None, **inputs: str) -> Find:
-    """EC2's things by their tags; `inputs` are filters taken from inputs, `alive` is a filter of states."""
-
-    def find(account: Account, given: Inputs) -> list[str]:
-        filters = tagged_as(given)
-        filters += [{"Name": name.replace("_", "-"), "Values": [str(given[key])]} for name, key in inputs.items()]
-        filters += [{"Name": name, "Values": values.split(",")} for name, values in (alive or {}).items()]
-        pages = account.client("ec2").get_paginator(operation).paginate(Filters=filters)
-        return [item[id_key] for page in pages for item in page[result]]
-
-    return find
-
-
-def _addresses(account: Account, given: Inputs) -> list[str]:
-    seen = account.client("ec2").describe_addresses(Filters=tagged_as(given))["Addresses"]
-    return [item["AllocationId"] for item in seen]
-
-
-def _there(service: str, operation: str, made: Callable[[Inputs], str], **arguments: str) -> Find:
-    """What has a name: there when asking for it by name is answered. `arguments`: parameter -> input."""
-
-    def find(account: Account, given: Inputs) -> list[str]:
-        asked = {name: given[key] for name, key in arguments.items()}
-        try:
-            getattr(account.client(service), operation)(**asked)
-        except ClientError as error:
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404 or says_missing(error):
-                return []
-            raise
-        return [made(given)]
-
-    return find
-
-
-def _log_groups(account: Account, given: Inputs) -> list[str]:
-    name = given["name"]
-    seen = every(account.client("logs"), "describe_log_groups", "logGroups", logGroupNamePrefix=name)
-    return [name for group in seen if group["logGroupName"] == name]
-
-
-def _repositories(account: Account, given: Inputs) -> list[str]:
-    pages = account.client("ecr").get_paginator("describe_repositories").paginate()
-    return [r["repositoryName"] for page in pages for r in page["repositories"] if r["repositoryName"] == given["name"]]
-
-
-def _file_systems(account: Account, given: Inputs) -> list[str]:
-    wanted = set(tags_of_its_own(given).items())
-    pages = account.client("fsx").get_paginator("describe_file_systems").paginate()
-    seen = [one for page in pages for one in page["FileSystems"] if one["Lifecycle"] not in ("DELETING", "FAILED")]
-    return [one["FileSystemId"] for one in seen if wanted <= {(t["Key"], t["Value"]) for t in one.get("Tags", ())}]
-
-
-def _repository_links(account: Account, given: Inputs) -> list[str]:
-    by_system = [{"Name": "file-system-id", "Values": [given["fileSystemId"]]}]
-    seen = every(account.client("fsx"), "describe_data_repository_associations", "Associations", Filters=by_system)
-    return [one["AssociationId"] for one in seen if one["Lifecycle"] not in ("DELETING", "FAILED")]
-
-
-def _budgets(account: Account, given: Inputs) -> list[str]:
-    """Of the caller's own account, unless the program names another."""
-    named = {"accountId": account.identity()["Account"], **given}
-    find = _there(
-        "budgets", "describe_budget", lambda made: f"{made['accountId']}:{made['name']}",
-        AccountId="accountId", BudgetName="name",
-    )  # fmt: skip
-    return find(account, named)
-
-
-def _schedules(account: Account, given: Inputs) -> list[str]:
-    """In AWS's own group, unless the program names another."""
-    find = _there(
-        "scheduler", "get_schedule", lambda made: f"{made['groupName']}/{made['name']}",
-        GroupName="groupName", Name="name",
-    )  # fmt: skip
-    return find(account, {"groupName": "default", **given})
-
-
-def _pod_identities(account: Account, given: Inputs) -> list[str]:
-    subject = {key: given[key] for key in ("clusterName", "namespace", "serviceAccount")}
-    seen = every(account.client("eks"), "list_pod_identity_associations", "associations", **subject)
-    return [one["associationId"] for one in seen]
-
-
-def _named(key: str) -> Callable[[Inputs], str]:
-    return lambda given: str(given[key])
-
-
-def _in_cluster(key: str) -> Callable[[Inputs], str]:
-    return lambda given: f"{given['clusterName']}:{given[key]}"
-
-
-FINDERS: dict[str, Find] = {
-    "aws:ec2/vpc:Vpc": _tagged("describe_vpcs", "Vpcs", "VpcId"),
-    "aws:ec2/subnet:Subnet": _tagged("describe_subnets", "Subnets", "SubnetId", vpc_id="vpcId"),
-    "aws:ec2/routeTable:RouteTable": _tagged("describe_route_tables", "RouteTables", "RouteTableId", vpc_id="vpcId"),
-    "aws:ec2/internetGateway:InternetGateway": _tagged(
-        "describe_internet_gateways", "InternetGateways", "InternetGatewayId"
-    ),
-    "aws:ec2/securityGroup:SecurityGroup": _tagged(
-        "describe_security_groups", "SecurityGroups", "GroupId", vpc_id="vpcId", group_name="name"
-    ),
-    "aws:ec2/natGateway:NatGateway": _tagged(
-        "describe_nat_gateways", "NatGateways", "NatGatewayId", {"state": "pending,available"}, subnet_id="subnetId"
-    ),
-    "aws:ec2/vpcEndpoint:VpcEndpoint": _tagged(
-        "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", vpc_id="vpcId", service_name="serviceName"
-    ),
-    "aws:ec2/launchTemplate:LaunchTemplate": _tagged(
-        "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId", launch_template_name="name"
-    ),
-    "aws:ec2/eip:Eip": _addresses,
-    "aws:cloudwatch/logGroup:LogGroup": _log_groups,
-    "aws:s3/bucket:Bucket": _there("s3", "head_bucket", _named("bucket"), Bucket="bucket"),
-    "aws:ecr/repository:Repository": _repositories,
-    "aws:budgets/budget:Budget": _budgets,
-    "aws:scheduler/schedule:Schedule": _schedules,
-    "aws:eks/cluster:Cluster": _there("eks", "describe_cluster", _named("name"), name="name"),
-    "aws:eks/nodeGroup:NodeGroup": _there(
-        "eks", "describe_nodegroup", _in_cluster("nodeGroupName"),
-        clusterName="clusterName", nodegroupName="nodeGroupName",
-    ),
-    "aws:eks/addon:Addon": _there(
-        "eks", "describe_addon", _in_cluster("addonName"), clusterName="clusterName", addonName="addonName"
-    ),
-    "aws:eks/accessEntry:AccessEntry": _there(
-        "eks", "describe_access_entry", _in_cluster("principalArn"),
-        clusterName="clusterName", principalArn="principalArn",
-    ),
-    "aws:eks/podIdentityAssociation:PodIdentityAssociation": _pod_identities,
-    "aws:fsx/lustreFileSystem:LustreFileSystem": _file_systems,
-    "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation": _repository_links,
-    **finders.FURTHER_FINDERS,
-}  # fmt: skip
-"""Type -> how what AWS made is found again."""
 
 
 def still_creating(account: Account, deployment: Mapping[str, Any], adopted: Mapping[str, str]) -> list[str]:

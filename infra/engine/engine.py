@@ -12,7 +12,6 @@ from typing import Any
 from pulumi import automation as auto
 
 from infra.engine.adoption import (
-    FINDERS,
     Failed,
     Pending,
     adoptable,
@@ -30,6 +29,7 @@ from infra.engine.locks import unlock
 from infra.engine.refusal import refuse_loss
 from infra.engine.state_copy import PASSPHRASE
 from infra.errors import PermanentError
+from infra.kinds import kind_of_type
 from infra.record.lease import Lease
 from infra.session.context import Context
 from infra.spec.names import PROJECT
@@ -177,7 +177,7 @@ class Engine:
         """Urn -> id of creations that were carried out, once they are ready."""
         account, cluster, say = self.context.account, self.context.names.cluster, self.context.progress
         found: dict[str, str] = {}
-        wanted = sum(one.type in FINDERS for one in pending_creates(deployment))
+        wanted = sum(kind_of_type(one.type).find is not None for one in pending_creates(deployment))
         unseen: dict[str, tuple[Pending, Exception]] = {}
 
         def unsure(pending: Pending, error: Exception) -> None:

@@ -9,19 +9,11 @@ from pulumi import automation as auto
 
 from infra.engine.drift import Look, Row, look, resources_of, short, stored_state
 from infra.errors import UserError
+from infra.kinds import kind_of_type
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
 
-STATEFUL = (
-    "aws:eks/cluster:Cluster",
-    "aws:eks/nodeGroup:NodeGroup",
-    "aws:fsx/lustreFileSystem:LustreFileSystem",
-    "aws:ec2/vpc:Vpc",
-    "aws:ec2/subnet:Subnet",
-    "aws:s3/bucket:Bucket",
-)
-"""What holds a campaign's state, or carries what does."""
-_CLUSTER, _NODE_GROUP, _BUCKET = STATEFUL[0], STATEFUL[1], STATEFUL[5]
+_CLUSTER, _NODE_GROUP, _BUCKET = "aws:eks/cluster:Cluster", "aws:eks/nodeGroup:NodeGroup", "aws:s3/bucket:Bucket"
 _GENTLE = ("scalingConfig", "tags", "labels", "updateConfig")
 """Properties of a node group whose change restarts no node."""
 
@@ -78,7 +70,8 @@ def refuse_loss(context: Context, stack: auto.Stack) -> None:
     killed engine are pending, since then the `up` itself begins with AWS's word.
     """
     stored = stored_state(context, stack.name)
-    held = [one for one in resources_of(stored).values() if one["type"] in STATEFUL and not one.get("initErrors")]
+    resources = resources_of(stored).values()
+    held = [one for one in resources if kind_of_type(one["type"]).holds_state and not one.get("initErrors")]
     where = standing(context)
     if not held or not where.begun or where.falling:
         return
@@ -91,7 +84,7 @@ def refuse_loss(context: Context, stack: auto.Stack) -> None:
 
 def _refused(row: Row, lost: set[str], where: Standing, campaign: str) -> Refusal | None:
     down = f"`bivouac down {campaign}` archives what is sound and ends it; then begin a new campaign"
-    if row.kind not in STATEFUL:
+    if not kind_of_type(row.kind).holds_state:
         return None
     if row.verb in ("replace", "delete"):
         return Refusal(

@@ -1,18 +1,6 @@
-"""Where a campaign's things can lie, how they are listed, and what makes them its own: see `listings`, `evidence`."""
+"""What of a campaign exists at AWS: see `looks` for what is listed, `evidence` for what makes a thing its own."""
 
-from infra.inventory.evidence import Evidence, Knowledge, Suspicion
-from infra.inventory.listings import LOOKS, Look
-from infra.inventory.thing import Thing, is_account_wide, is_ours, tags_of, thing
+from infra.inventory.evidence import Evidence, Knowledge, Suspicion, is_account_wide
+from infra.inventory.looks import ANYTHING, LOOKS
 
-__all__ = [
-    "LOOKS",
-    "Evidence",
-    "Knowledge",
-    "Look",
-    "Suspicion",
-    "Thing",
-    "is_account_wide",
-    "is_ours",
-    "tags_of",
-    "thing",
-]
+__all__ = ["ANYTHING", "LOOKS", "Evidence", "Knowledge", "Suspicion", "is_account_wide"]

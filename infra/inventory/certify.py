@@ -16,7 +16,8 @@ from infra.aws.account import Account
 from infra.engine.failures import Cause, cause_of
 from infra.errors import NotProven
 from infra.folders import keep
-from infra.inventory import LOOKS, Evidence, Knowledge, Look, Thing
+from infra.inventory import LOOKS, Evidence, Knowledge
+from infra.kinds import ResourceKind, Thing
 from infra.record.events import Event, Kind, Stage
 from infra.record.store import CampaignStore
 from infra.session.context import Context
@@ -202,7 +203,7 @@ def look_through(
     seen, blind = survey_all(account)
     found = known.judge(seen)
     blind = known.unread(seen) | blind
-    attributable = {look.kind for look in LOOKS if look.attributable}
+    attributable = {look.name for look in LOOKS if look.attributable}
     suspects = known.suspects({kind: things for kind, things in seen.items() if kind in attributable})
     return Certificate(
         campaign=names.campaign,
@@ -210,7 +211,7 @@ def look_through(
         region=account.region,
         principal=principal,
         at=datetime.now(UTC),
-        looks=tuple(_looked(look, seen[look.kind], found[look.kind], blind.get(look.kind), known) for look in LOOKS),
+        looks=tuple(_looked(look, seen[look.name], found[look.name], blind.get(look.name), known) for look in LOOKS),
         kept=kept,
         suspects=tuple(str(one) for one in suspects),
     )
@@ -220,16 +221,16 @@ def survey_all(account: Account) -> tuple[dict[str, list[Thing]], dict[str, str]
     """Kind -> everything listed, and kind -> why it could not be listed to its end."""
     with ThreadPoolExecutor(8, thread_name_prefix="look") as pool:
         answers = list(pool.map(lambda look: _list(account, look), LOOKS))
-    seen = {look.kind: things for look, (things, _) in zip(LOOKS, answers, strict=True)}
-    blind = {look.kind: why for look, (_, why) in zip(LOOKS, answers, strict=True) if why is not None}
+    seen = {look.name: things for look, (things, _) in zip(LOOKS, answers, strict=True)}
+    blind = {look.name: why for look, (_, why) in zip(LOOKS, answers, strict=True) if why is not None}
     return seen, blind
 
 
-def _list(account: Account, look: Look) -> tuple[list[Thing], str | None]:
+def _list(account: Account, look: ResourceKind) -> tuple[list[Thing], str | None]:
     """What was listed, and, where the listing broke off, why: even then what was seen so far counts."""
     things: list[Thing] = []
     try:
-        for one in look.list(account):
+        for one in look.things(account):
             things.append(one)
     except (ClientError, BotoCoreError) as error:
         reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
@@ -238,17 +239,21 @@ def _list(account: Account, look: Look) -> tuple[list[Thing], str | None]:
 
 
 def _looked(
-    look: Look, things: Sequence[Thing], found: Sequence[tuple[Thing, Evidence]], blind: str | None, known: Knowledge
+    look: ResourceKind,
+    things: Sequence[Thing],
+    found: Sequence[tuple[Thing, Evidence]],
+    blind: str | None,
+    known: Knowledge,
 ) -> Looked:
     return Looked(
         service=look.service,
-        kind=look.kind,
+        kind=look.name,
         listed=len(things),
         found=tuple(one.label for one, _ in found),
         evidence=tuple(str(why) for _, why in found),
         doubts=tuple(one.doubt for one, _ in found),
         could_not_look=blind,
-        unread=known.unread_before(look.kind, things),
+        unread=known.unread_before(look.name, things),
     )
 
 

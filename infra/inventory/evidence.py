@@ -11,12 +11,13 @@ another region, which lives: there the campaign's tag proves only beside the tag
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from infra.inventory.thing import Thing, is_account_wide, is_ours
+from infra.kinds import CLUSTER_TAG, KINDS, OWNED, Thing, kind_named
 from infra.spec.names import CAMPAIGN_TAG, FOUNDATION_TAG, REGION_TAG, Names
 
 
@@ -35,8 +36,6 @@ class Evidence(StrEnum):
 
 PROVES = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED})
 """Enough to remove a thing after a yes; kinship or a name alone is not."""
-CLUSTER_TAG, OWNED = "kubernetes.io/cluster/", "owned"
-"""Of the value `shared`, a cluster only uses a thing: whose it is, that does not say."""
 _OWNERS = frozenset({CAMPAIGN_TAG, FOUNDATION_TAG, "eks:cluster-name", "aws:cloudformation:stack-id"})
 _WEAK = frozenset({Evidence.UNPLACED, Evidence.NAME})
 """What carries no more than these makes nothing else the campaign's."""
@@ -79,7 +78,7 @@ class Knowledge:
             return self._by_tag(kind, thing)
         if FOUNDATION_TAG in tags:
             return None
-        if kind == "log group" and thing.id == names.log_group and not self._older(kind, thing):
+        if kind_named(kind).remade_by_eks and thing.id == names.log_group and not self._older(kind, thing):
             return Evidence.LOGS
         # What was there before the campaign began may point at it, and is somebody else's all the same.
         if self._known(kind, thing):
@@ -117,7 +116,8 @@ class Knowledge:
         recorded none, those with its tag that were not there before."""
         if any(id.startswith("vpc-") for id in self.places):
             return self.places
-        new = (one for kind in ("VPC", "subnet") for one in seen.get(kind, ()) if not self._known(kind, one))
+        networks = [kind.name for kind in KINDS if kind.network]
+        new = (one for kind in networks for one in seen.get(kind, ()) if not self._known(kind, one))
         return self.places | {one.id for one in new if one.tags.get(CAMPAIGN_TAG) == self.names.campaign}
 
     def judge(self, seen: Mapping[str, Iterable[Thing]]) -> dict[str, list[tuple[Thing, Evidence]]]:
@@ -170,6 +170,19 @@ class Knowledge:
             return None
         said = f"its tags could not be read ({one.unread})" if one.unread else _marks(one.tags)
         return f"{made or 'new '}since the campaign began, {said}"
+
+
+def is_account_wide(kind: str, one: Thing) -> bool:
+    """Whether every region lists it alike: then its region's tag has to tell whose it is."""
+    return kind_named(kind).account_wide or (one.id.startswith("arn:") and one.id.split(":")[3] == "")
+
+
+def is_ours(kind: str, text: str, names: Names) -> bool:
+    """Whether the whole text is a name that the campaign gives to this kind, or that EKS makes of one of its names."""
+    if text in names.given(kind) or text == names.log_group:
+        return True
+    of, before, after = kind_named(kind).eks_names
+    return any(re.fullmatch(re.escape(before + one) + after, text) for one in names.given(of))
 
 
 def unread_of(things: Iterable[Thing]) -> str:

@@ -15,20 +15,14 @@ from infra.archive.manifest import MANIFEST_NAME, ArchiveManifest, parse
 from infra.aws.account import Account
 from infra.errors import NotProven, PermanentError
 from infra.inventory import LOOKS
-from infra.inventory.thing import Thing
+from infra.kinds import KINDS, Checkpoints, Thing
 from infra.record.events import CampaignState, Stage
 from infra.record.identity import CampaignIdentity, archive_prefix
 from infra.record.objects import is_missing, object_or_none
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG
 
-MAY_HOLD = frozenset({"file system", "volume", "snapshot", "bucket"})
-"""Kinds in which checkpoints may lie."""
-NEVER_HOLD = frozenset(
-    {"cluster", "instance", "Auto Scaling group", "spot request", "load balancer", "classic load balancer",
-     "NAT gateway", "elastic address"}
-)  # fmt: skip
-"""Kinds that bill most, in which no checkpoint outlives its campaign and without which a file system can be read: that
-takes its subnet, its VPC and their groups, and any instance there."""
+MAY_HOLD = frozenset(kind.name for kind in KINDS if kind.checkpoints is Checkpoints.HOLDS)
+NEVER_HOLD = frozenset(kind.name for kind in KINDS if kind.checkpoints is Checkpoints.FREE)
 
 
 def identity_of(kind: str, one: Thing, beside: Iterable[Thing]) -> str:
@@ -46,8 +40,8 @@ def may_hold_checkpoints(account: Account, campaign: str) -> bool:
         return any(
             one.tags.get(CAMPAIGN_TAG) == campaign and not one.leaving
             for look in LOOKS
-            if look.kind in MAY_HOLD
-            for one in look.list(account)
+            if look.name in MAY_HOLD
+            for one in look.things(account)
         )
     except (ClientError, BotoCoreError):
         return True

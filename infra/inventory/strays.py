@@ -22,11 +22,12 @@ from infra.aws.account import Account
 from infra.cluster.steward_config import STEWARD_LEASE
 from infra.console.progress import Progress
 from infra.errors import LeaseHeld, NotProven
-from infra.inventory import Evidence, Thing, is_account_wide
+from infra.inventory import ANYTHING, Evidence, is_account_wide
 from infra.inventory.certify import survey_all
 from infra.inventory.evidence import unread_of
 from infra.inventory.stakes import NEVER_HOLD, archived, identity_of, may_hold_checkpoints, refuse_unproven
 from infra.inventory.sweep import Left, Swept, order, remove
+from infra.kinds import Thing
 from infra.record.events import CampaignState, Kind, Stage
 from infra.record.identity import read_identity
 from infra.record.lease import Lease
@@ -34,9 +35,6 @@ from infra.record.store import CampaignStore
 from infra.session.session import DRIVER_LEASE, driver_lease, holder_of
 from infra.session.state_bucket import refuse_vanished
 from infra.spec.names import CAMPAIGN_TAG, EXPIRES_TAG, REGION_TAG, buckets
-
-_GENERIC = "anything tagged"
-"""The tagging service's own view, which shows much of the rest a second time and cannot remove anything."""
 
 
 @dataclass(frozen=True)
@@ -126,15 +124,15 @@ def look(keeper: Keeper, now: datetime | None = None, only: str | None = None, a
     tagged = [
         (kind, one)
         for kind, things in seen.items()
-        if kind != _GENERIC
+        if kind != ANYTHING.name
         for one in things
         if one.tags.get(CAMPAIGN_TAG) and not one.leaving and only in (None, one.tags[CAMPAIGN_TAG])
     ]
     known = {(kind, one.id) for kind, one in tagged}
     # What no look of its own shows is named all the same: by its ARN, for a human.
     tagged += [
-        (_GENERIC, one)
-        for one in seen.get(_GENERIC, ())
+        (ANYTHING.name, one)
+        for one in seen.get(ANYTHING.name, ())
         if one.tags.get(CAMPAIGN_TAG)
         and only in (None, one.tags[CAMPAIGN_TAG])
         and not any(_is_arn_of(one.id, id) for _, id in known)

@@ -19,11 +19,12 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import Account
 from infra.console.progress import Progress
-from infra.inventory import Evidence, Suspicion, Thing
+from infra.inventory import ANYTHING, Evidence, Suspicion
 from infra.inventory.certify import knowledge, survey_all
 from infra.inventory.evidence import PROVES
 from infra.inventory.rates import usd_per_hour
-from infra.inventory.removal import REMOVERS, is_gone
+from infra.kinds import KINDS, Thing, kind_named
+from infra.kinds.listed import is_gone
 from infra.session.context import Context, turns
 from infra.spec.names import CAMPAIGN_ID_TAG
 
@@ -33,7 +34,7 @@ _PASSES = re.compile(
     r"DependencyViolation|InUse|Conflict|Throttl|LimitExceeded|SlowDown|Internal|Unavailable|IncorrectS"
 )
 """Refusals that may pass when what holds a thing has gone; all others are final."""
-_ORDER = {kind: position for position, kind in enumerate(REMOVERS)}
+_ORDER = {kind.name: position for position, kind in enumerate(sorted(KINDS, key=lambda one: one.step)) if kind.remove}
 _BEYOND_DOUBT = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.LOGS})
 """A place is not among them: whoever put a thing into the network may want it back."""
 
@@ -51,7 +52,7 @@ class Left:
     @property
     def removable(self) -> bool:
         """Whether it may be removed: provably the campaign's, and of a kind that we know how to remove."""
-        return self.kind in REMOVERS and self.evidence in PROVES and not self.foreign
+        return kind_named(self.kind).remove is not None and self.evidence in PROVES and not self.foreign
 
     @property
     def created(self) -> datetime | None:
@@ -100,7 +101,7 @@ def look(context: Context) -> Sight:
     found = known.judge(seen)
     left = [Left(kind, one, why, _foreign(one, context.identity)) for kind, rows in found.items() for one, why in rows]
     ordered = sorted(left, key=order)
-    suspects = [one for one in known.suspects(seen) if one.kind != "anything tagged"]
+    suspects = [one for one in known.suspects(seen) if one.kind != ANYTHING.name]
     return Sight(tuple(ordered), tuple(suspects), known.unread(seen) | blind)
 
 
@@ -145,8 +146,11 @@ def remove(context: Broom, wanted: Iterable[Left]) -> Swept:
 
 def _remove(context: Broom, one: Left) -> str | None:
     """None when it is gone, else why not yet."""
+    remove = kind_named(one.kind).remove
+    if remove is None:
+        return "it is of a kind that nobody here knows how to remove"
     try:
-        REMOVERS[one.kind](context.account, one.thing)
+        remove(context.account, one.thing)
     except ClientError as error:
         return None if is_gone(error) else f"{error.response['Error']['Code']}: {error.response['Error']['Message']}"
     except BotoCoreError as error:

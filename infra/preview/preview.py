@@ -9,8 +9,9 @@ from typing import Any
 from infra.aws.namesakes import refuse_namesake
 from infra.engine import explain
 from infra.engine.drift import Look, Row, short
-from infra.engine.refusal import STATEFUL, Refusal, refusals, standing
+from infra.engine.refusal import Refusal, refusals, standing
 from infra.errors import CHANGED, UserError
+from infra.kinds import kind_of_type
 from infra.plan.checks.finding import Level
 from infra.plan.estimates.cost import HOURS_PER_MONTH
 from infra.plan.plan import Plan
@@ -107,7 +108,7 @@ def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, 
 
 def loses(row: Row) -> bool:
     """Whether this change would take what holds state."""
-    return row.kind in STATEFUL and row.verb in ("replace", "delete")
+    return kind_of_type(row.kind).holds_state and row.verb in ("replace", "delete")
 
 
 def _changes(row: Row) -> str:

@@ -27,12 +27,8 @@ from campaign_world import Camp, camp  # noqa: E402
 from leak_plants import LOG_GROUP, PLANTS, ROLE, Place, Plant, listed  # noqa: E402
 
 from infra.aws.account import Account  # noqa: E402
-from infra.inventory import (  # noqa: E402
-    Thing,
-    certify,
-    sweep,
-)
-from infra.inventory.removal import REMOVERS  # noqa: E402
+from infra.inventory import certify, sweep  # noqa: E402
+from infra.kinds import Thing, kind_named  # noqa: E402
 from infra.record.events import Kind, Stage  # noqa: E402
 from infra.session.context import Context  # noqa: E402
 from infra.spec.names import CAMPAIGN_TAG, Names  # noqa: E402
@@ -262,7 +258,7 @@ def _clear(ground: Grounds, account: Account, leaks: list[Leak]) -> None:
 
     for leak in leaks:
         try:
-            REMOVERS[leak.plant.kind](account, Thing(leak.id))
+            kind_named(leak.plant.kind).remove(account, Thing(leak.id))  # type: ignore[misc]
         except ClientError:
             continue
 

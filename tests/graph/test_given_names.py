@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.inventory import Knowledge, Thing
+from infra.inventory import Knowledge
+from infra.kinds import Thing
 from infra.spec.names import Names
 from tests.example import example_spec
 from tests.graph.engine import Graph, Node, campaign_graph

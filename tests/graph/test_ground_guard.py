@@ -4,29 +4,11 @@ from __future__ import annotations
 
 import json
 
-from infra.engine import adoption
+from infra.kinds import kind_of_type
 from infra.plan.catalogue import instance_type
 from infra.providers.aws.catalogue import RESOURCES
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, Graph, campaign_graph, foundation_with, held
-
-MADE_OVER = frozenset(
-    {
-        "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
-        "aws:s3/bucketVersioning:BucketVersioning",
-        "aws:s3/bucketOwnershipControls:BucketOwnershipControls",
-        "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
-        "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
-        "aws:s3/bucketPolicy:BucketPolicy",
-        "aws:s3/bucketObjectLockConfiguration:BucketObjectLockConfiguration",
-        "aws:sns/topic:Topic",
-        "aws:ecr/lifecyclePolicy:LifecyclePolicy",
-        "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
-        "aws:iam/rolePolicy:RolePolicy",
-        "aws:eks/accessPolicyAssociation:AccessPolicyAssociation",
-    }
-)
-"""Types whose creation puts a setting: done twice is done once."""
 
 
 def test_every_campaign_has_a_budget_that_tells_a_topic(campaign: Graph, full: Graph) -> None:
@@ -86,5 +68,5 @@ def test_every_type_of_the_programs_is_in_the_reviewed_table_and_survives_a_kill
     used = {n.type for graph in (full, nat, foundation) for n in graph.custom if n.type.startswith("aws:")}
     assert len(used) >= 38
     assert used <= set(RESOURCES), used - set(RESOURCES)
-    covered = set(adoption.FINDERS) | set(adoption.RULE_REMOVERS) | MADE_OVER
-    assert used <= covered, f"a killed engine would leave a second one: {used - covered}"
+    lost = [kind for kind in map(kind_of_type, used) if not (kind.find or kind.remake or kind.made_over)]
+    assert not lost, f"a killed engine would leave a second one: {lost}"

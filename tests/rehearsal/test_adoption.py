@@ -15,6 +15,7 @@ from infra.engine import adoption
 from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
 from infra.inventory import stale_tags
+from infra.kinds import KINDS
 from infra.providers.aws.package import AwsPackage
 from infra.providers.package import Request
 from infra.rehearsal.aws.world import World
@@ -81,7 +82,9 @@ def test_rules_and_routes_are_removed_to_be_made_anew(plugin: Plugin, here: Own,
         plugin.make(LINK, routeTableId=table, subnetId=network.subnet),
     ]
     pending = cut(*(operation for _, operation in made))
-    assert {one["resource"]["type"] for one in pending["pending_operations"]} == set(adoption.RULE_REMOVERS)
+    assert {one["resource"]["type"] for one in pending["pending_operations"]} == {
+        kind.type for kind in KINDS if kind.remake
+    }
     assert len(adoption.remove_rules(here, pending, lambda: None)) == 4
     assert adoption.remove_rules(here, pending, lambda: None) == []
 

@@ -21,6 +21,7 @@ from infra.engine import adoption
 from infra.engine.engine import Engine
 from infra.errors import UserError
 from infra.inventory import certify, stale_tags
+from infra.kinds import KINDS, kind_of_type
 from infra.plan import catalogue
 from infra.record.events import Stage
 from infra.session.context import Context
@@ -106,7 +107,7 @@ def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(ca
     for name in (FOUNDATION_STACK, context.names.stack):
         deployment = engine.stack(name, {}).export_stack().deployment or {}
         for one in deployment["resources"]:
-            if one["type"] not in adoption.FINDERS:
+            if kind_of_type(one["type"]).find is None:
                 continue
             assert all("__defaults" in noted for noted in (one["inputs"], one["inputs"].get("tags", one["inputs"])))
             half = {key: value for key, value in one.items() if key not in ("id", "outputs")}
@@ -116,7 +117,9 @@ def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(ca
             found |= adoption.adoptable(context.account, camped.names.cluster, cut)
     assert found == wanted
     kinds = {urn.split("::")[2].split("$")[-1] for urn in found}
-    assert kinds == set(adoption.FINDERS) - NAT_ONLY, "a kind that nothing here makes needs a test of its own"
+    assert kinds == {kind.type for kind in KINDS if kind.find} - NAT_ONLY, (
+        "a kind that nothing here makes needs a test of its own"
+    )
 
 
 def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: Camp, context: Context) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from aws_account import Account, code_of, launch, make_user, pitch_lustre, signed_in, state_of, until
 
-from infra.inventory.leftovers import Remain, holding, remains
+from infra.inventory.leftovers import holding, remains
+from infra.kinds import Remain
 from infra.rehearsal.aws.world import World
 from infra.spec.names import CAMPAIGN_TAG, Names
 
@@ -86,8 +87,8 @@ def test_a_group_of_someone_else_that_names_ours_is_named_with_its_rule_and_its_
     texts = [str(row) for row in rows]
     assert any(f"security group {vpc.group} (nodes) is left: a rule of {other} (shop) names it" in t for t in texts)
     assert any(f"security group {other} (shop)" in t and "someone else made it" in t for t in texts)
-    assert str(holding("SecurityGroup", rows)).startswith("security group")
-    assert holding("NodeGroup", rows) is None, "a group of rules does not hold a node group"
+    assert str(holding("aws:ec2/securityGroup:SecurityGroup", rows)).startswith("security group")
+    assert holding("aws:eks/nodeGroup:NodeGroup", rows) is None, "a group of rules does not hold a node group"
 
 
 @pytest.mark.parametrize(("word", "theirs"), [("shared", True), ("owned", False)])
@@ -109,7 +110,7 @@ def test_a_file_system_that_failed_to_go_is_named_with_fsxs_reason(
     troubles(kind="file-system", outcome="fail", message="a disk is lost")
     aws.fsx.delete_file_system(FileSystemId=made)
     until(lambda: aws.fsx.describe_file_systems(FileSystemIds=[made])["FileSystems"][0]["Lifecycle"] == "FAILED")
-    row = holding("LustreFileSystem", seen())
+    row = holding("aws:fsx/lustreFileSystem:LustreFileSystem", seen())
     assert row is not None and made in row.what and row.why == "FAILED, a disk is lost" and "Support" in row.do
     aws.fsx.delete_file_system(FileSystemId=made)
     until(lambda: made not in [fs["FileSystemId"] for fs in aws.fsx.describe_file_systems()["FileSystems"]])

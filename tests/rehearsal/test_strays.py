@@ -18,7 +18,8 @@ from infra.cli.end.strays import strays_command
 from infra.cli.end.sweep import _show, sweep_command
 from infra.console.progress import Progress
 from infra.errors import UserError
-from infra.inventory import Evidence, Knowledge, Thing, certify, rates, strays, sweep
+from infra.inventory import Evidence, Knowledge, certify, rates, strays, sweep
+from infra.kinds import Thing
 from infra.record.events import Kind, Stage
 from infra.record.holder import Holder
 from infra.record.identity import claim_identity

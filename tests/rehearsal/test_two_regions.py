@@ -20,9 +20,9 @@ from infra.campaign import teardown
 from infra.cli.end.strays import strays_command
 from infra.console.progress import Progress
 from infra.engine.engine import Engine
-from infra.engine.finders import FURTHER_FINDERS
 from infra.errors import UserError
 from infra.inventory import Evidence, certify, strays, sweep
+from infra.kinds import kind_of_type
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.preview import preview
@@ -207,7 +207,7 @@ def test_no_creation_is_adopted_out_of_another_region(camped: Camp, roles: Any, 
         iam.create_policy(PolicyName=name, PolicyDocument=document, Tags=tags)
     else:
         iam.create_instance_profile(InstanceProfileName=name, Tags=tags)
-    find = FURTHER_FINDERS[f"aws:iam/{kind}"]
+    find: Any = kind_of_type(f"aws:iam/{kind}").find
     for region, count in ((HOME, 1), (FAR, 0), (None, 0)):
         assert len(find(Account(region or HOME), {"name": name, "tags": marks("adopted", region)})) == count
     assert find(Account(HOME), {"name": "bivouac-none", "tags": {}}) == []

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from steward_story import answer
-from test_finding_again import CLUSTER, LINK, LUSTRE, NAT, TAGS, Answers, found
+from test_finding_again import CLUSTER, LINK, LUSTRE, NAT, TAGS, Answers, found, found_by
 
 from infra.engine import adoption
 from infra.engine.adoption import (
@@ -23,6 +23,7 @@ from infra.engine.adoption import (
     still_creating,
 )
 from infra.errors import LeaseLost, PermanentError
+from infra.kinds import BY_TYPE, ResourceKind
 
 VPC, SUBNET = "aws:ec2/vpc:Vpc", "aws:ec2/subnet:Subnet"
 ROUTE, RULE = "aws:ec2/route:Route", "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
@@ -96,7 +97,8 @@ def finders(patch: pytest.MonkeyPatch, **answers: Any) -> None:
         return find
 
     types = {"vpc": VPC, "subnet": SUBNET, "nat": NAT}
-    patch.setattr(adoption, "FINDERS", {types[name]: finder(told) for name, told in answers.items()})
+    for name, told in answers.items():
+        patch.setitem(BY_TYPE, types[name], ResourceKind(name, find=finder(told)))
 
 
 def test_what_the_state_has_already_or_another_creation_took_is_not_adopted_again(
@@ -189,7 +191,8 @@ def test_rules_that_a_killed_engine_left_are_removed_to_be_made_anew_each_under_
         return remove
 
     denied = refusal("UnauthorizedOperation")
-    monkeypatch.setattr(adoption, "RULE_REMOVERS", {ROUTE: remover(True), RULE: remover(denied), NAT: remover(False)})
+    for kind, ending in ((ROUTE, True), (RULE, denied), (NAT, False)):
+        monkeypatch.setitem(BY_TYPE, kind, ResourceKind(kind, remake=remover(ending)))
     deployment = {
         "pending_operations": [
             operation(VPC, "v"), operation(RULE, "in", a=1), operation(ROUTE, "out", b=2), operation(NAT, "n", c=3),
@@ -241,7 +244,7 @@ def test_what_has_a_name_is_asked_for_by_it_and_adopted_under_the_providers_id(
 ) -> None:
     monkeypatch.setattr(Answers, "identity", lambda self: {"Account": "123456789012"}, raising=False)
     account = Answers(**{operation: {}})
-    assert adoption.FINDERS[kind](account, given) == [id]  # type: ignore[arg-type]
+    assert found_by(account, kind, given) == [id]
     assert account.asked == {operation: asked}
     assert found(kind, given, **{operation: ("404", 404)}) == []
     with pytest.raises(ClientError):
@@ -278,7 +281,7 @@ def test_what_ec2_knows_is_asked_for_by_all_of_its_tags_and_by_its_place(
 ) -> None:
     account = Answers(**{operation: {result: [{id_key: "x-1"}, {id_key: "x-2"}]}})
     given = {"tags": TAGS} | {field: f"the-{field}" for field in filters.values()}
-    assert adoption.FINDERS[kind](account, given) == ["x-1", "x-2"]  # type: ignore[arg-type]
+    assert found_by(account, kind, given) == ["x-1", "x-2"]
     assert {one["Name"]: one["Values"] for one in account.asked[operation]["Filters"]} == {
         "tag:Name": ["bivouac-train-shared"], "tag:bivouac:campaign": ["train"],
         **{name: [f"the-{field}"] for name, field in filters.items()},
@@ -295,7 +298,7 @@ def test_a_repository_is_known_by_its_whole_name_and_a_pod_identity_by_its_subje
     subject = {"clusterName": "c", "namespace": "n", "serviceAccount": "s"}
     account = Answers(list_pod_identity_associations={"associations": [{"associationId": "a-1"}]})
     kind = "aws:eks/podIdentityAssociation:PodIdentityAssociation"
-    assert adoption.FINDERS[kind](account, {**subject, "roleArn": "arn:r"}) == ["a-1"]  # type: ignore[arg-type]
+    assert found_by(account, kind, {**subject, "roleArn": "arn:r"}) == ["a-1"]
     assert account.asked["list_pod_identity_associations"] == subject
 
 

@@ -14,8 +14,9 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.errors import NotProven
-from infra.inventory import Knowledge, Look, Thing, certify
+from infra.inventory import Knowledge, certify
 from infra.inventory.certify import Certificate, Looked, look_through, refuse_unclean
+from infra.kinds import ResourceKind, Thing
 from infra.record.events import Event, Kind
 from infra.spec.names import Names
 
@@ -32,14 +33,14 @@ Answer = list[Any]
 def looks(monkeypatch: pytest.MonkeyPatch, **answers: Callable[[], Answer]) -> None:
     """The certificate looks at these kinds only, each as often as it likes."""
 
-    def one(kind: str, answer: Callable[[], Answer]) -> Look:
+    def one(kind: str, answer: Callable[[], Answer]) -> ResourceKind:
         def listing(_: Any) -> Iterator[Thing]:
             for each in answer():
                 if isinstance(each, Exception):
                     raise each
                 yield each
 
-        return Look("ec2", kind, listing, attributable=kind != "generic")
+        return ResourceKind(kind, "ec2", list=listing, attributable=kind != "generic")
 
     monkeypatch.setattr(certify, "LOOKS", tuple(one(kind, answer) for kind, answer in answers.items()))
 

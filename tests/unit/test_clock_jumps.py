@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.inventory.evidence import Knowledge
-from infra.inventory.thing import Thing
+from infra.kinds import Thing
 from infra.record.events import Event, Kind, Stage, fold, ordered
 from infra.record.meter import spent
 from infra.spec.names import Names

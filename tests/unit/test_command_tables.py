@@ -18,9 +18,10 @@ from infra.cli.prepare import addons, images, offers
 from infra.cli.prepare import catalogue as catalogue_command
 from infra.cli.rendering import _figures
 from infra.console.tables import Listing
-from infra.inventory import Evidence, Suspicion, Thing
+from infra.inventory import Evidence, Suspicion
 from infra.inventory import strays as orphans
 from infra.inventory.sweep import Left, Sight
+from infra.kinds import Thing
 from infra.plan import catalogue
 from infra.plan.estimates.figure import Figure
 from infra.rehearsal import doctor

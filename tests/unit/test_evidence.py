@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from infra.inventory import Evidence, Knowledge, Thing, thing
+from infra.inventory import Evidence, Knowledge
 from infra.inventory.evidence import unread_of
 from infra.inventory.sweep import Left, beyond_doubt
+from infra.kinds import Thing, thing
 from infra.spec.names import CAMPAIGN_TAG, FOUNDATION_TAG, REGION_TAG, Names
 
 NAMES = Names("train")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.engine.adoption import FINDERS
 from infra.engine.liveness import Life, life
+from infra.kinds import kind_of_type
 
 TAGS = {"Name": "bivouac-train-shared", "bivouac:campaign": "train"}
 LISTED = [{"Key": key, "Value": value} for key, value in TAGS.items()]
@@ -57,8 +57,14 @@ class Answers:
         return call
 
 
+def found_by(account: Any, kind: str, given: dict[str, Any]) -> list[str]:
+    find = kind_of_type(kind).find
+    assert find is not None
+    return find(account, given)
+
+
 def found(kind: str, given: dict[str, Any], **answers: Any) -> list[str]:
-    return FINDERS[kind](Answers(**answers), given)  # type: ignore[arg-type]
+    return found_by(Answers(**answers), kind, given)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,7 @@ def test_a_file_system_is_known_by_all_of_its_tags() -> None:
 
 def test_a_gateway_is_asked_for_by_tags_place_and_life() -> None:
     account = Answers(describe_nat_gateways={"NatGateways": [{"NatGatewayId": "nat-1"}]})
-    assert FINDERS[NAT](account, {"tags": TAGS, "subnetId": "subnet-1"}) == ["nat-1"]  # type: ignore[arg-type]
+    assert found_by(account, NAT, {"tags": TAGS, "subnetId": "subnet-1"}) == ["nat-1"]
     assert {one["Name"]: one["Values"] for one in account.asked["describe_nat_gateways"]["Filters"]} == {
         "tag:Name": ["bivouac-train-shared"],
         "tag:bivouac:campaign": ["train"],

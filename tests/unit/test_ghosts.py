@@ -25,6 +25,9 @@ class Aws:
     def client(self, service: str) -> Aws:
         return self
 
+    def can_paginate(self, operation: str) -> bool:
+        return True
+
     def get_paginator(self, operation: str) -> Any:
         aws = self
 

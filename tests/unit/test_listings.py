@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.inventory import LOOKS, Knowledge
+from infra.inventory import Knowledge
+from infra.kinds import kind_named
 from infra.spec.names import Names
 
 ARN = "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/a/1"
@@ -73,7 +74,7 @@ class Answers:
 
 
 def listed(kind: str, account: Any) -> list[Any]:
-    return list(next(look for look in LOOKS if look.kind == kind).list(account))
+    return list(kind_named(kind).things(account))
 
 
 @pytest.mark.parametrize(("kind", "item", "shown"), STATES, ids=[f"{k} {tuple(i.values())[1]}" for k, i, _ in STATES])
@@ -134,7 +135,7 @@ def uploads_of(answers: dict[str, Any]) -> tuple[Answers, list[str]]:
 def test_a_locked_bucket_does_not_hide_another_ones_uploads() -> None:
     state, data, archive = (f"bivouac-{kind}-123456789012-us-east-1" for kind in ("state", "data", "archive"))
     account, _ = uploads_of({state: "AccessDenied", data: "NoSuchBucket"})
-    rows = next(look for look in LOOKS if look.kind == "incomplete upload").list(account)  # type: ignore[arg-type]
+    rows = kind_named("incomplete upload").things(account)  # type: ignore[arg-type]
     assert next(rows).id == f"{archive}/campaigns/train/x#u"
     with pytest.raises(ClientError, match="AccessDenied"):  # what it holds is unknown, whenever it was made
         next(rows)

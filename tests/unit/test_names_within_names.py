@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from infra.inventory import Evidence, Knowledge, Thing
+from infra.inventory import Evidence, Knowledge
+from infra.kinds import Thing
 from infra.spec.names import Names
 
 UUID = "3fa85f64-5717-4562-b3fc-2c963f66afa6"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.inventory import LOOKS, Thing
-from infra.inventory.listings import ANYTHING
-from infra.inventory.removal import REMOVERS, is_gone
+from infra.inventory import ANYTHING, LOOKS
+from infra.kinds import KINDS, Thing, kind_named
+from infra.kinds.listed import is_gone
 
 Call = tuple[str, dict[str, Any]]
 
@@ -59,7 +59,7 @@ class Service:
 def removed(kind: str, id: str = "x-1", **answers: Any) -> list[Call]:
     """The calls that change something."""
     aws = Aws(**answers)
-    REMOVERS[kind](aws, Thing(id))  # type: ignore[arg-type]
+    kind_named(kind).remove(aws, Thing(id))  # type: ignore[arg-type, misc]
     return aws.calls
 
 
@@ -108,7 +108,8 @@ def test_one_call_removes_what_nothing_of_its_own_holds(kind: str) -> None:
 
 
 def test_whatever_is_listed_can_be_removed() -> None:
-    assert PLAIN.keys() | SEVERAL == REMOVERS.keys() == {look.kind for look in LOOKS} - {ANYTHING}
+    removable = {kind.name for kind in KINDS if kind.remove}
+    assert PLAIN.keys() | SEVERAL == removable == {look.name for look in LOOKS} - {ANYTHING.name}
 
 
 def test_a_cluster_goes_after_all_of_its_node_groups() -> None:

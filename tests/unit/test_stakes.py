@@ -12,7 +12,8 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from fake_s3 import refusal
 
-from infra.inventory import LOOKS, Thing, stakes
+from infra.inventory import LOOKS, stakes
+from infra.kinds import Thing
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG
 
 NOBODY = SimpleNamespace()
@@ -26,10 +27,10 @@ def tagged(identity: str = "", campaign: str = "train", **more: Any) -> Thing:
 def test_what_may_hold_checkpoints_is_known_by_its_kind() -> None:
     """Written down here: what leaves this list is swept without an archive."""
     assert {"file system", "volume", "snapshot", "bucket"} == stakes.MAY_HOLD
-    assert {look.kind for look in LOOKS} >= stakes.MAY_HOLD, "each of them is listed"
+    assert {look.name for look in LOOKS} >= stakes.MAY_HOLD, "each of them is listed"
     kept = {"file system", "volume", "snapshot", "bucket", "subnet", "VPC", "security group", "key"}
     assert not kept & stakes.NEVER_HOLD
-    assert {look.kind for look in LOOKS} >= stakes.NEVER_HOLD
+    assert {look.name for look in LOOKS} >= stakes.NEVER_HOLD
 
 
 def test_a_things_own_identity_counts_before_that_of_what_is_beside_it() -> None:
@@ -57,7 +58,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, **listed: list[Thing | Exception]) ->
 
         return each
 
-    several = [SimpleNamespace(kind=kind.replace("_", " "), list=listing(rows)) for kind, rows in listed.items()]
+    several = [SimpleNamespace(name=kind.replace("_", " "), things=listing(rows)) for kind, rows in listed.items()]
     monkeypatch.setattr(stakes, "LOOKS", several)
 
 

@@ -11,8 +11,9 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.errors import LeaseLost
-from infra.inventory import Evidence, Knowledge, Thing, sweep
+from infra.inventory import Evidence, Knowledge, sweep
 from infra.inventory.sweep import Left, Swept, beyond_doubt, order
+from infra.kinds import BY_NAME, ResourceKind, Thing
 from infra.spec.names import CAMPAIGN_ID_TAG, Names
 
 REMOVABLE = {Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED}
@@ -54,7 +55,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: list[Exception | None]) -> None:
         self.answers, self.called, self.now, self.lost_after = answers, list[str](), 0.0, 10**6
-        monkeypatch.setattr(sweep, "REMOVERS", {"volume": self._remove})
+        monkeypatch.setitem(BY_NAME, "volume", ResourceKind("volume", remove=self._remove))
         monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(sweep, "turns", self._turns)
         self.account: Any = None

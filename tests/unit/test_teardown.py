@@ -15,7 +15,7 @@ from fake_s3 import refusal
 from infra.campaign import teardown
 from infra.engine.failures import EngineFailed, Failure
 from infra.errors import LeaseLost, NotProven, PermanentError, UserError
-from infra.inventory.leftovers import Remain
+from infra.kinds import Remain
 from infra.record.events import CampaignState, Kind, Stage
 from infra.spec.names import Names
 

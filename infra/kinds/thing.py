@@ -10,27 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from infra.spec.names import Names
-
 _ID = re.compile(
     r"\b(?:vpc|subnet|sg|sgr|i|vol|snap|ami|eni|rtb|igw|nat|eipalloc|vpce|fs|lt|acl|pcx|tgw|cr|fl|dra|backup)"
     r"-[0-9a-f]{8,}\b"
 )
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(?:role|instance-profile)/[\w+=,.@/-]+")
-_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_BY_EKS = {
-    "Auto Scaling group": ("node group", "eks-", f"-{_UUID}"),
-    "security group": ("cluster", "eks-cluster-sg-", r"-\d+"),
-}
-"""Kind -> of what kind's names EKS makes its own, what it puts before, and which form it puts after. What comes after
-is of a fixed form, so that where the campaign's name ends is never in doubt."""
 _BORN = (
     "CreateTime", "CreationTime", "CreateDate", "CreationDate", "CreatedTime", "StartTime", "LaunchTime", "createdAt",
     "creationTime", "CreationTimestamp", "CreateTimestamp", "LastModifiedDate", "CreatedAt", "Initiated",
-)  # fmt: skip
-_PRICED_BY = (
-    "InstanceType", "State", "StorageCapacity", "LustreConfiguration", "VpcEndpointType", "SubnetIds",
-    "TotalInstanceCount",
 )  # fmt: skip
 _PLACES = ("VpcId", "VPCId", "SubnetId", "SubnetIds", "Subnets", "VPCZoneIdentifier", "ResourceId")
 """Keys of an item that say in which network it lies; `ResourceId` is that of what a flow log watches."""
@@ -42,7 +29,8 @@ _PLACED_PARTS = {
 }
 """Keys of an item whose parts say so."""
 _NETWORK = ("vpc-", "subnet-")
-_ACCOUNT_WIDE = frozenset({"role", "instance profile", "policy", "budget", "bucket"})
+CLUSTER_TAG, OWNED = "kubernetes.io/cluster/", "owned"
+"""Of the value `shared`, a cluster only uses a thing: that value does not say whose the thing is."""
 _OTHERS_RULES = frozenset({"IpPermissions", "IpPermissionsEgress"})
 """A group elsewhere that lets ours in is not ours for that."""
 
@@ -66,7 +54,7 @@ class Thing:
     doubt: str = ""
     """Why it may not be there at all, and how to see for oneself; empty: it is."""
     traits: Mapping[str, Any] = field(default_factory=dict)
-    """What its price depends on, as AWS describes it: type, capacity, state."""
+    """The item as AWS describes it, of kinds whose price depends on it; empty for all others."""
 
     @property
     def label(self) -> str:
@@ -81,8 +69,7 @@ def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, s
         tags = dict(raw) if isinstance(raw, Mapping) else tags_of(raw)
     shown = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
     mentions = frozenset([*_ID.findall(shown), *_ROLE.findall(shown)]) - {id}
-    traits = {key: item[key] for key in _PRICED_BY if key in item}
-    return Thing(id, name, tags, _born(item), mentions, _inside(item) - {id}, _leaving(item), traits=traits)
+    return Thing(id, name, tags, _born(item), mentions, _inside(item) - {id}, _leaving(item))
 
 
 def _inside(item: Mapping[str, Any]) -> frozenset[str]:
@@ -128,16 +115,3 @@ def tags_of(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
         )
         for pair in pairs or ()
     }
-
-
-def is_account_wide(kind: str, one: Thing) -> bool:
-    """Whether every region lists it alike: then its region's tag has to tell whose it is."""
-    return kind in _ACCOUNT_WIDE or (one.id.startswith("arn:") and one.id.split(":")[3] == "")
-
-
-def is_ours(kind: str, text: str, names: Names) -> bool:
-    """Whether the whole text is a name that the campaign gives to this kind, or that EKS makes of one of its names."""
-    if text in names.given(kind) or text == names.log_group:
-        return True
-    of, before, after = _BY_EKS.get(kind, ("", "", ""))
-    return any(re.fullmatch(re.escape(before + one) + after, text) for one in names.given(of))

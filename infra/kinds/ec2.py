@@ -1,0 +1,85 @@
+"""What EC2's kinds have in common: how they are listed, found again by their tags, and seen in a campaign's VPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra.aws.account import Account, every, says_missing
+from infra.kinds.finding import tagged_as
+from infra.kinds.kind import Ask, Find, Inputs, ResourceKind, Step
+from infra.kinds.listed import listed
+from infra.spec.names import CAMPAIGN_TAG, Names
+
+HOLDERS = ("network interface", "security group", "VPC endpoint")
+"""What keeps a network from going."""
+
+
+def ec2(
+    name: str,
+    step: Step,
+    operation: str,
+    result: str,
+    id_key: str,
+    name_key: str = "",
+    *,
+    arn: str,
+    within: Mapping[str, str] | None = None,
+    **more: Any,
+) -> ResourceKind:
+    """A kind of EC2's; what a stack makes of it is found again by its tags. `within`: filter -> input."""
+    if "type" in more:
+        more.setdefault("find", tagged(operation, result, id_key, within or {}))
+    return listed(name, step, "ec2", operation, result, id_key, name_key, arn=f"{arn}/", **more)
+
+
+def tagged(
+    operation: str, result: str, id_key: str, within: Mapping[str, str], alive: Mapping[str, list[str]] | None = None
+) -> Find:
+    """EC2's things by their tags; `within` are filters taken from inputs, `alive` is a filter of states."""
+
+    def find(account: Account, given: Inputs) -> list[str]:
+        filters = tagged_as(given)
+        filters += [{"Name": name, "Values": [str(given[key])]} for name, key in within.items()]
+        filters += [{"Name": name, "Values": values} for name, values in (alive or {}).items()]
+        return [item[id_key] for item in every(account.client("ec2"), operation, result, Filters=filters)]
+
+    return find
+
+
+def asked_by(operation: str, result: str, id_key: str, filter: str) -> Ask:
+    """Those of several ARNs whose ids a filter finds."""
+
+    def ask(account: Account, arns: Sequence[str]) -> set[str]:
+        wanted = {arn.rpartition("/")[2]: arn for arn in arns}
+        by_id = [{"Name": filter, "Values": list(wanted)}]
+        seen = every(account.client("ec2"), operation, result, Filters=by_id)
+        return {wanted[one[id_key]] for one in seen if one[id_key] in wanted}
+
+    return ask
+
+
+def of_campaign(names: Names) -> list[dict[str, Any]]:
+    """EC2's filter by the campaign's tag."""
+    return [{"Name": f"tag:{CAMPAIGN_TAG}", "Values": [names.campaign]}]
+
+
+def in_its_vpc(account: Account, names: Names, operation: str, result: str) -> Iterator[dict[str, Any]]:
+    """Everything of a listing that lies in the campaign's VPCs, which are found by tag: the state may be gone."""
+    client = account.client("ec2")
+    vpcs = [vpc["VpcId"] for vpc in every(client, "describe_vpcs", "Vpcs", Filters=of_campaign(names))]
+    if vpcs:
+        yield from every(client, operation, result, Filters=[{"Name": "vpc-id", "Values": vpcs}])
+
+
+def gone(account: Account, operation: str, **arguments: Any) -> bool:
+    """Call an operation of EC2 that removes; return whether there was something to remove."""
+    try:
+        getattr(account.client("ec2"), operation)(**arguments)
+    except ClientError as error:
+        if says_missing(error):
+            return False
+        raise
+    return True

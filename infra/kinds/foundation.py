@@ -1,0 +1,31 @@
+"""What only the foundation makes: the image registry and the account's own key."""
+
+from __future__ import annotations
+
+from infra.aws.account import Account, every
+from infra.kinds.finding import named, tags_of_its_own
+from infra.kinds.kind import Inputs, ResourceKind
+
+
+def _keys(account: Account, given: Inputs) -> list[str]:
+    """Only keys of the account's own can be told by their tags; a key that is on its way out is not taken back."""
+    kms, wanted, found = account.client("kms"), tags_of_its_own(given), []
+    for key in every(kms, "list_keys", "Keys"):
+        known = kms.describe_key(KeyId=key["KeyId"])["KeyMetadata"]
+        if known["KeyManager"] == "CUSTOMER" and known["KeyState"] == "Enabled":
+            listed = every(kms, "list_resource_tags", "Tags", KeyId=key["KeyId"])
+            tags = {one["TagKey"]: one["TagValue"] for one in listed}
+            found += [key["KeyId"]] if wanted.items() <= tags.items() else []
+    return found
+
+
+KINDS = (
+    ResourceKind(
+        "image repository",
+        type="aws:ecr/repository:Repository",
+        find=named("ecr", "describe_repositories", "repositories", "repositoryName"),
+    ),
+    ResourceKind("image retention", type="aws:ecr/lifecyclePolicy:LifecyclePolicy", made_over=True),
+    ResourceKind("key", type="aws:kms/key:Key", find=_keys),
+    ResourceKind("key alias", type="aws:kms/alias:Alias", find=named("kms", "list_aliases", "Aliases", "AliasName")),
+)

@@ -1,0 +1,191 @@
+"""The network: VPC, subnets, routes, gateways, addresses, endpoints, interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from infra.aws.account import Account, every
+from infra.kinds.ec2 import HOLDERS, asked_by, ec2, gone, in_its_vpc, tagged
+from infra.kinds.finding import status_of, tagged_as
+from infra.kinds.kind import Checkpoints, Inputs, Remain, ResourceKind, Step, unpriced
+from infra.kinds.listed import arn_of, call
+from infra.kinds.thing import Thing, tags_of
+from infra.plan.catalogue import service_prices
+from infra.spec.names import CAMPAIGN_TAG, Names
+
+_CNI = ("aws-K8S-", "aws-k8s-trunk-eni", "aws-k8s-branch-eni")
+_SERVICES = {
+    "ELB ": "load balancer",
+    "Interface for NAT Gateway": "NAT gateway",
+    "VPC Endpoint Interface": "VPC endpoint",
+    "ENI for FSx": "FSx file system",
+    "Amazon EKS": "EKS control plane",
+    "AWS Lambda VPC ENI": "Lambda function",
+    "EFS mount target": "EFS mount target",
+    "RDSNetworkInterface": "RDS database",
+}
+"""How a service describes the interfaces that it makes -> what it is."""
+_OWN = ("NAT gateway", "VPC endpoint", "FSx file system", "EKS control plane")
+
+
+def _remove_interface(account: Account, one: Thing) -> None:
+    ec2 = account.client("ec2")
+    for item in ec2.describe_network_interfaces(NetworkInterfaceIds=[one.id])["NetworkInterfaces"]:
+        attachment = item.get("Attachment") or {}
+        if attachment.get("AttachmentId") and attachment.get("DeviceIndex") != 0:
+            ec2.detach_network_interface(AttachmentId=attachment["AttachmentId"], Force=True)
+    ec2.delete_network_interface(NetworkInterfaceId=one.id)
+
+
+def _interfaces_left(account: Account, names: Names) -> Iterator[Remain]:
+    for item in in_its_vpc(account, names, "describe_network_interfaces", "NetworkInterfaces"):
+        text, tags = str(item.get("Description") or ""), tags_of(item.get("TagSet"))
+        what = f"network interface {item['NetworkInterfaceId']} in {item['SubnetId']}"
+        service = next((name for start, name in _SERVICES.items() if text.startswith(start)), None)
+        holder = (item.get("Attachment") or {}).get("InstanceId")
+        if text.startswith(_CNI) or "node.k8s.amazonaws.com/instance_id" in tags:
+            why = f"left by the cluster's network plugin ({text}), {item['Status']}"
+            yield Remain(what, why, f"`bivouac sweep {names.campaign}` removes it", ours=True)
+        elif service in _OWN:
+            yield Remain(what, f"of the {service} ({text})", "it goes with that", ours=True, waits=True)
+        elif service is not None:
+            named = text.removeprefix("ELB ")
+            yield Remain(what, f"of the {service} {named}", f"the owner of that {service} removes it, then it goes")
+        elif holder:
+            yield Remain(what, f"of instance {holder}", "it goes with the instance", ours=True, waits=True)
+        else:
+            made = f"made by {item.get('RequesterId') or item.get('OwnerId')}: {text or 'no description'}"
+            yield Remain(what, f"{made}, {item['Status']}", f"`aws ec2 delete-network-interface --network-interface-id "
+                         f"{item['NetworkInterfaceId']}`, if nobody needs it")  # fmt: skip
+
+
+def _remove_address(account: Account, one: Thing) -> None:
+    ec2 = account.client("ec2")
+    for item in ec2.describe_addresses(AllocationIds=[one.id])["Addresses"]:
+        if item.get("AssociationId"):
+            ec2.disassociate_address(AssociationId=item["AssociationId"])
+    ec2.release_address(AllocationId=one.id)
+
+
+def _remove_internet_gateway(account: Account, one: Thing) -> None:
+    ec2 = account.client("ec2")
+    for item in ec2.describe_internet_gateways(InternetGatewayIds=[one.id])["InternetGateways"]:
+        for attachment in item.get("Attachments", ()):
+            ec2.detach_internet_gateway(InternetGatewayId=one.id, VpcId=attachment["VpcId"])
+    ec2.delete_internet_gateway(InternetGatewayId=one.id)
+
+
+def _remove_route_table(account: Account, one: Thing) -> None:
+    """The main table of a VPC goes with it."""
+    ec2 = account.client("ec2")
+    for table in ec2.describe_route_tables(RouteTableIds=[one.id])["RouteTables"]:
+        if any(link.get("Main") for link in table["Associations"]):
+            return
+        for link in table["Associations"]:
+            ec2.disassociate_route_table(AssociationId=link["RouteTableAssociationId"])
+    ec2.delete_route_table(RouteTableId=one.id)
+
+
+def _remake_route(account: Account, given: Inputs) -> bool:
+    return gone(
+        account, "delete_route", RouteTableId=given["routeTableId"], DestinationCidrBlock=given["destinationCidrBlock"]
+    )
+
+
+def _remake_association(account: Account, given: Inputs) -> bool:
+    tables = account.client("ec2").describe_route_tables(RouteTableIds=[given["routeTableId"]])["RouteTables"]
+    links = [link for table in tables for link in table["Associations"] if link.get("SubnetId") == given["subnetId"]]
+    return any(
+        [gone(account, "disassociate_route_table", AssociationId=link["RouteTableAssociationId"]) for link in links]
+    )
+
+
+def _peerings(account: Account, given: Inputs) -> list[str]:
+    client = account.client("ec2")
+    found = every(client, "describe_vpc_peering_connections", "VpcPeeringConnections", Filters=tagged_as(given))
+    return [one["VpcPeeringConnectionId"] for one in found if one["Status"]["Code"] in ("active", "pending-acceptance")]
+
+
+def _endpoint_price(item: Mapping[str, Any]) -> Decimal:
+    if str(item.get("VpcEndpointType", "Gateway")).lower() != "interface":
+        return Decimal(0)
+    return service_prices().interface_endpoint_usd_per_hour * max(1, len(item.get("SubnetIds") or ()))
+
+
+def _foreign_endpoints(account: Account, names: Names) -> Iterator[Remain]:
+    for item in in_its_vpc(account, names, "describe_vpc_endpoints", "VpcEndpoints"):
+        if tags_of(item.get("Tags")).get(CAMPAIGN_TAG) != names.campaign:
+            what = f"VPC endpoint {item['VpcEndpointId']} ({item['ServiceName']})"
+            yield Remain(what, "someone else made it in the campaign's VPC", "its owner deletes it")
+
+
+KINDS = (
+    ec2(
+        "NAT gateway", Step.SERVICES, "describe_nat_gateways", "NatGateways", "NatGatewayId",
+        arn="natgateway", ended=("deleted", "failed"), remove="delete_nat_gateway",
+        price=lambda item: service_prices().nat_gateway_usd_per_hour, checkpoints=Checkpoints.FREE,
+        type="aws:ec2/natGateway:NatGateway",
+        status=status_of("ec2", "describe_nat_gateways", "NatGateways", "State", "NatGatewayIds"),
+        find=tagged("describe_nat_gateways", "NatGateways", "NatGatewayId",
+                    {"subnet-id": "subnetId"}, {"state": ["pending", "available"]}),
+    ),
+    ec2(
+        "VPC endpoint", Step.SERVICES, "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId",
+        arn="vpc-endpoint", ended=("deleted",), remove=call("ec2", "delete_vpc_endpoints", "VpcEndpointIds"),
+        price=_endpoint_price, remains=_foreign_endpoints,
+        type="aws:ec2/vpcEndpoint:VpcEndpoint", within={"vpc-id": "vpcId", "service-name": "serviceName"},
+    ),
+    ec2(
+        "VPC peering", Step.SERVICES,
+        "describe_vpc_peering_connections", "VpcPeeringConnections", "VpcPeeringConnectionId",
+        arn="vpc-peering-connection", ended=("deleted", "rejected", "failed", "expired"),
+        remove="delete_vpc_peering_connection", price=unpriced,
+        type="aws:ec2/vpcPeeringConnection:VpcPeeringConnection", find=_peerings,
+    ),
+    ec2(
+        "flow log", Step.SERVICES, "describe_flow_logs", "FlowLogs", "FlowLogId",
+        arn="vpc-flow-log", remove=call("ec2", "delete_flow_logs", "FlowLogIds"),
+    ),
+    ec2(
+        "network interface", Step.INTERFACES, "describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId",
+        arn="network-interface", remove=_remove_interface, remains=_interfaces_left,
+    ),
+    ec2(
+        "elastic address", Step.ADDRESSES, "describe_addresses", "Addresses", "AllocationId",
+        arn="elastic-ip", remove=_remove_address,
+        price=lambda item: service_prices().public_ipv4_usd_per_hour, checkpoints=Checkpoints.FREE,
+        type="aws:ec2/eip:Eip",
+    ),
+    ec2(
+        "route table", Step.ROUTES, "describe_route_tables", "RouteTables", "RouteTableId",
+        arn="route-table", remove=_remove_route_table,
+        type="aws:ec2/routeTable:RouteTable", within={"vpc-id": "vpcId"},
+    ),
+    ec2(
+        "internet gateway", Step.ROUTES, "describe_internet_gateways", "InternetGateways", "InternetGatewayId",
+        arn="internet-gateway", remove=_remove_internet_gateway,
+        type="aws:ec2/internetGateway:InternetGateway", held_by=HOLDERS,
+    ),
+    ec2(
+        "subnet", Step.SUBNETS, "describe_subnets", "Subnets", "SubnetId",
+        arn="subnet", remove="delete_subnet", network=True, holds_state=True,
+        type="aws:ec2/subnet:Subnet", within={"vpc-id": "vpcId"}, held_by=HOLDERS,
+    ),
+    ec2(
+        "VPC", Step.NETWORKS, "describe_vpcs", "Vpcs", "VpcId",
+        arn="vpc", remove="delete_vpc", network=True, holds_state=True,
+        type="aws:ec2/vpc:Vpc", held_by=HOLDERS,
+    ),
+    ResourceKind("route", type="aws:ec2/route:Route", remake=_remake_route),
+    ResourceKind(
+        "route table association",
+        type="aws:ec2/routeTableAssociation:RouteTableAssociation",
+        remake=_remake_association,
+    ),
+    ResourceKind(
+        "network ACL", "ec2", arn_of("ec2", "network-acl/"), batch=100,
+        ask=asked_by("describe_network_acls", "NetworkAcls", "NetworkAclId", "network-acl-id"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,70 @@
+"""Buckets, their settings, and uploads that never ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from botocore.exceptions import ClientError
+
+from infra.aws.account import Account, every, says_missing
+from infra.kinds.finding import there
+from infra.kinds.kind import Checkpoints, ResourceKind, Step, unpriced
+from infra.kinds.listed import call, listed
+from infra.kinds.thing import Thing, tags_of, thing
+from infra.spec.names import CAMPAIGN_TAG, FOUNDATION_TAG, buckets
+
+
+def _tags(account: Account, one: Thing) -> Mapping[str, str]:
+    return tags_of(account.client("s3").get_bucket_tagging(Bucket=one.id)["TagSet"])
+
+
+def _uploads(account: Account) -> Iterator[Thing]:
+    """Incomplete multipart uploads bill and are shown nowhere else. Only the buckets of the region's own foundation are
+    looked into: into those of another region a campaign of the same name may be archiving.
+
+    A bucket that was there before the campaign holds what it uploaded since: one that is locked blinds this look, once
+    the others have been looked into.
+    """
+    s3, locked = account.client("s3"), list[ClientError]()
+    for bucket in vars(buckets(account.identity()["Account"], account.region)).values():
+        try:
+            for item in every(s3, "list_multipart_uploads", "Uploads", Bucket=bucket):
+                part = item["Key"].split("/")[1] if item["Key"].startswith("campaigns/") else ""
+                tags = {CAMPAIGN_TAG: part} if part else {FOUNDATION_TAG: "true"}
+                yield thing(item, f"{bucket}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
+        except ClientError as error:
+            if not says_missing(error):
+                locked.append(error)
+    if locked:
+        raise locked[0]
+
+
+def _abort(account: Account, one: Thing) -> None:
+    where, _, upload = one.id.rpartition("#")
+    bucket, _, key = where.partition("/")
+    account.client("s3").abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
+
+
+KINDS = (
+    ResourceKind("incomplete upload", "s3", list=_uploads, step=Step.RECORDS, remove=_abort),
+    # Only an empty bucket goes: S3 itself refuses to delete what still holds data.
+    listed(
+        "bucket", Step.STORES, "s3", "list_buckets", "Buckets", *["Name"] * 2,
+        arn=re.compile(":s3:::"), account_wide=True, tags=_tags, remove=call("s3", "delete_bucket", "Bucket"),
+        price=unpriced, checkpoints=Checkpoints.HOLDS, holds_state=True,
+        type="aws:s3/bucket:Bucket", find=there("s3", "head_bucket", "{bucket}", Bucket="bucket"),
+    ),
+    *(
+        ResourceKind(f"bucket {what}", type=f"aws:s3/bucket{type}:Bucket{type}", made_over=True)
+        for what, type in (
+            ("encryption", "ServerSideEncryptionConfiguration"),
+            ("versioning", "Versioning"),
+            ("ownership", "OwnershipControls"),
+            ("lifecycle", "LifecycleConfiguration"),
+            ("public access", "PublicAccessBlock"),
+            ("policy", "Policy"),
+            ("object lock", "ObjectLockConfiguration"),
+        )
+    ),
+)  # fmt: skip

@@ -1,0 +1,93 @@
+"""Each kind of AWS resource has one definition, and none that is half made."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from infra.inventory import Evidence
+from infra.inventory.sweep import Left, order
+from infra.kinds import BY_NAME, KINDS, Checkpoints, ResourceKind, Thing, kind_named, kind_of_type
+from infra.spec import names
+from infra.stack import program
+
+TYPED = [kind for kind in KINDS if kind.type]
+
+
+def test_no_two_definitions_are_of_one_kind() -> None:
+    for several in (Counter(kind.name for kind in KINDS), Counter(kind.type for kind in TYPED)):
+        assert [one for one, count in several.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.name)
+def test_what_a_killed_engine_had_made_has_exactly_one_fate(kind: ResourceKind) -> None:
+    assert [bool(kind.find), bool(kind.remake), kind.made_over].count(True) == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.list], ids=lambda kind: kind.name)
+def test_what_is_listed_can_be_removed_and_is_not_shown_a_second_time(kind: ResourceKind) -> None:
+    assert kind.remove and kind.service
+    assert kind.arn or kind.name == "incomplete upload", "the tagging service knows all but uploads"
+
+
+GOES_BEFORE = [
+    ("schedule", "role"), ("rule", "instance"), ("Auto Scaling group", "instance"), ("Auto Scaling group", "cluster"),
+    ("launch configuration", "security group"), ("spot request", "instance"), ("cluster", "network interface"),
+    ("cluster", "log group"), ("instance", "network interface"), ("instance", "volume"),
+    ("instance", "launch template"), ("instance", "capacity reservation"), ("instance", "instance profile"),
+    ("load balancer", "target group"), ("load balancer", "network interface"), ("classic load balancer", "subnet"),
+    ("file system", "network interface"), ("NAT gateway", "elastic address"), ("NAT gateway", "subnet"),
+    ("VPC endpoint", "network interface"), ("VPC peering", "VPC"), ("network interface", "elastic address"),
+    ("network interface", "security group"), ("elastic address", "internet gateway"), ("image", "snapshot"),
+    ("security group", "VPC"), ("route table", "subnet"), ("internet gateway", "VPC"), ("subnet", "VPC"),
+    ("instance profile", "role"), ("role", "policy"), ("budget", "topic"), ("incomplete upload", "bucket"),
+]  # fmt: skip
+"""By AWS's own rules of what holds what, and what would make it again."""
+
+
+@pytest.mark.parametrize(("first", "then"), GOES_BEFORE)
+def test_what_holds_or_makes_another_is_removed_before_it(first: str, then: str) -> None:
+    rows = [Left(kind, Thing("x"), Evidence.TAG) for kind in (then, first)]
+    assert [one.kind for one in sorted(rows, key=order)] == [first, then]
+
+
+def test_what_refers_to_a_kind_names_one_that_there_is() -> None:
+    assert {name for kind in KINDS for name in kind.held_by} <= BY_NAME.keys()
+    assert names._PARTS.keys() <= BY_NAME.keys(), "a kind that a campaign names is one that is looked for"
+
+
+def test_what_may_hold_checkpoints_has_no_price_of_zero() -> None:
+    """A file system without a tier in the catalogue bills all the same."""
+    holds = [kind for kind in KINDS if kind.checkpoints is Checkpoints.HOLDS]
+    assert len(holds) == 4 and [kind.name for kind in holds if kind.price({}) is not None] == []
+
+
+def test_of_a_kind_that_is_not_defined_nothing_is_known() -> None:
+    for unknown in (kind_named("dedicated host"), kind_of_type("aws:sqs/queue:Queue"), kind_named("")):
+        assert (unknown.find, unknown.remove, unknown.ask, unknown.type) == (None, None, None, "")
+        assert list(unknown.things(None)) == [] and not unknown.holds_state  # type: ignore[arg-type]
+
+
+def test_every_class_of_aws_resource_that_the_programs_name_has_a_definition() -> None:
+    """Read from their text, so that no example has to make each of them."""
+    defined = {kind.type.rpartition(":")[2] for kind in TYPED}
+    made = {name for path in Path(program.__file__).parent.rglob("*.py") for name in resources_in(path)}
+    assert len(made) >= 38, "the programs are read"
+    assert made - defined == set()
+
+
+def resources_in(path: Path) -> set[str]:
+    """`aws.ec2.Vpc(...)` -> `Vpc`, of calls that make a resource: arguments, providers and look-ups are none."""
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return {
+        func.attr
+        for func in calls
+        if isinstance(func, ast.Attribute)
+        and isinstance(func.value, ast.Attribute)
+        and ast.unparse(func.value).startswith("aws.")
+        and func.attr[0].isupper()
+        and not func.attr.endswith("Args")
+    }
