@@ -72,7 +72,7 @@ def rehearsed() -> dict[str, bool]:
     return {name: campaigns.site_of(name) is not None for name in campaigns.everywhere()}
 
 
-def strike_lost(campaign: str, say: Callable[[str], None]) -> bool:
+def remove_lost(campaign: str, say: Callable[[str], None]) -> bool:
     """End what is left of rehearsal sites that held this campaign and do not run; whether there was one."""
     if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():
         return False
@@ -80,7 +80,7 @@ def strike_lost(campaign: str, say: Callable[[str], None]) -> bool:
 
     lost = campaigns.lost_sites_of(campaign)
     for name in lost:
-        handle.strike(name, say)
+        handle.remove(name, say)
         say(f"site {name}, where {campaign} had been rehearsed or was about to be, did not run: what was left is gone")
     return bool(lost)
 
@@ -130,11 +130,11 @@ def again() -> list[str]:
     return [sys.executable, "-m", "infra.cli.main", *sys.argv[1:]]
 
 
-def strike_all(say: Callable[[str], None]) -> int:
+def remove_all(say: Callable[[str], None]) -> int:
     """End every rehearsal site of this machine; what its campaigns keep on purpose is exported first."""
     if not (cache_root() / "sites").is_dir():
         say("no site is here")
         return 0
     from infra.rehearsal.site import ending
 
-    return ending.strike_all(say)
+    return ending.remove_all(say)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.archive import archive_job
-from infra.cluster.gang import Gang, jobset
+from infra.cluster.gang import GangJob, jobset
 from tests.part import part
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:" + "0" * 64
@@ -17,7 +17,7 @@ def gang(**changes: Any) -> dict[str, Any]:
         "ranks_per_node": 8, "accelerators": 8, "efa_interfaces": 32, "command": ("python", "-m", "trainer.agent"),
         "config_map": "c", "grace_seconds": 1,
     }  # fmt: skip
-    return jobset(Gang(**known | changes))
+    return jobset(GangJob(**known | changes))
 
 
 def archive() -> dict[str, Any]:

@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.door import new_word
+from trainer.checkpoint.shard_server import new_token
 from trainer.config import load_config
 from trainer.contract import (
     CONFIG_FILE,
@@ -33,7 +33,7 @@ from trainer.errors import ConfigError, classify
 from trainer.events import emit
 from trainer.heartbeat import Outcome, read_beats, request_stop
 from trainer.network import interface_of, split_endpoint, wait_for_name
-from trainer.place import Paths, Place, write_termination
+from trainer.place import NodePlace, Paths, write_termination
 from trainer.rank import rank_main
 from trainer.serving import Node, serve
 
@@ -46,9 +46,9 @@ def main() -> int:
         options.config, options.data, options.local, options.shared, Path(tempfile.mkdtemp(prefix="bivouac-run-"))
     )
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    place: Place | None = None
+    place: NodePlace | None = None
     try:
-        place = Place.of(os.environ)
+        place = NodePlace.of(os.environ)
         config = load_config(paths.config)
         if config.campaign != place.campaign:
             raise ConfigError("configuration of another campaign", f"{config.campaign} in {place.campaign}")
@@ -74,7 +74,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float) -> Termination:
+def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: float) -> Termination:
     node = Node(
         config.campaign,
         place.attempt,
@@ -85,7 +85,7 @@ def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float)
         paths.run,
         paths.local / config.campaign,
     )
-    new_word()
+    new_token()
     serve(node, place.pod_ip)
     emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
     accelerated = _prepare_environment(place, config)
@@ -101,7 +101,7 @@ def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float)
     return _verdict(place, paths.run, failures)
 
 
-def _prepare_environment(place: Place, config: TrainConfig) -> bool:
+def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:
     """Set what torch, gloo and DeepSpeed read when they are imported; True where there are CUDA devices."""
     accelerated = any(Path("/dev").glob("nvidia[0-9]*"))
     interface = interface_of(place.pod_ip)
@@ -115,7 +115,7 @@ def _prepare_environment(place: Place, config: TrainConfig) -> bool:
     return accelerated
 
 
-def _stop_on_signals(place: Place, run: Path) -> None:
+def _stop_on_signals(place: NodePlace, run: Path) -> None:
     """Turn SIGTERM into a request to the ranks. A thread waits for it, since the main one may sit in a rendezvous."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
@@ -133,7 +133,7 @@ def _stop_on_signals(place: Place, run: Path) -> None:
     threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
-def _verdict(place: Place, run: Path, exit_codes: dict[int, int]) -> Termination:
+def _verdict(place: NodePlace, run: Path, exit_codes: dict[int, int]) -> Termination:
     """What the pod died of: a signal before an error of one's own, that before the loss of a peer."""
     if not any(exit_codes.values()):
         return _termination(place, run, int(ExitCode.DONE), "done")
@@ -157,7 +157,7 @@ def _weight(item: tuple[int, Outcome]) -> tuple[bool, bool, int]:
 
 
 def _termination(
-    place: Place | None,
+    place: NodePlace | None,
     run: Path,
     code: int,
     reason: str,
@@ -179,13 +179,13 @@ def _termination(
     )
 
 
-def _logs(tier: Path, place: Place) -> Path:
+def _logs(tier: Path, place: NodePlace) -> Path:
     folder = tier / place.campaign / "logs" / f"attempt-{place.attempt:04d}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _rank_logs(paths: Paths, place: Place) -> Path:
+def _rank_logs(paths: Paths, place: NodePlace) -> Path:
     """Where the ranks' logs are written; a full local tier costs the logs their place, not the pod its start."""
     try:
         return _logs(paths.local, place)
@@ -194,7 +194,7 @@ def _rank_logs(paths: Paths, place: Place) -> Path:
         return paths.run
 
 
-def _leave(place: Place | None, paths: Paths, termination: Termination) -> None:
+def _leave(place: NodePlace | None, paths: Paths, termination: Termination) -> None:
     """Say the last word, keep the ranks' logs where they outlive the node, and tidy up."""
     emit("agent_ended", **termination.model_dump(exclude_none=True, exclude={"attempt", "node"}))
     write_termination(termination.model_dump_json())

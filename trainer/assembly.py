@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint.commit import Committer, Identity
+from trainer.checkpoint.commit import Committer, ManifestIdentity
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.fence import claim
 from trainer.checkpoint.neighbour import meet
@@ -19,7 +19,7 @@ from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.config import config_digest, load_config
 from trainer.contract import Env, Phase, TrainConfig
-from trainer.data.ledger import Ledger
+from trainer.data.ledger import DataLedger
 from trainer.data.supply import Supply
 from trainer.engine import build_engine, initialize_distributed
 from trainer.errors import StorageError
@@ -60,7 +60,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         fixed=not config.checkpoint.measured,
     )
     before = restored.consumed if restored else ()
-    ledger = Ledger(attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before)
+    ledger = DataLedger(attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before)
     position = restored.position if restored else 0
     with supply.feed(position, restored.step if restored else 0) as feed:
         loop = Loop(config, gang, engine, supply.reader, feed, ledger, committer, heartbeat, paths.run, pace)
@@ -80,8 +80,8 @@ def _say_where_it_starts(restored: Any, engine: Any) -> None:
         emit("started_fresh", step=0, parameters=sum(p.numel() for p in engine.module.parameters()))
 
 
-def _identity(config: TrainConfig, data_digest: str) -> Identity:
-    return Identity(
+def _identity(config: TrainConfig, data_digest: str) -> ManifestIdentity:
+    return ManifestIdentity(
         campaign=config.campaign,
         attempt=int(os.environ[Env.ATTEMPT]),
         zero_stage=config.zero_stage,

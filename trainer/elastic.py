@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousS
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from trainer.engine import import_deepspeed
-from trainer.place import Paths, Place
+from trainer.place import NodePlace, Paths
 from trainer.store import open_store
 
 _MONITOR_S = 0.2
@@ -25,7 +25,7 @@ _SHUTDOWN_S = 15
 
 
 def run_ranks(
-    place: Place,
+    place: NodePlace,
     endpoint: tuple[str, int],
     join_timeout_s: float,
     logs: Path,
@@ -81,7 +81,7 @@ class _Agent(LocalElasticAgent):
 class _Rendezvous(StaticTCPRendezvous):
     """Static rendezvous whose store listens on the pod's own address only, not on every interface."""
 
-    def __init__(self, place: Place, endpoint: tuple[str, int], timeout_s: float) -> None:
+    def __init__(self, place: NodePlace, endpoint: tuple[str, int], timeout_s: float) -> None:
         run_id = f"{place.campaign}-{place.attempt}"
         super().__init__(*endpoint, place.node_rank, place.node_count, run_id, int(timeout_s))
         self._place = place

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint.commit import VOTES, Committer, Progress
+from trainer.checkpoint.commit import VOTES, Committer, TrainingProgress
 from trainer.checkpoint.pace import Pace
 from trainer.contract import Phase, TrainConfig
 from trainer.data.feed import Feed
-from trainer.data.ledger import Ledger, from_limbs, to_limbs
+from trainer.data.ledger import DataLedger, from_limbs, to_limbs
 from trainer.data.reader import Reader
 from trainer.errors import Interrupted, NumericError
 from trainer.evaluation import evaluation_loss
@@ -46,7 +46,7 @@ class Loop:
     engine: Any
     reader: Reader
     feed: Feed
-    ledger: Ledger
+    ledger: DataLedger
     committer: Committer
     heartbeat: Heartbeat
     run_folder: Path
@@ -187,6 +187,6 @@ class Loop:
         self.heartbeat.beat(committed_step=self.committer.committed_step)
         raise Interrupted("asked to stop", f"committed step {self.step}")
 
-    def _progress(self, stepped: Stepped) -> Progress:
+    def _progress(self, stepped: Stepped) -> TrainingProgress:
         evaluated = self.evaluations.get(self.step)
-        return Progress(self.step, self.tokens, self.position, stepped.loss, evaluated, self.ledger.rows)
+        return TrainingProgress(self.step, self.tokens, self.position, stepped.loss, evaluated, self.ledger.rows)

@@ -16,7 +16,7 @@ _TERMINATION_LIMIT_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     node_name: str
     pod_ip: str
     node_rank: int
@@ -27,7 +27,7 @@ class Place:
     attempt: int
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Place:
+    def of(cls, environment: Mapping[str, str]) -> NodePlace:
         """Raises `ConfigError` that names every variable that is missing or no number."""
         numbers = (Env.NODE_RANK, Env.NODE_COUNT, Env.RANKS_PER_NODE, Env.ATTEMPT)
         texts = (Env.NODE_NAME, Env.POD_IP, Env.RENDEZVOUS, Env.CAMPAIGN)

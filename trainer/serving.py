@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from trainer.checkpoint.door import PREFIX, answer
+from trainer.checkpoint.shard_server import PREFIX, answer
 from trainer.checkpoint.verdict import Busy, verdict
 from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
 from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, list_folder

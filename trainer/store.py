@@ -8,10 +8,10 @@ from datetime import timedelta
 from torch.distributed import TCPStore
 
 from trainer.errors import TrainerError
-from trainer.place import Place
+from trainer.place import NodePlace
 
 
-def open_store(place: Place, endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
+def open_store(place: NodePlace, endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
     """The gang's key-value store; node 0 serves it, on its own address only. Returns when all nodes have joined."""
     host, port = endpoint
     descriptor = None

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
 from infra.archive.data import held_out
 from infra.archive.files import workspace
-from infra.archive.manifest import DATA, EXPORT, GOLDEN, MANIFEST_NAME, RECORD, ArchiveManifest, Proof, parse
+from infra.archive.manifest import DATA, EXPORT, GOLDEN, MANIFEST_NAME, RECORD, ArchiveManifest, EvaluationProof, parse
 from infra.archive.model import evaluate, export
 from infra.archive.model_card import model_card
 from infra.archive.record import records_of
@@ -130,9 +130,9 @@ class Archiver:
     def _carry(self, folder: Path, golden: Manifest) -> ArchiveManifest:
         say("golden", step=golden.step, shards=len(golden.shards))
         self._check_room(golden)
-        reference, proof = golden.evaluation_loss, Proof.RECORDED
+        reference, proof = golden.evaluation_loss, EvaluationProof.RECORDED
         if reference is None:
-            reference, proof = self._evaluated_here(folder, golden), Proof.EVALUATED
+            reference, proof = self._evaluated_here(folder, golden), EvaluationProof.EVALUATED
         placed = self._place_all(self._checkpoint(folder, golden) | self._surroundings())
         restored = self.work / GOLDEN / folder.name
         loss = self.model.evaluate(restored)

@@ -15,7 +15,7 @@ GOLDEN, EXPORT, DATA, RECORD = "golden", "huggingface", "data", "record"
 """Folders below the campaign's prefix: the sharded form, the exported one, tokenizer and held-out split, the record."""
 
 
-class Proof(StrEnum):
+class EvaluationProof(StrEnum):
     """Which evaluation the model restored from the archive had to equal, bit for bit."""
 
     RECORDED = "recorded in training"
@@ -31,7 +31,7 @@ class ArchiveManifest(BaseModel):
     """Of the campaign, beyond its name; empty in archives from before identities were."""
     step: int
     tokens: int
-    proof: Proof
+    proof: EvaluationProof
     recorded_evaluation_loss: float | None
     """By training itself; None where the step was not evaluated."""
     reference_evaluation_loss: float

@@ -13,7 +13,7 @@ from infra.record import pod_logs
 from infra.record.store import CampaignStore
 
 _AT_ONCE = 8
-_LEFT_OUT = ("/leases/", "/bake/", "/errands/", "/carried/")
+_LEFT_OUT = ("/leases/", "/bake/", "/requests/", "/carried/")
 
 
 def records_of(bucket: ArchiveBucket, state: CampaignStore, image_manifest: str, work: Path) -> dict[str, Content]:

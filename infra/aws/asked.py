@@ -18,7 +18,7 @@ from infra.aws.quota_use import quota_use
 from infra.aws.reservations import refused_reservation
 from infra.aws.zones import zones_of, zones_selling
 from infra.errors import PermanentError, TemporaryError, UserError
-from infra.plan.facts import Facts, Offer, Refused
+from infra.plan.facts import Facts, Offer, Unsuitable
 from infra.spec.campaign import Capacity, Spec
 
 
@@ -64,9 +64,9 @@ def _with_quota(account: Account, facts: Facts, offer: Offer) -> Offer:
     return offer if use is None else offer.model_copy(update={"quota_vcpus": use.free})
 
 
-def _base(account: Account, spec: Spec) -> Refused | None:
+def _base(account: Account, spec: Spec) -> Unsuitable | None:
     try:
         find_base(account, spec)
     except (UserError, PermanentError) as error:
-        return Refused(what=error.what, seen=str(error.seen), cure=error.cure or "")
+        return Unsuitable(what=error.what, seen=str(error.seen), cure=error.cure or "")
     return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from infra.aws.account import Account
-from infra.aws.manifests import PLATFORM, Image
+from infra.aws.manifests import PLATFORM, RegistryImage
 from infra.aws.registry import NoSuchImage, Registry
 from infra.errors import UserError
 from infra.spec.campaign import Spec
 from infra.spec.names import in_registry, registry_host
 
 
-def find_base(account: Account, spec: Spec) -> Image:
+def find_base(account: Account, spec: Spec) -> RegistryImage:
     """The spec's base as the registry has it now; reads only.
 
     Raises `UserError` with the commands that make it where there is none, or one for other machines.

@@ -53,7 +53,7 @@ ACCEPTED = [*FAMILIES, *INDEXES]
 
 
 @dataclass(frozen=True)
-class Image:
+class RegistryImage:
     """One platform's image in a repository."""
 
     repository: str

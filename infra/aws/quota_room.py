@@ -13,7 +13,7 @@ from infra.aws.quota_use import allowed
 from infra.plan import catalogue
 from infra.plan.facts import QuotaRoom
 from infra.spec.campaign import Spec
-from infra.spec.names import WORKSHOP
+from infra.spec.names import BUILD_NETWORK
 from infra.spec.sections import ENDPOINT_SERVICES, Egress
 
 _SCRATCH = "SCRATCH"
@@ -47,16 +47,16 @@ def _room(account: Account, what: str, field: str, used: Callable[[], int], want
 
 
 def _vpcs(account: Account) -> QuotaRoom:
-    """The foundation's workshop comes with the first campaign of the account."""
+    """The foundation's build network comes with the first campaign of the account."""
     there = list(every(account.client("ec2"), "describe_vpcs", "Vpcs"))
-    workshop = any({"Key": "Name", "Value": WORKSHOP} in (one.get("Tags") or ()) for one in there)
-    return _room(account, "VPCs", "network", lambda: len(there), 1 if workshop else 2)
+    build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (one.get("Tags") or ()) for one in there)
+    return _room(account, "VPCs", "network", lambda: len(there), 1 if build_network else 2)
 
 
 def _internet_gateways(account: Account, nat: bool) -> QuotaRoom:
     there = list(every(account.client("ec2"), "describe_internet_gateways", "InternetGateways"))
-    workshop = any({"Key": "Name", "Value": WORKSHOP} in (one.get("Tags") or ()) for one in there)
-    wanted = int(nat) + int(not workshop)
+    build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (one.get("Tags") or ()) for one in there)
+    wanted = int(nat) + int(not build_network)
     return _room(account, "internet gateways", "network.egress", lambda: len(there), wanted)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.aws.account import RETRY_AFTER, Account
-from infra.aws.manifests import ACCEPTED, FAMILIES, INDEXES, Image, chosen, digest_of, with_layer
+from infra.aws.manifests import ACCEPTED, FAMILIES, INDEXES, RegistryImage, chosen, digest_of, with_layer
 from infra.errors import PermanentError, TemporaryError
 from infra.spec.names import REPOSITORY, split_reference
 
@@ -61,7 +61,7 @@ class Registry:
     def __init__(self, account: Account) -> None:
         self.ecr = account.client("ecr")
 
-    def image(self, repository: str, reference: str) -> Image:
+    def image(self, repository: str, reference: str) -> RegistryImage:
         """The image for our nodes behind `tag` or `sha256:...`, of an index its own one for them.
 
         Raises `NoSuchImage`, and `UserError` where an index has none for our nodes.
@@ -75,7 +75,7 @@ class Registry:
                 seen=f"{repository}:{reference}: {media_type}",
                 cure=f"push it again with a current docker or buildx: {', '.join(FAMILIES)}",
             )
-        return Image(repository, digest, media_type, manifest)
+        return RegistryImage(repository, digest, media_type, manifest)
 
     def _manifest(self, repository: str, reference: str) -> tuple[str, str, dict[str, Any]]:
         """(media type, digest, content), whatever is stored there."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.aws.account import Account
 from infra.aws.blocks import LOST, described
-from infra.plan.facts import Refused
+from infra.plan.facts import Unsuitable
 from infra.plan.purchase import OPEN, own_reservation
 from infra.spec.campaign import Capacity, Spec
 
@@ -42,7 +42,7 @@ def find_reservation(account: Account, spec: Spec) -> Reservation | None:
     return None if found is None else _reservation(found)
 
 
-def refused_reservation(account: Account, spec: Spec) -> Refused | None:
+def refused_reservation(account: Account, spec: Spec) -> Unsuitable | None:
     """Why all nodes will not find a place; None where they will, or no reservation is asked for."""
     if spec.nodes.capacity is not Capacity.RESERVATION or not spec.nodes.reservation_id:
         return None
@@ -51,33 +51,33 @@ def refused_reservation(account: Account, spec: Spec) -> Refused | None:
     return _too_few(account, spec)
 
 
-def _unfit(found: Reservation | None, account: Account, spec: Spec) -> Refused | None:
+def _unfit(found: Reservation | None, account: Account, spec: Spec) -> Unsuitable | None:
     nodes = spec.nodes
     if found is None:
         seen = f"{nodes.reservation_id} in {account.region}"
-        return Refused(what="the account has no such capacity reservation here", seen=seen, cure=_OFFERS)
+        return Unsuitable(what="the account has no such capacity reservation here", seen=seen, cure=_OFFERS)
     named, has = found.reservation_id, (found.instance_type, found.zone, found.platform)
     if found.kind == "capacity-block":
         cure = "write capacity: capacity-block"
-        return Refused(what="the reservation is a capacity block", seen=named, cure=cure)
+        return Unsuitable(what="the reservation is a capacity block", seen=named, cure=cure)
     if found.state in LOST:
         seen = f"{named} is {found.state}: {LOST[found.state]}"
-        return Refused(what="the reservation will never be active", seen=seen, cure=f"make another one; {_OFFERS}")
+        return Unsuitable(what="the reservation will never be active", seen=seen, cure=f"make another one; {_OFFERS}")
     if has != (nodes.instance_type, spec.zone, PLATFORM):
         seen = f"{named}: {' '.join(has)}; wanted {nodes.instance_type} {spec.zone} {PLATFORM}"
-        return Refused(what="the reservation is of another type, zone or platform", seen=seen, cure="mend the spec")
+        return Unsuitable(what="the reservation is of another type, zone or platform", seen=seen, cure="mend the spec")
     if found.state != "active":
         begins = f", it begins at {found.starts.isoformat(timespec='minutes')}" if found.starts else ""
         cure = "run the campaign once it is active"
-        return Refused(what="the reservation is not active yet", seen=f"{named} is {found.state}{begins}", cure=cure)
+        return Unsuitable(what="the reservation is not active yet", seen=f"{named} is {found.state}{begins}", cure=cure)
     if found.free < nodes.count:
         seen = f"{named}: {found.free} of {found.count} places are free, {nodes.count} wanted"
         cure = "end what uses it, add places (`aws ec2 modify-capacity-reservation`), or take fewer nodes"
-        return Refused(what="the reservation has fewer free places than the campaign nodes", seen=seen, cure=cure)
+        return Unsuitable(what="the reservation has fewer free places than the campaign nodes", seen=seen, cure=cure)
     return None
 
 
-def _too_few(account: Account, spec: Spec) -> Refused | None:
+def _too_few(account: Account, spec: Spec) -> Unsuitable | None:
     """Of `open` every open reservation counts; of a group every matching one of the account, which is a bound: EC2 does
     not say which are in it."""
     nodes = spec.nodes
@@ -96,7 +96,7 @@ def _too_few(account: Account, spec: Spec) -> Refused | None:
     free = sum(one.free for one in matching)
     if free >= nodes.count:
         return None
-    return Refused(
+    return Unsuitable(
         what="the account's reservations that match have fewer free places than the campaign nodes",
         seen=f"{free} free in {', '.join(one.reservation_id for one in matching) or 'none'}; wanted {nodes.count} x "
         f"{nodes.instance_type} in {spec.zone}",

@@ -1,6 +1,7 @@
 """Bake: both images, each by Ansible on a builder instance; skipped when the same inputs were baked before.
 
-It comes before the campaign's stack, in the foundation's workshop: no control plane and no file system bills meanwhile.
+It comes before the campaign's stack, in the foundation's build network: no control plane and no file
+system bills meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from infra.aws.base_image import find_base
-from infra.aws.manifests import Image
+from infra.aws.manifests import RegistryImage
 from infra.aws.registry import NoSuchImage, Registry
 from infra.bake import node_image
 from infra.bake.builder import builder
@@ -84,7 +85,9 @@ def images(context: Context, own: node_image.NodeImage | None = None, force: boo
     }
 
 
-def trainer_image(context: Context, where: FoundationOutputs, base: Image, force: bool = False) -> dict[str, Any]:
+def trainer_image(
+    context: Context, where: FoundationOutputs, base: RegistryImage, force: bool = False
+) -> dict[str, Any]:
     """One layer with the project on the spec's base, pushed to the registry."""
     registry = Registry(context.account)
     inputs = inputs_digest(ROOT, base.digest)

@@ -105,9 +105,9 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
         InstanceType=INSTANCE_TYPE,
         MinCount=1,
         MaxCount=1,
-        SubnetId=where.workshop_subnet_id,
-        SecurityGroupIds=[where.workshop_security_group_id],
-        IamInstanceProfile={"Name": where.workshop_instance_profile},
+        SubnetId=where.build_network_subnet_id,
+        SecurityGroupIds=[where.build_network_security_group_id],
+        IamInstanceProfile={"Name": where.build_network_instance_profile},
         MetadataOptions={"HttpTokens": "required"},
         InstanceInitiatedShutdownBehavior="terminate",
         UserData=f"#!/bin/sh\nshutdown -h +{minutes}\n",
@@ -139,7 +139,7 @@ def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: dat
         ActionAfterCompletion="DELETE",
         Target={
             "Arn": _TARGET,
-            "RoleArn": where.workshop_guard_arn,
+            "RoleArn": where.build_network_guard_arn,
             "Input": json.dumps({"InstanceIds": [instance]}),
             "RetryPolicy": {"MaximumEventAgeInSeconds": 86_400, "MaximumRetryAttempts": 185},
         },
@@ -158,7 +158,7 @@ def _once_known(context: Context, call: Callable[[], Any]) -> Any:
             young = said["Code"] in _YOUNG and ("role" in said["Message"] or "Instance Profile" in said["Message"])
             if not young or time.monotonic() > until:
                 raise
-        context.progress.step("waiting until AWS knows the workshop's roles everywhere")
+        context.progress.step("waiting until AWS knows the build network's roles everywhere")
         time.sleep(2.0)
 
 
@@ -191,7 +191,7 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
     raise PermanentError(
         "the builder's SSM agent did not come up",
         seen=f"{instance} from {image} after {_ONLINE_S:.0f} s",
-        cure="check that the image has an agent, and the way out of subnet bivouac_workshop",
+        cure="check that the image has an agent, and the way out of subnet bivouac_build",
     )
 
 

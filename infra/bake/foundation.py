@@ -1,4 +1,4 @@
-"""The foundation, once per account and region: buckets, registry, and the workshop where images are baked."""
+"""The foundation, once per account and region: buckets, registry, and the build network where images are baked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def foundation(context: Context, engine: Engine | None = None) -> FoundationOutp
     if known is not None:
         return FoundationOutputs.model_validate(known)
     engine = engine or Engine(context, writable(context.results / "pulumi"))
-    context.progress.step("foundation: buckets, registry, workshop")
+    context.progress.step("foundation: buckets, registry, build network")
     with foundation_lease(context) as lease, engine.holding(lease):
         settings = placed(context.account, foundation_settings(context.store, context.spec))
         if (key := settings.keeping.key_arn) is not None:

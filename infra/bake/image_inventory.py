@@ -39,7 +39,7 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Image:
+class BakedImage:
     """One image, with why it stays."""
 
     kind: Kind
@@ -69,14 +69,14 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ImageInventory:
     """Where the images of one account and region lie."""
 
     account: Account
     store: CampaignStore
     progress: Progress
 
-    def images(self, *, keep: int, older_than: timedelta) -> tuple[Image, ...]:
+    def images(self, *, keep: int, older_than: timedelta) -> tuple[BakedImage, ...]:
         """All of them, oldest first; `keep`: so many of the newest of each base stay. Raises where AWS refuses a look:
         what cannot be seen to be unused is not."""
         nodes = list(self._nodes())
@@ -87,7 +87,7 @@ class Shelf:
         now = datetime.now(UTC)
         return tuple(_judged(one, users[one.id], one.id in newest, now - one.made_at, older_than) for one in found)
 
-    def remove(self, wanted: Iterable[Image], lease: Lease) -> Iterator[Image]:
+    def remove(self, wanted: Iterable[BakedImage], lease: Lease) -> Iterator[BakedImage]:
         """Each image as it is gone. First its manifest, so that from then on no bake takes it for known."""
         ec2, s3 = self.account.client("ec2"), self.store.s3
         for one in wanted:
@@ -104,7 +104,7 @@ class Shelf:
                 ec2.delete_snapshot(SnapshotId=snapshot)
             yield one
 
-    def _nodes(self) -> Iterator[Image]:
+    def _nodes(self) -> Iterator[BakedImage]:
         """AMIs of bakes, by the tags that a bake gives; nobody else's."""
         self.progress.step("node images")
         manifests = {one.ami: (key, one) for key, one in self._manifests(_NODE_MANIFESTS, NodeImage)}
@@ -112,7 +112,7 @@ class Shelf:
         for image in (image for page in pages for image in page["Images"]):
             key, manifest = manifests.get(image["ImageId"], (None, None))
             disks = [row["Ebs"] for row in image.get("BlockDeviceMappings", ()) if row.get("Ebs", {}).get("SnapshotId")]
-            yield Image(
+            yield BakedImage(
                 kind="node image",
                 id=image["ImageId"],
                 base="" if manifest is None else manifest.base,
@@ -122,12 +122,12 @@ class Shelf:
                 manifest=key,
             )
 
-    def _snapshots(self, held: set[str]) -> Iterator[Image]:
+    def _snapshots(self, held: set[str]) -> Iterator[BakedImage]:
         """Those of bakes that no AMI holds: a removal was cut short, or somebody deregistered the AMI by hand."""
         ec2 = self.account.client("ec2")
         for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_OURS):
             for one in (one for one in page["Snapshots"] if one["SnapshotId"] not in held):
-                yield Image(
+                yield BakedImage(
                     kind="snapshot",
                     id=one["SnapshotId"],
                     base="",
@@ -137,7 +137,7 @@ class Shelf:
                     manifest=None,
                 )
 
-    def _trainers(self) -> Iterator[Image]:
+    def _trainers(self) -> Iterator[BakedImage]:
         """Images of the trainer's repository that a bake pushed: known by a manifest, or by a tag that is a digest."""
         self.progress.step("trainer images")
         manifests = {
@@ -147,7 +147,7 @@ class Shelf:
             key, manifest = manifests.get(image["imageDigest"], (None, None))
             if manifest is None and not any(_DIGEST.match(tag) for tag in image.get("imageTags", ())):
                 continue
-            yield Image(
+            yield BakedImage(
                 kind="trainer image",
                 id=image["imageDigest"],
                 base="" if manifest is None else manifest.base,
@@ -166,7 +166,7 @@ class Shelf:
             if body is not None:
                 yield key, model.model_validate_json(body)
 
-    def _users(self, found: Iterable[Image]) -> dict[str, list[str]]:
+    def _users(self, found: Iterable[BakedImage]) -> dict[str, list[str]]:
         """Image -> who uses it."""
         users = defaultdict[str, list[str]](list)
         images = list(found)
@@ -210,7 +210,7 @@ class Shelf:
                     yield ami, f"launch template {template['LaunchTemplateName']}"
 
 
-def _newest(found: Iterable[Image], keep: int) -> set[str]:
+def _newest(found: Iterable[BakedImage], keep: int) -> set[str]:
     """Of each base the newest; what has no manifest is nobody's next image."""
     bases = defaultdict[tuple[str, str], list[str]](list)
     for one in found:
@@ -219,7 +219,7 @@ def _newest(found: Iterable[Image], keep: int) -> set[str]:
     return {image for several in bases.values() for image in several[len(several) - min(keep, len(several)) :]}
 
 
-def _judged(one: Image, users: list[str], newest: bool, age: timedelta, older_than: timedelta) -> Image:
+def _judged(one: BakedImage, users: list[str], newest: bool, age: timedelta, older_than: timedelta) -> BakedImage:
     reasons = list(users)
     if newest:
         reasons.append("newest of its base")

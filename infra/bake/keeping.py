@@ -12,15 +12,15 @@ from infra.aws.account import Account, every
 from infra.aws.zones import zones_of, zones_selling
 from infra.bake import node_image
 from infra.bake.builder import INSTANCE_TYPE
-from infra.plan.zones import control_plane_zones, workshop_zone
+from infra.plan.zones import build_network_zone, control_plane_zones
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.session.session import FOUNDATION, STACK_CONFIG
 from infra.spec.campaign import Spec
-from infra.spec.names import KEY_ALIAS, PROJECT, WORKSHOP
+from infra.spec.names import BUILD_NETWORK, KEY_ALIAS, PROJECT
 from infra.stack.settings import CampaignSettings, FoundationSettings, Keeping, StorageClass
 
-_NAME, _WORKSHOP = "keeping.json", "workshop.json"
+_NAME, _BUILD_NETWORK = "keeping.json", "build_network.json"
 
 
 def wish(spec: Spec) -> Keeping:
@@ -46,24 +46,24 @@ def foundation_settings(store: CampaignStore, spec: Spec) -> FoundationSettings:
         account=spec.account,
         region=spec.region,
         keeping=before.joined(wish(spec)),
-        workshop_zone=(_folder(store).get_json(_WORKSHOP) or {}).get("zone"),
+        build_network_zone=(_folder(store).get_json(_BUILD_NETWORK) or {}).get("zone"),
     )
 
 
 def placed(account: Account, settings: FoundationSettings) -> FoundationSettings:
-    """With a workshop whose zone sells builders; one that stands in such a zone already stays as it is.
+    """With a build network whose zone sells builders; one that stands in such a zone already stays as it is.
 
     Raises `UserError` where no zone of the account does.
     """
     sold = zones_selling(account, INSTANCE_TYPE)
-    now = settings.workshop_zone or _standing(account)
-    zone = workshop_zone(INSTANCE_TYPE, sold, zones_of(account), now)
-    return settings if zone == now else settings.model_copy(update={"workshop_zone": zone})
+    now = settings.build_network_zone or _standing(account)
+    zone = build_network_zone(INSTANCE_TYPE, sold, zones_of(account), now)
+    return settings if zone == now else settings.model_copy(update={"build_network_zone": zone})
 
 
 def _standing(account: Account) -> str | None:
-    """Zone of the workshop's subnet; None without one."""
-    named = [{"Name": "tag:Name", "Values": [WORKSHOP]}]
+    """Zone of the build network's subnet; None without one."""
+    named = [{"Name": "tag:Name", "Values": [BUILD_NETWORK]}]
     found = list(every(account.client("ec2"), "describe_subnets", "Subnets", Filters=named))
     return str(found[0]["AvailabilityZone"]) if found else None
 
@@ -72,8 +72,8 @@ def remember(store: CampaignStore, settings: FoundationSettings) -> None:
     """To be called with the foundation's lease held."""
     folder = _folder(store)
     wanted = {_NAME: settings.keeping.model_dump(mode="json")}
-    if settings.workshop_zone is not None:
-        wanted[_WORKSHOP] = {"zone": settings.workshop_zone}
+    if settings.build_network_zone is not None:
+        wanted[_BUILD_NETWORK] = {"zone": settings.build_network_zone}
     for name, document in wanted.items():
         if document != folder.get_json(name):
             folder.put_json(name, document)

@@ -11,7 +11,7 @@ import httpx2
 
 from infra.bounded import BoundedLook
 from infra.campaign.reserved import bills_on, node_usd_per_hour
-from infra.cluster.conditions import Sickbay
+from infra.cluster.conditions import ConditionHistory
 from infra.cluster.fitness import NodeFacts, Sickness, overdue, shared_cause
 from infra.cluster.kubernetes import OF_WORLD, may_pass
 from infra.cluster.nodes import GpuNodes, Launched
@@ -37,7 +37,7 @@ def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
     spec, wanted = context.spec, context.spec.nodes.count
     why = ""
     devices = catalogue.instance_type(spec.nodes.instance_type).accelerators
-    fit, since, bay, replaced = list[NodeFacts](), datetime.now(UTC), Sickbay(), set[str]()
+    fit, since, bay, replaced = list[NodeFacts](), datetime.now(UTC), ConditionHistory(), set[str]()
     for turn, _ in enumerate(context.turns(spec.recovery.capacity_timeout.total_seconds())):
         try:
             facts = nodes.facts()

@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import Pod
 
 from infra.campaign.verdicts import ANSWER, REPORT, START
 from infra.cluster import attempts
-from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.kubernetes import may_pass
 from infra.cluster.starting import cure_of, ending, has_started, is_over, name_of, node_of, warnings, why_not
 from infra.plan import catalogue
@@ -35,7 +35,7 @@ _LONGEST_NAME = 45
 
 
 @dataclass(frozen=True)
-class Proof:
+class PreflightProof:
     reports: dict[str, HealthReport]
     """By node."""
     unplaced: tuple[Probe, ...]
@@ -102,7 +102,7 @@ class _Watch:
         return f"no pod was made for {self.unmade}" + (f"; last warning: {about[-1]}" if about else "")
 
 
-def prove(context: Context, client: Client) -> Proof:
+def prove(context: Context, client: Client) -> PreflightProof:
     """Run the health check as a gang over all nodes.
 
     Starting is bounded by `recovery.startup_timeout`, what runs then by a time of its own, both by the deadline. Each
@@ -116,7 +116,9 @@ def prove(context: Context, client: Client) -> Proof:
     context.guard()
     attempts.launch(client, gang)
     watch = _wait(context, client, labels | {JOBSET_LABEL: name}, _Watch(name, context.spec.nodes.count))
-    proof = Proof({node: _report(client, pod, watch) for node, pod in watch.placed().items()}, watch.unplaced())
+    proof = PreflightProof(
+        {node: _report(client, pod, watch) for node, pod in watch.placed().items()}, watch.unplaced()
+    )
     attempts.remove(client, name)
     return proof
 
@@ -151,10 +153,10 @@ def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _W
     return watch
 
 
-def _gang(context: Context, name: str, command: tuple[str, ...]) -> Gang:
+def _gang(context: Context, name: str, command: tuple[str, ...]) -> GangJob:
     bake, shape = context.outputs[Stage.BAKE], layout(context.spec)
     instance = catalogue.instance_type(context.spec.nodes.instance_type)
-    return Gang(
+    return GangJob(
         name=name,
         campaign=context.spec.campaign,
         attempt=0,

@@ -21,8 +21,8 @@ from infra.campaign.reserved import bills_on
 from infra.cluster.kubernetes import OF_WORLD
 from infra.engine.engine import Engine
 from infra.engine.failures import RETRIED, Cause, EngineFailed, cure_for
+from infra.engine.kubernetes_state import forget_kubernetes
 from infra.engine.nodegroups import end_instances
-from infra.engine.orphans import forget_kubernetes
 from infra.errors import NotProven, PermanentError, UserError
 from infra.folders import writable
 from infra.inventory import certify

@@ -26,7 +26,7 @@ TIERS_EVERY_S = 15.0
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPlace:
     """A place, and what else is known of it."""
 
     place: Place
@@ -46,7 +46,7 @@ def is_campaign(typed: str) -> bool:
     return not typed.startswith("s3://") and "/" not in typed and not Path(typed).exists()
 
 
-def find(typed: str, region: str, archive: bool = True) -> Found:
+def find(typed: str, region: str, archive: bool = True) -> FoundPlace:
     """`archive`: whether a campaign's archive is to be read; its live tiers are reached also where that one refuses.
 
     Raises `UserError` for what is neither a folder, nor a prefix, nor a campaign that is known here.
@@ -58,36 +58,36 @@ def find(typed: str, region: str, archive: bool = True) -> Found:
     return _of_campaign(typed, region, archive)
 
 
-def _in_folder(path: Path) -> Found:
+def _in_folder(path: Path) -> FoundPlace:
     if not path.is_dir():
         raise UserError("there is no such folder", seen=path, cure="name a folder, an s3:// prefix or a campaign")
     if (step := step_of_folder(path.resolve().name)) is not None:
-        return Found(FolderPlace(path.resolve().parent), step)
+        return FoundPlace(FolderPlace(path.resolve().parent), step)
     holding = [folder for folder in (path, path / GOLDEN) if _holds_steps(folder)]
     if not holding:
         below = sorted(folder.name for folder in path.iterdir() if folder.is_dir() and _holds_steps(folder))
         cure = f"one of: {', '.join(below)}" if below else "name the folder in which step-<8 digits> lie"
         raise UserError("there are no checkpoints in this folder", seen=path, cure=cure)
-    return Found(FolderPlace(holding[0]))
+    return FoundPlace(FolderPlace(holding[0]))
 
 
-def _in_bucket(typed: str, region: str) -> Found:
+def _in_bucket(typed: str, region: str) -> FoundPlace:
     bucket, _, prefix = typed.removeprefix("s3://").partition("/")
     prefix = prefix.rstrip("/")
     s3 = Account(region).client("s3")
     transfer = Transfer(s3, bucket)
     head, _, last = prefix.rpartition("/")
     if (step := step_of_folder(last)) is not None:
-        return Found(BucketPlace(s3, bucket, head, transfer), step)
+        return FoundPlace(BucketPlace(s3, bucket, head, transfer), step)
     inner = "/".join(filter(None, (prefix, GOLDEN)))
     archive = BucketPlace(s3, bucket, inner, transfer)
     manifest, unread = _manifest(archive, f"{prefix}/{MANIFEST_NAME}")
     if manifest is not None or (archive.objects(f"{inner}/") and not BucketPlace(s3, bucket, prefix, transfer).rows()):
-        return Found(archive, archive=manifest, unread=unread)
-    return Found(BucketPlace(s3, bucket, prefix, transfer), unread=unread)
+        return FoundPlace(archive, archive=manifest, unread=unread)
+    return FoundPlace(BucketPlace(s3, bucket, prefix, transfer), unread=unread)
 
 
-def _of_campaign(campaign: str, region: str, archive: bool) -> Found:
+def _of_campaign(campaign: str, region: str, archive: bool) -> FoundPlace:
     account = Account(region)
     s3 = account.client("s3")
     try:
@@ -108,7 +108,7 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> Found:
         found = _in_bucket(f"s3://{where.archive}/{archive_prefix_of(store)}", region)
     else:
         golden = f"{archive_prefix_of(store)}/{GOLDEN}"
-        found = Found(BucketPlace(s3, where.archive, golden, Transfer(s3, where.archive)))
+        found = FoundPlace(BucketPlace(s3, where.archive, golden, Transfer(s3, where.archive)))
     return replace(found, tiers=_tiers(store), store=store)
 
 

@@ -18,15 +18,15 @@ from pydantic import BaseModel, ConfigDict
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError, UserError
 from infra.record.store import CampaignStore
-from trainer.contract.listing import Listed, Verdict
+from trainer.contract.listing import Listed, StepVerdict
 
-FOLDER, CARRIED, SUFFIX = "errands", "carried", ".answer.json"
+FOLDER, CARRIED, SUFFIX = "requests", "carried", ".answer.json"
 _FIRST_WORD_S = 60.0
 _POLL_S = 1.0
 _LOOK_AT_LEASE_S = 10.0
 
 
-class Errand(BaseModel):
+class TierRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["verify", "plan-prune", "prune", "carry"]
@@ -44,7 +44,7 @@ class Answer(BaseModel):
     done: bool = False
     said: str = ""
     """What the steward is at; newer answers replace older ones."""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[StepVerdict, ...] = ()
     unreachable: tuple[str, ...] = ()
     """Nodes that did not answer, with why."""
     keep: tuple[int, ...] = ()
@@ -56,14 +56,14 @@ class Answer(BaseModel):
     """What, seen, cure."""
 
 
-def ask(store: CampaignStore, errand: Errand, tell: Callable[[str], None]) -> Answer:
+def ask(store: CampaignStore, request: TierRequest, tell: Callable[[str], None]) -> Answer:
     """Put an errand, wait until it is answered, and tidy up.
 
     Raises `UserError` where no steward is at work, `PermanentError` where it refuses, falls silent, or is too old.
     """
     _insist_on_steward(store)
     name = f"{FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-    store.put_json(f"{name}.json", errand.model_dump(mode="json"))
+    store.put_json(f"{name}.json", request.model_dump(mode="json"))
     try:
         answer = _await(store, name, tell)
     finally:
@@ -86,9 +86,9 @@ def _await(store: CampaignStore, name: str, tell: Callable[[str], None]) -> Answ
         if answer.said:
             tell(answer.said)
         elif time.monotonic() - began > _FIRST_WORD_S:
-            cure = "see `kubectl logs deployment/steward`; a steward of an older image knows no errands"
+            cure = "see `kubectl logs deployment/steward`; a steward of an older image answers none"
             seen = f"no word in {_FIRST_WORD_S:.0f} s"
-            raise PermanentError("the steward does not take errands", seen=seen, cure=cure)
+            raise PermanentError("the steward does not answer requests", seen=seen, cure=cure)
         if time.monotonic() - looked > _LOOK_AT_LEASE_S:
             _insist_on_steward(store)
             looked = time.monotonic()

@@ -15,13 +15,13 @@ from infra.console.words import size
 from infra.errors import PermanentError, UserError
 from infra.plain_files import sha256_of
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, step_folder
-from trainer.contract.listing import Listed, Verdict
+from trainer.contract.listing import Listed, StepVerdict
 
 Tell = Callable[[str], None]
 _AT_ONCE = 8
 
 
-def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[Verdict]:
+def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[StepVerdict]:
     """Read every shard of these steps, which were listed there; raises `UserError` for one whose manifest is damaged.
 
     One that goes away meanwhile is left out: training's retention removes the oldest, which is the one read last.
@@ -39,7 +39,7 @@ def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[Verdict]:
         faults = [(shard.file, why) for shard, why in zip(manifest.shards, found, strict=True) if why is not None]
         if faults and place.manifest_bytes(step) is None:
             continue
-        yield Verdict(step=step, bytes=_bytes(manifest), faults=tuple(faults))
+        yield StepVerdict(step=step, bytes=_bytes(manifest), faults=tuple(faults))
 
 
 def restore(place: Place, step: int, out: Path, tell: Tell) -> tuple[Path, int]:

@@ -11,7 +11,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.types import CascadeType
 
-from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang, jobset
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
 from infra.cluster.kubernetes import JobSet, is_gone, is_there_already
 from infra.spec.names import NAMESPACE
 
@@ -27,7 +27,7 @@ def create_config(client: Client, name: str, labels: dict[str, str], files: dict
         client.replace(wanted)
 
 
-def launch(client: Client, gang: Gang) -> None:
+def launch(client: Client, gang: GangJob) -> None:
     """Create the gang's JobSet; when it is there already (a driver killed in between), it is left as it is."""
     manifest: dict[str, Any] = jobset(gang)
     try:

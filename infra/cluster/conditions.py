@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from infra.cluster.fitness import PATIENCE, NodeFacts, Sickness
 
 
-class Sickbay:
+class ConditionHistory:
     """Remembers when a sickness was first seen: missing accelerators carry no date, and a node's clock may be late.
 
     What a condition dates itself also counts for who has just started to look.

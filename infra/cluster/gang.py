@@ -36,7 +36,7 @@ CAMPAIGN_LABEL = "bivouac.dev/campaign"
 ATTEMPT_LABEL = "bivouac.dev/attempt"
 
 
-class Gang(BaseModel):
+class GangJob(BaseModel):
     """What a gang job needs to know."""
 
     model_config = ConfigDict(frozen=True)
@@ -62,7 +62,7 @@ class Gang(BaseModel):
     """What the node tells of itself, its kernel's log of GPUs included, is mounted to be read."""
 
 
-def jobset(gang: Gang) -> dict[str, Any]:
+def jobset(gang: GangJob) -> dict[str, Any]:
     """The JobSet: `maxRestarts: 0` and no second try of a pod, since only the steward retries."""
     labels = {CAMPAIGN_LABEL: gang.campaign, ATTEMPT_LABEL: str(gang.attempt)}
     job = {
@@ -115,7 +115,7 @@ def on_gpu_nodes() -> dict[str, Any]:
     }
 
 
-def _pod(gang: Gang) -> dict[str, Any]:
+def _pod(gang: GangJob) -> dict[str, Any]:
     pod_volumes, mounts = volumes(gang.config_map)
     if gang.sees_node:
         pod_volumes.append({"name": "node", "persistentVolumeClaim": {"claimName": NODE_CLAIM}})
@@ -158,7 +158,7 @@ def _pod(gang: Gang) -> dict[str, Any]:
     }
 
 
-def _environment(gang: Gang) -> list[dict[str, Any]]:
+def _environment(gang: GangJob) -> list[dict[str, Any]]:
     def field(name: Env, path: str) -> dict[str, Any]:
         return {"name": name.value, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 

@@ -27,7 +27,7 @@ from trainer.contract.audit import Audit, Executed, audit
 
 
 @dataclass(frozen=True)
-class Evidence:
+class AuditEvidence:
     checkpoint: Manifest
     config: TrainConfig
     logs: Mapping[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Evidence:
     unlooked: tuple[str, ...] = ()
 
 
-def judge(evidence: Evidence) -> Audit:
+def judge(evidence: AuditEvidence) -> Audit:
     """Raises `UserError` where the checkpoint has no ledger."""
     rows, config = evidence.checkpoint.consumed, evidence.config
     if not rows:
@@ -107,7 +107,7 @@ def _digest_of(folder: Path) -> str:
         raise UserError("there is no data set", seen=f"{folder}: {error.strerror}", cure=cure) from error
 
 
-def _replayed(evidence: Evidence) -> dict[int, int]:
+def _replayed(evidence: AuditEvidence) -> dict[int, int]:
     """By the trainer's own tool, in a process of its own."""
     with tempfile.TemporaryDirectory() as scratch:
         config, rows = Path(scratch, "train.json"), Path(scratch, "rows.json")

@@ -47,7 +47,7 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("ServiceAccount", "trainer", "no new attempt can start: its pods have no account"),
     ("*", "archive", _ARCHIVE),
     ("*", "builder*", _BUILDER),
-    ("*", "workshop*", _BUILDER),
+    ("*", "build-network*", _BUILDER),
     ("Role*", "node*", _NODE),
     ("Role*", "cni*", _CNI),
     ("PodIdentityAssociation", "aws-node", _CNI),

@@ -15,7 +15,7 @@ from typing import Any
 from pulumi import automation as auto
 
 from infra.engine.failures import EngineFailed, Watch
-from infra.engine.orphans import KUBERNETES, without
+from infra.engine.kubernetes_state import KUBERNETES, without
 from infra.engine.state_copy import bare, state_copy
 from infra.session.context import Context
 from infra.spec.names import PROJECT

@@ -27,7 +27,7 @@ from infra.stack.outputs import CampaignOutputs
 CERTIFICATE, BASELINE = "certificate.json", "baseline.json"
 SETTLE_S = 60.0
 """Listings lag behind deletions: what is seen is looked for again until it is gone or this has passed."""
-GHOSTS_S = 300.0
+STALE_TAGS_S = 300.0
 """The same where nothing is left but what the tagging service alone shows and nobody can be asked about."""
 _PASSING = frozenset({Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT})
 CONFIRM_S = 3.0
@@ -153,7 +153,7 @@ def _settled(context: Context, known: Knowledge) -> Certificate:
         certificate, begun = look(), time.monotonic()
 
         def patience() -> float:
-            return SETTLE_S if certificate.certain or certificate.blind else GHOSTS_S
+            return SETTLE_S if certificate.certain or certificate.blind else STALE_TAGS_S
 
         while ((while_found and certificate.found) or certificate.passing) and time.monotonic() < begun + patience():
             seen = f"still seen: {', '.join(certificate.found[:3])}; listings may lag"

@@ -17,7 +17,7 @@ from infra.kinds import CLUSTER_TAG, KINDS, Thing, kind_named, tags_of
 from infra.kinds.listed import place_in
 from infra.spec.names import CAMPAIGN_TAG
 
-GHOST = "seen by the tagging service alone, which also shows what was deleted, for hours"
+STALE = "seen by the tagging service alone, which also shows what was deleted, for hours"
 _OWN_LOOK = re.compile("|".join(kind.arn.pattern for kind in KINDS if kind.arn and kind.list and not kind.ask))
 """Kinds with a look of their own, which tells their state."""
 _MARKS = (CAMPAIGN_TAG, CLUSTER_TAG, "eks:cluster-name")
@@ -38,7 +38,7 @@ def tagged(account: Account) -> Iterator[Thing]:
         if arn not in marked or arn in there:
             yield Thing(arn, tags=tags)
         elif arn in unasked:
-            yield Thing(arn, tags=tags, doubt=f"{GHOST}; {_by_hand(arn)}")
+            yield Thing(arn, tags=tags, doubt=f"{STALE}; {_by_hand(arn)}")
     if refused:
         raise refused[0]
 

@@ -39,7 +39,7 @@ class Zone(_Frozen):
     state: str = "available"
 
 
-class Refused(_Frozen):
+class Unsuitable(_Frozen):
     """What was looked up and will not do."""
 
     what: str
@@ -80,7 +80,7 @@ class DataSource(_Frozen):
     prepared: bool = False
 
 
-class Grounds(_Frozen):
+class Environment(_Frozen):
     """What holds where the nodes would come to life."""
 
     hardware: bool
@@ -94,7 +94,7 @@ class Grounds(_Frozen):
 
 
 class Facts(_Frozen):
-    grounds: Grounds
+    environment: Environment
     instance: InstanceType | None
     """The GPU nodes' type; None: the catalogue has none of this name."""
     all_reduce_gb_s: float | None = None
@@ -117,11 +117,11 @@ class Facts(_Frozen):
     """Of the region; None: not looked up."""
     sold: dict[str, tuple[str, ...]] | None = None
     """Instance type of the nodes -> zones of the region in which EC2 offers it; None: not looked up."""
-    reservation: Refused | None = None
+    reservation: Unsuitable | None = None
     """Why the reservation that the spec names does not hold its nodes; None: it does, or was not looked up."""
     quotas: tuple[QuotaRoom, ...] = ()
     """Of what the campaign makes besides its GPU nodes; those that were looked up."""
-    base: Refused | None = None
+    base: Unsuitable | None = None
     """Why the registry's base image will not do; None: it does, or was not looked up."""
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.plan import catalogue
-from infra.plan.facts import DataSource, Facts, Grounds
+from infra.plan.facts import DataSource, Environment, Facts
 from infra.plan.kubernetes_support import kubernetes_support
 from infra.plan.offers import catalogue_offers
 from infra.spec.campaign import MixtureSource, Spec
@@ -32,7 +32,7 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
     """
     known = {item.name: item for item in catalogue.instance_types()}
     looks: dict[str, Callable[[], object]] = {
-        "grounds": lambda: grounds(spec),
+        "environment": lambda: environment(spec),
         "instance": lambda: known.get(spec.nodes.instance_type),
         "all_reduce_gb_s": lambda: _measured_gb_s(spec),
         "floor_gb_s": lambda: _floor_gb_s(spec),
@@ -57,10 +57,10 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
     return facts
 
 
-def grounds(spec: Spec) -> Grounds:
+def environment(spec: Spec) -> Environment:
     """A rehearsal's nodes are made of one machine, with all images in place, and its driver stands on their link."""
     real = spec.target == "aws"
-    return Grounds(hardware=real, claims=real, public_registries=real, driver_outside=real)
+    return Environment(hardware=real, claims=real, public_registries=real, driver_outside=real)
 
 
 def _measured_gb_s(spec: Spec) -> float | None:

@@ -12,7 +12,7 @@ from infra.spec.campaign import Spec
 _PAUSED = "unavailable"
 
 
-def workshop_zone(instance_type: str, sold: Sequence[str], zones: Sequence[Zone], now: str | None) -> str:
+def build_network_zone(instance_type: str, sold: Sequence[str], zones: Sequence[Zone], now: str | None) -> str:
     """Where builders of this type start: `now`, where it is sold there, else the first zone in which it is.
 
     Raises `UserError` where no zone of the account sells it.

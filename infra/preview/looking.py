@@ -18,7 +18,7 @@ from infra.record.events import Stage
 from infra.record.identity import read_identity
 from infra.session.block_clock import clock_of
 from infra.session.context import Context
-from infra.session.session import CLOCK, SPEC, STACK_CONFIG, seat, stored_plan
+from infra.session.session import CLOCK, SPEC, STACK_CONFIG, open_session, stored_plan
 from infra.spec.campaign import Spec
 from infra.spec.names import FOUNDATION_STACK, PROJECT
 from infra.stack.settings import CampaignSettings
@@ -29,7 +29,7 @@ _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 
 def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
     """A context whose lease was never taken: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
-    own = seat(spec, "looker")
+    own = open_session(spec, "looker")
     clock = own.store.get_json(CLOCK)
     plan = plan or stored_plan(own.store, spec)
     now = datetime.now(UTC)

@@ -13,7 +13,7 @@ from infra.plan import checks
 from infra.plan.checks.finding import Level
 from infra.plan.estimates.cost import HOURS_PER_MONTH
 from infra.preview.preview import PlanChange, Preview, loses
-from infra.stack.rules import Finding, broken
+from infra.stack.rules import RuleFinding, broken
 
 MARK = "<!-- bivouac preview -->"
 """First line of the comment, by which the next run finds and replaces it."""
@@ -69,7 +69,7 @@ def _summary(seen: Preview) -> str:
     return f"{'; '.join(said)}. As planned the campaign costs **{seen.total_usd:,.2f} USD**."
 
 
-def _findings(found: tuple[Finding, ...]) -> Iterator[str]:
+def _findings(found: tuple[RuleFinding, ...]) -> Iterator[str]:
     if found:
         yield from _table(
             (one.level, one.resource, f"{one.message} (`{one.rule}`)", one.seen, one.cure) for one in found

@@ -18,7 +18,7 @@ from infra.plan.plan import Plan
 from infra.preview.looking import look_at_stacks, other_spec
 from infra.session.context import Context
 from infra.session.session import SPEC
-from infra.stack.rules import Finding, broken, findings
+from infra.stack.rules import RuleFinding, broken, findings
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Preview:
     campaign: str
     looks: tuple[Look, ...]
     refused: tuple[Refusal, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[RuleFinding, ...]
     """Of the rules and of what is refused, the worst first."""
     costs: tuple[explain.CostChange, ...]
     total_usd: Decimal
@@ -88,19 +88,19 @@ def preview(context: Context, before: Plan | None = None, *, inside: bool = True
     )
 
 
-def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, ...]) -> list[Finding]:
+def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, ...]) -> list[RuleFinding]:
     """What a change would do to a campaign that lives, and to what holds state."""
     found = []
     if (other := other_spec(context)) is not None:
-        found.append(Finding(level=Level.ERROR, rule="spec_of_a_campaign_that_has_begun", resource="spec",
+        found.append(RuleFinding(level=Level.ERROR, rule="spec_of_a_campaign_that_has_begun", resource="spec",
                              message=other.what, seen=str(other.seen), cure=other.cure or ""))  # fmt: skip
     for one in refused:
-        found.append(Finding(level=Level.ERROR, rule="campaign_that_has_begun", resource=one.row.title,
+        found.append(RuleFinding(level=Level.ERROR, rule="campaign_that_has_begun", resource=one.row.title,
                              message=one.why, seen=_changes(one.row), cure=one.cure))  # fmt: skip
     told = {one.row.urn for one in refused}
     for row in (row for each in looks for row in each.planned):
         if loses(row) and row.urn not in told:
-            found.append(Finding(level=Level.WARNING, rule="state_is_lost", resource=row.title,
+            found.append(RuleFinding(level=Level.WARNING, rule="state_is_lost", resource=row.title,
                                  message=f"it holds state and would be {row.verb}d", seen=_changes(row),
                                  cure="see that nothing in it is still needed"))  # fmt: skip
     return found

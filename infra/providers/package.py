@@ -10,7 +10,7 @@ from infra.providers.wire import Props
 
 
 @dataclass(frozen=True)
-class Failure:
+class PropertyFailure:
     """One refused property of a resource's inputs."""
 
     property: str
@@ -59,7 +59,7 @@ class InitFailed(Exception):
         self.resource_id, self.state, self.inputs, self.reason = resource_id, state, inputs, reason
 
 
-class Refused(Exception):
+class OperationFailed(Exception):
     """The operation failed; the text is shown to the user without a traceback."""
 
 
@@ -67,10 +67,10 @@ class Package(Protocol):
     version: str
 
     def schema(self) -> dict[str, Any]: ...
-    def check_config(self, inputs: Props) -> Sequence[Failure]: ...
+    def check_config(self, inputs: Props) -> Sequence[PropertyFailure]: ...
     def diff_config(self, old: Props, new: Props) -> Sequence[Change]: ...
     def configure(self, inputs: Props) -> None: ...
-    def check(self, request: Request) -> tuple[Props, Sequence[Failure]]: ...
+    def check(self, request: Request) -> tuple[Props, Sequence[PropertyFailure]]: ...
     def diff(self, request: Request) -> tuple[Sequence[Change], bool]:
         """The changes, and whether a replaced resource must be deleted before its successor is made."""
         ...

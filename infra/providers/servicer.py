@@ -13,7 +13,7 @@ from google.protobuf import any_pb2, empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
 
 from infra.errors import BivouacError
-from infra.providers.package import Change, InitFailed, Package, Refused, Request, ResourceGone
+from infra.providers.package import Change, InitFailed, OperationFailed, Package, Request, ResourceGone
 from infra.providers.wire import decode, encode
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def _reported(method: Method) -> Method:
         except InitFailed as error:
             context.set_trailing_metadata((("grpc-status-details-bin", _init_failed(error)),))
             context.abort(grpc.StatusCode.UNKNOWN, error.reason)
-        except (Refused, BivouacError) as error:
+        except (OperationFailed, BivouacError) as error:
             context.abort(grpc.StatusCode.UNKNOWN, str(error))
         except Exception as error:
             log.exception("%s failed", method.__name__)

@@ -24,7 +24,7 @@ _SHORTEST_S, _LONGEST_S = 8.0, 3600.0
 """Below, one hung socket loses the lease (see `Lease`); above, a campaign waits too long for a driver that is gone."""
 
 
-class Place(Protocol):
+class RecordPlace(Protocol):
     """Where a campaign's record lies."""
 
     bucket: str
@@ -32,7 +32,7 @@ class Place(Protocol):
     prefix: str
 
 
-Where = TypeVar("Where", bound=Place)
+Where = TypeVar("Where", bound=RecordPlace)
 
 
 class Lapse(BaseModel):
@@ -56,7 +56,7 @@ class LeaseRecord(BaseModel):
     """Newest first, as far as they are remembered: what these holders began may still lie about."""
 
 
-class Found(NamedTuple):
+class StoredLease(NamedTuple):
     """A stored lease, its entity tag, and its age in seconds by S3's own clock."""
 
     record: LeaseRecord
@@ -120,7 +120,7 @@ class Lease(Generic[Where]):
         """Until when it is ours unless renewed, in seconds of CLOCK_BOOTTIME; the past when it is lost."""
         return 0.0 if self._lost is not None else self._renewed + self.ttl.total_seconds()
 
-    def current(self) -> Found | None:
+    def current(self) -> StoredLease | None:
         try:
             answer = self.s3.get_object(Bucket=self.store.bucket, Key=self.key)
         except ClientError as error:
@@ -128,7 +128,7 @@ class Lease(Generic[Where]):
                 return None
             raise
         record = LeaseRecord.model_validate_json(answer["Body"].read())
-        return Found(record, answer["ETag"], _age_s(answer, record))
+        return StoredLease(record, answer["ETag"], _age_s(answer, record))
 
     def acquire(self) -> Holder | None:
         """Take the lease; returns the previous holder when it was taken over from one that is gone.

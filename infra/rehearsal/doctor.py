@@ -56,7 +56,7 @@ STEPS = ("namespaces", "mount", "bridge", "veth")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Need:
     """One thing that a rehearsal needs: what was seen, whether it will do, and the cure if not."""
 
     subject: str
@@ -65,7 +65,7 @@ class Finding:
     cure: str = ""
 
 
-def diagnose() -> tuple[Finding, ...]:
+def diagnose() -> tuple[Need, ...]:
     """All findings, good and bad. Takes about a second; changes nothing on the host."""
     tools, packages = _tools(), _packages()
     building, installing = (any(not finding.ok for finding in found) for found in (tools, packages))
@@ -83,7 +83,7 @@ def diagnose() -> tuple[Finding, ...]:
     )
 
 
-def render(findings: tuple[Finding, ...]) -> Listing:
+def render(findings: tuple[Need, ...]) -> Listing:
     """For a terminal."""
     from rich.text import Text
 
@@ -96,15 +96,15 @@ def render(findings: tuple[Finding, ...]) -> Listing:
     return table
 
 
-def _python() -> Finding:
+def _python() -> Need:
     ok = sys.version_info[:2] >= PYTHON_FROM
     wanted = ".".join(map(str, PYTHON_FROM))
-    return Finding(
+    return Need(
         "python", f"{platform.python_version()} {sys.executable}", ok, "" if ok else f"Python {wanted} or newer"
     )
 
 
-def _paths() -> list[Finding]:
+def _paths() -> list[Need]:
     """Of the clone, and of its Python packages where they lie elsewhere."""
     packages = Path(sys.prefix).absolute()
     found = [_path("clone's path", CLONE, "clone it into")]
@@ -113,14 +113,14 @@ def _paths() -> list[Finding]:
     return found
 
 
-def _path(subject: str, folder: Path, elsewhere: str) -> Finding:
+def _path(subject: str, folder: Path, elsewhere: str) -> Need:
     """PATH is parted at colons, and setuptools takes `$` for a variable when it builds the trainer's wheel."""
     bad = [sign for sign in "$:\n" if sign in str(folder)]
     cure = f"{elsewhere} a folder without dollar signs, colons and line ends in its path"
-    return Finding(subject, str(folder), not bad, cure if bad else "")
+    return Need(subject, str(folder), not bad, cure if bad else "")
 
 
-def _packages() -> list[Finding]:
+def _packages() -> list[Need]:
     """The packages that this one declares, each in a version that it allows; one row when all are there."""
     bad = []
     for line in metadata.requires("bivouac") or ():
@@ -132,8 +132,8 @@ def _packages() -> list[Finding]:
         except metadata.PackageNotFoundError:
             seen = "none"
         if seen == "none" or not wanted.specifier.contains(seen, prereleases=True):
-            bad.append(Finding(wanted.name, seen, False, f"{wanted.name}{wanted.specifier} is needed: make setup"))
-    return bad or [Finding("packages", "all that bivouac declares", True)]
+            bad.append(Need(wanted.name, seen, False, f"{wanted.name}{wanted.specifier} is needed: make setup"))
+    return bad or [Need("packages", "all that bivouac declares", True)]
 
 
 def refuse_unfit() -> None:
@@ -145,49 +145,49 @@ def refuse_unfit() -> None:
         raise PermanentError("this machine cannot rehearse", seen=seen, cure=cure)
 
 
-def _tools() -> list[Finding]:
+def _tools() -> list[Need]:
     findings = []
     for tool in TOOLS:
         found = locate(tool)
         if found:
-            findings.append(Finding(tool.name, f"{found.version} ({found.origin}) {found.path}", True))
+            findings.append(Need(tool.name, f"{found.version} ({found.origin}) {found.path}", True))
         else:
             minutes = int(tool.usual_build.total_seconds() / 60)
             cure = f"{GET_TOOLS} {tool.name} (a download, or about {minutes} min with Go)"
-            findings.append(Finding(tool.name, f"no {tool.version}", False, cure))
+            findings.append(Need(tool.name, f"no {tool.version}", False, cure))
     return findings
 
 
-def _go(needed: bool) -> Finding:
+def _go(needed: bool) -> Need:
     go = build.go()
     if go is None:
         cure = "only where releases cannot be downloaded: install Go 1.26" if needed else ""
-        return Finding("go", "none" if needed else "none, and not needed", not needed, cure)
+        return Need("go", "none" if needed else "none, and not needed", not needed, cure)
     try:
         answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("go", f"{go}: {error}", not needed, "install Go 1.26 anew" if needed else "")
-    return Finding("go", answer.stdout.removeprefix("go version ").strip() or answer.stderr.strip(), True)
+        return Need("go", f"{go}: {error}", not needed, "install Go 1.26 anew" if needed else "")
+    return Need("go", answer.stdout.removeprefix("go version ").strip() or answer.stderr.strip(), True)
 
 
-def _programs() -> list[Finding]:
+def _programs() -> list[Need]:
     found = {name: shutil.which(name) for name in UTIL_LINUX}
     return [
-        Finding(name, path or "not on PATH", path is not None, "" if path else "install util-linux 2.36 or newer")
+        Need(name, path or "not on PATH", path is not None, "" if path else "install util-linux 2.36 or newer")
         for name, path in found.items()
     ]
 
 
-def _for_setup() -> list[Finding]:
+def _for_setup() -> list[Need]:
     findings = []
     for subject, commands in SETUP.items():
         path = next((path for name in commands if (path := shutil.which(name))), None)
         cure = "" if path else f"install {' or '.join(commands)}"
-        findings.append(Finding(subject, path or "not on PATH", path is not None, cure))
+        findings.append(Need(subject, path or "not on PATH", path is not None, cure))
     return findings
 
 
-def _namespaces() -> Finding:
+def _namespaces() -> Need:
     """Tried, not guessed: kernel settings, containers and security modules forbid different parts of it."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     unshare = ["unshare", *user, "--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
@@ -196,13 +196,13 @@ def _namespaces() -> Finding:
             [*unshare, sys.executable, "-c", TRIAL, "/tmp"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("namespaces", str(error), False, "install util-linux 2.36 or newer")
+        return Need("namespaces", str(error), False, "install util-linux 2.36 or newer")
     missing = next((step for step in STEPS if step not in answer.stdout.split()), None)
     who = "as root" if not user else "without root"
     if missing is None:
-        return Finding("namespaces", f"user, mount, network and process namespaces, bridge and veth work {who}", True)
+        return Need("namespaces", f"user, mount, network and process namespaces, bridge and veth work {who}", True)
     words = answer.stderr.strip().splitlines()[-1:] or ["no word"]
-    return Finding(
+    return Need(
         "namespaces", f"{missing} fails {who}: {words[0]}", False, _namespace_cure(missing, bool(user), words[0])
     )
 
@@ -230,7 +230,7 @@ def _sysctl(name: str) -> str | None:
     return path.read_text().strip() if path.exists() else None
 
 
-def _machine() -> list[Finding]:
+def _machine() -> list[Need]:
     cores, memory = len(os.sched_getaffinity(0)), _memory_gib()
     return [
         _at_least("cores", cores, CORES_FROM, "", "a machine with more cores: timeouts will strike here"),
@@ -240,7 +240,7 @@ def _machine() -> list[Finding]:
     ]
 
 
-def _disks(for_cache: float, for_packages: float) -> list[Finding]:
+def _disks(for_cache: float, for_packages: float) -> list[Need]:
     """GiB free where the cache lies and where the Python packages do: one row where that is one file system."""
     cache, packages = _standing(cache_root()), _standing(Path(sys.prefix))
     room = "make room, or set BIVOUAC_CACHE"
@@ -255,9 +255,9 @@ def _disks(for_cache: float, for_packages: float) -> list[Finding]:
     ]
 
 
-def _at_least(subject: str, seen: float, wanted: float, unit: str, cure: str) -> Finding:
+def _at_least(subject: str, seen: float, wanted: float, unit: str, cure: str) -> Need:
     ok = seen >= wanted
-    return Finding(subject, f"{seen:.3g}{unit}", ok, "" if ok else f"{wanted:g} are needed: {cure}")
+    return Need(subject, f"{seen:.3g}{unit}", ok, "" if ok else f"{wanted:g} are needed: {cure}")
 
 
 def _memory_gib() -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from infra.report.build import build
-from infra.report.causes import Cause
+from infra.report.causes import TimeCause
 from infra.report.model import Report
 from infra.report.page import render
 from infra.report.record import Record, unpacked
 from infra.report.trainer_log import pods_to_read
 
-__all__ = ["Cause", "Record", "Report", "build", "pods_to_read", "render", "unpacked"]
+__all__ = ["Record", "Report", "TimeCause", "build", "pods_to_read", "render", "unpacked"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.record.events import CampaignState, Kind, Stage, fold
 from infra.report import sentences, trainer_log, verdict
-from infra.report.causes import Cause
+from infra.report.causes import TimeCause
 from infra.report.facts import facts, spec_text
 from infra.report.golden import golden
 from infra.report.interruptions import interruptions
@@ -26,7 +26,7 @@ def build(record: Record) -> Report:
     broken = interruptions(record, attempt_rows, book)
     cost, certificate = money(record, book, state), _certificate(record, state)
     parts = (_training(record, state, log), broken, cost, golden(record, state), certificate)
-    useful = book.seconds(Cause.USEFUL)
+    useful = book.seconds(TimeCause.USEFUL)
     goodput = useful / book.paid_s if book.paid_s else None
     gpu_goodput = useful / book.gpu_s if book.gpu_s else None
     clock_s = round(max((row.ended_s for row in stage_rows), default=0.0), 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Cause(StrEnum):
+class TimeCause(StrEnum):
     """Where a paid second went; every one has exactly one cause."""
 
     USEFUL = "useful"
@@ -22,17 +22,17 @@ class Cause(StrEnum):
     IDLE = "idle"
 
 
-LABELS: dict[Cause, tuple[str, str]] = {
-    Cause.USEFUL: ("useful training", "steps run for the first time"),
-    Cause.EVALUATION: ("evaluation", "held-out loss, by rank 0"),
-    Cause.SAVING: ("between steps", "checkpoint stall, logging, the last save"),
-    Cause.REDO: ("redo", "steps that an earlier attempt had already run"),
-    Cause.STARTUP: ("startup and restore", "steward, pods, ranks, checkpoint read; to the first step"),
-    Cause.REPLACE: ("detect and replace", "from the last step before a failure to the next launch"),
-    Cause.PROVISION: ("provision", "the campaign's stack"),
-    Cause.BAKE: ("bake", "the trainer's image"),
-    Cause.PREFLIGHT: ("preflight", "nodes up and proven"),
-    Cause.ARCHIVE: ("archive", "golden checkpoint out, read back, evaluated"),
-    Cause.TEARDOWN: ("teardown", "everything that bills destroyed"),
-    Cause.IDLE: ("idle", "paid, and nothing of the above: no driver between stages, or a hold"),
+LABELS: dict[TimeCause, tuple[str, str]] = {
+    TimeCause.USEFUL: ("useful training", "steps run for the first time"),
+    TimeCause.EVALUATION: ("evaluation", "held-out loss, by rank 0"),
+    TimeCause.SAVING: ("between steps", "checkpoint stall, logging, the last save"),
+    TimeCause.REDO: ("redo", "steps that an earlier attempt had already run"),
+    TimeCause.STARTUP: ("startup and restore", "steward, pods, ranks, checkpoint read; to the first step"),
+    TimeCause.REPLACE: ("detect and replace", "from the last step before a failure to the next launch"),
+    TimeCause.PROVISION: ("provision", "the campaign's stack"),
+    TimeCause.BAKE: ("bake", "the trainer's image"),
+    TimeCause.PREFLIGHT: ("preflight", "nodes up and proven"),
+    TimeCause.ARCHIVE: ("archive", "golden checkpoint out, read back, evaluated"),
+    TimeCause.TEARDOWN: ("teardown", "everything that bills destroyed"),
+    TimeCause.IDLE: ("idle", "paid, and nothing of the above: no driver between stages, or a hold"),
 }

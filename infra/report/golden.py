@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.record.events import CampaignState
-from infra.report.model import Golden, Recipe, StoredFile
+from infra.report.model import CommandRecipe, Golden, StoredFile
 from infra.report.record import Record
 
 _LOAD = """python - <<'END'
@@ -58,7 +58,7 @@ def _files(record: Record) -> tuple[StoredFile, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.name)))
 
 
-def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[Recipe, ...]:
+def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[CommandRecipe, ...]:
     campaign, archived = record.spec.campaign, state.archive or {}
     kept = "/".join(filter(None, ("archive", archived.get("identity", ""))))
     fetch = "\n".join(
@@ -72,24 +72,24 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
     )
     where = "The trainer's package has to be installed: `pip install` of this repository."
     recipes = [
-        Recipe(
+        CommandRecipe(
             title="Fetch it, with its configuration, tokenizer and held-out split",
             commands=fetch,
             note="The first line verifies what it brings, and goes on where it was cut off.",
         ),
-        Recipe(
+        CommandRecipe(
             title="Verify every byte and evaluate it",
             commands="python -m trainer.evaluate --checkpoint golden --config train.json --data data",
             note="Every shard is compared with its digest before anything is loaded; then it prints the held-out loss "
             f'and `"equal": true` where that is the recorded one. {where}',
         ),
-        Recipe(
+        CommandRecipe(
             title="Load it with transformers",
             commands=_LLAMA,
             note="The same weights, bit for bit, in Llama's form as safetensors, with a model card; `transformers` is "
             "no package of this repository.",
         ),
-        Recipe(
+        CommandRecipe(
             title="Load the sharded form's weights in Python",
             commands=_LOAD,
             note="Weights are under `module` in `mp_rank_00_model_states.pt`; optimizer states lie beside it. "
@@ -99,7 +99,7 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
     if record.site is not None:
         recipes.insert(
             0,
-            Recipe(
+            CommandRecipe(
                 title="After `bivouac down --all`: from the folder beside this page",
                 commands=f"cp -r {kept}/golden/{folder.rpartition('/')[2]} golden\ncp {kept}/train.json train.json\n"
                 f"cp -r {kept}/data data\ncp -r {kept}/huggingface huggingface",

@@ -7,19 +7,19 @@ from decimal import Decimal
 
 from infra.console.words import clock
 from infra.record.events import Event, Kind
-from infra.report.causes import Cause
-from infra.report.ledger import Ledger
+from infra.report.causes import TimeCause
+from infra.report.ledger import TimeLedger
 from infra.report.model import AttemptTime, Interruption, Loss
 from infra.report.money import allot, resolution
 from infra.report.record import Record
 from infra.report.timeline import ordered, short
 
-COST = (Cause.REPLACE, Cause.STARTUP, Cause.REDO)
+COST = (TimeCause.REPLACE, TimeCause.STARTUP, TimeCause.REDO)
 """Detection and replacement, the new start, the steps run again: what a failure costs, in the order it is paid."""
 MOST_EVIDENCE = 6
 
 
-def interruptions(record: Record, attempts: Sequence[AttemptTime], book: Ledger) -> tuple[Interruption, ...]:
+def interruptions(record: Record, attempts: Sequence[AttemptTime], book: TimeLedger) -> tuple[Interruption, ...]:
     """In the order of time: unfit nodes before training, failed attempts, drivers that went away."""
     events = ordered(record)
     found = [_failure(record, events, attempts, row, book) for row in attempts if row.failure is not None]
@@ -36,7 +36,7 @@ def interruptions(record: Record, attempts: Sequence[AttemptTime], book: Ledger)
 
 
 def _failure(
-    record: Record, events: list[Event], attempts: Sequence[AttemptTime], row: AttemptTime, book: Ledger
+    record: Record, events: list[Event], attempts: Sequence[AttemptTime], row: AttemptTime, book: TimeLedger
 ) -> Interruption:
     following = next((later for later in attempts if later.attempt > row.attempt), None)
     at_s = row.last_step_s if row.last_step_s is not None else row.launched_s

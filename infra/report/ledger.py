@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 from infra.plan.estimates.cost import CostLine
 from infra.record.events import Kind, Stage
-from infra.report.causes import Cause
+from infra.report.causes import TimeCause
 from infra.report.model import AttemptTime, StageTime
 from infra.report.record import Record
 from infra.report.timeline import ordered, training_finished_s
 from infra.report.trainer_log import TrainerLog
 
 _STAGE_CAUSE = {
-    Stage.PROVISION: Cause.PROVISION,
-    Stage.BAKE: Cause.BAKE,
-    Stage.PREFLIGHT: Cause.PREFLIGHT,
-    Stage.LAUNCH: Cause.STARTUP,
-    Stage.ARCHIVE: Cause.ARCHIVE,
-    Stage.TEARDOWN: Cause.TEARDOWN,
+    Stage.PROVISION: TimeCause.PROVISION,
+    Stage.BAKE: TimeCause.BAKE,
+    Stage.PREFLIGHT: TimeCause.PREFLIGHT,
+    Stage.LAUNCH: TimeCause.STARTUP,
+    Stage.ARCHIVE: TimeCause.ARCHIVE,
+    Stage.TEARDOWN: TimeCause.TEARDOWN,
 }
 """Supervise has no cause of its own: what the attempts leave of it is idle. Certify comes after the bill."""
 
@@ -32,7 +32,7 @@ _STAGE_CAUSE = {
 class Span(NamedTuple):
     begun_s: float
     ended_s: float
-    cause: Cause
+    cause: TimeCause
     interruption: int | None = None
     """The attempt whose failure made this time necessary."""
 
@@ -53,12 +53,12 @@ class Up(NamedTuple):
     of: int = 1
 
 
-Key = tuple[Cause, int | None]
+Key = tuple[TimeCause, int | None]
 """A cause, and the attempt whose failure made it necessary."""
 
 
 @dataclass(frozen=True)
-class Ledger:
+class TimeLedger:
     spans: tuple[Span, ...]
     """Covers the paid time without gap or overlap."""
     paid: Window | None
@@ -88,14 +88,14 @@ class Ledger:
     def gpu_s(self) -> float:
         return sum(end - begin for begin, end in self.gpu_up)
 
-    def micros(self, cause: Cause, interruption: int | None = None) -> int:
+    def micros(self, cause: TimeCause, interruption: int | None = None) -> int:
         """Paid time of a cause, or of its part that one attempt's failure made necessary."""
         return _of(self.tallies.get((Up(*self.paid),), {}) if self.paid else {}, cause, interruption)
 
-    def seconds(self, cause: Cause) -> float:
+    def seconds(self, cause: TimeCause) -> float:
         return self.micros(cause) / 1e6
 
-    def usd(self, cause: Cause, interruption: int | None = None) -> Decimal:
+    def usd(self, cause: TimeCause, interruption: int | None = None) -> Decimal:
         """Not rounded."""
         return sum(
             (
@@ -119,7 +119,7 @@ def price(line: CostLine, micros: int) -> Decimal:
     return line.usd_per_hour * micros / 3_600_000_000
 
 
-def _of(tally: dict[Key, int], cause: Cause, interruption: int | None) -> int:
+def _of(tally: dict[Key, int], cause: TimeCause, interruption: int | None) -> int:
     return sum(
         count
         for (mine, attempt), count in tally.items()
@@ -146,12 +146,12 @@ def _tally(spans: Sequence[Span], windows: Sequence[Up]) -> dict[Key, int]:
     return found
 
 
-def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[AttemptTime], log: TrainerLog) -> Ledger:
+def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[AttemptTime], log: TrainerLog) -> TimeLedger:
     paid = paid_window(record, stages)
     lines = tuple(line for line in record.plan.cost if line.usd_per_hour)
     if paid is None:
-        return Ledger((), None, {line.name: () for line in lines}, lines, {})
-    claims = [_steps(log), _attempts(record, attempts), _stages(stages), [Span(*paid, Cause.IDLE)]]
+        return TimeLedger((), None, {line.name: () for line in lines}, lines, {})
+    claims = [_steps(log), _attempts(record, attempts), _stages(stages), [Span(*paid, TimeCause.IDLE)]]
     spans: list[Span] = []
     for claim in claims:
         spans = overlay(spans, claim)
@@ -161,7 +161,7 @@ def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[Attem
     kept = tuple(span for span in clipped if span.seconds > 0)
     windows = {line.name: _windows(line, record, stages, paid) for line in lines}
     tallies = {window: _tally(kept, window) for window in {(Up(*paid),), *windows.values()}}
-    return Ledger(kept, paid, windows, lines, tallies)
+    return TimeLedger(kept, paid, windows, lines, tallies)
 
 
 def paid_window(record: Record, stages: Sequence[StageTime]) -> Window | None:
@@ -233,9 +233,9 @@ def _steps(log: TrainerLog) -> list[Span]:
     rows: list[Span] = []
     for attempt, lines in log.steps.items():
         for line in lines:
-            cause = Cause.REDO if line.repeated else Cause.USEFUL
+            cause = TimeCause.REDO if line.repeated else TimeCause.USEFUL
             rows.append(Span(line.begun_s, line.ended_s, cause, attempt - 1 if line.repeated else None))
-    rows += [Span(x.ended_s - x.seconds, x.ended_s, Cause.EVALUATION) for x in log.evaluations]
+    rows += [Span(x.ended_s - x.seconds, x.ended_s, TimeCause.EVALUATION) for x in log.evaluations]
     return _disjoint(rows)
 
 
@@ -256,18 +256,18 @@ def _attempts(record: Record, attempts: Sequence[AttemptTime]) -> list[Span]:
     for row in attempts:
         trained_until = row.last_step_s if row.last_step_s is not None else row.ended_s
         first = row.first_step_s if row.first_step_s is not None else row.ended_s
-        rows.append(Span(row.launched_s, first, Cause.STARTUP, failed))
-        rows.append(Span(first, trained_until, Cause.SAVING))
+        rows.append(Span(row.launched_s, first, TimeCause.STARTUP, failed))
+        rows.append(Span(first, trained_until, TimeCause.SAVING))
         over = row.next_launch_s or finished or row.ended_s
         if row.failure is not None or row.next_launch_s is not None:
             failed = row.attempt
-            rows.append(Span(trained_until, over, Cause.REPLACE, failed))
+            rows.append(Span(trained_until, over, TimeCause.REPLACE, failed))
         else:
             failed = None
-            rows.append(Span(trained_until, over, Cause.SAVING))
+            rows.append(Span(trained_until, over, TimeCause.SAVING))
     zero = [record.seconds(e.at) for e in ordered(record) if e.kind is Kind.NODES_AT_ZERO]
     if finished is not None and (ends := [at for at in zero if at >= finished]):
-        rows.append(Span(finished, ends[0], Cause.ARCHIVE))
+        rows.append(Span(finished, ends[0], TimeCause.ARCHIVE))
     return _disjoint(rows)
 
 

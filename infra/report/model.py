@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.report.causes import Cause
+from infra.report.causes import TimeCause
 
 
 class Frozen(BaseModel):
@@ -145,7 +145,7 @@ class Training(Frozen):
 class Loss(Frozen):
     """Seconds and money of one cause within an interruption."""
 
-    cause: Cause
+    cause: TimeCause
     seconds: float
     usd: Decimal
 
@@ -178,7 +178,7 @@ class Interruption(Frozen):
 
 
 class Share(Frozen):
-    cause: Cause
+    cause: TimeCause
     label: str
     meaning: str
     seconds: float
@@ -201,7 +201,7 @@ class Item(Frozen):
     """How long it was up; None for what bills by size."""
 
 
-class Kept(Frozen):
+class KeptResource(Frozen):
     """What stays on purpose and what it costs until someone deletes it."""
 
     name: str
@@ -224,7 +224,7 @@ class Money(Frozen):
     budget_usd: Decimal
     prices_as_of: str
     items: tuple[Item, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptResource, ...]
     unpriced: tuple[str, ...]
     assumptions: tuple[str, ...]
 
@@ -242,7 +242,7 @@ class StoredFile(Frozen):
     sha256: str
 
 
-class Recipe(Frozen):
+class CommandRecipe(Frozen):
     """Commands that do one thing."""
 
     title: str
@@ -264,7 +264,7 @@ class Golden(Frozen):
     restored_loss: float | None
     files: tuple[StoredFile, ...]
     """The checkpoint's own, the largest first; empty where the archive's manifest could not be read."""
-    recipes: tuple[Recipe, ...]
+    recipes: tuple[CommandRecipe, ...]
     """How to fetch it, verify every byte of it, evaluate it, and load it."""
     refused: tuple[str, ...] = ()
     """Newer checkpoints that were not sound."""

@@ -9,9 +9,9 @@ from infra.console.words import clock, size
 from infra.plan.catalogue.prices import service_prices
 from infra.plan.estimates.cost import CostLine, unused_usd
 from infra.record.events import CampaignState, Stage
-from infra.report.causes import LABELS, Cause
-from infra.report.ledger import Ledger, price
-from infra.report.model import Item, Kept, Money, Share
+from infra.report.causes import LABELS, TimeCause
+from infra.report.ledger import TimeLedger, price
+from infra.report.model import Item, KeptResource, Money, Share
 from infra.report.record import Record
 from infra.spec.campaign import Capacity
 from infra.spec.names import buckets, data_prefix
@@ -30,9 +30,9 @@ def allot(parts: Sequence[Decimal], unit: Decimal) -> list[Decimal]:
     return whole
 
 
-def shares(record: Record, book: Ledger) -> tuple[Share, ...]:
-    """All causes that took time, in the order of `Cause`."""
-    causes = [cause for cause in Cause if book.micros(cause)]
+def shares(record: Record, book: TimeLedger) -> tuple[Share, ...]:
+    """All causes that took time, in the order of `TimeCause`."""
+    causes = [cause for cause in TimeCause if book.micros(cause)]
     exact = [book.usd(cause) for cause in causes]
     whole = sum(exact, Decimal(0))
     seconds = allot([Decimal(book.micros(cause)) / 1_000_000 for cause in causes], _MILLISECOND)
@@ -51,10 +51,10 @@ def shares(record: Record, book: Ledger) -> tuple[Share, ...]:
     )
 
 
-def money(record: Record, book: Ledger, state: CampaignState) -> Money:
+def money(record: Record, book: TimeLedger, state: CampaignState) -> Money:
     unit = resolution(record, book)
     sized = _sized(record) if book.paid else []
-    by_time = sum((book.usd(cause) for cause in Cause), Decimal(0)).quantize(unit)
+    by_time = sum((book.usd(cause) for cause in TimeCause), Decimal(0)).quantize(unit)
     by_size = sum((_fixed_usd(line, book).quantize(unit) for line in sized), Decimal(0)).quantize(unit)
     return Money(
         notional=record.site is not None,
@@ -94,22 +94,22 @@ def _sized(record: Record) -> list[CostLine]:
     return [line for line in record.plan.cost if not line.usd_per_hour and (line.usd or line.upfront_usd)]
 
 
-def _fixed_usd(line: CostLine, book: Ledger) -> Decimal:
+def _fixed_usd(line: CostLine, book: TimeLedger) -> Decimal:
     """Of a line without a rate: as planned, or what the GPU nodes leave of what was paid for them at once."""
     if line.upfront_usd is None:
         return line.usd
     return unused_usd(line, sum((price(one, book.line_micros(one)) for one in book.lines if one.gpu), Decimal(0)))
 
 
-def resolution(record: Record, book: Ledger) -> Decimal:
+def resolution(record: Record, book: TimeLedger) -> Decimal:
     """Cents, or a hundredth of one where the whole is a few dollars."""
-    whole = sum((book.usd(cause) for cause in Cause), Decimal(0)) + sum(
+    whole = sum((book.usd(cause) for cause in TimeCause), Decimal(0)) + sum(
         (_fixed_usd(line, book) for line in _sized(record)), Decimal(0)
     )
     return _FINE if whole < _FINE_BELOW else _CENT
 
 
-def _items(record: Record, book: Ledger, unit: Decimal) -> tuple[Item, ...]:
+def _items(record: Record, book: TimeLedger, unit: Decimal) -> tuple[Item, ...]:
     """The plan's lines in its order; of those that bill by time, their parts of the money by time."""
     amounts = allot([price(line, book.line_micros(line)) for line in book.lines], unit)
     counted = dict(zip((line.name for line in book.lines), amounts, strict=True))
@@ -137,7 +137,7 @@ def _items(record: Record, book: Ledger, unit: Decimal) -> tuple[Item, ...]:
     return tuple(rows)
 
 
-def kept(record: Record, state: CampaignState) -> tuple[Kept, ...]:
+def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
     """What outlives the campaign on purpose, with what S3 asks for it each month."""
     bucket, rows = buckets(record.spec.account, record.spec.region), []
     if state.archive is not None:
@@ -151,21 +151,25 @@ def kept(record: Record, state: CampaignState) -> tuple[Kept, ...]:
     if state.started_at is not None:
         where = f"s3://{bucket.state}/campaigns/{record.spec.campaign}/"
         rows.append(
-            Kept(name="record", where=where, bytes=None, usd_per_month=None, formula="its size is not on record")
+            KeptResource(
+                name="record", where=where, bytes=None, usd_per_month=None, formula="its size is not on record"
+            )
         )
     if image := state.finished_stages.get(Stage.BAKE, {}).get("image"):
         formula = "its size and ECR's price are not on record"
-        rows.append(Kept(name="trainer image", where=str(image), bytes=None, usd_per_month=None, formula=formula))
+        rows.append(
+            KeptResource(name="trainer image", where=str(image), bytes=None, usd_per_month=None, formula=formula)
+        )
     return tuple(rows)
 
 
-def _stored(name: str, where: str, count: int | None) -> Kept:
+def _stored(name: str, where: str, count: int | None) -> KeptResource:
     prices = service_prices()
     if count is None:
-        return Kept(name=name, where=where, bytes=None, usd_per_month=None, formula="its size is not on record")
+        return KeptResource(name=name, where=where, bytes=None, usd_per_month=None, formula="its size is not on record")
     rate = prices.s3_standard_usd_per_gb_month
     formula = f"{size(count)} x {rate} USD per GB and month (S3 standard, {prices.as_of})"
-    return Kept(name=name, where=where, bytes=count, usd_per_month=rate * count / 10**9, formula=formula)
+    return KeptResource(name=name, where=where, bytes=count, usd_per_month=rate * count / 10**9, formula=formula)
 
 
 def _data_bytes(record: Record) -> int | None:

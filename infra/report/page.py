@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from infra.console import words
-from infra.report.causes import Cause
+from infra.report.causes import TimeCause
 from infra.report.charts import bars, loss_curve, restarts, timeline
 from infra.report.charts.losses import MOST_SENTENCES
 from infra.report.model import Report
@@ -48,7 +48,7 @@ def render(report: Report) -> str:
         lost_usd=sum((row.usd or Decimal(0) for row in report.interruptions), Decimal(0)),
         restart_words=len(losses) <= MOST_SENTENCES,
         refused=any(mark.kind == "refused" for mark in report.marks),
-        useful_s=next((row.seconds for row in report.shares if row.cause is Cause.USEFUL), 0.0),
+        useful_s=next((row.seconds for row in report.shares if row.cause is TimeCause.USEFUL), 0.0),
         kept_usd=sum((row.usd_per_month or Decimal(0) for row in report.money.kept), Decimal(0)),
         torn_down=any(row.stage == "teardown" and row.ending == "finished" for row in report.stages),
         decisions=decisions[-MOST_EVENTS:],

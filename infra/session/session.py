@@ -43,7 +43,7 @@ STACK_CONFIG = "stack-config.json"
 
 
 @dataclass(frozen=True)
-class Seat:
+class Session:
     """A process before a campaign: the account, its record, and the driver's lease, held or not."""
 
     spec: Spec
@@ -69,13 +69,13 @@ class Seat:
         )
 
 
-def seat(spec: Spec, writer: str) -> Seat:
+def open_session(spec: Spec, writer: str) -> Session:
     """Nothing is written and no lease is taken. Raises `UserError` for foreign credentials."""
     account = Account(spec.region)
     arn = account.refuse_foreign(spec.account)
     buckets = names.buckets(spec.account, spec.region)
     store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, writer)
-    return Seat(spec, account, arn, buckets, store, driver_lease(store, account))
+    return Session(spec, account, arn, buckets, store, driver_lease(store, account))
 
 
 def driver_lease(store: CampaignStore, account: Account) -> Lease:
@@ -84,9 +84,9 @@ def driver_lease(store: CampaignStore, account: Account) -> Lease:
 
 
 @contextmanager
-def _driving(spec: Spec) -> Iterator[tuple[Seat, Holder | None]]:
+def _driving(spec: Spec) -> Iterator[tuple[Session, Holder | None]]:
     """The seat with its lease held, which guards all that the account is told, and whom it was taken over from."""
-    own = seat(spec, _writer())
+    own = open_session(spec, _writer())
     ensure_bucket(own.account, own.buckets.state, spec.account)
     previous = own.lease.acquire()
     own.account.guard = own.lease.check

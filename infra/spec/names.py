@@ -14,7 +14,7 @@ FOUNDATION_STACK = "foundation"
 FOUNDATION_PREFIX = "bivouac-"
 """With which the names of the foundation's buckets begin."""
 REPOSITORY = "bivouac/trainer"
-WORKSHOP = "bivouac_workshop"
+BUILD_NETWORK = "bivouac_build"
 """Where images are baked. Underscores: no campaign's name can have them, so none collides."""
 
 NAMESPACE = "campaign"
@@ -92,14 +92,14 @@ def buckets(account: str, region: str) -> Buckets:
     return Buckets(*(f"bivouac-{kind}-{account}-{region}" for kind in ("state", "data", "archive")))
 
 
-def workshop_role(region: str) -> str:
-    """Of builders, and their instance profile; IAM's names hold for all regions, the workshop is one of each."""
-    return f"{WORKSHOP}_{region}"
+def builder_role(region: str) -> str:
+    """Of builders, and their instance profile; IAM's names hold for all regions, the build network is one of each."""
+    return f"{BUILD_NETWORK}_{region}"
 
 
-def workshop_guard(region: str) -> str:
+def builder_guard_role(region: str) -> str:
     """The role that ends builders."""
-    return f"{WORKSHOP}_guard_{region}"
+    return f"{BUILD_NETWORK}_guard_{region}"
 
 
 def boundary(region: str) -> str:

@@ -8,7 +8,7 @@ import pulumi_aws as aws
 from pulumi import ResourceOptions
 
 from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets, repository_url
-from infra.stack.access.identity import Identity
+from infra.stack.access.identity import Roles
 from infra.stack.budget import Budget
 from infra.stack.cluster.addons import Addons
 from infra.stack.cluster.cluster import Cluster
@@ -34,7 +34,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     opts = ResourceOptions(providers=[provider])
     network = Network(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), opts)
     security = Security(spec, network.vpc.id, opts)
-    identity = Identity(spec, settings.key_arn, opts)
+    identity = Roles(spec, settings.key_arn, opts)
     control_plane = [subnet.id for subnet in network.control_plane_subnets]
     cluster = Cluster(spec, identity, control_plane, settings.operator_arn, [network], settings.key_arn, opts)
     if spec.network.driver_vpc is not None:

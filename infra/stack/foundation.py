@@ -23,7 +23,7 @@ from infra.spec.names import REPOSITORY, Names, buckets
 from infra.stack.access import policies
 from infra.stack.access.key import CustomerKey
 from infra.stack.access.limits import Limits
-from infra.stack.network.build_network import Workshop
+from infra.stack.network.build_network import BuildNetwork
 from infra.stack.settings import FoundationSettings, StorageClass
 from infra.stack.tags import tags
 
@@ -179,18 +179,18 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
         force_delete=False,
         opts=opts,
     )
-    where = policies.Place(settings.account, settings.region)
+    where = policies.AccountPlace(settings.account, settings.region)
     limits = Limits(where, inside)
-    workshop = Workshop(where, limits.boundary.arn, settings.workshop_zone, inside)
+    build_network = BuildNetwork(where, limits.boundary.arn, settings.build_network_zone, inside)
     aws.ecr.LifecyclePolicy("trainer", repository=repository.name, policy=image_policy(), opts=opts)
     outputs: dict[str, Any] = {
         "state_bucket": state.bucket,
         "archive_bucket": archive.bucket,
         "repository_url": repository.repository_url,
-        "workshop_subnet_id": workshop.subnet.id,
-        "workshop_security_group_id": workshop.group.id,
-        "workshop_instance_profile": workshop.profile.name,
-        "workshop_guard_arn": workshop.guard.arn,
+        "build_network_subnet_id": build_network.subnet.id,
+        "build_network_security_group_id": build_network.group.id,
+        "build_network_instance_profile": build_network.profile.name,
+        "build_network_guard_arn": build_network.guard.arn,
         "key_arn": key_arn,
     }
     return outputs

@@ -14,11 +14,11 @@ class FoundationOutputs(_Outputs):
     archive_bucket: str
     repository_url: str
     """Of the trainer's images, without tag or digest."""
-    workshop_subnet_id: str
+    build_network_subnet_id: str
     """Where builders run; with a way out and none in."""
-    workshop_security_group_id: str
-    workshop_instance_profile: str
-    workshop_guard_arn: str
+    build_network_security_group_id: str
+    build_network_instance_profile: str
+    build_network_guard_arn: str
     """Role of the schedule that ends a builder."""
     key_arn: str | None = None
     """Of the key that encrypts the buckets; None: S3's own."""

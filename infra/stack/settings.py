@@ -81,7 +81,7 @@ class FoundationSettings(_Settings):
     account: Annotated[str, Field(pattern=r"^\d{12}$")]
     region: str
     keeping: Keeping = Keeping()
-    workshop_zone: str | None = None
+    build_network_zone: str | None = None
     """Of builders, as the driver chose it. None: a foundation made before it was chosen, in whatever zone AWS took."""
 
 

@@ -24,7 +24,7 @@ from infra.record.store import CampaignStore
 from infra.spec.names import Names
 from infra.steward import last_resort, watchdog
 from infra.steward.policy import policy_of
-from infra.steward.request_handling import Desk
+from infra.steward.request_handling import RequestServer
 from infra.steward.seeing.sources import PASSING
 from infra.steward.steward import Steward
 from trainer.contract import ExitCode
@@ -50,7 +50,7 @@ def main() -> int:
     steward = _begin(config, account, client, store, lease, clock)
     if steward is None:
         return int(ExitCode.USER)
-    Desk(store, lambda: steward.observer.agents, lease.check).open()
+    RequestServer(store, lambda: steward.observer.agents, lease.check).open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
     try:
         steward.run()

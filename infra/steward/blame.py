@@ -12,7 +12,7 @@ from infra.steward.seeing.views import (
     WORST_FIRST,
     Attempt,
     Consequence,
-    Failure,
+    FailureClass,
     History,
     NodeView,
     Observation,
@@ -29,8 +29,8 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 _TWICE = 2
 
 
-def failure_of(pod: PodView) -> Failure:
-    return BY_EXIT.get(pod.exit_code or ExitCode.INTERNAL, Failure.PROCESS)
+def failure_of(pod: PodView) -> FailureClass:
+    return BY_EXIT.get(pod.exit_code or ExitCode.INTERNAL, FailureClass.PROCESS)
 
 
 def causes_first(failed: Sequence[PodView]) -> list[PodView]:

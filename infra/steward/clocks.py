@@ -20,7 +20,7 @@ SAME = timedelta(seconds=5)
 """Moments that differ by less are the same one, read off clocks that agree to the second."""
 
 
-class Kept(BaseModel):
+class StoredClocks(BaseModel):
     """Clocks as they are stored; moments by the clock that all agree on."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -38,7 +38,7 @@ class Kept(BaseModel):
     sick: dict[str, datetime] = {}
     """Node, instance and sickness -> since when."""
 
-    def same_as(self, other: Kept | None) -> bool:
+    def same_as(self, other: StoredClocks | None) -> bool:
         """Whether storing this one would tell a successor nothing new."""
         if other is None or (self.attempt, self.step) != (other.attempt, other.step):
             return False
@@ -79,11 +79,11 @@ class Clocks:
         elif self.short is None:
             self.short = mono
 
-    def kept(self, mono: float, now: datetime) -> Kept:
+    def kept(self, mono: float, now: datetime) -> StoredClocks:
         def moment(mark: float) -> datetime:
             return now - timedelta(seconds=mono - mark)
 
-        return Kept(
+        return StoredClocks(
             attempt=self.attempt,
             launched=moment(self.launched),
             stepped=moment(self.stepped),
@@ -95,7 +95,12 @@ class Clocks:
 
 
 def taken_over(
-    kept: Kept | None, attempt: int, launched_at: datetime | None, began_at: datetime | None, mono: float, now: datetime
+    kept: StoredClocks | None,
+    attempt: int,
+    launched_at: datetime | None,
+    began_at: datetime | None,
+    mono: float,
+    now: datetime,
 ) -> Clocks:
     """Clocks that go on from a predecessor's. `launched_at` of this attempt and `began_at` of the campaign
     stand in the events: nothing has lasted longer than since then, or for less than no time.

@@ -20,7 +20,7 @@ from infra.steward.seeing.views import (
     WORST_FIRST,
     Attempt,
     Consequence,
-    Failure,
+    FailureClass,
     Frozen,
     History,
     NodeView,
@@ -31,8 +31,8 @@ from infra.steward.seeing.views import (
 from trainer.contract import Phase
 
 __all__ = [
-    "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "Failure", "Finish", "GiveBack", "History", "Hold",
-    "Launch", "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "decide",
+    "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "FailureClass", "Finish", "GiveBack", "History",
+    "Hold", "Launch", "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "decide",
 ]  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class EndAttempt(Frozen):
     """The attempt has failed: record it, remove its job."""
 
     kind: Literal["end-attempt"] = "end-attempt"
-    failure: Failure
+    failure: FailureClass
     why: Why
     dead_nodes: tuple[str, ...] = ()
     first_failed: str | None = None
@@ -131,29 +131,29 @@ def _bill_ends(seen: Observation, policy: Policy, due: bool) -> str | None:
 
 def _running(seen: Observation, policy: Policy) -> Action:
     if seen.given_back:
-        return EndAttempt(failure=Failure.INTERRUPTED, why=seen.given_back)
+        return EndAttempt(failure=FailureClass.INTERRUPTED, why=seen.given_back)
     whole = len(seen.pods) >= seen.nodes_wanted
     if seen.pods and whole and all(pod.phase == "Succeeded" for pod in seen.pods):
         return Finish(outcome="done", why="every pod of the gang succeeded")
     if seen.stop_requested:
-        return EndAttempt(failure=Failure.INTERRUPTED, why="a stop was asked for")
+        return EndAttempt(failure=FailureClass.INTERRUPTED, why="a stop was asked for")
     if stop := _out_of_means(seen, policy):
-        return EndAttempt(failure=Failure.INTERRUPTED, why=stop)
+        return EndAttempt(failure=FailureClass.INTERRUPTED, why=stop)
     dead = blame.dead_nodes(seen, policy.heartbeat_timeout)
     failed = [pod for pod in seen.pods if pod.phase in ("Failed", "Missing")]
     if dead:
         why = f"node {', '.join(dead)} is dead: silent, and a second witness agrees"
-        return EndAttempt(failure=Failure.NODE, why=why, dead_nodes=dead)
+        return EndAttempt(failure=FailureClass.NODE, why=why, dead_nodes=dead)
     if failed:
         return _failed(seen, policy, failed)
     starting = seen.step == 0 and all(pod.step == 0 for pod in seen.pods)
     if starting and seen.since_launch > policy.startup_timeout:
         why = "; ".join(filter(None, [f"no first step within {policy.startup_timeout}", blame.unstarted(seen)]))
-        return _stranded(seen, why) or EndAttempt(failure=Failure.STARTUP, why=why)
+        return _stranded(seen, why) or EndAttempt(failure=FailureClass.STARTUP, why=why)
     saving = any(pod.trainer_phase in (Phase.SAVING, Phase.EVALUATING, Phase.FINISHING) for pod in seen.pods)
     patience = policy.hang_timeout * (2 if saving else 1)
     if not starting and seen.since_step > patience:
-        return EndAttempt(failure=Failure.HANG, why=f"no finished step for {seen.since_step}")
+        return EndAttempt(failure=FailureClass.HANG, why=f"no finished step for {seen.since_step}")
     return Wait(why=blame.unstarted(seen) or "training")
 
 
@@ -164,7 +164,7 @@ def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
     silent = [
         pod for pod in seen.pods if pod.phase == "Running" and (pod.silent_for or timedelta()) > timedelta(seconds=2)
     ]
-    if failure in (Failure.PROCESS, Failure.INTERRUPTED) and silent:
+    if failure in (FailureClass.PROCESS, FailureClass.INTERRUPTED) and silent:
         return Wait(why=f"{silent[0].name} is silent: victim or culprit shows within {policy.heartbeat_timeout}")
     first = blame.causes_first(failed)[0]
     why = f"{first.name} ended with exit code {first.exit_code}: {first.detail}"
@@ -178,7 +178,7 @@ def _stranded(seen: Observation, why: str) -> EndAttempt | None:
     if not (dead := blame.stranded(seen)):
         return None
     why = f"a pod was never started on {', '.join(dead)}, not Ready; {why}"
-    return EndAttempt(failure=Failure.NODE, why=why, dead_nodes=dead)
+    return EndAttempt(failure=FailureClass.NODE, why=why, dead_nodes=dead)
 
 
 def _between(seen: Observation, policy: Policy, history: History) -> Action:
@@ -281,8 +281,8 @@ def _not_replaced(seen: Observation, policy: Policy, history: History) -> list[s
 def _class_exhausted(seen: Observation, last: Attempt, policy: Policy, history: History) -> str | None:
     since = seen.now - LIMITS_WINDOW
     within = f"within {LIMITS_WINDOW / timedelta(hours=1):g} hours"
-    losses = history.count(since, Failure.NODE)
-    if last.failure is Failure.NODE and losses > policy.node_replacements:
+    losses = history.count(since, FailureClass.NODE)
+    if last.failure is FailureClass.NODE and losses > policy.node_replacements:
         return f"{losses} node losses {within}, {policy.node_replacements} allowed"
     restarts = history.count(since, *(kind for kind, what in CONSEQUENCE.items() if what is Consequence.RESTART))
     if CONSEQUENCE[last.failure] is Consequence.RESTART and restarts > policy.process_restarts:

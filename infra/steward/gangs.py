@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, Gang
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.steward_config import StewardConfig
 
 
@@ -15,8 +15,8 @@ def job(config: StewardConfig, attempt: int) -> str:
     return f"{config.spec.campaign}-a{attempt}"
 
 
-def gang(config: StewardConfig, attempt: int, config_map: str) -> Gang:
-    return Gang(
+def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
+    return GangJob(
         name=job(config, attempt),
         campaign=config.spec.campaign,
         attempt=attempt,

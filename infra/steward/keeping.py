@@ -7,13 +7,13 @@ from pydantic import ValidationError
 from infra.clock import Clock
 from infra.record.events import CampaignState
 from infra.record.store import CampaignStore
-from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, Kept, taken_over
+from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, StoredClocks, taken_over
 
 
 class Keeper:
     def __init__(self, store: CampaignStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._stored: Kept | None = None
+        self._stored: StoredClocks | None = None
         self._next = 0.0
 
     def take_over(self, state: CampaignState, attempt: int) -> Clocks:
@@ -23,7 +23,7 @@ class Keeper:
             if known["attempt"] == attempt:
                 launched = known["launched_at"]
         try:
-            self._stored = None if stored is None else Kept.model_validate(stored)
+            self._stored = None if stored is None else StoredClocks.model_validate(stored)
         except ValidationError:
             self._stored = None  # another version's: the events bound what is not known
         mono, now = self._clock.monotonic(), self._clock.now()

@@ -18,11 +18,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.parts import Altered
 from infra.checkpoints import work
 from infra.checkpoints.place import FolderPlace
-from infra.checkpoints.requests import CARRIED, FOLDER, SUFFIX, Answer, Errand
+from infra.checkpoints.requests import CARRIED, FOLDER, SUFFIX, Answer, TierRequest
 from infra.errors import BivouacError, LeaseLost, LeaseUnproven
 from infra.record.store import CampaignStore
 from trainer.contract import AGENT_PORT, COMMITTED_NAME, SHARED_CHECKPOINTS, step_folder
-from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, Verdict
+from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, StepVerdict
 
 _EVERY_S = 5.0
 _WORD_EVERY_S = 2.0
@@ -33,7 +33,7 @@ _BUSY_PAUSE_S = 5.0
 _NODES_AT_ONCE = 8
 
 
-class Desk:
+class RequestServer:
     """Takes one errand after the other, in a thread of its own; the steward's own work never waits for it."""
 
     def __init__(
@@ -73,11 +73,11 @@ class Desk:
             if stored is None or (answered is not None and Answer.model_validate(answered).done):
                 continue
             try:
-                errand = Errand.model_validate(stored)
-                if datetime.now(UTC) - errand.at > _STALE:
+                request = TierRequest.model_validate(stored)
+                if datetime.now(UTC) - request.at > _STALE:
                     continue
                 self._say(name, Answer(said="the steward has begun"))
-                answer = self._do(errand, partial(self._tell, name))
+                answer = self._do(request, partial(self._tell, name))
             except (LeaseLost, LeaseUnproven):
                 raise  # not even an answer is ours to write any more
             except (ValueError, Altered, OSError, ClientError, BotoCoreError, Boto3Error) as error:
@@ -88,36 +88,36 @@ class Desk:
             count += 1
         return count
 
-    def _do(self, errand: Errand, tell: Callable[[str], None]) -> Answer:
-        match errand.kind:
+    def _do(self, request: TierRequest, tell: Callable[[str], None]) -> Answer:
+        match request.kind:
             case "verify":
-                return self._verify(errand, tell)
+                return self._verify(request, tell)
             case "carry":
-                return self._carry(errand.steps, tell)
+                return self._carry(request.steps, tell)
             case "plan-prune":
-                plan = work.pruning(self._place, errand.keep, (), tell)
+                plan = work.pruning(self._place, request.keep, (), tell)
                 return Answer(keep=plan.keep, proven=plan.proven, drop=plan.drop)
             case "prune":
                 # Anew: training has gone on since it was shown, and only what was shown may go.
-                plan = work.pruning(self._place, errand.keep, (), tell)
-                drop = tuple(row for row in plan.drop if row.step in errand.steps)
+                plan = work.pruning(self._place, request.keep, (), tell)
+                drop = tuple(row for row in plan.drop if row.step in request.steps)
                 for row in drop:
                     self._guard()
                     tell(f"removing step {row.step}")
                     self._place.remove(row.step)
                 return Answer(keep=plan.keep, proven=plan.proven, drop=drop)
 
-    def _verify(self, errand: Errand, tell: Callable[[str], None]) -> Answer:
-        verdicts, unreachable = list[Verdict](), list[str]()
-        if "shared" in errand.tiers:
+    def _verify(self, request: TierRequest, tell: Callable[[str], None]) -> Answer:
+        verdicts, unreachable = list[StepVerdict](), list[str]()
+        if "shared" in request.tiers:
             there = [row.step for row in self._place.rows() if row.committed]
-            for found in work.verify(self._place, [s for s in there if not errand.steps or s in errand.steps], tell):
+            for found in work.verify(self._place, [s for s in there if not request.steps or s in request.steps], tell):
                 verdicts.append(found.model_copy(update={"tier": "shared"}))
-        if "local" in errand.tiers:
+        if "local" in request.tiers:
             agents = dict(self._agents())
             tell(f"{len(agents)} nodes read their own disks")
             with ThreadPoolExecutor(_NODES_AT_ONCE) as pool:
-                looks = [(pod, pool.submit(_of_node, address, errand.steps)) for pod, address in agents.items()]
+                looks = [(pod, pool.submit(_of_node, address, request.steps)) for pod, address in agents.items()]
                 for pod, look in looks:
                     try:
                         verdicts += look.result()
@@ -149,12 +149,12 @@ class Desk:
         self._said = time.monotonic()
 
 
-def _of_node(address: str, steps: tuple[int, ...]) -> list[Verdict]:
+def _of_node(address: str, steps: tuple[int, ...]) -> list[StepVerdict]:
     """What a node's agent says of these steps, or of every committed one, on its own disk."""
     listing = Listing.model_validate_json(_get(address, CHECKPOINTS_PATH) or b'{"rows": []}')
     wanted = [row.step for row in listing.rows if row.committed and (not steps or row.step in steps)]
     answers = (_get(address, f"{VERDICTS_PATH}{step}") for step in wanted)
-    return [Verdict.model_validate_json(answer) for answer in answers if answer is not None]
+    return [StepVerdict.model_validate_json(answer) for answer in answers if answer is not None]
 
 
 def _get(address: str, path: str) -> bytes | None:

@@ -9,7 +9,7 @@ from infra.cluster.steward_config import StewardConfig
 from infra.record import meter
 from infra.record.events import CampaignState
 from infra.record.store import LIVE, CampaignStore
-from infra.steward.decide import Attempt, Failure, History
+from infra.steward.decide import Attempt, FailureClass, History
 
 
 def spent(store: CampaignStore, config: StewardConfig, now: datetime) -> Decimal:
@@ -23,7 +23,7 @@ def history(state: CampaignState) -> History:
     ended = tuple(
         Attempt(
             number=a["attempt"],
-            failure=Failure(a["failure"]),
+            failure=FailureClass(a["failure"]),
             ended_at=a["ended_at"],
             committed_at_launch=a["committed_step"],
             committed_at_end=a["committed_at_end"],

@@ -29,7 +29,7 @@ from infra.steward.decide import (
     Action,
     Attempt,
     EndAttempt,
-    Failure,
+    FailureClass,
     Finish,
     GiveBack,
     Hold,
@@ -47,7 +47,7 @@ from infra.steward.seeing.logs import LogShipper
 from infra.steward.seeing.lookout import Lookout
 from infra.steward.seeing.sources import PASSING
 from infra.steward.seeing.tiers import TierWatch
-from infra.steward.seeing.trainer_events import Hearing
+from infra.steward.seeing.trainer_events import TrainerEvents
 
 _SHIP_REST_S = 15.0
 _BROKEN_GANG_GRACE_S = 1
@@ -74,8 +74,8 @@ class Steward:
         self.returns = Returns(self.nodes.replace)
         self.lookout = Lookout(config, client, self.nodes, store, lease, self.clock)
         self.observer, self.sources = self.lookout.observer, self.lookout.sources
-        self.hearing = Hearing(store)
-        self.logs = LogShipper(pod_logs, store, self.hearing.take)
+        self.trainer_events = TrainerEvents(store)
+        self.logs = LogShipper(pod_logs, store, self.trainer_events.take)
         self.tiers = TierWatch(store)
         self.committed = Committed(config.spec.campaign, store.state())
         self.policy = policy_of(config)
@@ -165,7 +165,7 @@ class Steward:
 
     def _interrupt(self, why: str) -> None:
         seen = self.observer.observe(self.attempt, True, self.committed_step(), False)
-        self._act(EndAttempt(failure=Failure.INTERRUPTED, why=why), seen)
+        self._act(EndAttempt(failure=FailureClass.INTERRUPTED, why=why), seen)
 
     def committed_step(self) -> int:
         """Step of the newest checkpoint committed on the shared tier as far as known, -1 when there is none."""
@@ -193,7 +193,7 @@ class Steward:
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
         at, held = (self.attempt, self.in_flight, self.committed_step()), self.held_since
         troubles = (*self.returns.refused(), *self.committed.troubles())
-        return self.lookout.look(policy, self.history, at, held, troubles, self.hearing.loss)
+        return self.lookout.look(policy, self.history, at, held, troubles, self.trainer_events.loss)
 
     def _give_back(self, action: GiveBack) -> None:
         grace, campaign = self.config.grace_seconds, self.config.spec.campaign
@@ -250,7 +250,7 @@ class Steward:
 
     def _end(self, action: EndAttempt, seen: Observation) -> None:
         """Record the end first: whoever takes over after a kill right here knows that it has ended."""
-        if action.failure is Failure.INTERRUPTED:
+        if action.failure is FailureClass.INTERRUPTED:
             self._let_commit()
         self.logs.wait_for([pod.name for pod in seen.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
         # Whoever takes over after the record says so follows these pods no more.
@@ -284,13 +284,13 @@ class Steward:
         self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
         self.in_flight = False
         attempts.remove(self.client, gangs.job(self.config, self.attempt))
-        if action.failure is not Failure.INTERRUPTED:
+        if action.failure is not FailureClass.INTERRUPTED:
             attempts.end_now(self.client, gangs.labels(self.config, self.attempt), _BROKEN_GANG_GRACE_S)
 
     def _last_words(self, action: EndAttempt, seen: Observation) -> list[str]:
         """Of the pod that failed first with this very error: the cause, as the person who mends it reads it."""
         failed = causes_first([pod for pod in seen.pods if pod.phase == "Failed"])
-        return self.logs.tail(failed[0].name) if failed and action.failure is not Failure.INTERRUPTED else []
+        return self.logs.tail(failed[0].name) if failed and action.failure is not FailureClass.INTERRUPTED else []
 
     def _let_commit(self) -> None:
         """Ask the gang to stop and wait until it has: what it commits now is what the stop is for."""

@@ -55,10 +55,10 @@ def run_one(kind: str, source: Path, key: str, part: int, at_once: int) -> dict[
     before = started.ru_maxrss / 1024
     began = time.monotonic()
     if kind == "ours":
-        shelf = ArchiveBucket(s3, BUCKET, "p", lambda *_, **__: None, transfer=Transfer(s3, BUCKET, part, at_once))
-        item = shelf.place(key, Content(source, size, digest))
+        inventory = ArchiveBucket(s3, BUCKET, "p", lambda *_, **__: None, transfer=Transfer(s3, BUCKET, part, at_once))
+        item = inventory.place(key, Content(source, size, digest))
         sent = time.monotonic()
-        shelf.read_back(item, back)
+        inventory.read_back(item, back)
     else:
         if kind != "boto3":
             assert _sha256(source) == digest

@@ -23,7 +23,7 @@ from typing import Any
 from saves import Bench
 
 from tests.results import results_of
-from trainer.checkpoint.commit import Begun, Committer, Identity, Progress
+from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.checkpoint.pace import Pace
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.contract import CheckpointConfig
@@ -39,7 +39,7 @@ def train(bench: Bench, folder: Path, seconds: float, mtbf_s: float) -> dict[str
     """Steps and saves for so long; what the saves of the settled part cost, dip included."""
     tiers = campaign_tiers(folder / "local", folder / "shared", "bench")
     saving = CheckpointConfig(every_steps=20, shared_every=1, keep_local=2, keep_shared=2, measured=True)
-    committer = Committer(bench.gang, tiers, saving, Identity("bench", 1, 1, "", "", "", ""), Begun())
+    committer = Committer(bench.gang, tiers, saving, ManifestIdentity("bench", 1, 1, "", "", "", ""), Begun())
     pace = Pace(every=saving.every_steps, steps=10**6, mtbf_s=mtbf_s)
     bench.engine.checkpoint_engine = bench.ours
     steps: list[tuple[float, bool]] = []
@@ -56,7 +56,7 @@ def train(bench: Bench, folder: Path, seconds: float, mtbf_s: float) -> dict[str
             steps.append((took, writing))
         if bench.step_number - saved < pace.every:
             continue
-        if committer.save(bench.engine, Progress(bench.step_number, 0, 0, 1.0)):
+        if committer.save(bench.engine, TrainingProgress(bench.step_number, 0, 0, 1.0)):
             saves, saved = saves + 1, bench.step_number
             pace.saved(committer.measured.stall_s)
             if saves > _SETTLING:

@@ -31,7 +31,7 @@ os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR":
 import torch
 
 from tests.results import results_of
-from trainer.checkpoint.commit import Begun, Committer, Identity, Progress
+from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import campaign_tiers
@@ -61,10 +61,10 @@ class Bench:
         self.engine.save_checkpoint(str(self.peer), tag="step")
         saving = CheckpointConfig(every_steps=1, shared_every=1, keep_local=1, keep_shared=1)
         committer = Committer(
-            self.gang, self.tiers, saving, Identity("bench", 1, options.stage, "", "", "", ""), Begun()
+            self.gang, self.tiers, saving, ManifestIdentity("bench", 1, options.stage, "", "", "", ""), Begun()
         )
         self.engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
-        committer.save(self.engine, Progress(STEP, 0, 0, 1.0))
+        committer.save(self.engine, TrainingProgress(STEP, 0, 0, 1.0))
         committer.drain(replicate=True)
 
     def ours(self) -> None:

@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from tests.results import results_of
 from trainer.checkpoint import worker
-from trainer.checkpoint.commit import Begun, Committer, Identity, Progress
+from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.direct import DirectFile
 from trainer.checkpoint.tiers import campaign_tiers
@@ -73,7 +73,7 @@ class Bench:
 
     def _committer(self, name: str) -> Committer:
         tiers = campaign_tiers(self.folder / name / "local", self.folder / name / "shared", "bench")
-        identity = Identity("bench", 1, 1, "", "", "", "")
+        identity = ManifestIdentity("bench", 1, 1, "", "", "", "")
         saving = CheckpointConfig(every_steps=1, shared_every=10**6, keep_local=1, keep_shared=1)
         return Committer(self.gang, tiers, saving, identity, Begun())
 
@@ -125,7 +125,7 @@ class Bench:
         DirectFile._direct = _DIRECT if direct else _as_it_is  # type: ignore[method-assign]
         self.engine.checkpoint_engine = self.ours
         self.step_number += 1
-        if not committer.save(self.engine, Progress(self.step_number, 0, 0, 1.0)):
+        if not committer.save(self.engine, TrainingProgress(self.step_number, 0, 0, 1.0)):
             raise RuntimeError("the save before was not durable yet")
         return committer.measured.stall_s, lambda: committer.settle(committer.votes())
 

@@ -122,7 +122,7 @@ class Rehearsal:
         process.wait()
 
     def strike(self) -> None:
-        handle.strike(self.site)
+        handle.remove(self.site)
 
 
 def _own_cache(folder: Path) -> Path:

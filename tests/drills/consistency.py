@@ -27,7 +27,7 @@ from teardown_cases import Fault, Mend, rule  # noqa: E402
 
 from infra.bake.foundation import OUTPUTS, foundation  # noqa: E402
 from infra.campaign import teardown  # noqa: E402
-from infra.engine import orphans  # noqa: E402
+from infra.engine import kubernetes_state  # noqa: E402
 from infra.inventory import certify  # noqa: E402
 from infra.record.events import Kind, Stage  # noqa: E402
 from infra.session.context import Context  # noqa: E402
@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose fault has this in its name")
     options = parser.parse_args()
     chance, begun, rows = random.Random(options.seed), time.monotonic(), list[dict[str, Any]]()
-    teardown.PATIENCE_S, orphans.PATIENCE_S = drill.PATIENCE_S, drill.SILENCE_S
+    teardown.PATIENCE_S, kubernetes_state.PATIENCE_S = drill.PATIENCE_S, drill.SILENCE_S
     drill.certificate = certificate
     # Looks of a certificate lie further apart than any listing lags here, as on AWS.
     certify.CONFIRM_S = max(certify.CONFIRM_S, LAG_S + 1)

@@ -126,7 +126,7 @@ def site(dice: random.Random, folder: Path) -> str | None:
         written |= {"inner_pid": stranger.pid, "user_namespace": False, "environment": {}, "boot": "earlier"}
         text = json.dumps(written)
         (place / "site.json").write_text(text[: dice.randrange(len(text) + 1)] if dice.random() < 0.5 else text)
-        handle.strike("left")
+        handle.remove("left")
         if stranger.poll() is not None:
             return "a stranger was ended"
         return None if own.wait(timeout=5) == -9 and not place.exists() else "something is left"

@@ -48,7 +48,7 @@ INTERRUPTED = 130
 MORE = 4
 """Campaigns for the points that a driver had left behind before its signal came; what is still missing has failed."""
 ONCE = {"ec2:CreateVpc": 2, "eks:CreateCluster": 1}
-"""Asked for in the whole campaign: the foundation's network of the workshop, and its own."""
+"""Asked for in the whole campaign: the foundation's build network, and its own."""
 SHORT = quick(240, data={"max_files": 40})
 
 

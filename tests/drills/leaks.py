@@ -99,7 +99,7 @@ _NAMED = frozenset(
 """Kinds that the certificate shows by name where they have one, at least among suspects."""
 
 
-class Grounds:
+class Environment:
     """The emulated account: the campaign's old place, somebody else's, and two principals."""
 
     def __init__(self, camped: Camp) -> None:
@@ -134,10 +134,10 @@ _TRUST = {"Effect": "Allow", "Principal": {"Service": "scheduler.amazonaws.com"}
 
 
 @contextmanager
-def grounds(folder: Path) -> Iterator[tuple[Grounds, Context]]:
+def environment(folder: Path) -> Iterator[tuple[Environment, Context]]:
     """A campaign that was provisioned and torn down, as its record tells; its old network stands for the places."""
     with camp(folder) as camped:
-        ground = Grounds(camped)
+        ground = Environment(camped)
         with camped.opened() as context:
             outputs = {name: "x" for name in CampaignOutputs.model_fields}
             own = ground.own
@@ -151,7 +151,7 @@ def grounds(folder: Path) -> Iterator[tuple[Grounds, Context]]:
             yield ground, context
 
 
-def round_of(ground: Grounds, draw: random.Random, number: int, count: int) -> list[Leak]:
+def round_of(ground: Environment, draw: random.Random, number: int, count: int) -> list[Leak]:
     """Seeded leaks and as many decoys; what is older must be planted before the baseline."""
     leaks = []
     for index in range(count):
@@ -173,7 +173,7 @@ def round_of(ground: Grounds, draw: random.Random, number: int, count: int) -> l
     return leaks
 
 
-def plant_one(ground: Grounds, leak: Leak) -> None:
+def plant_one(ground: Environment, leak: Leak) -> None:
     tags = {
         "tagged": OURS, "theirs": THEIRS, "marked": MARKED, "owned": OWNED, "older, owned": OWNED, "shared": SHARED,
         "speaks of ours": {"note": f"was peer of {ground.own.vpc}"},
@@ -215,7 +215,7 @@ def what_is_there(account: Account, going: set[tuple[str, str]]) -> set[tuple[st
         time.sleep(0.5)
 
 
-def run_round(ground: Grounds, context: Context, leaks: list[Leak]) -> list[tuple[Leak, str | None]]:
+def run_round(ground: Environment, context: Context, leaks: list[Leak]) -> list[tuple[Leak, str | None]]:
     for leak in leaks:
         if leak.how.startswith("older"):
             plant_one(ground, leak)
@@ -253,7 +253,7 @@ def _place_ids(place: Place) -> set[str]:
     return {place.vpc, place.subnet, place.group, place.volume, place.instance_role.rpartition("/")[2]}
 
 
-def _clear(ground: Grounds, account: Account, leaks: list[Leak]) -> None:
+def _clear(ground: Environment, account: Account, leaks: list[Leak]) -> None:
     from botocore.exceptions import ClientError
 
     for leak in leaks:
@@ -271,7 +271,7 @@ def main() -> int:
     begun, failed, rows = time.monotonic(), 0, list[dict[str, Any]]()
     draw = random.Random(asked.seed)
     certify.SETTLE_S = 2.0
-    with tempfile.TemporaryDirectory() as folder, grounds(Path(folder)) as (ground, context):
+    with tempfile.TemporaryDirectory() as folder, environment(Path(folder)) as (ground, context):
         done = 0
         while done < asked.count:
             leaks = round_of(ground, draw, done, min(PER_ROUND, asked.count - done))

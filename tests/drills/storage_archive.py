@@ -254,7 +254,7 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
     sys.stdout = os.fdopen(1, "w", closefd=False)
     s3 = account().client("s3")
     transfer = Transfer(s3, bucket, PART, 4, _Struck(s3, *kill) if kill else None)
-    shelf = ArchiveBucket(s3, bucket, f"campaigns/{CAMPAIGN}", archive.say, 5, timedelta(milliseconds=20), transfer)
+    inventory = ArchiveBucket(s3, bucket, f"campaigns/{CAMPAIGN}", archive.say, 5, timedelta(milliseconds=20), transfer)
     settings = archive.ArchiveConfig(
         campaign=CAMPAIGN, region="us-east-1", state_bucket=STATE, archive_bucket=bucket, image_manifest="images/i.json"
     )
@@ -271,7 +271,7 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
 
     def run(work: Path) -> archive.ArchiveManifest:
         model = archive.Model(loss, write)
-        return archive.Archiver(settings, shelf, work, places, model).run()
+        return archive.Archiver(settings, inventory, work, places, model).run()
 
     try:
         with workspace(camp.root / "local-0") as work:

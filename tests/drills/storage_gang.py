@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from trainer.checkpoint import commit
-from trainer.checkpoint.commit import Committer, Identity, Progress
+from trainer.checkpoint.commit import Committer, ManifestIdentity, TrainingProgress
 from trainer.checkpoint.fence import claim
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import Tiers, campaign_tiers
@@ -223,12 +223,12 @@ def _train(camp: Camp, orders: Orders, gang: PipeGang) -> None:
     begun = restore(engine, gang, tiers, 1, orders.attempt)
     sound = begun.manifest is None or engine.holds(begun.step)
     print(json.dumps({"event": "restored", "step": begun.step, "sound": sound}), flush=True)
-    identity = Identity(CAMPAIGN, orders.attempt, 1, "c", "", "", "")
+    identity = ManifestIdentity(CAMPAIGN, orders.attempt, 1, "c", "", "", "")
     committer = Committer(gang, tiers, orders.config, identity, begun)
     for step in (step for step in orders.steps if step > begun.step):
         engine.step = step
         committer.settle(gang.sums(committer.votes()))
-        while not committer.save(engine, Progress(step, step, step, 1.0, orders.evaluation_loss)):
+        while not committer.save(engine, TrainingProgress(step, step, step, 1.0, orders.evaluation_loss)):
             committer.settle(gang.sums(committer.votes()))
         if orders.drained:
             committer.drain(replicate=False)

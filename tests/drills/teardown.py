@@ -31,7 +31,7 @@ from infra.aws.account import explained  # noqa: E402
 from infra.bake.foundation import OUTPUTS, foundation  # noqa: E402
 from infra.campaign import provision, teardown  # noqa: E402
 from infra.campaign.stages import Step, run_step  # noqa: E402
-from infra.engine import orphans  # noqa: E402
+from infra.engine import kubernetes_state  # noqa: E402
 from infra.errors import BivouacError  # noqa: E402
 from infra.inventory import certify, sweep  # noqa: E402
 from infra.record.events import Kind, Stage  # noqa: E402
@@ -177,7 +177,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options = _parse()
     chance, begun, rows, failed = random.Random(options.seed), time.monotonic(), [], 0
-    teardown.PATIENCE_S, orphans.PATIENCE_S = PATIENCE_S, SILENCE_S
+    teardown.PATIENCE_S, kubernetes_state.PATIENCE_S = PATIENCE_S, SILENCE_S
     cases = _cases(chance, options)
     with tempfile.TemporaryDirectory(prefix="drill-teardown-") as folder, Account(Path(folder)) as account:
         for number, (before, after) in enumerate(cases, 1):

@@ -42,8 +42,8 @@ def test_every_aws_resource_takes_the_campaigns_tags_from_the_provider(campaign:
         "bivouac:expires": "2026-12-01T12:00:00Z",
         "bivouac:region": "us-east-1",
     }
-    strays = [str(n) for n in campaign.custom if n.type.startswith("aws:") and provider.urn not in n.provider]
-    assert not strays, "default tags reach only what uses our provider"
+    orphans = [str(n) for n in campaign.custom if n.type.startswith("aws:") and provider.urn not in n.provider]
+    assert not orphans, "default tags reach only what uses our provider"
 
 
 def test_what_auto_scaling_launches_carries_the_tags_too(campaign: Graph) -> None:

@@ -92,7 +92,7 @@ def test_a_stack_that_does_not_say_what_it_is_is_refused() -> None:
         read_settings({"kind": "camp"}.get)
 
 
-def test_the_workshop_has_no_way_in_and_costs_nothing_while_no_builder_runs(foundation: Graph) -> None:
+def test_the_build_network_has_no_way_in_and_costs_nothing_while_no_builder_runs(foundation: Graph) -> None:
     assert not foundation.of("SecurityGroupIngressRule")
     assert not any("ingress" in str(node.inputs) for node in foundation.of("SecurityGroup"))
     billing = ("NatGateway", "Eip", "VpcEndpoint", "Instance", "LoadBalancer")

@@ -15,7 +15,7 @@ import yaml
 
 from infra.archive import archive_job
 from infra.campaign.launch import steward_pod
-from infra.cluster.gang import Gang, jobset
+from infra.cluster.gang import GangJob, jobset
 from infra.spec.names import GPU_POOL, POOL_LABEL, SHARED_CLAIM, SYSTEM_POOL
 from infra.stack.lustre import CLIENT_PAUSE_S, CLIENT_TRIES, CLIENT_TRY_S, VERSIONS, client_script
 from tests.example import example_spec
@@ -25,7 +25,7 @@ from tests.waiting import HUNG_S
 
 ROOT = VERSIONS.parents[1]
 BAKED = "ami-baked"
-GANG = Gang(
+GANG = GangJob(
     name="g", campaign="example", attempt=1, image="i", code_digest="c", nodes=2, ranks_per_node=8, accelerators=8,
     efa_interfaces=32, command=("true",), config_map="c", grace_seconds=1,
 )  # fmt: skip

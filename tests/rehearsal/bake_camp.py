@@ -1,4 +1,4 @@
-"""An emulated AWS with the foundation's workshop, in private namespaces, and drivers that bake there."""
+"""An emulated AWS with the foundation's build network, in private namespaces, and drivers that bake there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from infra.rehearsal.aws.world import World
 from infra.rehearsal.site import network
 from infra.session.context import Context
 from infra.spec.campaign import Spec
-from infra.spec.names import REPOSITORY, WORKSHOP, buckets, workshop_guard
+from infra.spec.names import BUILD_NETWORK, REPOSITORY, buckets, builder_guard_role
 from infra.stack.access import policies
 from infra.stack.outputs import FoundationOutputs
 from tests.waiting import until as eventually
@@ -62,34 +62,34 @@ def account(world: World) -> Account:
 
 
 @pytest.fixture(scope="module")
-def workshop(world: World, account: Account) -> FoundationOutputs:
-    """The foundation's workshop, with the roles' own policies: the emulated AWS enforces them."""
+def build_network(world: World, account: Account) -> FoundationOutputs:
+    """The foundation's build network, with the roles' own policies: the emulated AWS enforces them."""
     ec2, iam = account.client("ec2"), account.client("iam")
-    place = policies.Place(world.account, world.region)
+    place = policies.AccountPlace(world.account, world.region)
     vpc = ec2.create_vpc(CidrBlock="10.77.64.0/24")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.77.64.0/24")["Subnet"]["SubnetId"]
-    group = ec2.create_security_group(GroupName=WORKSHOP, Description="builder", VpcId=vpc)["GroupId"]
+    group = ec2.create_security_group(GroupName=BUILD_NETWORK, Description="builder", VpcId=vpc)["GroupId"]
     arns = {}
     for name, service, statements in (
-        (WORKSHOP, "ec2.amazonaws.com", policies.builder(place)),
-        (workshop_guard(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)),
+        (BUILD_NETWORK, "ec2.amazonaws.com", policies.builder(place)),
+        (builder_guard_role(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)),
     ):
         made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=policies.trust(service, place))
         iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=policies.document(statements))
         arns[name] = made["Role"]["Arn"]
-    iam.attach_role_policy(RoleName=WORKSHOP, PolicyArn="arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore")
-    iam.create_instance_profile(InstanceProfileName=WORKSHOP)
-    iam.add_role_to_instance_profile(InstanceProfileName=WORKSHOP, RoleName=WORKSHOP)
+    iam.attach_role_policy(RoleName=BUILD_NETWORK, PolicyArn="arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore")
+    iam.create_instance_profile(InstanceProfileName=BUILD_NETWORK)
+    iam.add_role_to_instance_profile(InstanceProfileName=BUILD_NETWORK, RoleName=BUILD_NETWORK)
     account.client("s3").create_bucket(Bucket=buckets(world.account, world.region).state)
     account.client("ecr").create_repository(repositoryName=REPOSITORY)
     return FoundationOutputs(
         state_bucket=buckets(world.account, world.region).state,
         archive_bucket="-",
         repository_url="-",
-        workshop_subnet_id=subnet,
-        workshop_security_group_id=group,
-        workshop_instance_profile=WORKSHOP,
-        workshop_guard_arn=arns[workshop_guard(place.region)],
+        build_network_subnet_id=subnet,
+        build_network_security_group_id=group,
+        build_network_instance_profile=BUILD_NETWORK,
+        build_network_guard_arn=arns[builder_guard_role(place.region)],
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from bake_camp import ROOT, SPEC, WORK, account, campaign, eventually, nothing_is_left, said, workshop, world
+from bake_camp import ROOT, SPEC, WORK, account, build_network, campaign, eventually, nothing_is_left, said, world
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account
@@ -22,10 +22,10 @@ from infra.errors import PermanentError, UserError
 from infra.rehearsal.aws.iam import access
 from infra.rehearsal.aws.world import World
 from infra.session.context import Context
-from infra.spec.names import INPUTS_TAG, MANIFEST_TAG, ROLE_TAG, WORKSHOP
+from infra.spec.names import BUILD_NETWORK, INPUTS_TAG, MANIFEST_TAG, ROLE_TAG
 from infra.stack.outputs import FoundationOutputs
 
-__all__ = ["account", "workshop", "world"]
+__all__ = ["account", "build_network", "world"]
 
 
 def images(account: Account, inputs: str) -> dict[str, dict[str, Any]]:
@@ -35,13 +35,13 @@ def images(account: Account, inputs: str) -> dict[str, dict[str, Any]]:
 
 
 def test_a_node_image_is_baked_once_for_all_campaigns_and_its_builder_is_gone(
-    world: World, account: Account, workshop: FoundationOutputs
+    world: World, account: Account, build_network: FoundationOutputs
 ) -> None:
     with campaign(account, "first") as context:
         base, _ = node_image.find_base(context)
         inputs = node_image.inputs_digest(ROOT, base, context.spec)
-        lost = _left_unfinished(context, workshop, base, inputs)
-        image, fresh = node_image.ensure(context, workshop)
+        lost = _left_unfinished(context, build_network, base, inputs)
+        image, fresh = node_image.ensure(context, build_network)
         assert fresh and image.inputs_digest == inputs and nothing_is_left(context)
         assert f"{lost} was never finished: removed" in said(context)
         assert image.applied == ("system_tuning", "health_checks")
@@ -63,20 +63,20 @@ def test_a_node_image_is_baked_once_for_all_campaigns_and_its_builder_is_gone(
     assert json.loads((disk / "etc/bivouac/image.json").read_text())["inputs"] == image.inputs_digest
 
     with campaign(account, "second") as context:
-        known, fresh = node_image.ensure(context, workshop)
+        known, fresh = node_image.ensure(context, build_network)
         assert not fresh and known.ami == image.ami and "node image known" in said(context)
         assert "builder" not in said(context)
 
-    with campaign(account, "third") as context, builder.builder(context, workshop, image.ami) as built:
+    with campaign(account, "third") as context, builder.builder(context, build_network, image.ami) as built:
         machine = world.machines[built.id]
         seen = machine.run("cat /etc/bivouac/image.json && /opt/bivouac/bin/node-check", timeout_s=20)
         assert image.inputs_digest in seen.stdout and seen.returncode == 0, seen.stdout + seen.stderr
 
 
-def _left_unfinished(context: Context, workshop: FoundationOutputs, base: str, inputs: str) -> str:
+def _left_unfinished(context: Context, build_network: FoundationOutputs, base: str, inputs: str) -> str:
     """An image as a driver leaves it that is killed between CreateImage and the manifest."""
     marks = [{"ResourceType": "image", "Tags": [{"Key": INPUTS_TAG, "Value": inputs}]}]
-    with builder.builder(context, workshop, base) as built:
+    with builder.builder(context, build_network, base) as built:
         made = context.account.client("ec2").create_image(InstanceId=built.id, Name="lost", TagSpecifications=marks)
     return str(made["ImageId"])
 
@@ -90,17 +90,17 @@ def test_a_changed_input_is_another_image() -> None:
 
 
 def test_a_forced_bake_whose_role_fails_ends_in_its_own_words_and_the_earlier_image_stays(
-    world: World, account: Account, workshop: FoundationOutputs
+    world: World, account: Account, build_network: FoundationOutputs
 ) -> None:
     with campaign(account, "broken") as context:
-        before, _ = node_image.ensure(context, workshop)
+        before, _ = node_image.ensure(context, build_network)
         base, _ = node_image.find_base(context)
         disk = WORK / "images" / base
         (disk / "opt").mkdir(parents=True)
         (disk / "opt/bivouac").write_text("a base whose disk has a file where the roles want a folder")
         try:
             with pytest.raises(PermanentError, match=r"role system_tuning, task 'The program that sets.*opt/bivouac"):
-                node_image.ensure(context, workshop, force=True)
+                node_image.ensure(context, build_network, force=True)
         finally:
             (disk / "opt/bivouac").unlink()
             (disk / "opt").rmdir()
@@ -110,7 +110,7 @@ def test_a_forced_bake_whose_role_fails_ends_in_its_own_words_and_the_earlier_im
 
 
 def test_an_image_that_ec2_cannot_make_is_refused_and_the_builder_gone(
-    world: World, account: Account, workshop: FoundationOutputs
+    world: World, account: Account, build_network: FoundationOutputs
 ) -> None:
     rule = {"kind": "image", "name": "bivouac-node-*", "phase": "create", "outcome": "fail"}
     world.routes["/_site/troubles"]("", json.dumps({"add": [rule]}).encode())
@@ -118,13 +118,13 @@ def test_an_image_that_ec2_cannot_make_is_refused_and_the_builder_gone(
         base, name = node_image.find_base(context)
         with (
             pytest.raises(PermanentError, match=r"the image could not be made; seen: ami-\w+: failed"),
-            builder.builder(context, workshop, base) as built,
+            builder.builder(context, build_network, base) as built,
         ):
             node_image.take(context, built.id, "unmade", name)
         assert nothing_is_left(context)
 
 
-def test_the_trainer_image_is_installed_and_pushed_once(account: Account, workshop: FoundationOutputs) -> None:
+def test_the_trainer_image_is_installed_and_pushed_once(account: Account, build_network: FoundationOutputs) -> None:
     with campaign(account, "trainer") as context, tempfile.TemporaryDirectory() as work:
         given = {
             "trainer_image_wheel": str(bake.build_wheel(ROOT, Path(work))),
@@ -133,7 +133,7 @@ def test_the_trainer_image_is_installed_and_pushed_once(account: Account, worksh
             "trainer_image_region": context.spec.region,
         }
         base, _ = node_image.find_base(context)
-        with builder.builder(context, workshop, base) as built:
+        with builder.builder(context, build_network, base) as built:
             heard = [
                 playbook.run(
                     playbook.PLAYBOOKS / "bake.yml",
@@ -150,7 +150,7 @@ def test_the_trainer_image_is_installed_and_pushed_once(account: Account, worksh
 
 
 def test_what_a_module_says_comes_whole_however_long_it_is(
-    world: World, account: Account, workshop: FoundationOutputs
+    world: World, account: Account, build_network: FoundationOutputs
 ) -> None:
     """SSM keeps 24,000 characters of an answer; `package_facts` on a node image prints more."""
     long = {"ansible.builtin.command": {"cmd": "python3 -c \"print('0123456789' * 6000, end='')\""}, "register": "said"}
@@ -160,7 +160,7 @@ def test_what_a_module_says_comes_whole_however_long_it_is(
         path = Path(work) / "play.yml"
         path.write_text(yaml.safe_dump([play]))
         base, _ = node_image.find_base(context)
-        with builder.builder(context, workshop, base) as built:
+        with builder.builder(context, build_network, base) as built:
             heard = playbook.run(path, playbook.inventory(context, built, "node_image"), {}, Path(work) / "play")
             # By the names that mktemp gives: the repository itself may lie below /tmp, and is seen there.
             left = world.machines[built.id].run("find /tmp -maxdepth 1 -name 'tmp.*'", timeout_s=20).stdout
@@ -168,11 +168,11 @@ def test_what_a_module_says_comes_whole_however_long_it_is(
         assert nothing_is_left(context)
 
 
-def test_an_image_that_does_not_exist_starts_no_builder(account: Account, workshop: FoundationOutputs) -> None:
+def test_an_image_that_does_not_exist_starts_no_builder(account: Account, build_network: FoundationOutputs) -> None:
     with campaign(account, "invalid") as context:
         with (
             pytest.raises(PermanentError, match=r"InvalidAMIID.NotFound: .*ami-0123456789abcdef0"),
-            builder.builder(context, workshop, "ami-0123456789abcdef0"),
+            builder.builder(context, build_network, "ami-0123456789abcdef0"),
         ):
             pass
         assert nothing_is_left(context)
@@ -182,29 +182,35 @@ def test_an_image_that_does_not_exist_starts_no_builder(account: Account, worksh
 
 
 def test_a_builder_whose_agent_never_answers_is_given_up_and_ended(
-    account: Account, workshop: FoundationOutputs, monkeypatch: pytest.MonkeyPatch
+    account: Account, build_network: FoundationOutputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     iam, arn = account.client("iam"), "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
-    iam.detach_role_policy(RoleName=WORKSHOP, PolicyArn=arn)
+    iam.detach_role_policy(RoleName=BUILD_NETWORK, PolicyArn=arn)
     monkeypatch.setattr(builder, "_ONLINE_S", 3.0)
     try:
         with campaign(account, "silent") as context:
             base, _ = node_image.find_base(context)
-            with pytest.raises(PermanentError, match="SSM agent"), builder.builder(context, workshop, base):
+            with pytest.raises(PermanentError, match="SSM agent"), builder.builder(context, build_network, base):
                 pass
             assert nothing_is_left(context)
     finally:
-        iam.attach_role_policy(RoleName=WORKSHOP, PolicyArn=arn)
+        iam.attach_role_policy(RoleName=BUILD_NETWORK, PolicyArn=arn)
 
 
-def test_aws_ends_a_builder_whose_driver_is_gone(world: World, account: Account, workshop: FoundationOutputs) -> None:
+def test_aws_ends_a_builder_whose_driver_is_gone(
+    world: World, account: Account, build_network: FoundationOutputs
+) -> None:
     """The driver enters the block and never leaves it, as one that was killed."""
     with campaign(account, "dead-driver") as context:
         base, _ = node_image.find_base(context)
-        abandoned = builder.builder(context, workshop, base, life=timedelta(seconds=15))
+        abandoned = builder.builder(context, build_network, base, life=timedelta(seconds=15))
         built = abandoned.__enter__()
         other = account.client("ec2").run_instances(
-            ImageId=base, InstanceType="m7i.large", MinCount=1, MaxCount=1, SubnetId=workshop.workshop_subnet_id
+            ImageId=base,
+            InstanceType="m7i.large",
+            MinCount=1,
+            MaxCount=1,
+            SubnetId=build_network.build_network_subnet_id,
         )["Instances"][0]["InstanceId"]
         assert world.machines[built.id].alive()
         assert datetime.now(UTC) < built.ends_at
@@ -218,9 +224,9 @@ def test_aws_ends_a_builder_whose_driver_is_gone(world: World, account: Account,
 
 
 def test_the_role_that_ends_builders_can_end_nothing_else(
-    world: World, account: Account, workshop: FoundationOutputs
+    world: World, account: Account, build_network: FoundationOutputs
 ) -> None:
-    guard = access.open_session(world, workshop.workshop_guard_arn, "test")
+    guard = access.open_session(world, build_network.build_network_guard_arn, "test")
     ec2 = boto3.client(
         "ec2",
         region_name=account.region,
@@ -228,7 +234,7 @@ def test_the_role_that_ends_builders_can_end_nothing_else(
         aws_secret_access_key=guard.secret_access_key,
         aws_session_token=guard.session_token,
     )
-    launch = dict(InstanceType="m7i.large", MinCount=1, MaxCount=1, SubnetId=workshop.workshop_subnet_id)
+    launch = dict(InstanceType="m7i.large", MinCount=1, MaxCount=1, SubnetId=build_network.build_network_subnet_id)
     base, _ = node_image.find_base(SimpleNamespace(spec=SPEC, account=account))  # type: ignore[arg-type]
     plain = account.client("ec2").run_instances(ImageId=base, **launch)["Instances"][0]["InstanceId"]
     with pytest.raises(ClientError, match=r"UnauthorizedOperation|AccessDenied"):
@@ -238,13 +244,13 @@ def test_the_role_that_ends_builders_can_end_nothing_else(
 
 
 def test_a_builder_that_a_killed_driver_left_is_ended_by_the_next_bake(
-    account: Account, workshop: FoundationOutputs
+    account: Account, build_network: FoundationOutputs
 ) -> None:
     with campaign(account, "left") as context:
         base, _ = node_image.find_base(context)
-        left = builder.builder(context, workshop, base)
+        left = builder.builder(context, build_network, base)
         first = left.__enter__().id
-        with builder.builder(context, workshop, base) as built:
+        with builder.builder(context, build_network, base) as built:
             assert built.id != first
             eventually(lambda: builder.living_builders(account, context.names) == [built.id])
         assert nothing_is_left(context)

@@ -28,7 +28,7 @@ from pyroute2 import IPRoute
 
 from infra.campaign.launch import steward_pod
 from infra.cluster.admission import POD_SECURITY, binding, policies
-from infra.cluster.gang import Gang
+from infra.cluster.gang import GangJob
 from infra.cluster.gang import jobset as gang_jobset
 from infra.errors import PermanentError
 from infra.providers.kubernetes.releases import STATE_ANNOTATION
@@ -190,7 +190,8 @@ def test_the_steward_is_granted_the_priority_of_an_add_on_outside_of_the_systems
 
 def a_failed_pod_of_a_health_check_ends_no_other(client: Client) -> None:
     """Each node's report is wanted, also of those that answer after an unfit one, or start after it."""
-    gang = Gang(name="check", campaign="c", attempt=0, image="i@sha256:0", code_digest="d", nodes=2, ranks_per_node=1,
+    gang = GangJob(name="check", campaign="c", attempt=0, image="i@sha256:0", code_digest="d", nodes=2,
+                   ranks_per_node=1,
                 accelerators=1, efa_interfaces=0, command=("true",), config_map="preflight", grace_seconds=5,
                 each_to_its_end=True)  # fmt: skip
     manifest = gang_jobset(gang)

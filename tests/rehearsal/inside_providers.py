@@ -15,7 +15,7 @@ from pulumi_world import Program, World, counts
 from pyroute2 import IPRoute
 
 from infra.providers.kubernetes.package import KubernetesPackage
-from infra.providers.package import Refused, Request
+from infra.providers.package import OperationFailed, Request
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.rehearsal.paths import tools_dir
 
@@ -120,7 +120,7 @@ def test_an_unknown_field_is_an_error_of_the_preview(plane: ControlPlane) -> Non
     package.configure({"kubeconfig": plane.admin_kubeconfig.read_text()})
     wanted = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "wrong", "colour": "red"}}
     request = Request(urn="", type="kubernetes:core/v1:Namespace", name="wrong", inputs=wanted, preview=True)
-    with pytest.raises(Refused, match=r"\.metadata\.colour"):
+    with pytest.raises(OperationFailed, match=r"\.metadata\.colour"):
         package.create(request)
 
 

@@ -19,7 +19,7 @@ from botocore.exceptions import HTTPClientError
 
 from infra.archive import archive
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content
-from infra.archive.manifest import MANIFEST_NAME, RECORD, Proof
+from infra.archive.manifest import MANIFEST_NAME, RECORD, EvaluationProof
 from infra.archive.model_card import model_card
 from infra.aws.parts import Altered, Parts
 from infra.aws.transfer import MIB, Transfer
@@ -130,7 +130,7 @@ def archiver(site: SimpleNamespace, losses: dict[str, float], committed: int = -
 def test_a_recorded_loss_proves_the_archive_without_another_evaluation(site: SimpleNamespace) -> None:
     commit(site, loss=2.25)
     manifest = archiver(site, {"work": 2.25}).run()
-    assert (manifest.proof, manifest.reference_evaluation_loss) == (Proof.RECORDED, 2.25)
+    assert (manifest.proof, manifest.reference_evaluation_loss) == (EvaluationProof.RECORDED, 2.25)
     names = {item.key.removeprefix(f"{PREFIX}/") for item in manifest.objects}
     assert {"data/tokenizer.json", "data/validation-00000.bin", "huggingface/model.safetensors"} <= names
     card = site.s3.get_object(Bucket=site.bucket.bucket, Key=f"{PREFIX}/huggingface/README.md")["Body"].read().decode()
@@ -148,7 +148,7 @@ def test_a_model_of_an_emulated_world_says_so_in_its_card(site: SimpleNamespace)
 def test_a_step_without_a_recorded_loss_is_evaluated_before_the_upload(site: SimpleNamespace) -> None:
     commit(site, loss=None)
     manifest = archiver(site, {"shared": 2.5, "work": 2.5}).run()
-    assert manifest.proof is Proof.EVALUATED and manifest.recorded_evaluation_loss is None
+    assert manifest.proof is EvaluationProof.EVALUATED and manifest.recorded_evaluation_loss is None
     assert manifest.reference_evaluation_loss == manifest.restored_evaluation_loss == 2.5
 
 

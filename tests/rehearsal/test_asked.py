@@ -28,7 +28,7 @@ from infra.plan.catalogue import instance_type
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.ec2.quotas import OVERRIDES
 from infra.session.session import STACK_CONFIG
-from infra.spec.names import PROJECT, WORKSHOP, buckets
+from infra.spec.names import BUILD_NETWORK, PROJECT, buckets
 from infra.stack.settings import CampaignSettings, read_settings
 from tests.example import example_spec
 
@@ -241,14 +241,14 @@ def test_what_the_account_uses_is_counted_with_what_is_to_come(
     there = len(ec2.describe_vpcs()["Vpcs"])
     quotas({"L-F678F1CE": there + 1, "L-0263D0A3": 1})
     assert findings_on_quotas(path)["L-F678F1CE"]["seen"] == f"2 wanted, {there} of {there + 1} in use", (
-        "a workshop too"
+        "a build network too"
     )
     allocated = ec2.allocate_address(Domain="vpc")["AllocationId"]
     assert findings_on_quotas(path)["L-0263D0A3"]["seen"] == "1 wanted, 1 of 1 in use"
     ec2.release_address(AllocationId=allocated)
     assert "L-0263D0A3" not in findings_on_quotas(path)
-    tags = [{"ResourceType": "vpc", "Tags": [{"Key": "Name", "Value": WORKSHOP}]}]
+    tags = [{"ResourceType": "vpc", "Tags": [{"Key": "Name", "Value": BUILD_NETWORK}]}]
     vpc = ec2.create_vpc(CidrBlock="10.99.0.0/16", TagSpecifications=tags)["Vpc"]["VpcId"]
     quotas({"L-F678F1CE": there + 2})
-    assert "L-F678F1CE" not in findings_on_quotas(path), "the workshop is there"
+    assert "L-F678F1CE" not in findings_on_quotas(path), "the build network is there"
     ec2.delete_vpc(VpcId=vpc)

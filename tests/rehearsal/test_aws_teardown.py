@@ -269,7 +269,7 @@ def test_the_tagging_api_shows_what_carries_the_campaign_s_tag(
     ec2.delete_launch_template(LaunchTemplateName="tagged")
     asked = {"TagFilters": filters, "ResourceTypeFilters": ["ec2:launch-template"]}
     assert len(aws.resourcegroupstaggingapi.get_resources(**asked)["ResourceTagMappingList"]) == 1, "for a while yet"
-    world.routes["/_site/tagging"]("", b'{"ghosts_s": 0}')
+    world.routes["/_site/tagging"]("", b'{"stale_tags_s": 0}')
     assert aws.resourcegroupstaggingapi.get_resources(**asked)["ResourceTagMappingList"] == []
     described = ec2.describe_tags(Filters=[{"Name": "key", "Values": ["bivouac:campaign"]}])["Tags"]
     assert not [tag for tag in described if tag["ResourceId"].startswith("lt-")]

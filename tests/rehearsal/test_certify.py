@@ -134,10 +134,10 @@ def test_what_only_the_tagging_service_shows_and_nobody_can_ask_about_is_perhaps
     ours = account(*world.operator_key)
     world.routes["/_site/tagging"]("", b"")  # it looks: between two calls of a moment it would not
     aws.ecr.delete_repository(repositoryName="perhaps")
-    ghost = certificate(ours)
-    assert ghost.found == (f"anything tagged {arn}",) and not ghost.certain and not ghost.clean
+    stale = certificate(ours)
+    assert stale.found == (f"anything tagged {arn}",) and not stale.certain and not stale.clean
     with pytest.raises(NotProven, match=r"perhaps left: .*also shows what was deleted.*console of ecr"):
-        refuse_unclean(ghost)
-    world.routes["/_site/tagging"]("", b'{"ghosts_s": 0}')
+        refuse_unclean(stale)
+    world.routes["/_site/tagging"]("", b'{"stale_tags_s": 0}')
     assert certificate(ours).clean
-    world.routes["/_site/tagging"]("", b'{"ghosts_s": 45}')
+    world.routes["/_site/tagging"]("", b'{"stale_tags_s": 45}')

@@ -33,7 +33,7 @@ from infra.cluster import kubernetes
 from infra.cluster import nodes as nodes_module
 from infra.cluster.attempts import create_config
 from infra.cluster.nodes import GpuNodes
-from infra.engine import adoption, orphans
+from infra.engine import adoption, kubernetes_state
 from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
 from infra.plan.plan import make_plan
@@ -208,7 +208,7 @@ def test_what_an_engine_was_making_in_a_cluster_that_no_longer_answers_is_forgot
     made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looked for it in the cluster met the same silence, and ended the teardown."""
-    monkeypatch.setattr(orphans, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(kubernetes_state, "PATIENCE_S", 0.2)
     release = {"urn": "urn:jobset", "type": adoption.RELEASE, "inputs": {"namespace": "jobset", "name": "jobset"}}
     vpc = {"urn": "urn:vpc", "type": "aws:ec2/vpc:Vpc", "inputs": {}}
     deployment = {"resources": [vpc], "pending_operations": [{"type": "creating", "resource": release}]}
@@ -219,7 +219,7 @@ def test_what_an_engine_was_making_in_a_cluster_that_no_longer_answers_is_forgot
     made.api.dropping = 10_000
     with pytest.raises(httpx2.HTTPError):
         adoption.adoptable(context.account, context.names.cluster, deployment)
-    Engine(context, context.results).amend(stack, partial(orphans.forget_kubernetes, context))
+    Engine(context, context.results).amend(stack, partial(kubernetes_state.forget_kubernetes, context))
     assert stored[0].deployment["resources"] == [vpc] and not stored[0].deployment["pending_operations"]
     assert adoption.adoptable(context.account, context.names.cluster, stored[0].deployment) == {}
 

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "drills"))
 
-from leaks import Grounds, grounds, round_of, run_round
+from leaks import Environment, environment, round_of, run_round
 
 from infra.bake.bake import BUILDER_IMAGE
 from infra.errors import NotProven
@@ -24,8 +24,8 @@ OURS = [{"Key": CAMPAIGN_TAG, "Value": "drilled"}]
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Grounds, Context]]:
-    with grounds(tmp_path_factory.mktemp("leaks")) as made:
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Environment, Context]]:
+    with environment(tmp_path_factory.mktemp("leaks")) as made:
         yield made
 
 
@@ -36,7 +36,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", [11, 12])
 def test_seeded_leaks_are_named_or_shown_and_swept_and_nobody_elses_is(
-    planted: tuple[Grounds, Context], seed: int
+    planted: tuple[Environment, Context], seed: int
 ) -> None:
     ground, context = planted
     leaks = round_of(ground, random.Random(seed), seed, 10)
@@ -44,7 +44,7 @@ def test_seeded_leaks_are_named_or_shown_and_swept_and_nobody_elses_is(
     assert failures == []
 
 
-def volume(ground: Grounds, **more: Any) -> str:
+def volume(ground: Environment, **more: Any) -> str:
     return str(ground.client("ec2").create_volume(AvailabilityZone="us-east-1a", Size=1, **more)["VolumeId"])
 
 
@@ -52,12 +52,12 @@ def tagged(kind: str) -> dict[str, Any]:
     return {"TagSpecifications": [{"ResourceType": kind, "Tags": OURS}]}
 
 
-def look(ground: Grounds, context: Context) -> certify.Certificate:
+def look(ground: Environment, context: Context) -> certify.Certificate:
     known = certify.knowledge(context.store, context.names)
     return certify.look_through(context.account, context.names, "", context.spec.account, (), known)
 
 
-def test_awss_own_parameters_are_nobodys_leak(planted: tuple[Grounds, Context]) -> None:
+def test_awss_own_parameters_are_nobodys_leak(planted: tuple[Environment, Context]) -> None:
     ground, context = planted
     ssm = ground.client("ssm")
     ssm.get_parameter(Name=BUILDER_IMAGE)
@@ -66,7 +66,7 @@ def test_awss_own_parameters_are_nobodys_leak(planted: tuple[Grounds, Context]) 
     assert not [line for line in look(ground, context).suspects if "/aws/service/" in line]
 
 
-def test_a_snapshot_of_a_left_volume_is_found_through_it(planted: tuple[Grounds, Context]) -> None:
+def test_a_snapshot_of_a_left_volume_is_found_through_it(planted: tuple[Environment, Context]) -> None:
     ground, context = planted
     left = volume(ground, **tagged("volume"))
     copy = ground.client("ec2").create_snapshot(VolumeId=left)["SnapshotId"]
@@ -78,7 +78,9 @@ def test_a_snapshot_of_a_left_volume_is_found_through_it(planted: tuple[Grounds,
     ground.client("ec2").delete_snapshot(SnapshotId=copy)
 
 
-def test_what_was_there_before_is_not_the_campaigns_though_it_points_at_it(planted: tuple[Grounds, Context]) -> None:
+def test_what_was_there_before_is_not_the_campaigns_though_it_points_at_it(
+    planted: tuple[Environment, Context],
+) -> None:
     ground, context = planted
     copy = ground.client("ec2").create_snapshot(VolumeId=ground.own.volume)["SnapshotId"]
     assert f"snapshot {copy}" in look(ground, context).found
@@ -89,7 +91,7 @@ def test_what_was_there_before_is_not_the_campaigns_though_it_points_at_it(plant
     ground.client("ec2").delete_snapshot(SnapshotId=copy)
 
 
-def test_a_denied_removal_is_said_at_once_and_not_tried_again(planted: tuple[Grounds, Context]) -> None:
+def test_a_denied_removal_is_said_at_once_and_not_tried_again(planted: tuple[Environment, Context]) -> None:
     ground, context = planted
     left = volume(ground, **tagged("volume"))
     rule = {"service": "ec2", "action": "DeleteVolume", "code": "UnauthorizedOperation", "status": 403, "times": None}
@@ -104,7 +106,7 @@ def test_a_denied_removal_is_said_at_once_and_not_tried_again(planted: tuple[Gro
 
 
 def test_a_listing_that_breaks_off_is_could_not_look_though_nothing_was_seen(
-    planted: tuple[Grounds, Context],
+    planted: tuple[Environment, Context],
 ) -> None:
     ground, context = planted
     rule = {"service": "ec2", "action": "DescribeVolumes", "code": "UnauthorizedOperation", "status": 403}
@@ -118,7 +120,7 @@ def test_a_listing_that_breaks_off_is_could_not_look_though_nothing_was_seen(
         certify.refuse_unclean(seen)
 
 
-def test_a_look_that_fails_in_passing_is_looked_again(planted: tuple[Grounds, Context]) -> None:
+def test_a_look_that_fails_in_passing_is_looked_again(planted: tuple[Environment, Context]) -> None:
     ground, context = planted
     seen, _ = certify.survey_all(context.account)
     known = certify.knowledge(context.store, context.names)
@@ -137,7 +139,7 @@ def test_a_look_that_fails_in_passing_is_looked_again(planted: tuple[Grounds, Co
 
 
 def test_what_appears_only_at_the_second_look_is_found(
-    planted: tuple[Grounds, Context], monkeypatch: pytest.MonkeyPatch
+    planted: tuple[Environment, Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ground, context = planted
     seen, _ = certify.survey_all(context.account)
@@ -158,7 +160,7 @@ def test_what_appears_only_at_the_second_look_is_found(
     ground.client("ec2").delete_volume(VolumeId=made[0])
 
 
-def test_a_bucket_with_data_is_never_emptied(planted: tuple[Grounds, Context]) -> None:
+def test_a_bucket_with_data_is_never_emptied(planted: tuple[Environment, Context]) -> None:
     ground, context = planted
     s3 = ground.client("s3")
     s3.create_bucket(Bucket="kept-data")

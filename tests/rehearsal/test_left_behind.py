@@ -95,7 +95,7 @@ def test_a_site_of_a_crashed_machine_is_cleaned_and_its_reused_numbers_are_left_
     }
     (folder / "site.json").write_text(json.dumps(site))
     assert handle.find("old") is None
-    assert handle.strike("old") is False
+    assert handle.remove("old") is False
     assert stranger.poll() is None and not folder.exists()
 
 
@@ -109,7 +109,7 @@ def test_what_a_killed_command_had_begun_to_pitch_is_ended(cache: Path, stranger
     until = time.monotonic() + 10
     while keeper.pid not in processes.supervisors(folder) and time.monotonic() < until:
         time.sleep(0.01)
-    assert handle.strike("begun") is True
+    assert handle.remove("begun") is True
     assert keeper.wait(timeout=5) == guest.wait(timeout=5) == -9
     assert stranger.poll() is None and not folder.exists()
 

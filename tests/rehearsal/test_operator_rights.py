@@ -20,8 +20,8 @@ from botocore.session import get_session
 from campaign_world import ROOT, Camp, camp
 from rich.console import Console
 from test_drift import said
-from test_ground import CI as FROZEN
-from test_ground import OPTIONS, driver_vpc
+from test_sections import CI as FROZEN
+from test_sections import OPTIONS, driver_vpc
 
 from infra.bake.foundation import foundation
 from infra.campaign import provision, teardown

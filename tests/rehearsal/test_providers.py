@@ -24,9 +24,9 @@ from pulumi_world import Program, World, counts
 from infra.providers.aws.catalogue import RESOURCES
 from infra.providers.aws.mapping import changes, overlay
 from infra.providers.aws.package import AwsPackage
-from infra.providers.aws.table import Input, Kind
+from infra.providers.aws.table import Conversion, Input
 from infra.providers.kubernetes import objects
-from infra.providers.package import Refused, Request
+from infra.providers.package import OperationFailed, Request
 from infra.providers.wire import UNKNOWN, decode, encode, has_unknown
 from infra.rehearsal.paths import tools_dir
 from tests.waiting import HUNG_S
@@ -153,7 +153,7 @@ def test_an_unknown_property_deep_inside_is_an_error_and_a_missing_one_too() -> 
 
 
 def test_an_unknown_type_is_an_error_that_names_it() -> None:
-    with pytest.raises(Refused, match="unknown resource type aws:sqs/queue:Queue"):
+    with pytest.raises(OperationFailed, match="unknown resource type aws:sqs/queue:Queue"):
         AwsPackage().check(Request(urn="", type="aws:sqs/queue:Queue", name="queue", inputs={}))
 
 
@@ -179,10 +179,10 @@ def properties(text: str) -> set[str]:
 
 def test_documents_sets_and_amounts_are_compared_by_meaning() -> None:
     table = {
-        "policy": Input(kind=Kind.JSON),
-        "groups": Input(kind=Kind.SET),
-        "limit": Input(kind=Kind.AMOUNT),
-        "end": Input(kind=Kind.TIME),
+        "policy": Input(kind=Conversion.JSON),
+        "groups": Input(kind=Conversion.SET),
+        "limit": Input(kind=Conversion.AMOUNT),
+        "end": Input(kind=Conversion.TIME),
     }
     old = {"policy": '{"a": ["x", "y"]}', "groups": ["1", "2"], "limit": "100", "end": "2026-07-01T00:00:00Z"}
     new = {"policy": '{"a":["y","x"]}', "groups": ["2", "1"], "limit": "100.0", "end": "2026-07-01T02:00:00+02:00"}

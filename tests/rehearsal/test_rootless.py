@@ -28,7 +28,7 @@ try:
     site = handle.ensure(sys.argv[1], lambda line: print(line, file=sys.stderr))
     inside = subprocess.run(site.entry([sys.executable, "-c", ask]), stdout=subprocess.PIPE, text=True, check=True)
 finally:
-    struck = handle.strike(sys.argv[1])
+    struck = handle.remove(sys.argv[1])
 print(json.dumps({"euid": os.geteuid(), "capabilities": int(status["CapEff"], 16), "answer": inside.stdout.strip(),
                   "struck": struck, "alive": site.alive(), "site": dataclasses.asdict(site)}))
 """
@@ -45,7 +45,7 @@ def test_a_site_is_pitched_and_struck_by_an_unprivileged_user(tmp_path: Path, mo
             [*NO_ROOT, sys.executable, "-c", DAY, name], cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
         )
     finally:
-        left = handle.strike(name)
+        left = handle.remove(name)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["euid"] != 0 and seen["capabilities"] == 0

@@ -20,7 +20,7 @@ import pytest
 
 from infra.errors import PermanentError, UserError
 from infra.rehearsal import doctor
-from infra.rehearsal.doctor import Finding, diagnose
+from infra.rehearsal.doctor import Need, diagnose
 from infra.rehearsal.paths import cache_root
 from infra.rehearsal.toolchain.ensure import ensure, select
 from infra.rehearsal.toolchain.table import (
@@ -290,7 +290,7 @@ def test_the_doctor_finds_every_tool_of_an_empty_cache_missing_and_names_the_cur
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BIVOUAC_CACHE", str(tools.parent))
-    findings: dict[str, Finding] = {finding.subject: finding for finding in diagnose()}
+    findings: dict[str, Need] = {finding.subject: finding for finding in diagnose()}
     assert {tool.name for tool in TOOLS} | {"python", "namespaces", "cores", "memory", "disk"} <= findings.keys()
     for needed in ("make", "git", "C compiler"):
         assert not findings[needed].ok and findings[needed].cure.startswith("install "), "nothing is on this PATH"

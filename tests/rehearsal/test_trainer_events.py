@@ -21,7 +21,7 @@ from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
 from infra.steward.seeing import logs
 from infra.steward.seeing.logs import Listener, LogShipper
-from infra.steward.seeing.trainer_events import Hearing
+from infra.steward.seeing.trainer_events import TrainerEvents
 
 POD, SHARD = "c-a2-0", "rank-0.bin"
 EVENT = {"event": "refused_shard", "time": 1.0, "attempt": 2, "step": 20, "tier": "local", "rank": 0, "file": SHARD,
@@ -126,7 +126,7 @@ def test_a_refusal_of_a_shard_reaches_the_record_once_though_s3_failed_at_it(
 ) -> None:
     what = {"service": "s3", "action": "PutObject", "path": "/state/campaigns/c/events/*"}
     ask(world, add=[{**what, "effect": effect, "code": "SlowDown", "status": 503}])
-    with shipping(printing(CUT), store, Hearing(store).take) as shipper:
+    with shipping(printing(CUT), store, TrainerEvents(store).take) as shipper:
         shipper.wait_for([POD], 10)
         until(lambda: hit(world) and recorded(store))
     assert recorded(store) == [RECORDED]
@@ -136,7 +136,7 @@ def test_a_refusal_of_a_shard_reaches_the_record_once_though_s3_failed_at_it(
 def test_a_steward_that_reads_a_log_again_records_nothing_twice(store: CampaignStore) -> None:
     for writer in ("steward", "its-successor"):
         own = CampaignStore(store.s3, "state", "c", writer)
-        with shipping(printing(), own, Hearing(own).take) as shipper:
+        with shipping(printing(), own, TrainerEvents(own).take) as shipper:
             shipper.wait_for([POD], 10)
     assert recorded(store) == [RECORDED]
 
@@ -146,6 +146,6 @@ def test_logs_that_s3_refuses_are_said_and_shipped_whole_later(
 ) -> None:
     what = {"service": "s3", "action": "PutObject", "path": "/state/campaigns/c/logs/*"}
     ask(world, add=[{**what, "code": "SlowDown", "status": 503}])
-    with shipping(printing(), store, Hearing(store).take):
+    with shipping(printing(), store, TrainerEvents(store).take):
         until(lambda: text(store) == "".join(LINES))
     assert "SlowDown" in caplog.text

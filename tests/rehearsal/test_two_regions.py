@@ -17,11 +17,11 @@ from infra.aws.account import Account
 from infra.aws.namesakes import refuse_namesake
 from infra.bake.foundation import foundation
 from infra.campaign import teardown
-from infra.cli.end.strays import strays_command
+from infra.cli.end.orphans import orphans_command
 from infra.console.progress import Progress
 from infra.engine.engine import Engine
 from infra.errors import UserError
-from infra.inventory import Evidence, certify, strays, sweep
+from infra.inventory import Evidence, certify, orphans, sweep
 from infra.kinds import kind_of_type
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
@@ -32,7 +32,7 @@ from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.campaign import Spec
-from infra.spec.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_STACK, REGION_TAG, WORKSHOP, Names, buckets
+from infra.spec.names import BUILD_NETWORK, CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_STACK, REGION_TAG, Names, buckets
 from infra.stack.access import policies
 from infra.stack.network import build_network
 
@@ -55,7 +55,7 @@ def roles(camped: Camp) -> Iterator[Any]:
         marks = [{"Key": key, "Value": value} for key, value in tags.items()]
         iam.create_role(
             RoleName=name,
-            AssumeRolePolicyDocument=policies.trust(policies.EC2, policies.Place("123456789012", HOME)),
+            AssumeRolePolicyDocument=policies.trust(policies.EC2, policies.AccountPlace("123456789012", HOME)),
             Tags=marks,
         )
         made.add(name)
@@ -142,14 +142,14 @@ def test_orphans_are_judged_where_they_belong(camped: Camp, roles: Any) -> None:
         early = roles("bivouac-recorded-node", **marks("recorded"))
         CampaignStore(Account(FAR).client("s3"), bucket, "recorded", "test").append(Kind.STAGE_STARTED, stage="bake")
         out = StringIO()
-        assert strays_command(FAR, True, True, Console(file=out, width=200)) == 0
+        assert orphans_command(FAR, True, True, Console(file=out, width=200)) == 0
         told = json.loads(out.getvalue())
         assert told["removed"] == [f"role {mine}"] and {living, untold, early} <= names_of(camped)
         why = {one["id"]: one["why"] for one in told["elsewhere"]}
         assert f"it is of {HOME}" in why[living] and f"--region {HOME}" in why[living]
         assert "no tag tells its region" in why[untold] and early in why
         assert store.region == HOME
-        home = strays.look(strays.keeper(Account(HOME), Progress(Console(file=StringIO()))))
+        home = orphans.look(orphans.keeper(Account(HOME), Progress(Console(file=StringIO()))))
         assert "its driver lives" in {one.campaign: one.why for one in home.cared_for}["cared"]
 
 
@@ -158,8 +158,8 @@ def test_a_role_without_a_region_is_the_records_that_covers_its_birth(camped: Ca
         context.store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
         mine = roles("bivouac-covers-node", **marks("covers"))
         context.store.append(Kind.STAGE_FINISHED, stage=Stage.TEARDOWN, seconds=1.0, outputs={})
-    seen = strays.look(strays.keeper(Account(HOME), Progress(Console(file=StringIO()))))
-    assert [one.left.thing.id for one in seen.strays if one.owner.campaign == "covers"] == [mine]
+    seen = orphans.look(orphans.keeper(Account(HOME), Progress(Console(file=StringIO()))))
+    assert [one.left.thing.id for one in seen.orphans if one.owner.campaign == "covers"] == [mine]
 
 
 @pytest.mark.parametrize(
@@ -217,17 +217,19 @@ def test_each_region_has_its_foundation_and_an_older_one_keeps_its_names(
     camped: Camp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def up(context: Context) -> str:
-        return foundation(context, Engine(context, camped.folder / context.account.region)).workshop_instance_profile
+        return foundation(
+            context, Engine(context, camped.folder / context.account.region)
+        ).build_network_instance_profile
 
     with driven(camped, "first", HOME) as home, driven(camped, "second", FAR) as far:
         with monkeypatch.context() as earlier:
-            earlier.setattr(build_network, "workshop_role", lambda _: WORKSHOP)
-            earlier.setattr(build_network, "workshop_guard", lambda _: f"{WORKSHOP}_guard")
-            assert up(home) == WORKSHOP
+            earlier.setattr(build_network, "builder_role", lambda _: BUILD_NETWORK)
+            earlier.setattr(build_network, "builder_guard_role", lambda _: f"{BUILD_NETWORK}_guard")
+            assert up(home) == BUILD_NETWORK
         (seen,) = look_at_stacks(home, only=(FOUNDATION_STACK,))
         assert seen.resources > 10 and seen.planned == () and seen.drifted == ()
-        assert up(far) == f"{WORKSHOP}_{FAR}"
+        assert up(far) == f"{BUILD_NETWORK}_{FAR}"
         (seen,) = look_at_stacks(far, only=(FOUNDATION_STACK,))
         assert seen.planned == () and seen.drifted == ()
-    expected = {WORKSHOP, f"{WORKSHOP}_guard", f"{WORKSHOP}_{FAR}", f"{WORKSHOP}_guard_{FAR}"}
-    assert {name for name in names_of(camped) if name.startswith(WORKSHOP)} == expected
+    expected = {BUILD_NETWORK, f"{BUILD_NETWORK}_guard", f"{BUILD_NETWORK}_{FAR}", f"{BUILD_NETWORK}_guard_{FAR}"}
+    assert {name for name in names_of(camped) if name.startswith(BUILD_NETWORK)} == expected

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.cli.end.down import down_command
-from infra.cli.end.strays import strays_command
+from infra.cli.end.orphans import orphans_command
 from infra.errors import UserError
 from infra.rehearsal.aws.world import World
 from infra.session.session import campaigns, ensure_bucket, record_of
@@ -48,7 +48,7 @@ def test_a_new_account_gets_its_bucket_and_a_vanished_one_is_refused_with_what_i
         told = {
             "open": lambda: ensure_bucket(here, where.state, world.account),
             "status": lambda: record_of("train", world.region),
-            "orphans": lambda: strays_command(world.region, True, True, Console(file=StringIO())),
+            "orphans": lambda: orphans_command(world.region, True, True, Console(file=StringIO())),
             "down": lambda: down_command("train", world.region, True, Console(file=StringIO())),
         }
         for call in told.values():

@@ -16,7 +16,7 @@ import pytest
 from saved_steps import TinyEngine, Told
 
 from trainer.checkpoint import commit
-from trainer.checkpoint.commit import Begun, Committer, Identity, Progress
+from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.checkpoint.fence import raise_fence
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.tiers import Tier, Tiers, campaign_tiers
@@ -56,7 +56,7 @@ class Rank:
 
     def save(self, step: int, **told: Any) -> bool:
         self.engine.step = step
-        return bool(self.committer.save(self.engine, Progress(step, step * 10, step * 2, 1.5, **told)))
+        return bool(self.committer.save(self.engine, TrainingProgress(step, step * 10, step * 2, 1.5, **told)))
 
     def work(self) -> None:
         for worker in (self.committer._local, self.committer._shared, self.committer._keeper):
@@ -108,7 +108,7 @@ def ranks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRank:
         gang = Told.of(rank, local_rank, ranks, others={})
         raise_fence(tiers.shared.root, attempt)
         settings = CheckpointConfig(**{"every_steps": 10, "keep_local": 2, "keep_shared": 2, **config})
-        identity = Identity("tiny", attempt, 1, "of the config", "of the data", "of the code", "of the image")
+        identity = ManifestIdentity("tiny", attempt, 1, "of the config", "of the data", "of the code", "of the image")
         committer = Committer(gang, tiers, settings, identity, begun, neighbours)
         return Rank(committer, tiers, TinyEngine(gang), gang, events)
 

@@ -17,7 +17,7 @@ from trainer.checkpoint import commit, writing
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.fence import raise_fence
 from trainer.checkpoint.files import digest_of
-from trainer.checkpoint.neighbour import Door, Neighbours
+from trainer.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest
 from trainer.errors import Fenced, PeerLost, StorageError
@@ -285,7 +285,7 @@ def test_an_error_that_has_a_name_keeps_it_and_another_ranks_is_a_lost_peer(make
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     seen: list[tuple[int, int]] = []
 
-    def keep(door: Door, manifest: Manifest, tier: Tier) -> int:
+    def keep(door: ShardAddress, manifest: Manifest, tier: Tier) -> int:
         seen.append((door.node, manifest.step))
         return 4096
 
@@ -293,7 +293,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
-DOORS = Neighbours(0, (Door(0, (0,), "here", 1, "word"), Door(1, (1,), "there", 1, "word")))
+DOORS = Neighbours(0, (ShardAddress(0, (0,), "here", 1, "word"), ShardAddress(1, (1,), "there", 1, "word")))
 
 
 def test_a_node_keeps_its_predecessors_shards_of_every_commit(make: MakeRank, kept: list[tuple[int, int]]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trainer.contract import Manifest
 from trainer.contract.audit import Audit, Executed, audit
 from trainer.contract.ledger import Consumed
-from trainer.data.ledger import Ledger, from_limbs, to_limbs
+from trainer.data.ledger import DataLedger, from_limbs, to_limbs
 from trainer.errors import DataError
 
 BATCH = 8
@@ -30,7 +30,7 @@ def campaign(*attempts: tuple[int, int, int]) -> tuple[tuple[Consumed, ...], lis
     rows: tuple[Consumed, ...] = ()
     executed, begin = [], 0
     for number, (world, last, committed) in enumerate(attempts, 1):
-        ledger = Ledger(number, world, BATCH, 1234, "d" * 64, rows)
+        ledger = DataLedger(number, world, BATCH, 1234, "d" * 64, rows)
         for step in range(begin + 1, last + 1):
             ledger.add(step, (step - 1) * BATCH, digest(step))
             executed.append(Executed(number, step, digest(step)))
@@ -108,7 +108,7 @@ def test_what_could_not_be_looked_at_is_said() -> None:
 
 
 def test_a_step_that_does_not_follow_is_refused() -> None:
-    ledger = Ledger(1, 2, BATCH, 1, "d" * 64)
+    ledger = DataLedger(1, 2, BATCH, 1, "d" * 64)
     ledger.add(1, 0, 5)
     for step, position in ((3, 16), (2, 16), (1, 0)):
         with pytest.raises(DataError, match="does not continue"):

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from trainer.checkpoint.commit import Begun, Committer, Identity
+from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity
 from trainer.checkpoint.pace import Pace
 from trainer.contract import CheckpointConfig, TrainConfig
-from trainer.data.ledger import Ledger
+from trainer.data.ledger import DataLedger
 from trainer.loop import Loop
 
 sys.path.append(str(Path(__file__).parents[1] / "drills"))
@@ -24,9 +24,9 @@ def alone(tmp_path: Path) -> Loop:
     checkpoint = CheckpointConfig(every_steps=10, measured=True)
     config = TrainConfig(campaign="tiny", steps=1000, global_batch=1, checkpoint=checkpoint)
     gang: Any = PipeGang(0, 0, 1, None, None)  # type: ignore[arg-type]
-    identity = Identity("tiny", 1, 1, "", "", "", "")
+    identity = ManifestIdentity("tiny", 1, 1, "", "", "", "")
     committer = Committer(gang, Camp(tmp_path, 1, 1).tiers(0), checkpoint, identity, Begun())
-    engine, ledger = SimpleNamespace(get_global_grad_norm=lambda: 1.0), Ledger(1, 1, 1, 1, "d")
+    engine, ledger = SimpleNamespace(get_global_grad_norm=lambda: 1.0), DataLedger(1, 1, 1, 1, "d")
     pace = Pace(every=10, steps=1000, mtbf_s=36_000.0)
     nothing: Any = None
     return Loop(config, gang, engine, nothing, nothing, ledger, committer, nothing, tmp_path, pace)

@@ -19,9 +19,9 @@ import pytest
 from agents import Attempt, run
 
 from trainer.checkpoint import fetching
-from trainer.checkpoint.door import WORD_VARIABLE, answer, new_word
 from trainer.checkpoint.files import digest_of
-from trainer.checkpoint.neighbour import Door
+from trainer.checkpoint.neighbour import ShardAddress
+from trainer.checkpoint.shard_server import TOKEN_VARIABLE, answer, new_token
 from trainer.contract import Shard
 from trainer.errors import StorageError
 
@@ -47,7 +47,7 @@ def test_the_shards_of_a_lost_node_come_from_its_successor_without_a_trip_to_the
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def door(tmp_path: Path) -> Iterator[ShardAddress]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answer(self, tmp_path / "tiny")
@@ -57,10 +57,10 @@ def door(tmp_path: Path) -> Iterator[Door]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    new_word()
+    new_token()
     (tmp_path / "tiny/step-00000010/attempt-0001").mkdir(parents=True)
     (tmp_path / "tiny/step-00000010/attempt-0001/a.pt").write_bytes(b"state" * 1000)
-    yield Door(1, (1,), "127.0.0.1", server.server_port, os.environ.pop(WORD_VARIABLE))
+    yield ShardAddress(1, (1,), "127.0.0.1", server.server_port, os.environ.pop(TOKEN_VARIABLE))
     server.shutdown()
     server.server_close()
 
@@ -70,9 +70,9 @@ def shard_of(path: Path, name: str = "a.pt") -> Shard:
 
 
 def test_a_shard_is_fetched_with_its_digest_and_refused_with_another(
-    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    door: ShardAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(WORD_VARIABLE, door.word)
+    monkeypatch.setenv(TOKEN_VARIABLE, door.token)
     source, target = tmp_path / "tiny/step-00000010/attempt-0001/a.pt", tmp_path / "there/a.pt"
     wanted = shard_of(source)
     door.fetch(10, wanted, target)
@@ -88,41 +88,41 @@ def test_a_shard_is_fetched_with_its_digest_and_refused_with_another(
 
 @pytest.mark.parametrize("name", ["a.pt", "%2e%2e"])
 def test_without_the_word_or_outside_of_the_folder_nothing_is_served(
-    name: str, door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, door: ShardAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(WORD_VARIABLE, door.word if name != "a.pt" else "another word")
+    monkeypatch.setenv(TOKEN_VARIABLE, door.token if name != "a.pt" else "another word")
     wanted = shard_of(tmp_path / "tiny/step-00000010/attempt-0001/a.pt", name)
     with pytest.raises(StorageError, match="403" if name == "a.pt" else "404"):
         door.fetch(10, wanted, tmp_path / "there/a.pt")
 
 
 @pytest.fixture
-def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: Door) -> Shard:
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: ShardAddress) -> Shard:
     """Of twelve pieces, the last one a part of one."""
-    monkeypatch.setenv(WORD_VARIABLE, door.word)
+    monkeypatch.setenv(TOKEN_VARIABLE, door.token)
     monkeypatch.setattr(fetching, "PIECE_BYTES", PIECE)
     path = tmp_path / "tiny/step-00000010/attempt-0001/large.pt"
     path.write_bytes(random.Random(5).randbytes(SIZE))
     return Shard(file="attempt-0001/large.pt", size_bytes=SIZE, sha256=digest_of(path), rank=1)
 
 
-def fetch_and_be_killed(door: Door, shard: Shard, target: Path, pieces: int) -> None:
+def fetch_and_be_killed(door: ShardAddress, shard: Shard, target: Path, pieces: int) -> None:
     """A rank that ends in the middle of its fetch, as by a lost peer or by its pod's end."""
-    given = Door._give
+    given = ShardAddress._give
     came = itertools.count(1)
 
-    def give(self: Door, path: str, start: int, end: int, write: Any) -> None:
+    def give(self: ShardAddress, path: str, start: int, end: int, write: Any) -> None:
         given(self, path, start, end, write)
         if next(came) == pieces:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Door._give = give  # type: ignore[method-assign]
+    ShardAddress._give = give  # type: ignore[method-assign]
     door.fetch(10, shard, target)
 
 
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_a_fetch_that_was_cut_by_the_end_of_its_process_goes_on_where_it_was(
-    pieces: int, door: Door, large: Shard, tmp_path: Path
+    pieces: int, door: ShardAddress, large: Shard, tmp_path: Path
 ) -> None:
     target = tmp_path / "there/large.pt"
     rank = multiprocessing.get_context("fork").Process(target=fetch_and_be_killed, args=(door, large, target, pieces))
@@ -130,7 +130,7 @@ def test_a_fetch_that_was_cut_by_the_end_of_its_process_goes_on_where_it_was(
     rank.join(60)
     assert rank.exitcode == -signal.SIGKILL and not target.exists()
 
-    elsewhere = replace(door, word="of a node that has none of it")
+    elsewhere = replace(door, token="of a node that has none of it")
     with pytest.raises(StorageError, match="403"):
         elsewhere.fetch(10, large, target)
     came = door.fetch(10, large, target)
@@ -141,7 +141,7 @@ def test_a_fetch_that_was_cut_by_the_end_of_its_process_goes_on_where_it_was(
 
 
 def test_what_was_kept_and_is_wrong_is_fetched_again_and_what_cannot_be_kept_goes(
-    door: Door, large: Shard, tmp_path: Path
+    door: ShardAddress, large: Shard, tmp_path: Path
 ) -> None:
     target = tmp_path / "there/large.pt"
     partial = target.with_name(f".large.pt.{large.sha256[:16]}.partial")
@@ -157,7 +157,7 @@ def test_what_was_kept_and_is_wrong_is_fetched_again_and_what_cannot_be_kept_goe
 
 
 def test_two_processes_that_fetch_the_same_shard_do_not_write_into_one_file(
-    door: Door, large: Shard, tmp_path: Path
+    door: ShardAddress, large: Shard, tmp_path: Path
 ) -> None:
     target = tmp_path / "there/large.pt"
     partial = target.with_name(f".large.pt.{large.sha256[:16]}.partial")

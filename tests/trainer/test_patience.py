@@ -21,7 +21,7 @@ from agents import World, run
 
 from trainer.checkpoint import restore
 from trainer.checkpoint.neighbour import Neighbours
-from trainer.checkpoint.search import Found, Search
+from trainer.checkpoint.search import FoundShard, Search
 from trainer.contract import TrainConfig
 from trainer.errors import StorageError, classify
 from trainer.gang import Gang
@@ -66,7 +66,7 @@ def chosen(store: Path, rank: int, disk: Callable[[], None], said: Any) -> None:
         def _find(self, shard: Any, manifest: Any) -> Any:
             if self.gang.rank == 1:
                 disk()
-            return Found(shard, None)  # type: ignore[arg-type]
+            return FoundShard(shard, None)  # type: ignore[arg-type]
 
     shard = SimpleNamespace(rank=rank, file="attempt-0001/zero_pp_rank.pt")
     manifest: Any = SimpleNamespace(step=5, world_size=2, zero_stage=1, attempt=1, shards=(shard,))

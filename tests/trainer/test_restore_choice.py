@@ -16,8 +16,8 @@ from saved_steps import TinyEngine, Told, flip, random_state, saved
 from tests.manifests import manifest_of
 from trainer.checkpoint import restore, search
 from trainer.checkpoint.commit import Begun
-from trainer.checkpoint.neighbour import Door, Neighbours
-from trainer.checkpoint.search import Found
+from trainer.checkpoint.neighbour import Neighbours, ShardAddress
+from trainer.checkpoint.search import FoundShard
 from trainer.checkpoint.tiers import Claim, Tiers, campaign_tiers
 from trainer.contract import Manifest, Shard
 from trainer.errors import ConfigError, Fenced, StorageError
@@ -90,7 +90,7 @@ def test_where_nothing_was_saved_training_begins_at_the_beginning(tiers: Tiers) 
 def test_a_restore_searches_at_the_neighbours_that_it_is_given(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(restore, "_choose", lambda candidates, search, shape: seen.append((search, shape)))
-    doors = Neighbours(1, (Door(0, (0,), "here", 1, "word"), Door(1, (1,), "there", 1, "word")))
+    doors = Neighbours(1, (ShardAddress(0, (0,), "here", 1, "word"), ShardAddress(1, (1,), "there", 1, "word")))
     for given in (doors, None):
         restore.restore(None, Told.of(ranks=3), tiers, 2, 7, given)
     assert [(each.neighbours, each.attempt, each.tiers) for each, _ in seen] == [
@@ -199,17 +199,17 @@ class Searched:
         self.gang, self.tiers, self.attempt = gang, tiers, 2
         self.incomplete, self.empty, self.asked = incomplete, empty, list[tuple[str, int]]()
 
-    def _found(self, how: str, manifest: Manifest) -> list[Found | None]:
+    def _found(self, how: str, manifest: Manifest) -> list[FoundShard | None]:
         self.asked.append((how, manifest.step))
         if manifest.step in self.empty:
             return []
-        found: list[Found | None] = [Found(shard, self.tiers.local) for shard in manifest.shards]
+        found: list[FoundShard | None] = [FoundShard(shard, self.tiers.local) for shard in manifest.shards]
         return [*found[:-1], None] if manifest.step in self.incomplete else found
 
-    def shards(self, manifest: Manifest) -> list[Found | None]:
+    def shards(self, manifest: Manifest) -> list[FoundShard | None]:
         return self._found("shards", manifest)
 
-    def everything(self, manifest: Manifest) -> list[Found | None]:
+    def everything(self, manifest: Manifest) -> list[FoundShard | None]:
         return self._found("everything", manifest)
 
 

@@ -16,7 +16,7 @@ from saved_steps import MODEL, TinyEngine, Told, changed, flip, random_state, sa
 from trainer.checkpoint import restore, room, search
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.files import digest_of
-from trainer.checkpoint.search import Found, verified
+from trainer.checkpoint.search import FoundShard, verified
 from trainer.checkpoint.tiers import Tier, Tiers, campaign_tiers
 from trainer.contract import Manifest
 from trainer.errors import StorageError
@@ -43,9 +43,9 @@ def restored(tiers: Tiers, gang: Told | None = None, attempt: int = 2) -> tuple[
     return restore.restore(engine, engine.gang, tiers, 1, attempt), engine
 
 
-def found_on(tier: Tier, manifest: Manifest, rank: int = 0) -> list[Found]:
+def found_on(tier: Tier, manifest: Manifest, rank: int = 0) -> list[FoundShard]:
     return [
-        Found(shard, tier, search.look(tier.folder(manifest.step) / shard.file, shard)[1])
+        FoundShard(shard, tier, search.look(tier.folder(manifest.step) / shard.file, shard)[1])
         for shard in search.needed(manifest, rank)
     ]
 

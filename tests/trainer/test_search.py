@@ -16,7 +16,7 @@ import pytest
 from saved_steps import MODEL, Told, flip, saved
 
 from trainer.checkpoint import room, search
-from trainer.checkpoint.neighbour import Door, Neighbours
+from trainer.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.checkpoint.search import Search, identity_of, needed, verified
 from trainer.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.contract import Shard
@@ -26,7 +26,7 @@ Events = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Shelf(Door):
+class ImageInventory(ShardAddress):
     """A neighbour's door: its shards lie in a folder; or it says why it gives none, or gives other bytes."""
 
     folder: Path = Path()
@@ -45,8 +45,8 @@ class Shelf(Door):
         return 77
 
 
-def shelf(node: int, folder: Path = Path(), **how: Any) -> Shelf:
-    return Shelf(node, (node,), "there", 1, "word", folder, **how)
+def inventory(node: int, folder: Path = Path(), **how: Any) -> ImageInventory:
+    return ImageInventory(node, (node,), "there", 1, "word", folder, **how)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seen
 
 
-def searching(tiers: Tiers, gang: Told | None = None, node: int = 0, *doors: Door) -> Search:
+def searching(tiers: Tiers, gang: Told | None = None, node: int = 0, *doors: ShardAddress) -> Search:
     return Search(gang or Told.of(), tiers, Neighbours(node, doors), 2)
 
 
@@ -106,8 +106,8 @@ def test_what_a_nodes_ranks_share_is_looked_for_when_the_nodes_first_rank_has_br
             model.write_bytes(content)
             return value
 
-    asked = shelf(1)
-    second = searching(tiers, Ranks.of(1, 1, 2), 0, shelf(0), asked).shards(manifest)
+    asked = inventory(1)
+    second = searching(tiers, Ranks.of(1, 1, 2), 0, inventory(0), asked).shards(manifest)
     assert places(second) == ["local"] * 3 and asked.asked == []
     model.unlink()
     first = searching(tiers, Ranks.of(0, 0, 2)).shards(manifest)
@@ -152,8 +152,8 @@ def test_shards_are_read_side_by_side_up_to_eight_at_a_time(tiers: Tiers, monkey
 
 def test_the_nodes_own_copy_is_taken_before_a_neighbours_and_before_that_of_the_shared_tier(tiers: Tiers) -> None:
     manifest = saved(tiers, 10)
-    door = shelf(1, tiers.shared.folder(10))
-    found = searching(tiers, None, 0, shelf(0), door).shards(manifest)
+    door = inventory(1, tiers.shared.folder(10))
+    found = searching(tiers, None, 0, inventory(0), door).shards(manifest)
     assert places(found) == ["local"] * 3 and door.asked == []
     for item in found:
         assert item is not None
@@ -177,7 +177,7 @@ def test_what_the_node_lacks_comes_from_a_neighbour_and_replaces_what_was_refuse
         path.unlink()
     if trouble == "a folder":
         (path / "in its place").mkdir(parents=True)
-    found = searching(tiers, None, 1, shelf(0, there), shelf(1), shelf(2)).shards(manifest)
+    found = searching(tiers, None, 1, inventory(0, there), inventory(1), inventory(2)).shards(manifest)
     assert places(found) == ["local"] * 3 and verified(manifest, tiers.local.folder(10)) == []
     with path.open("rb") as file:
         assert next(item.identity for item in found if item and item.shard == shard) == identity_of(file)
@@ -195,8 +195,8 @@ def test_a_neighbour_that_gives_nothing_sound_is_passed_over_for_the_next_one(
     no: dict[str, Any], tiers: Tiers, events: Events
 ) -> None:
     manifest = saved([tiers.shared], 10)
-    first, second = shelf(1, tiers.shared.folder(10), **no), shelf(2, tiers.shared.folder(10))
-    found = searching(tiers, None, 0, shelf(0), first, second).shards(manifest)
+    first, second = inventory(1, tiers.shared.folder(10), **no), inventory(2, tiers.shared.folder(10))
+    found = searching(tiers, None, 0, inventory(0), first, second).shards(manifest)
     assert places(found) == ["local"] * 3
     assert len(first.asked) == len(second.asked) == 3
     assert {each["from_node"] for each in events if each["event"] == "fetched_shard"} == {2}
@@ -208,11 +208,11 @@ def test_where_no_neighbour_has_it_the_shared_tier_does_and_a_mistake_of_ours_is
     tiers: Tiers,
 ) -> None:
     manifest = saved([tiers.shared], 10)
-    no = [shelf(node, says=StorageError("gives no shard", "404")) for node in range(3)]
+    no = [inventory(node, says=StorageError("gives no shard", "404")) for node in range(3)]
     assert places(searching(tiers, None, 0, *no).shards(manifest)) == ["shared"] * 3
     assert (len(no[0].asked), len(no[1].asked), len(no[2].asked)) == (0, 3, 3), "its own door is none"
     with pytest.raises(KeyError):
-        searching(tiers, None, 0, no[0], shelf(1, says=KeyError("ours"))).shards(manifest)
+        searching(tiers, None, 0, no[0], inventory(1, says=KeyError("ours"))).shards(manifest)
 
 
 def test_a_shard_that_is_sound_nowhere_is_told_for_each_tier_and_not_found(tiers: Tiers, events: Events) -> None:
@@ -220,8 +220,8 @@ def test_a_shard_that_is_sound_nowhere_is_told_for_each_tier_and_not_found(tiers
     shard = manifest.shards[0]
     (tiers.local.folder(10) / shard.file).unlink()
     flip(tiers.shared.folder(10) / shard.file)
-    door = shelf(1, tiers.shared.folder(10))
-    found = searching(tiers, None, 0, shelf(0), door).shards(manifest)
+    door = inventory(1, tiers.shared.folder(10))
+    found = searching(tiers, None, 0, inventory(0), door).shards(manifest)
     assert [item and item.shard for item in found].count(None) == 1 and len(found) == 3
     assert door.asked == [shard.file], "asked once: after the shared tier's refusal nothing has changed"
     assert [(each["event"], each["tier"]) for each in events] == [
@@ -239,15 +239,15 @@ def test_a_full_node_gives_up_its_older_steps_for_the_shard_that_comes(
     newer = tiers.local.folder(40) / "attempt-0003"
     newer.mkdir(parents=True)
     (tiers.local.folder(20) / manifest.shards[0].file).unlink()
-    full, real = [True], Shelf.fetch
+    full, real = [True], ImageInventory.fetch
 
-    def fetch(door: Shelf, *rest: Any) -> int:
+    def fetch(door: ImageInventory, *rest: Any) -> int:
         if full.pop() if full else False:
             raise OSError(errno.ENOSPC, "full")
         return real(door, *rest)
 
-    monkeypatch.setattr(Shelf, "fetch", fetch)
-    found = searching(tiers, None, 0, shelf(0), shelf(1, tiers.shared.folder(20))).shards(manifest)
+    monkeypatch.setattr(ImageInventory, "fetch", fetch)
+    found = searching(tiers, None, 0, inventory(0), inventory(1, tiers.shared.folder(20))).shards(manifest)
     assert places(found) == ["local"] * 3
     # 20 is wanted, 40 is a newer attempt's; 30 was trained after it and comes again.
     assert tiers.local.steps() == [40, 20]

@@ -14,7 +14,7 @@ import torch
 from test_checkpoint_parts import Harmful, committed
 
 from tests.manifests import manifest_of
-from trainer.checkpoint.commit import Progress
+from trainer.checkpoint.commit import TrainingProgress
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, Shard, parse_manifest
 from trainer.errors import Fenced
@@ -68,7 +68,7 @@ def test_shards_of_two_steps_never_come_under_one_manifest(tmp_path: Path) -> No
 
     def a_step_late(rank: int) -> None:
         if rank == 1:
-            storage_gang.Progress = lambda step, *rest: Progress(step + 1, *rest)  # type: ignore[misc, assignment]
+            storage_gang.Progress = lambda step, *rest: TrainingProgress(step + 1, *rest)  # type: ignore[misc, assignment]
 
     codes = run_attempt(camp, Orders(1, (10,), sabotage=a_step_late))
 

@@ -12,7 +12,7 @@ import torch
 
 from tests.manifests import manifest_of, shard_at
 from trainer.checkpoint import restore
-from trainer.checkpoint.search import Found, look
+from trainer.checkpoint.search import FoundShard, look
 from trainer.checkpoint.tiers import Tier, Tiers, campaign_tiers
 from trainer.contract import Manifest, attempt_folder
 from trainer.errors import StorageError
@@ -48,7 +48,7 @@ def load(tiers: Tiers, manifest: Manifest, before: Callable[[Path], None]) -> En
     why, identity = look(tier.folder(7) / shard.file, shard)
     assert not why
     engine = Engine(before)
-    restore._load(engine, manifest, None, tiers, [Found(shard, tier, identity)])  # type: ignore[arg-type]
+    restore._load(engine, manifest, None, tiers, [FoundShard(shard, tier, identity)])  # type: ignore[arg-type]
     return engine
 
 

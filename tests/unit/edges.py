@@ -71,5 +71,5 @@ def of(**changes: Any) -> Callable[[Facts], Facts]:
     return lambda facts: facts.model_copy(update=changes)
 
 
-def grounds(**changes: bool) -> Callable[[Facts], Facts]:
-    return lambda facts: facts.model_copy(update={"grounds": facts.grounds.model_copy(update=changes)})
+def environment(**changes: bool) -> Callable[[Facts], Facts]:
+    return lambda facts: facts.model_copy(update={"environment": facts.environment.model_copy(update=changes)})

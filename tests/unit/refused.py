@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.plan.catalogue.quotas import Quota
 from infra.plan.checks import Level
-from infra.plan.facts import Facts, QuotaRoom, Refused, Zone
+from infra.plan.facts import Facts, QuotaRoom, Unsuitable, Zone
 
 FRESH = date(2026, 8, 1)
 P5EN_BLOCK = {
@@ -73,7 +73,7 @@ def tokens(count: int | None) -> Callable[[Facts], Facts]:
 
 
 def no_base(facts: Facts) -> Facts:
-    refused = Refused(what="the registry lacks the base image", seen="bivouac/base:host", cure="docker push")
+    refused = Unsuitable(what="the registry lacks the base image", seen="bivouac/base:host", cure="docker push")
     return facts.model_copy(update={"base": refused})
 
 
@@ -84,7 +84,7 @@ def sold(**types: str) -> Callable[[Facts], Facts]:
 
 
 def no_place(facts: Facts) -> Facts:
-    refused = Refused(what="the reservation will never be active", seen="cr-1 is cancelled", cure="make another one")
+    refused = Unsuitable(what="the reservation will never be active", seen="cr-1 is cancelled", cure="make another one")
     return facts.model_copy(update={"reservation": refused})
 
 

@@ -19,7 +19,7 @@ from infra.archive import model
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Content
 from infra.archive.data import held_out
 from infra.archive.files import workspace
-from infra.archive.manifest import ArchiveManifest, Proof, parse
+from infra.archive.manifest import ArchiveManifest, EvaluationProof, parse
 from infra.archive.record import records_of
 from infra.errors import PermanentError
 from infra.plain_files import has_size, open_plain, plain_bytes, sha256_of
@@ -152,7 +152,7 @@ def test_a_program_that_fails_ends_the_archive_with_its_last_words(
 
 
 def manifest(**told: Any) -> ArchiveManifest:
-    plain = {"campaign": "tiny", "identity": "own", "step": 40, "tokens": 1, "proof": Proof.RECORDED}
+    plain = {"campaign": "tiny", "identity": "own", "step": 40, "tokens": 1, "proof": EvaluationProof.RECORDED}
     plain |= {"recorded_evaluation_loss": 2.0, "reference_evaluation_loss": 2.0, "restored_evaluation_loss": 2.0}
     return ArchiveManifest.model_validate({**plain, "objects": (), "refused": (), **told})
 
@@ -207,7 +207,7 @@ class Record(SimpleNamespace):
 def record() -> Iterator[Record]:
     own = {"spec.json": b"spec", "events/1.json": b"one", "plan.json": b"plan", "leases/x": b"?", "bake/y": b"?"}
     own |= {
-        "errands/z": b"?",
+        "requests/z": b"?",
         "carried/z": b"?",
         "logs/pod-a/000000.log": b"first ",
         "logs/pod-a/000001.log": b"second",

@@ -11,7 +11,7 @@ import pytest
 
 from infra.archive import archive
 from infra.archive.bucket import Content, Unsound
-from infra.archive.manifest import MANIFEST_NAME, Proof
+from infra.archive.manifest import MANIFEST_NAME, EvaluationProof
 from infra.errors import PermanentError
 from tests.manifests import manifest_of, seal
 from tests.unit.archive_story import BODY, CAMPAIGN, IDENTITY, PREFIX, a_file, archiver, commit, site_at
@@ -34,7 +34,7 @@ def test_all_that_is_placed_is_read_back_before_the_manifest_is_written(site: An
     assert {"huggingface/model.safetensors", "huggingface/README.md"} <= set(sent)
     published = calls.index(f"put {MANIFEST_NAME}")
     assert all(f"get {name}" in calls[calls.index(f"put {name}") : published] for name in sent[:-1])
-    assert (manifest.proof, manifest.step, manifest.reference_evaluation_loss) == (Proof.RECORDED, 30, 2.25)
+    assert (manifest.proof, manifest.step, manifest.reference_evaluation_loss) == (EvaluationProof.RECORDED, 30, 2.25)
     # Of all that came back only the checkpoint is needed again.
     kept = [path.relative_to(site.root / "work").parts[0] for path in (site.root / "work").rglob("*") if path.is_file()]
     assert (
@@ -72,7 +72,7 @@ def test_another_loss_after_the_read_back_is_no_archive(site: Any, recorded: flo
         archiver(site, restored=2.5000000000000004, here=2.5).run()
     assert f"{PREFIX}/{MANIFEST_NAME}" not in site.s3.held
     proof = archiver(site, restored=2.5, here=2.5).run().proof
-    assert proof is (Proof.EVALUATED if recorded is None else Proof.RECORDED)
+    assert proof is (EvaluationProof.EVALUATED if recorded is None else EvaluationProof.RECORDED)
 
 
 def test_a_step_that_does_not_evaluate_is_refused_only_where_its_bytes_are_wrong(site: Any) -> None:

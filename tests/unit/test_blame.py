@@ -14,7 +14,7 @@ from infra.steward.decide import (
     Action,
     Attempt,
     EndAttempt,
-    Failure,
+    FailureClass,
     Finish,
     History,
     Launch,
@@ -25,14 +25,16 @@ from infra.steward.decide import (
 )
 
 MINUTE = timedelta(minutes=1)
-PROGRESSED = Attempt(number=1, failure=Failure.PROCESS, ended_at=NOW, committed_at_launch=-1, committed_at_end=50)
+PROGRESSED = Attempt(number=1, failure=FailureClass.PROCESS, ended_at=NOW, committed_at_launch=-1, committed_at_end=50)
 
 
 def between(**changes: object) -> Observation:
     return seen(**{"in_flight": False, "pods": (), "attempt": 1, **changes})
 
 
-def stuck(number: int, first: str | None, instance: str = "i-1", failure: Failure = Failure.PROCESS) -> Attempt:
+def stuck(
+    number: int, first: str | None, instance: str = "i-1", failure: FailureClass = FailureClass.PROCESS
+) -> Attempt:
     known = {first: instance} if first else {}
     return Attempt(number=number, failure=failure, ended_at=NOW, committed_at_launch=50, committed_at_end=50,
                    first_failed=first, instances=known)  # fmt: skip
@@ -52,7 +54,7 @@ def test_a_gpu_that_fails_the_gang_twice_is_replaced_before_the_third_attempt() 
     for number in (2, 3):
         said.append(decide(between(attempt=number - 1), POLICY, history))
         end = decide(seen(attempt=number, pods=(pod(0), pod(1, **gpu_dies()))), POLICY, history)
-        assert isinstance(end, EndAttempt) and end.failure is Failure.PROCESS and end.first_failed == "node-1"
+        assert isinstance(end, EndAttempt) and end.failure is FailureClass.PROCESS and end.first_failed == "node-1"
         history = history.model_copy(update={"attempts": (*history.attempts, stuck(number, end.first_failed))})
     assert [one.kind for one in said] == ["launch", "launch"]
     action = decide(between(attempt=3), POLICY, history)
@@ -73,7 +75,7 @@ def test_a_gpu_that_fails_the_gang_twice_is_replaced_before_the_third_attempt() 
         (stuck(1, "node-1"), stuck(2, "node-0", "i-0")),
         (stuck(1, "node-1"), stuck(2, None)),
         (stuck(1, "node-1"), Attempt.model_validate(stuck(2, "node-1").model_dump() | {"committed_at_end": 60})),
-        (stuck(1, "node-1", failure=Failure.NODE), stuck(2, "node-1", failure=Failure.NODE)),
+        (stuck(1, "node-1", failure=FailureClass.NODE), stuck(2, "node-1", failure=FailureClass.NODE)),
         (stuck(1, "node-1", "i-8"), stuck(2, "node-1", "i-9")),
     ],
     ids=["once", "elsewhere", "nobody", "with progress", "dead, not to blame", "of other instances"],
@@ -147,7 +149,7 @@ def test_a_pod_that_waits_on_a_dead_kubelet_makes_its_node_dead(failed: bool) ->
     sight = seen(pods=(gave_up if failed else pod(0, step=0), waits), nodes=(node(0), silent), since_launch=MINUTE)
     action = decide(sight, POLICY, History())
     assert isinstance(action, EndAttempt)
-    assert (action.failure, action.dead_nodes) == (Failure.NODE, ("node-1",))
+    assert (action.failure, action.dead_nodes) == (FailureClass.NODE, ("node-1",))
     dead = Attempt(number=2, failure=action.failure, ended_at=NOW, committed_at_launch=50, committed_at_end=50,
                    dead_nodes=action.dead_nodes)  # fmt: skip
     then = decide(between(nodes=sight.nodes, since_short=MINUTE), POLICY, History(attempts=(PROGRESSED, dead)))
@@ -163,7 +165,7 @@ def test_a_gang_that_never_steps_names_the_kubelet_that_did_not_start_its_pod() 
     waits = (pod(0, step=0), pod(1, step=0, phase="Pending", silent_for=None))
     sight = seen(pods=waits, nodes=(node(0), node(1, ready=False)), since_launch=POLICY.startup_timeout + MINUTE)
     action = decide(sight, POLICY, History())
-    assert isinstance(action, EndAttempt) and (action.failure, action.dead_nodes) == (Failure.NODE, ("node-1",))
+    assert isinstance(action, EndAttempt) and (action.failure, action.dead_nodes) == (FailureClass.NODE, ("node-1",))
 
 
 def test_a_cordoned_node_is_waited_for_until_the_time_for_capacity_is_over_and_then_named() -> None:
@@ -202,7 +204,7 @@ def test_when_no_node_is_fit_the_cause_is_what_they_share() -> None:
 
 
 def test_a_dead_node_s_successor_of_the_same_name_is_not_buried_with_it() -> None:
-    dead = Attempt(number=1, failure=Failure.NODE, ended_at=NOW, committed_at_launch=-1, committed_at_end=50,
+    dead = Attempt(number=1, failure=FailureClass.NODE, ended_at=NOW, committed_at_launch=-1, committed_at_end=50,
                    dead_nodes=("node-1",), instances={"node-1": "i-1"})  # fmt: skip
     assert isinstance(decide(between(), POLICY, History(attempts=(dead,))), Replace)
     anew = (node(0), node(1, instance="i-9"))

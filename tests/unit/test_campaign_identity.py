@@ -11,7 +11,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from infra.archive.manifest import ArchiveManifest, Proof
+from infra.archive.manifest import ArchiveManifest, EvaluationProof
 from infra.record.events import Kind
 from infra.record.identity import archive_prefix_of, claim_identity, read_identity
 from infra.record.store import CampaignStore
@@ -102,7 +102,12 @@ def test_it_is_a_tag_of_what_the_stack_makes_and_travels_in_its_configuration() 
 def test_an_archive_accounts_for_its_step_and_for_what_it_refuses_by_name(
     step: int, refused: tuple[str, ...], accounts_for: int, names: dict[int, bool]
 ) -> None:
-    plain: dict[str, Any] = {"campaign": "t", "tokens": 1, "proof": Proof.RECORDED, "recorded_evaluation_loss": 1.0}
+    plain: dict[str, Any] = {
+        "campaign": "t",
+        "tokens": 1,
+        "proof": EvaluationProof.RECORDED,
+        "recorded_evaluation_loss": 1.0,
+    }
     plain |= {"reference_evaluation_loss": 1.0, "restored_evaluation_loss": 1.0, "objects": ()}
     manifest = ArchiveManifest(step=step, refused=refused, **plain)
     assert manifest.accounts_for == accounts_for and {each: manifest.names(each) for each in names} == names

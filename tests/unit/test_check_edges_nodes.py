@@ -11,7 +11,7 @@ from infra.plan.catalogue.quotas import Quota
 from infra.plan.checks import capacity, nodes
 from infra.plan.checks.finding import Case
 from infra.plan.facts import Facts, QuotaRoom
-from tests.unit.edges import cases, grounds, levels, of, of_instance, told, unknown
+from tests.unit.edges import cases, environment, levels, of, of_instance, told, unknown
 from tests.unit.refused import P5EN_BLOCK
 
 
@@ -98,7 +98,7 @@ def test_the_floor_of_the_bandwidth_is_a_share_of_something_or_a_figure(case: Ca
 def test_what_the_catalogue_lacks_is_told_where_it_is_missed(case: Callable[..., Case]) -> None:
     def lacks(changes: dict[str, Any], peak: float | None, measured: float | None, hardware: bool = True) -> list[str]:
         def bend(facts: Facts) -> Facts:
-            facts = of(all_reduce_gb_s=measured)(grounds(hardware=hardware)(facts))
+            facts = of(all_reduce_gb_s=measured)(environment(hardware=hardware)(facts))
             return of_instance(peak_bf16_tflops=peak)(facts)
 
         return [draft.seen for draft in capacity.absent_figures_are_told(case(changes, facts=bend))]
@@ -110,7 +110,8 @@ def test_what_the_catalogue_lacks_is_told_where_it_is_missed(case: Callable[...,
     assert "FLOP/s" in peak and "all-reduce" not in peak and "FLOP/s" not in reduce and "all-reduce" in reduce
     assert "FLOP/s" in both and "all-reduce" in both
     assert (
-        told(capacity.absent_figures_are_told, case(facts=lambda facts: unknown(grounds(hardware=True)(facts)))) == []
+        told(capacity.absent_figures_are_told, case(facts=lambda facts: unknown(environment(hardware=True)(facts))))
+        == []
     )
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from infra.plan.checks import capacity, check, failed, ground, placement, shape_findings, storage
+from infra.plan.checks import capacity, check, failed, placement, services, shape_findings, storage
 from infra.plan.checks.finding import Case, Level, error, shown
 from infra.plan.facts import Facts
 from infra.spec.campaign import MAX_NAME, SpecError, load
-from tests.unit.edges import cases, grounds, levels, of, of_instance, told, unknown
+from tests.unit.edges import cases, environment, levels, of, of_instance, told, unknown
 from tests.unit.refused import DRIVER, FRESH, PRIVATE
 
 
@@ -171,10 +171,12 @@ def test_mirrored_disks_are_four(case: Callable[..., Case], disks: int, wrong: l
 
 
 def test_a_private_door_needs_a_driver_inside(case: Callable[..., Case]) -> None:
-    rule, outside = ground.a_private_cluster_can_be_entered, grounds(driver_outside=True)
+    rule, outside = services.a_private_cluster_can_be_entered, environment(driver_outside=True)
     assert levels(rule, case(PRIVATE, facts=outside)) == ["error"]
     assert levels(rule, case({**PRIVATE, "network.driver_vpc": DRIVER}, facts=outside)) == []
-    assert levels(rule, case(PRIVATE, facts=grounds(driver_outside=False))) == levels(rule, case(facts=outside)) == []
+    assert (
+        levels(rule, case(PRIVATE, facts=environment(driver_outside=False))) == levels(rule, case(facts=outside)) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,27 +194,27 @@ def test_a_private_door_needs_a_driver_inside(case: Callable[..., Case]) -> None
     ],
 )
 def test_an_archive_is_kept_for_whole_days(case: Callable[..., Case], kept: dict[str, str], wrong: list[str]) -> None:
-    drafts = list(ground.the_archive_is_kept_as_s3_can(case({"storage.archive": kept})))
+    drafts = list(services.the_archive_is_kept_as_s3_can(case({"storage.archive": kept})))
     assert [draft.cure for draft in drafts if draft.level is Level.ERROR] == wrong
     locked = [draft for draft in drafts if draft.level is Level.WARNING]
     assert len(locked) == ("lock_for" in kept)
 
 
 def test_claims_need_a_kubernetes_and_nodes_that_know_them(case: Callable[..., Case]) -> None:
-    rule, dra = ground.efa_is_handed_out_as_can_be, {"addons.efa": "dra"}
+    rule, dra = services.efa_is_handed_out_as_can_be, {"addons.efa": "dra"}
     for version, known, count in (("1.35", True, 0), ("1.34", True, 1), ("1.34", False, 2), ("1.36", False, 1)):
-        assert levels(rule, case({**dra, "kubernetes": version}, facts=grounds(claims=known))) == ["error"] * count
-    assert levels(rule, case({"kubernetes": "1.30"}, facts=grounds(claims=False))) == []
+        assert levels(rule, case({**dra, "kubernetes": version}, facts=environment(claims=known))) == ["error"] * count
+    assert levels(rule, case({"kubernetes": "1.30"}, facts=environment(claims=False))) == []
 
 
 def test_images_come_from_the_regions_own_registry(case: Callable[..., Case]) -> None:
     closed, here = {"network.egress": "endpoints"}, "123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror"
-    mirror, base, public = "addons.image_mirror", "image.base", grounds(public_registries=True)
+    mirror, base, public = "addons.image_mirror", "image.base", environment(public_registries=True)
 
     def fields(changes: dict[str, Any], facts: Any = public) -> list[tuple[str, str]]:
-        return told(ground.images_come_from_somewhere, case(changes, facts=facts))
+        return told(services.images_come_from_somewhere, case(changes, facts=facts))
 
-    assert fields({**closed, mirror: here}) == fields({}) == fields(closed, grounds(public_registries=False)) == []
+    assert fields({**closed, mirror: here}) == fields({}) == fields(closed, environment(public_registries=False)) == []
     assert fields(closed) == [("warning", "image_mirror")]
     assert fields({**closed, mirror: here.replace("us-east-1", "eu-west-1")}) == [("error", "image_mirror")]
     for image, wrong in (
@@ -223,7 +225,7 @@ def test_images_come_from_the_regions_own_registry(case: Callable[..., Case]) ->
 
 
 def test_a_key_is_this_accounts_in_this_region(case: Callable[..., Case]) -> None:
-    rule = ground.the_key_is_one_that_can_be_used
+    rule = services.the_key_is_one_that_can_be_used
     for key, wrong in (
         ("arn:aws:kms:us-east-1:123456789012:key/1", 0), ("arn:aws:kms:eu-west-1:123456789012:key/1", 1),
         ("arn:aws:kms:us-east-1:999999999999:key/1", 1),
@@ -236,7 +238,7 @@ def test_a_key_is_this_accounts_in_this_region(case: Callable[..., Case]) -> Non
 
 
 def test_networks_that_meet_do_not_overlap(case: Callable[..., Case]) -> None:
-    rule = ground.networks_are_networks_and_apart  # ours is 10.42.0.0/16
+    rule = services.networks_are_networks_and_apart  # ours is 10.42.0.0/16
     for cidr, wrong in (("10.43.0.0/16", 0), ("10.42.255.0/24", 1), ("10.0.0.0/8", 1), ("ten", 1)):
         made = case({**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": cidr}})
         assert levels(rule, made) == ["error"] * wrong

@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 
 from infra.aws.market import Choice
-from infra.bake.image_inventory import Image
+from infra.bake.image_inventory import BakedImage
 from infra.cli.data import checkpoints
-from infra.cli.end import strays, sweep
+from infra.cli.end import orphans as orphans_command
+from infra.cli.end import sweep
 from infra.cli.prepare import addons, images, offers
 from infra.cli.prepare import catalogue as catalogue_command
 from infra.cli.rendering import _figures
 from infra.console.tables import Listing
-from infra.inventory import Evidence, Suspicion
-from infra.inventory import strays as orphans
+from infra.inventory import Evidence, Suspicion, orphans
 from infra.inventory.sweep import Left, Sight
 from infra.kinds import Thing
 from infra.plan import catalogue
@@ -44,9 +44,10 @@ def left(name: str = "", id: str = VOLUME) -> Left:
     return Left("volume", Thing(id, name, created=DAY), Evidence.UNPLACED)
 
 
-def stray(name: str = "", campaign: str = "forgotten") -> orphans.Sight:
+def orphan(name: str = "", campaign: str = "forgotten") -> orphans.OrphanSight:
     owner = orphans.Owner(campaign, True, f"its time ran out [{name}]", f"held [{name}]")
-    return orphans.Sight((orphans.Stray(owner, left(name), "2026-11-01T00:00:00Z"),), (owner,), {"topic [/x]": "no"})
+    found = orphans.Orphan(owner, left(name), "2026-11-01T00:00:00Z")
+    return orphans.OrphanSight((found,), (owner,), {"topic [/x]": "no"})
 
 
 def shown(table: Listing) -> str:
@@ -58,7 +59,7 @@ def test_a_name_in_aws_is_shown_as_it_is_before_anything_is_removed(name: str) -
     suspect = Suspicion("volume", Thing(VOLUME, name), f"with Name={name}")
     text = printed(lambda console: sweep._show(Sight((left(name),), (suspect,), {name: name}), console))
     assert f"{name} ({VOLUME})" in text and f"with Name={name}" in text and f"could not look: {name}: {name}" in text
-    text = printed(lambda console: strays._show(stray(name, name), console))
+    text = printed(lambda console: orphans_command._show(orphan(name, name), console))
     assert f" {name} " in text and f"{name} ({VOLUME})" in text and "topic [/x]" in text
     assert f"{name} is over: its time ran out [{name}]" in text and f"{name} is held [{name}]" in text
 
@@ -72,7 +73,7 @@ def test_a_sweep_shows_every_id_whole() -> None:
     long = "arn:aws:elasticloadbalancing:us-west-2:123456789012:loadbalancer/net/bivouac-drilled/0123456789abcdef"
     text = printed(lambda console: sweep._show(Sight((left("x" * 60), left(id=long)), (), {}), console))
     assert f"{'x' * 60} ({VOLUME})" in text and long in text and "2026-11-01 00:00" in text and "removes it" in text
-    text = printed(lambda console: strays._show(stray("x" * 60, "c" * 40), console))
+    text = printed(lambda console: orphans_command._show(orphan("x" * 60, "c" * 40), console))
     assert f"{'x' * 60} ({VOLUME})" in text and "c" * 40 in text and "2026-11-01T00:00:00Z" in text and "…" not in text
 
 
@@ -101,8 +102,8 @@ def test_images_show_every_id_whole() -> None:
     digest, ami = f"sha256:{'0123456789abcdef' * 4}", "ami-0123456789abcdef0"
     base = "123456789012.dkr.ecr.us-west-2.amazonaws.com/bivouac/base:cuda-13.0"
     rows = (
-        Image("trainer image", digest, base, DAY, Decimal(9), (), None, ("campaign [x]",)),
-        Image("node image", ami, "", DAY, Decimal(30), (), None),
+        BakedImage("trainer image", digest, base, DAY, Decimal(9), (), None, ("campaign [x]",)),
+        BakedImage("node image", ami, "", DAY, Decimal(30), (), None),
     )
     text = printed(lambda console: images._show(rows, console))
     assert digest in text and ami in text and base in text and "campaign [x]" in text
@@ -117,7 +118,7 @@ def test_add_ons_show_every_build_whole() -> None:
 
 def test_the_doctor_shows_every_path_whole_and_in_its_own_words() -> None:
     path = "/home/somebody/[/clone]/with/a/long/path/that/no/terminal/holds/.venv/bin/python"
-    found = (doctor.Finding("kube-controller-manager", path, False, f"install it: {path}"),)
+    found = (doctor.Need("kube-controller-manager", path, False, f"install it: {path}"),)
     text = shown(doctor.render(found))
     assert text.count(path) == 2 and "kube-controller-manager" in text and "missing" in text
 

@@ -14,7 +14,7 @@ from infra.steward.decide import (
     Attempt,
     Consequence,
     EndAttempt,
-    Failure,
+    FailureClass,
     Finish,
     History,
     Launch,
@@ -70,7 +70,7 @@ def seen(**changes: object) -> Observation:
     return Observation.model_validate(base | changes)
 
 
-def ended(number: int, failure: Failure, before: int = -1, after: int = -1, at: datetime = NOW) -> Attempt:
+def ended(number: int, failure: FailureClass, before: int = -1, after: int = -1, at: datetime = NOW) -> Attempt:
     return Attempt(number=number, failure=failure, ended_at=at, committed_at_launch=before, committed_at_end=after)
 
 
@@ -85,7 +85,7 @@ def test_a_gang_that_does_not_start_is_told_with_what_its_pods_wait_for() -> Non
     early = decide(seen(pods=pods, since_launch=timedelta(seconds=10)), POLICY, History())
     assert isinstance(early, Wait) and early.why == f"1 of 2 pods wait; node-1: {waits}"
     late = decide(seen(pods=pods, since_launch=POLICY.startup_timeout * 2), POLICY, History())
-    assert isinstance(late, EndAttempt) and late.failure is Failure.STARTUP
+    assert isinstance(late, EndAttempt) and late.failure is FailureClass.STARTUP
     assert late.why == f"no first step within 0:02:00; {early.why}"
     none = decide(seen(pods=(), since_launch=POLICY.startup_timeout * 2), POLICY, History())
     assert isinstance(none, EndAttempt) and "2 of 2 pods have not been made" in none.why
@@ -115,7 +115,7 @@ def test_a_silent_pod_with_a_second_witness_is_a_dead_node(witness: dict[str, ob
     pods = (pod(0), pod(1, silent_for=timedelta(seconds=6)))
     action = decide(seen(pods=pods, **witness), POLICY, History())
     assert isinstance(action, EndAttempt)
-    assert (action.failure, action.dead_nodes) == (Failure.NODE, ("node-1",))
+    assert (action.failure, action.dead_nodes) == (FailureClass.NODE, ("node-1",))
 
 
 def test_a_failed_rank_waits_for_its_silent_peer_before_it_is_blamed() -> None:
@@ -129,12 +129,12 @@ def test_a_failed_rank_waits_for_its_silent_peer_before_it_is_blamed() -> None:
 
 def test_a_dead_process_on_living_nodes_is_a_restart_in_place() -> None:
     action = decide(seen(pods=(pod(0, phase="Failed", exit_code=70), pod(1))), POLICY, History())
-    assert isinstance(action, EndAttempt) and action.failure is Failure.PROCESS and not action.dead_nodes
+    assert isinstance(action, EndAttempt) and action.failure is FailureClass.PROCESS and not action.dead_nodes
 
 
 def test_no_finished_step_for_the_hang_timeout_is_a_hang() -> None:
     action = decide(seen(since_step=timedelta(seconds=61)), POLICY, History())
-    assert isinstance(action, EndAttempt) and action.failure is Failure.HANG
+    assert isinstance(action, EndAttempt) and action.failure is FailureClass.HANG
 
 
 def test_a_save_may_take_longer_than_a_step() -> None:
@@ -145,43 +145,43 @@ def test_a_save_may_take_longer_than_a_step() -> None:
 def test_a_gang_that_never_steps_has_failed_to_start() -> None:
     pods = (pod(0, step=0), pod(1, step=0))
     action = decide(seen(pods=pods, since_launch=timedelta(minutes=3)), POLICY, History())
-    assert isinstance(action, EndAttempt) and action.failure is Failure.STARTUP
+    assert isinstance(action, EndAttempt) and action.failure is FailureClass.STARTUP
 
 
 def test_a_user_error_holds_and_is_never_retried() -> None:
-    action = decide(seen(in_flight=False, pods=()), POLICY, History(attempts=(ended(1, Failure.USER),)))
+    action = decide(seen(in_flight=False, pods=()), POLICY, History(attempts=(ended(1, FailureClass.USER),)))
     assert isinstance(action, Finish) and action.outcome == "held"
 
 
 def test_an_impaired_instance_is_replaced_before_the_next_launch() -> None:
     nodes = (node(0), node(1, instance_state="impaired", ready=None))
-    history = History(attempts=(ended(1, Failure.NODE, -1, 10),))
+    history = History(attempts=(ended(1, FailureClass.NODE, -1, 10),))
     action = decide(seen(in_flight=False, pods=(), nodes=nodes, since_short=timedelta(0)), POLICY, history)
     assert isinstance(action, Replace) and action.nodes == ("node-1",)
 
 
 def test_our_own_repairs_have_a_circuit_breaker() -> None:
     nodes = (node(0), node(1, instance_state="impaired"))
-    history = History(attempts=(ended(1, Failure.NODE, -1, 10),), repairs=(NOW - timedelta(minutes=5),) * 4)
+    history = History(attempts=(ended(1, FailureClass.NODE, -1, 10),), repairs=(NOW - timedelta(minutes=5),) * 4)
     action = decide(seen(in_flight=False, pods=(), nodes=nodes), POLICY, history)
     assert isinstance(action, Finish) and action.outcome == "stopped"
 
 
 def test_attempts_without_a_newer_checkpoint_end_the_campaign() -> None:
-    history = History(attempts=tuple(ended(n, Failure.PROCESS, 10, 10) for n in (1, 2, 3)))
+    history = History(attempts=tuple(ended(n, FailureClass.PROCESS, 10, 10) for n in (1, 2, 3)))
     action = decide(seen(in_flight=False, pods=(), attempt=3), POLICY, history)
     assert isinstance(action, Finish) and action.outcome == "stopped" and "no newer checkpoint" in action.why
 
 
-def losses(failure: Failure, apart: timedelta, count: int) -> History:
+def losses(failure: FailureClass, apart: timedelta, count: int) -> History:
     """As many attempts that ended so, the last just now; each committed a newer checkpoint."""
     return History(
         attempts=tuple(ended(n, failure, 10 * n, 10 * n + 10, NOW - apart * (count - n)) for n in range(1, count + 1))
     )
 
 
-@pytest.mark.parametrize("failure", [Failure.NODE, Failure.PROCESS])
-def test_twenty_losses_over_weeks_each_with_progress_end_no_campaign(failure: Failure) -> None:
+@pytest.mark.parametrize("failure", [FailureClass.NODE, FailureClass.PROCESS])
+def test_twenty_losses_over_weeks_each_with_progress_end_no_campaign(failure: FailureClass) -> None:
     for count in range(1, 21):
         history = losses(failure, timedelta(hours=24), count)
         assert isinstance(decide(seen(in_flight=False, pods=(), attempt=count), POLICY, history), Launch)
@@ -190,12 +190,14 @@ def test_twenty_losses_over_weeks_each_with_progress_end_no_campaign(failure: Fa
 @pytest.mark.parametrize(
     ("failure", "allowed", "says"),
     [
-        (Failure.NODE, POLICY.node_replacements, "4 node losses within 24 hours, 3 allowed"),
-        (Failure.HANG, POLICY.process_restarts, "6 restarts within 24 hours, 5 allowed"),
+        (FailureClass.NODE, POLICY.node_replacements, "4 node losses within 24 hours, 3 allowed"),
+        (FailureClass.HANG, POLICY.process_restarts, "6 restarts within 24 hours, 5 allowed"),
     ],
     ids=["node", "restart"],
 )
-def test_one_loss_more_than_the_limit_within_a_day_ends_the_campaign(failure: Failure, allowed: int, says: str) -> None:
+def test_one_loss_more_than_the_limit_within_a_day_ends_the_campaign(
+    failure: FailureClass, allowed: int, says: str
+) -> None:
     day = timedelta(hours=24) / (allowed + 1)
     enough, more = losses(failure, day, allowed), losses(failure, day, allowed + 1)
     assert isinstance(decide(seen(in_flight=False, pods=()), POLICY, enough), Launch)
@@ -208,7 +210,9 @@ def test_one_loss_more_than_the_limit_within_a_day_ends_the_campaign(failure: Fa
 )
 def test_without_money_or_time_for_another_interval_training_stops(means: dict[str, object]) -> None:
     assert isinstance(decide(seen(**means), POLICY, History()), EndAttempt)
-    after = decide(seen(in_flight=False, pods=(), **means), POLICY, History(attempts=(ended(1, Failure.INTERRUPTED),)))
+    after = decide(
+        seen(in_flight=False, pods=(), **means), POLICY, History(attempts=(ended(1, FailureClass.INTERRUPTED),))
+    )
     assert isinstance(after, Finish) and after.outcome == "stopped"
 
 
@@ -222,7 +226,7 @@ def test_missing_capacity_is_waited_for_with_a_bound() -> None:
 attempts = st.lists(
     st.builds(
         lambda failure, before, gain: ended(0, failure, before, before + gain),
-        st.sampled_from(Failure),
+        st.sampled_from(FailureClass),
         st.integers(-1, 50),
         st.integers(0, 1),
     ),
@@ -257,7 +261,7 @@ def test_a_launch_never_follows_a_failure_that_holds(past: list[Attempt]) -> Non
 
 @given(st.integers(0, 40))
 def test_without_progress_no_history_is_retried_for_ever(count: int) -> None:
-    history = History(attempts=tuple(ended(n, Failure.PROCESS, 5, 5) for n in range(count)))
+    history = History(attempts=tuple(ended(n, FailureClass.PROCESS, 5, 5) for n in range(count)))
     action = decide(seen(in_flight=False, pods=()), POLICY, history)
     assert isinstance(action, Launch) == (count < POLICY.attempts_without_progress)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.engine.failures import Cause, EngineFailed, Failure, cause_of
-from infra.engine.orphans import without
+from infra.engine.kubernetes_state import without
 
 URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:Network$aws:ec2/subnet:Subnet::gpu"
 

@@ -19,7 +19,7 @@ from infra.spec.campaign import Spec
 from infra.steward.decide import (
     Attempt,
     EndAttempt,
-    Failure,
+    FailureClass,
     Finish,
     History,
     Hold,
@@ -49,7 +49,7 @@ POLICY = Policy(
 BASE = Path(__file__).with_name("base.yaml")
 
 
-def after(failure: Failure) -> History:
+def after(failure: FailureClass) -> History:
     return History(
         attempts=(Attempt(number=1, failure=failure, ended_at=NOW, committed_at_launch=-1, committed_at_end=20),)
     )
@@ -67,21 +67,21 @@ def seen(**changes: object) -> Observation:
     return Observation.model_validate(values | changes)
 
 
-@pytest.mark.parametrize("failure", [Failure.USER, Failure.DATA, Failure.NUMERIC])
-def test_an_error_that_a_retry_would_repeat_holds_the_warm_cluster(failure: Failure) -> None:
+@pytest.mark.parametrize("failure", [FailureClass.USER, FailureClass.DATA, FailureClass.NUMERIC])
+def test_an_error_that_a_retry_would_repeat_holds_the_warm_cluster(failure: FailureClass) -> None:
     action = decide(seen(), POLICY, after(failure))
     assert isinstance(action, Hold) and action.until == NOW + HOUR
 
 
 def test_without_hold_such_an_error_ends_training_at_once() -> None:
-    action = decide(seen(), POLICY.model_copy(update={"on_stop": "teardown"}), after(Failure.USER))
+    action = decide(seen(), POLICY.model_copy(update={"on_stop": "teardown"}), after(FailureClass.USER))
     assert isinstance(action, Finish) and action.outcome == "held"
 
 
 def test_a_hold_waits_until_its_end_and_no_longer() -> None:
     since = NOW - HOUR + timedelta(seconds=1)
-    assert isinstance(decide(seen(held_since=since), POLICY, after(Failure.USER)), Wait)
-    action = decide(seen(held_since=NOW - HOUR), POLICY, after(Failure.USER))
+    assert isinstance(decide(seen(held_since=since), POLICY, after(FailureClass.USER)), Wait)
+    action = decide(seen(held_since=NOW - HOUR), POLICY, after(FailureClass.USER))
     assert isinstance(action, Finish) and "not relaunched within" in action.why
 
 
@@ -91,14 +91,17 @@ def test_a_hold_waits_until_its_end_and_no_longer() -> None:
     ids=["deadline", "budget", "stop"],
 )
 def test_a_hold_ends_before_money_or_time_no_longer_cover_the_archive(changes: dict[str, object]) -> None:
-    assert isinstance(decide(seen(held_since=NOW, **changes), POLICY, after(Failure.USER)), Finish)
+    assert isinstance(decide(seen(held_since=NOW, **changes), POLICY, after(FailureClass.USER)), Finish)
 
 
 @given(
-    held=st.floats(0, 7200), spent=st.floats(0, 1200), left=st.floats(0, 7200), failure=st.sampled_from(list(Failure))
+    held=st.floats(0, 7200),
+    spent=st.floats(0, 1200),
+    left=st.floats(0, 7200),
+    failure=st.sampled_from(list(FailureClass)),
 )
 def test_a_hold_never_lasts_beyond_its_time_the_deadline_or_the_budget(
-    held: float, spent: float, left: float, failure: Failure
+    held: float, spent: float, left: float, failure: FailureClass
 ) -> None:
     view = seen(
         held_since=NOW - timedelta(seconds=held),
@@ -107,7 +110,7 @@ def test_a_hold_never_lasts_beyond_its_time_the_deadline_or_the_budget(
         nodes_wanted=0,
     )
     action = decide(view, POLICY, after(failure))
-    if failure in (Failure.USER, Failure.DATA, Failure.NUMERIC) and isinstance(action, Wait):
+    if failure in (FailureClass.USER, FailureClass.DATA, FailureClass.NUMERIC) and isinstance(action, Wait):
         assert held < 3600 and left > 600 and spent + 100 / 6 < 1000
     assert not isinstance(action, EndAttempt)
 

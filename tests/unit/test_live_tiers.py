@@ -44,7 +44,7 @@ class Camp:
     local: Path
     store: CampaignStore
     lease: Lease
-    desk: request_handling.Desk
+    desk: request_handling.RequestServer
 
     def shard(self, tier: Path, step: int, name: str) -> Path:
         return tier / CAMPAIGN / step_folder(step) / "attempt-0001" / name
@@ -80,7 +80,7 @@ def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(request_handling, "AGENT_PORT", server.server_port)
     lease = store.lease(STEWARD_LEASE, timedelta(seconds=60))
     lease.acquire()
-    one = request_handling.Desk(store, lambda: {"pod-0": "127.0.0.1"}, lease.check, shared)
+    one = request_handling.RequestServer(store, lambda: {"pod-0": "127.0.0.1"}, lease.check, shared)
     yield Camp(shared, local, store, lease, one)
     lease._lost = "over"  # the desk's thread ends
     server.shutdown()
@@ -112,7 +112,7 @@ def test_verify_reads_the_shared_tier_and_every_node_and_names_what_is_wrong(cam
     assert code == 74 and found["shared", "", 20] == {"attempt-0001/b.pt": "missing"}
     assert set(found["local", "node-7", 30]) == {"attempt-0001/a.pt"} and not found["shared", "", 30]
     assert verify("local", 30)[1].keys() == {("local", "node-7", 30)}
-    assert not camp.store.keys("errands/"), "an answered errand was left in the record"
+    assert not camp.store.keys("requests/"), "an answered request was left in the record"
 
 
 @pytest.mark.parametrize("while_reading", [20, 10])
@@ -160,11 +160,11 @@ def test_without_a_living_steward_nothing_is_pretended(camp: Camp) -> None:
 
 
 def test_a_steward_that_lost_its_lease_touches_nothing_and_answers_nothing(camp: Camp) -> None:
-    camp.store.put_json("errands/x.json", {"kind": "prune", "at": "2999-01-01T00:00:00Z", "steps": [10], "keep": 1})
+    camp.store.put_json("requests/x.json", {"kind": "prune", "at": "2999-01-01T00:00:00Z", "steps": [10], "keep": 1})
     camp.lease._lost = "taken over"
     with pytest.raises(LeaseLost):
         camp.desk.work_off()
-    assert (camp.shared / CAMPAIGN / step_folder(10)).exists() and camp.store.keys("errands/x.answer") == []
+    assert (camp.shared / CAMPAIGN / step_folder(10)).exists() and camp.store.keys("requests/x.answer") == []
 
 
 def test_a_nodes_own_disk_is_not_pruned_from_outside(camp: Camp) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lightkube.resources.core_v1 import Node
 
-from infra.cluster.conditions import Sickbay
+from infra.cluster.conditions import ConditionHistory
 from infra.cluster.fitness import PATIENCE, NodeFacts, Sickness, overdue
 from infra.cluster.nodes import QUARANTINE_LABEL, _facts
 
@@ -108,13 +108,13 @@ def test_the_most_urgent_ailment_is_said_first() -> None:
 def test_a_condition_that_dates_itself_counts_also_for_a_steward_that_has_just_begun() -> None:
     ago = datetime.now(UTC) - timedelta(minutes=2)
     xid = XID | {"lastTransitionTime": ago.isoformat()}
-    sick_for = Sickbay().look([facts(xid)], 8)["n1"]
+    sick_for = ConditionHistory().look([facts(xid)], 8)["n1"]
     assert timedelta(minutes=2) <= sick_for[Sickness.FAULT] < timedelta(minutes=3) and overdue(sick_for)
 
 
 def test_what_has_no_date_or_one_to_come_counts_from_its_first_sight_until_it_is_well() -> None:
     now = [100.0]
-    bay = Sickbay(lambda: now[0])
+    bay = ConditionHistory(lambda: now[0])
     ahead = DEAD | {"lastTransitionTime": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}
     for node in (facts(gpus=7), facts(ready=ahead)):
         assert bay.look([node], 8)["n1"] == {Sickness.LATE: timedelta()}
@@ -126,4 +126,6 @@ def test_what_has_no_date_or_one_to_come_counts_from_its_first_sight_until_it_is
 
 
 def test_nobody_is_replaced_for_what_somebody_else_sees_to() -> None:
-    assert Sickbay().look([facts(**CORDON), facts(taints=[taint("node.kubernetes.io/disk-pressure")])], 8) == {"n1": {}}
+    assert ConditionHistory().look([facts(**CORDON), facts(taints=[taint("node.kubernetes.io/disk-pressure")])], 8) == {
+        "n1": {}
+    }

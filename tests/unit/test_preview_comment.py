@@ -20,7 +20,7 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.preview import markdown
 from infra.preview.preview import PlanChange, Preview, as_facts, loses, plan_changes
-from infra.stack.rules import Finding
+from infra.stack.rules import RuleFinding
 from tests.example import example_spec
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ SUBNET = row("Network", "aws:ec2/subnet:Subnet", "gpu", "create")
 ROLE = row("Identity", "aws:iam/rolePolicy:RolePolicy", "steward", "update", Change("policy", "old", "new"))
 
 
-def a_preview(*found: Finding, rows: tuple[Row, ...] = (CLUSTER, SUBNET, ROLE), **more: Any) -> Preview:
+def a_preview(*found: RuleFinding, rows: tuple[Row, ...] = (CLUSTER, SUBNET, ROLE), **more: Any) -> Preview:
     fields: dict[str, Any] = {
         "campaign": "x", "looks": (Look("campaign-x", planned=rows),), "refused": (), "findings": found,
         "costs": (CostChange("GPU nodes", Decimal("13.76"), Decimal("10044.80"), Decimal("3.71")),),
@@ -45,8 +45,8 @@ def a_preview(*found: Finding, rows: tuple[Row, ...] = (CLUSTER, SUBNET, ROLE), 
     return Preview(**fields | more)
 
 
-def finding(level: Level) -> Finding:
-    return Finding(level=level, rule="efa_devices", resource="LaunchTemplate gpu-nodes", message="too | few",
+def finding(level: Level) -> RuleFinding:
+    return RuleFinding(level=level, rule="efa_devices", resource="LaunchTemplate gpu-nodes", message="too | few",
                    seen="31 of 32", cure="attach all")  # fmt: skip
 
 

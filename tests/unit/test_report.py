@@ -18,7 +18,7 @@ from infra.plan.survey import survey
 from infra.record.events import Kind, Stage
 from infra.record.pod_logs import piece
 from infra.record.store import CampaignStore
-from infra.report import Cause, Record, Report, build, pods_to_read
+from infra.report import Record, Report, TimeCause, build, pods_to_read
 from infra.report.ledger import Span, overlay
 from infra.spec.campaign import SpecFile
 from tests.unit.campaign_story import (
@@ -55,7 +55,7 @@ def report(record: Callable[..., Record]) -> Make:
     return make
 
 
-def seconds(report: Report, cause: Cause) -> float:
+def seconds(report: Report, cause: TimeCause) -> float:
     return sum(row.seconds for row in report.shares if row.cause is cause)
 
 
@@ -69,8 +69,8 @@ def test_every_paid_second_has_exactly_one_cause(report: Make) -> None:
 
 def test_goodput_counts_each_step_once(report: Make) -> None:
     found = report()
-    assert seconds(found, Cause.USEFUL) == pytest.approx(110 * STEP_S, abs=0.1)
-    assert seconds(found, Cause.REDO) == pytest.approx(6 * STEP_S, abs=0.1)
+    assert seconds(found, TimeCause.USEFUL) == pytest.approx(110 * STEP_S, abs=0.1)
+    assert seconds(found, TimeCause.REDO) == pytest.approx(6 * STEP_S, abs=0.1)
     assert found.goodput == pytest.approx(110 * STEP_S / 188, rel=0.01)
 
 
@@ -92,7 +92,7 @@ def test_an_interruption_has_its_cause_its_answer_its_seconds_and_its_price(repo
     assert any("zero_pp_rank_1.pt" in row for row in found.evidence)
     assert found.detected_s == pytest.approx(106.6 - (80 + 46 * (STEP_S + 0.03) - 0.03), abs=0.01)
     assert found.again_s == pytest.approx(124 - (80 + 46 * (STEP_S + 0.03) - 0.03), abs=0.01)
-    assert [row.cause for row in found.losses] == [Cause.REPLACE, Cause.STARTUP, Cause.REDO]
+    assert [row.cause for row in found.losses] == [TimeCause.REPLACE, TimeCause.STARTUP, TimeCause.REDO]
     assert found.seconds == pytest.approx(sum(row.seconds for row in found.losses), abs=0.01)
     assert found.usd is not None and found.usd > 0
 
@@ -156,7 +156,9 @@ def test_a_stage_whose_driver_went_away_is_cut_off_and_counted(report: Make) -> 
         ("provision", "finished"),
         ("bake", "running"),
     ]
-    assert seconds(found, Cause.PROVISION) == pytest.approx(39) and seconds(found, Cause.IDLE) == pytest.approx(2)
+    assert seconds(found, TimeCause.PROVISION) == pytest.approx(39) and seconds(found, TimeCause.IDLE) == pytest.approx(
+        2
+    )
     assert found.interruptions[0].cause == "driver gone"
 
 
@@ -179,8 +181,8 @@ def test_logs_are_read_of_the_first_two_pods_of_each_attempt() -> None:
 
 
 def test_an_overlay_fills_only_what_is_free() -> None:
-    top = [Span(1, 2, Cause.USEFUL), Span(4, 5, Cause.USEFUL)]
-    found = overlay(top, [Span(0, 3, Cause.STARTUP), Span(3, 6, Cause.SAVING)])
+    top = [Span(1, 2, TimeCause.USEFUL), Span(4, 5, TimeCause.USEFUL)]
+    found = overlay(top, [Span(0, 3, TimeCause.STARTUP), Span(3, 6, TimeCause.SAVING)])
     assert [(s.begun_s, s.ended_s, s.cause.value) for s in found] == [
         (0, 1, "startup"),
         (1, 2, "useful"),

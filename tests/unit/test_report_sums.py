@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Event, Kind, Stage
-from infra.report import Cause, Record, build
+from infra.report import Record, TimeCause, build
 from infra.report.money import allot
 from infra.spec.campaign import Capacity, load
 from tests.unit.campaign_story import BEGUN, Story, abandoned, failed, held, whole, with_a_node_lost
@@ -70,7 +70,7 @@ def test_figures_agree_with_sums_made_by_hand(story: Callable[[], Story]) -> Non
     for line in logged(record):
         if line["event"] == "step":
             steps.setdefault(int(line["step"]), line["seconds"])
-    useful = sum(row.seconds for row in report.shares if row.cause is Cause.USEFUL)
+    useful = sum(row.seconds for row in report.shares if row.cause is TimeCause.USEFUL)
     assert useful == pytest.approx(sum(steps.values()), abs=0.1)
     assert report.training.steps_done == max(steps, default=0)
     hours = {"GPU nodes": gang_seconds(record) / 3600, "builder": 0.0}

@@ -29,7 +29,7 @@ TAGGED = {
 BUILDER = {"aws:ResourceTag/bivouac:role": "builder"}
 S3_KEY = {"kms:ViaService": f"s3.{R}.amazonaws.com"}
 SPEC = example_spec(campaign="train", money={"freeze_roles": ["ci"]})
-WHERE = policies.Place(A, R)
+WHERE = policies.AccountPlace(A, R)
 BEGINNINGS = {"s3:prefix", "kms:EncryptionContext:aws:s3:arn", "aws:TagKeys"}
 """Keys of which a policy names how their values begin."""
 

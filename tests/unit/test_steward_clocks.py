@@ -12,18 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.clock import Clock
-from infra.steward.clocks import Clocks, Kept, taken_over
+from infra.steward.clocks import Clocks, StoredClocks, taken_over
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 seconds = st.integers(0, 10**6)
 
 
-def kept(**changes: object) -> Kept:
+def kept(**changes: object) -> StoredClocks:
     base = dict(attempt=3, launched=NOON - timedelta(hours=2), stepped=NOON - timedelta(minutes=8), step=70)
-    return Kept.model_validate(base | changes)
+    return StoredClocks.model_validate(base | changes)
 
 
-def over(stored: Kept | None, attempt: int = 3, launched: datetime | None = None, now: datetime = NOON) -> Clocks:
+def over(
+    stored: StoredClocks | None, attempt: int = 3, launched: datetime | None = None, now: datetime = NOON
+) -> Clocks:
     return taken_over(stored, attempt, launched or NOON - timedelta(hours=2), NOON - timedelta(days=1), 5000.0, now)
 
 

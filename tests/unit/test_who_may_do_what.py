@@ -43,7 +43,7 @@ def ask(action: str, resource: str, context: dict[str, str] | None = None) -> As
 
 
 SPEC = example_spec(campaign="train", money={"freeze_roles": ["ci"]})
-WHERE = policies.Place(A, R)
+WHERE = policies.AccountPlace(A, R)
 STATEMENTS = {
     "archive": policies.archive(SPEC),
     "budget": policies.freezing(SPEC),
@@ -56,7 +56,7 @@ STATEMENTS = {
     "anything under the boundary": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
 }
 """Of each role, as the graph's own tests find it attached."""
-ARNS = {"builder": "bivouac_workshop_us-east-1", "builder-guard": "bivouac_workshop_guard_us-east-1"}
+ARNS = {"builder": "bivouac_build_us-east-1", "builder-guard": "bivouac_build_guard_us-east-1"}
 
 
 class Who:
@@ -179,7 +179,7 @@ MUST: dict[str, list[Ask]] = {
         ask("iam:PutRolePolicy", role("bivouac-train-steward"), UNDER),
         ask("iam:AttachRolePolicy", role("bivouac-train-node"), {**UNDER, "iam:PolicyARN": NODES}),
         ask("iam:PassRole", role("bivouac-train-node"), {"iam:PassedToService": "eks.amazonaws.com"}),
-        ask("iam:PassRole", role("bivouac_workshop_us-east-1"), {"iam:PassedToService": "ec2.amazonaws.com"}),
+        ask("iam:PassRole", role("bivouac_build_us-east-1"), {"iam:PassedToService": "ec2.amazonaws.com"}),
         ask("iam:DetachRolePolicy", role("ci"), {"iam:PolicyARN": FREEZE}),
         ask("s3:PutObject", f"{STATE}/.pulumi/stacks/bivouac/campaign-train.json"),
         ask("s3:DeleteObject", f"{STATE}/.pulumi/locks/x"),
@@ -200,7 +200,7 @@ MUST: dict[str, list[Ask]] = {
         ask("iam:CreatePolicy", BOUNDARY),
         ask("iam:CreatePolicyVersion", BOUNDARY),
         ask("iam:CreatePolicy", FREEZE),
-        ask("iam:CreateRole", role("bivouac_workshop_us-east-1"), UNDER),
+        ask("iam:CreateRole", role("bivouac_build_us-east-1"), UNDER),
         ask("ecr:PutImageTagMutability", f"arn:aws:ecr:{R}:{A}:repository/bivouac/trainer"),
         ask("kms:PutKeyPolicy", KEY, {FOUNDED: "true"}),
     ],
@@ -210,7 +210,7 @@ MUST: dict[str, list[Ask]] = {
         ask("s3:GetObject", f"{STATE}/.pulumi/stacks/bivouac/foundation.json"),
         ask("s3:GetBucketPolicy", ARCHIVE),
         ask("iam:GetRole", role("bivouac-train-node")),
-        ask("iam:GetRole", role("bivouac_workshop_us-east-1")),
+        ask("iam:GetRole", role("bivouac_build_us-east-1")),
         ask("iam:GetPolicyVersion", BOUNDARY),
         ask("kms:Decrypt", KEY, VIA),
     ],
@@ -261,7 +261,7 @@ RULING = [
     ask("iam:PassRole", role("bivouac-train-node")),
     ask("iam:UpdateAssumeRolePolicy", role("admin")),
     ask("iam:UpdateAssumeRolePolicy", role("bivouac_preview")),
-    ask("iam:UpdateAssumeRolePolicy", role("bivouac_workshop_us-east-1")),
+    ask("iam:UpdateAssumeRolePolicy", role("bivouac_build_us-east-1")),
     ask("sts:AssumeRole", role("admin")),
     ask("sts:AssumeRole", role("bivouac-train-steward")),
     ask("kms:ScheduleKeyDeletion", KEY, {FOUNDED: "true"}),
@@ -420,8 +420,8 @@ MUST_NOT: dict[str, list[Ask]] = {
         *LOSING,
         *(one for one in RULING if one[:2] not in {
             ("iam:CreatePolicyVersion", BOUNDARY), ("iam:DeletePolicy", BOUNDARY), ("iam:CreatePolicyVersion", FREEZE),
-            ("kms:PutKeyPolicy", KEY), ("iam:UpdateAssumeRolePolicy", role("bivouac_workshop_us-east-1"))}),
-        ask("iam:CreateRole", role("bivouac_workshop_us-east-1")),
+            ("kms:PutKeyPolicy", KEY), ("iam:UpdateAssumeRolePolicy", role("bivouac_build_us-east-1"))}),
+        ask("iam:CreateRole", role("bivouac_build_us-east-1")),
         ask("s3:PutBucketPolicy", "arn:aws:s3:::payroll"),
         ask("iam:CreatePolicy", f"arn:aws:iam::{A}:policy/mine"),
         *(one for one in STEALING if one[0].startswith(("fsx:", "ec2:CreateTags"))),

@@ -31,7 +31,7 @@ _DRAIN_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Where training stands after a step; what a manifest says besides its shards."""
 
     step: int
@@ -43,7 +43,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Identity:
+class ManifestIdentity:
     """What is the same in every manifest of an attempt."""
 
     campaign: str
@@ -91,14 +91,14 @@ class Committer:
         gang: Gang,
         tiers: Tiers,
         config: CheckpointConfig,
-        identity: Identity,
+        identity: ManifestIdentity,
         begun: Begun,
         neighbours: Neighbours | None = None,
     ) -> None:
         self._gang, self._tiers, self._config, self._identity = gang, tiers, config, identity
         self._local, self._shared = Worker("checkpoint-local"), Worker("checkpoint-shared")
         self._keeper, self._neighbours = Worker("checkpoint-neighbour"), neighbours
-        self._pending: Progress | None = None
+        self._pending: TrainingProgress | None = None
         self._manifested: Manifest | None = None
         self._replicating: Manifest | None = None
         self._copied = False
@@ -120,7 +120,7 @@ class Committer:
             self._ready = True
             self._local.submit(engine.checkpoint_engine.foresee(engine))
 
-    def save(self, engine: Any, progress: Progress) -> bool:
+    def save(self, engine: Any, progress: TrainingProgress) -> bool:
         """Begin a checkpoint: blocks for the copy to the host only. False when the previous one is still on its way."""
         if self._pending is not None:
             if self._skipped_for != self._pending.step:
@@ -181,7 +181,7 @@ class Committer:
                 return
             time.sleep(_DRAIN_POLL_S)
 
-    def _write(self, progress: Progress, snapshots: list[Snapshot]) -> None:
+    def _write(self, progress: TrainingProgress, snapshots: list[Snapshot]) -> None:
         """Write this rank's files; when all ranks have, the step is committed here, beside the training."""
         started = time.monotonic()
         local, step = self._tiers.local, progress.step
@@ -304,7 +304,7 @@ class Committer:
         self._publish(self._tiers.shared, manifest)
         self._retain(self._tiers.shared, self._config.keep_shared, manifest, {manifest.step})
 
-    def _manifest(self, progress: Progress, shards: tuple[Shard, ...]) -> Manifest:
+    def _manifest(self, progress: TrainingProgress, shards: tuple[Shard, ...]) -> Manifest:
         return Manifest(**vars(self._identity), **vars(progress), world_size=self._gang.world_size, shards=shards)
 
     def _failure(self) -> TrainerError | None:

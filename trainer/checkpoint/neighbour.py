@@ -1,7 +1,7 @@
 """Shards between nodes: each node serves its own over its agent's HTTP and keeps those of its predecessor.
 
 The loss of one node then costs no trip to the shared tier. What is fetched counts only with the digest that the
-manifest names; who may fetch says so with a word that the ranks of an attempt exchange among themselves.
+manifest names; who may fetch says so with a token that the ranks of an attempt exchange among themselves.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from trainer.checkpoint.door import PREFIX, WORD_VARIABLE
 from trainer.checkpoint.fetching import fetch_into
+from trainer.checkpoint.shard_server import PREFIX, TOKEN_VARIABLE
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import AGENT_PORT, Env, Manifest, Shard, step_folder
 from trainer.errors import StorageError
@@ -25,14 +25,14 @@ _TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
-class Door:
+class ShardAddress:
     """Where a node's shards can be fetched."""
 
     node: int
     ranks: tuple[int, ...]
     address: str
     port: int
-    word: str
+    token: str
 
     def fetch(self, step: int, shard: Shard, target: Path, resumable: bool = True) -> int:
         """Bring a shard here, durable, checked against its digest; returns the bytes that came now, less than its size
@@ -42,7 +42,7 @@ class Door:
     def _give(self, path: str, start: int, end: int, write: Callable[[bytes, int], object]) -> None:
         connection = http.client.HTTPConnection(self.address, self.port, timeout=_TIMEOUT_S)
         try:
-            headers = {"Authorization": f"Bearer {self.word}", "Range": f"bytes={start}-{end - 1}"}
+            headers = {"Authorization": f"Bearer {self.token}", "Range": f"bytes={start}-{end - 1}"}
             connection.request("GET", path, headers=headers)
             response = connection.getresponse()
             if response.status != 206:
@@ -63,13 +63,13 @@ class Neighbours:
     """The doors of all nodes, by node; empty where there is one node, or no agent."""
 
     node: int
-    doors: tuple[Door, ...] = ()
+    doors: tuple[ShardAddress, ...] = ()
 
     @property
-    def predecessor(self) -> Door | None:
+    def predecessor(self) -> ShardAddress | None:
         return self.doors[self.node - 1] if len(self.doors) > 1 else None
 
-    def holding(self, manifest: Manifest, shard: Shard) -> tuple[Door, ...]:
+    def holding(self, manifest: Manifest, shard: Shard) -> tuple[ShardAddress, ...]:
         """Doors to try for a shard: the node that wrote it, then its successor, then the others; never one's own."""
         writer = shard.rank * len(self.doors) // max(1, manifest.world_size)
         order = [(writer + further) % len(self.doors) for further in range(len(self.doors))]
@@ -78,24 +78,24 @@ class Neighbours:
 
 def meet(gang: Gang) -> Neighbours:
     """Exchange doors over the gang; a rank without an agent (a bench, a drill of one process) has none."""
-    word, address = os.environ.get(WORD_VARIABLE, ""), os.environ.get(Env.POD_IP, "")
+    token, address = os.environ.get(TOKEN_VARIABLE, ""), os.environ.get(Env.POD_IP, "")
     node = int(os.environ.get(Env.NODE_RANK, "0"))
-    return neighbours_of(gang, node, (address, AGENT_PORT, word) if word and address else None)
+    return neighbours_of(gang, node, (address, AGENT_PORT, token) if token and address else None)
 
 
 def neighbours_of(gang: Gang, node: int, mine: tuple[str, int, str] | None) -> Neighbours:
     everyone: list[tuple[int, tuple[str, int, str] | None]] = gang.gather((node, mine))
     if any(door is None for _, door in everyone):
         return Neighbours(node)
-    doors: dict[int, Door] = {}
+    doors: dict[int, ShardAddress] = {}
     for number, door in everyone:
         assert door is not None
         ranks = tuple(rank for rank, (other, _) in enumerate(everyone) if other == number)
-        doors[number] = Door(number, ranks, *door)
+        doors[number] = ShardAddress(number, ranks, *door)
     return Neighbours(node, tuple(doors[number] for number in sorted(doors)))
 
 
-def keep_for(door: Door, manifest: Manifest, tier: Tier) -> int:
+def keep_for(door: ShardAddress, manifest: Manifest, tier: Tier) -> int:
     """Fetch what only `door`'s node holds of a committed step; returns the bytes that came."""
     came = 0
     for shard in manifest.shards:

@@ -22,7 +22,7 @@ from trainer.checkpoint.fence import check_fence
 from trainer.checkpoint.files import copy_durably, link_durably
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
-from trainer.checkpoint.search import PAUSES_S, Found, Search, identity_of, look, needed, refused
+from trainer.checkpoint.search import PAUSES_S, FoundShard, Search, identity_of, look, needed, refused
 from trainer.checkpoint.tiers import RESHAPING, Claim, Tier, Tiers
 from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
@@ -91,7 +91,9 @@ def _claims(tier: Tier, pauses_s: Sequence[float]) -> list[Claim]:
     return list(tier.claims())
 
 
-def _choose(candidates: list[Manifest], search: Search, shape: tuple[int, int]) -> tuple[Manifest, list[Found]] | None:
+def _choose(
+    candidates: list[Manifest], search: Search, shape: tuple[int, int]
+) -> tuple[Manifest, list[FoundShard]] | None:
     gang, tiers, attempt = search.gang, search.tiers, search.attempt
     fitting = []
     for manifest in candidates:
@@ -133,7 +135,7 @@ def _clean(tier: Tier, known: set[tuple[int, int]], attempt: int) -> None:
         emit("cleaned", tier=tier.name, leftovers=removed[:20], count=len(removed))
 
 
-def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, attempt: int) -> list[Found]:
+def _stage(found: list[FoundShard], manifest: Manifest, gang: Gang, tiers: Tiers, attempt: int) -> list[FoundShard]:
     """Bring what the local tier lacks from the shared one, so that the load is local and the node whole again.
 
     All of it as it then lies there, read and compared: DeepSpeed's load ends in a collective with the timeout of a
@@ -151,7 +153,7 @@ def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, att
                 copy = partial(copy_durably, source, target, partial(_insist, item.shard, item.tier.name))
                 with_room(tiers.local, item.shard.size_bytes, reclaim, copy)
 
-    def compare() -> list[Found]:
+    def compare() -> list[FoundShard]:
         if gang.first_on_node:
             size = len(manifest.serialize())
             with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
@@ -161,15 +163,15 @@ def _stage(found: list[Found], manifest: Manifest, gang: Gang, tiers: Tiers, att
     return gang.together(f"verify the copies of step {manifest.step}", compare)
 
 
-def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> Found:
+def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
     """A shard that was brought to a tier, read from there."""
     why, identity = look(tier.folder(manifest.step) / shard.file, shard)
     if why:
         raise StorageError("a shard changed after it was verified", f"{tier.name} {shard.file}: {why}")
-    return Found(shard, tier, identity)
+    return FoundShard(shard, tier, identity)
 
 
-def _reshape(engine: Any, manifest: Manifest, found: list[Found], search: Search) -> None:
+def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search) -> None:
     """Saved on other many ranks: the first rank converts verified copies, all load what came out, and it goes."""
     gang, shared = search.gang, search.tiers.shared
     work = shared.root / f"{RESHAPING}{manifest.step:08d}-{search.attempt:04d}"
@@ -209,7 +211,7 @@ def _keep_on_shared(manifest: Manifest, work: Path, shared: Tier, attempt: int) 
     shared.publish(manifest, attempt)
 
 
-def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list[Found]) -> None:
+def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list[FoundShard]) -> None:
     root = tiers.local.folder(manifest.step)
     wanted = {root / shard.file: shard for shard in manifest.shards}
     compared = {root / each.shard.file: each.identity for each in found}

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainer.checkpoint.deepspeed_engine import forbidden
 from trainer.checkpoint.files import open_regular, remove
-from trainer.checkpoint.neighbour import Door, Neighbours
+from trainer.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.tiers import Tier, Tiers
 from trainer.contract import Manifest, Shard
@@ -31,7 +31,7 @@ PAUSES_S = (1.0, 5.0, 15.0)
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundShard:
     """A shard of this rank and the tier that holds a sound copy."""
 
     shard: Shard
@@ -49,7 +49,7 @@ class Search:
     neighbours: Neighbours
     attempt: int
 
-    def shards(self, manifest: Manifest) -> list[Found | None]:
+    def shards(self, manifest: Manifest) -> list[FoundShard | None]:
         """One answer for each shard that this rank needs; they are read in parallel, each once."""
         mine = [shard for shard in needed(manifest, self.gang.rank) if not _common(shard)]
         common = [shard for shard in needed(manifest, self.gang.rank) if _common(shard)]
@@ -59,30 +59,30 @@ class Search:
         # The node's first rank has brought what all its ranks share, where a neighbour had it.
         return [*found, *self.gang.together(what, lambda: self._each(rest, manifest))]
 
-    def everything(self, manifest: Manifest) -> list[Found | None]:
+    def everything(self, manifest: Manifest) -> list[FoundShard | None]:
         """All shards of all ranks, for the first rank, which reshapes them; the others need none as they are."""
         everything = list(manifest.shards) if self.gang.first else []
         what = f"verify all shards of step {manifest.step}"
         return self.gang.together(what, lambda: self._each(everything, manifest)) or [_NOTHING_NEEDED]
 
-    def _each(self, shards: list[Shard], manifest: Manifest) -> list[Found | None]:
+    def _each(self, shards: list[Shard], manifest: Manifest) -> list[FoundShard | None]:
         if not shards:
             return []
         with ThreadPoolExecutor(min(_READERS, len(shards)), thread_name_prefix="checkpoint-read") as readers:
             return list(readers.map(lambda shard: self._find(shard, manifest), shards))
 
-    def _find(self, shard: Shard, manifest: Manifest) -> Found | None:
+    def _find(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
         for tier in self.tiers:
             pauses_s = PAUSES_S if tier is self.tiers.shared else ()
             why, identity = look(tier.folder(manifest.step) / shard.file, shard, pauses_s)
             if not why:
-                return Found(shard, tier, identity)
+                return FoundShard(shard, tier, identity)
             refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
             if tier is self.tiers.local and (fetched := self._fetch(shard, manifest)):
                 return fetched
         return None
 
-    def _fetch(self, shard: Shard, manifest: Manifest) -> Found | None:
+    def _fetch(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
         """Bring a shard from another node to this one's tier; what stands there and was refused is replaced."""
         local = self.tiers.local
         target = local.folder(manifest.step) / shard.file
@@ -96,10 +96,10 @@ class Search:
             why, identity = look(target, shard)
             if not why:
                 emit("fetched_shard", step=manifest.step, from_node=door.node, file=shard.file, bytes=came)
-                return Found(shard, local, identity)
+                return FoundShard(shard, local, identity)
         return None
 
-    def _bring(self, door: Door, shard: Shard, manifest: Manifest, target: Path) -> int:
+    def _bring(self, door: ShardAddress, shard: Shard, manifest: Manifest, target: Path) -> int:
         """Bytes that came; less than the shard's size where an earlier fetch of it was cut."""
         came = 0
 

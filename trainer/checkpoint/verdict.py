@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainer.checkpoint.files import open_regular
 from trainer.contract import COMMITTED_NAME, Shard, parse_manifest, step_folder
-from trainer.contract.listing import Verdict
+from trainer.contract.listing import StepVerdict
 
 _CHUNK_BYTES = 2**20
 _NICENESS = 15
@@ -24,7 +24,7 @@ class Busy(Exception):
     """Another step of this node is being read."""
 
 
-def verdict(root: Path, step: int, campaign: str, node: str) -> Verdict | None:
+def verdict(root: Path, step: int, campaign: str, node: str) -> StepVerdict | None:
     """Of what lies on this node: its ranks' shards, and those kept for a neighbour; None where it is not committed.
 
     Raises `Busy` while another is being read: the training has the disk, whoever asks can wait.
@@ -40,21 +40,21 @@ def verdict(root: Path, step: int, campaign: str, node: str) -> Verdict | None:
         _ONE_AT_A_TIME.release()
 
 
-def _read(folder: Path, step: int, campaign: str, node: str) -> Verdict | None:
+def _read(folder: Path, step: int, campaign: str, node: str) -> StepVerdict | None:
     try:
         with open_regular(folder / COMMITTED_NAME) as file:
             manifest = parse_manifest(file.read(), step, campaign)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        return Verdict(tier="local", node=node, step=step, bytes=0, faults=((COMMITTED_NAME, str(error)[:300]),))
+        return StepVerdict(tier="local", node=node, step=step, bytes=0, faults=((COMMITTED_NAME, str(error)[:300]),))
     size, faults = 0, []
     for shard in manifest.shards:
         read, why = _look(folder / shard.file, shard)
         size += read
         if why:
             faults.append((shard.file, why))
-    return Verdict(tier="local", node=node, step=step, bytes=size, faults=tuple(faults))
+    return StepVerdict(tier="local", node=node, step=step, bytes=size, faults=tuple(faults))
 
 
 def _look(path: Path, shard: Shard) -> tuple[int, str]:

@@ -24,7 +24,7 @@ class Executed(NamedTuple):
     """Digest of the sequences that all ranks consumed."""
 
 
-class Finding(BaseModel):
+class AuditFinding(BaseModel):
     """Positions that speak against the claim; `end` is one past the last."""
 
     model_config = ConfigDict(frozen=True)
@@ -42,7 +42,7 @@ class Audit(BaseModel):
     """Sequences."""
     consumed: int
     rows: tuple[Consumed, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     repeated_steps: int
     """Steps that ran again after a restart; the committed run of each counts."""
     checked_by_log: int
@@ -93,23 +93,25 @@ def _steps(rows: tuple[Consumed, ...]) -> Iterator[tuple[Consumed, int]]:
     return ((row, step) for row in rows for step in range(row.first_step, row.last_step + 1))
 
 
-def _ranges(rows: tuple[Consumed, ...], planned: int) -> Iterator[Finding]:
+def _ranges(rows: tuple[Consumed, ...], planned: int) -> Iterator[AuditFinding]:
     """Gaps, overlaps, and what goes beyond the plan."""
     at = 0
     for row in sorted(rows, key=lambda row: (row.first_position, row.end_position)):
         who = f"steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
         if row.first_position > at:
             why = f"no committed step consumed them; next are {who}"
-            yield Finding(kind="missing", first_position=at, end_position=row.first_position, why=why)
+            yield AuditFinding(kind="missing", first_position=at, end_position=row.first_position, why=why)
         elif row.first_position < at:
             end = min(at, row.end_position)
-            yield Finding(kind="repeated", first_position=row.first_position, end_position=end, why=f"again in {who}")
+            yield AuditFinding(
+                kind="repeated", first_position=row.first_position, end_position=end, why=f"again in {who}"
+            )
         if row.end_position > planned:
             first = max(planned, row.first_position)
-            yield Finding(kind="beyond", first_position=first, end_position=row.end_position, why=f"in {who}")
+            yield AuditFinding(kind="beyond", first_position=first, end_position=row.end_position, why=f"in {who}")
         at = max(at, row.end_position)
     if at < planned:
-        yield Finding(kind="missing", first_position=at, end_position=planned, why="training ended before them")
+        yield AuditFinding(kind="missing", first_position=at, end_position=planned, why="training ended before them")
 
 
 def _covered(rows: tuple[Consumed, ...], planned: int) -> int:
@@ -122,7 +124,7 @@ def _covered(rows: tuple[Consumed, ...], planned: int) -> int:
     return covered
 
 
-def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> Iterator[Finding]:
+def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> Iterator[AuditFinding]:
     """Follow the chain row by row; a row that does not come out is named, the next begins from its own seal."""
     chain = CHAIN_START
     for row in rows:
@@ -132,15 +134,15 @@ def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> 
         if chain != row.chain:
             seen = f"{why}: steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
             first, end = row.first_position, row.end_position
-            yield Finding(kind="other-samples", first_position=first, end_position=end, why=seen)
+            yield AuditFinding(kind="other-samples", first_position=first, end_position=end, why=seen)
         chain = row.chain
 
 
-def _twice(executed: list[Executed]) -> Iterator[Finding]:
+def _twice(executed: list[Executed]) -> Iterator[AuditFinding]:
     """A step that ran in two attempts must have had the same samples."""
     first: dict[int, Executed] = {}
     for line in sorted(executed):
         known = first.setdefault(line.step, line)
         if known.samples != line.samples:
             why = f"step {line.step} had other samples in attempt {line.attempt} than in attempt {known.attempt}"
-            yield Finding(kind="other-samples", first_position=-1, end_position=-1, why=why)
+            yield AuditFinding(kind="other-samples", first_position=-1, end_position=-1, why=why)

@@ -12,10 +12,11 @@ from trainer.contract.checkpoint import COMMITTED_NAME, Manifest, parse_manifest
 CHECKPOINTS_PATH = "/checkpoints"
 """Where an agent tells what its node's own tier holds: a `Listing` as JSON."""
 VERDICTS_PATH = "/verdicts/"
-"""Followed by a step: an agent reads every byte of it that its node's own tier holds, and answers with a `Verdict`."""
+"""Followed by a step: an agent reads every byte of it that its node's own tier holds and answers with a
+`StepVerdict`."""
 
 
-class Verdict(BaseModel):
+class StepVerdict(BaseModel):
     """A committed step of which every byte that lies at a place was read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -11,7 +11,7 @@ _LIMB = 2**32
 
 
 @dataclass
-class Ledger:
+class DataLedger:
     """What was consumed up to here; `rows` goes into the manifest."""
 
     attempt: int

@@ -27,7 +27,7 @@ class Mounts(Protocol):
     def local(self) -> Path: ...
 
 
-class Place(Protocol):
+class DataRank(Protocol):
     @property
     def rank(self) -> int: ...
 
@@ -41,14 +41,14 @@ class Place(Protocol):
 @dataclass(frozen=True)
 class Supply:
     config: TrainConfig
-    place: Place
+    place: DataRank
     digest: str
     """Of the manifest."""
     reader: Reader
     cache: Cache | None
 
     @classmethod
-    def open(cls, config: TrainConfig, mounts: Mounts, place: Place, session: str) -> Supply:
+    def open(cls, config: TrainConfig, mounts: Mounts, place: DataRank, session: str) -> Supply:
         """Raises `DataError` when the data is not what the configuration names, or damaged."""
         data, source = config.data, source_of(config.data.stream_from, mounts.data)
         content = _manifest_bytes(source)

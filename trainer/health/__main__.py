@@ -20,13 +20,13 @@ from trainer.health.diagnostic import diagnose
 from trainer.health.looking import look
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
-from trainer.place import Place, write_termination
+from trainer.place import NodePlace, write_termination
 
 
 def main() -> int:
     options = _parse()
     try:
-        place = Place.of(os.environ)
+        place = NodePlace.of(os.environ)
         expectation = _load(options.expectation)
     except TrainerError as error:
         print(error, file=sys.stderr)

@@ -14,7 +14,7 @@ from trainer.contract import Expectation, Probe
 from trainer.errors import TrainerError
 from trainer.health.parsers.fabric import NcclLog, parse_nccl
 from trainer.network import interface_of, split_endpoint, wait_for_name
-from trainer.place import Place
+from trainer.place import NodePlace
 
 _MEASURING_S = 240.0
 """For the measurements once all have joined: even a bisection takes seconds on a fabric that works at all."""
@@ -32,7 +32,7 @@ class Collective:
     error: str | None
 
 
-def run(place: Place, expectation: Expectation, expectation_file: Path, timeout_s: float, work: Path) -> Collective:
+def run(place: NodePlace, expectation: Expectation, expectation_file: Path, timeout_s: float, work: Path) -> Collective:
     """The collective as this node saw it; its own failures are in `error`, never raised."""
     try:
         interface = interface_of(place.pod_ip)

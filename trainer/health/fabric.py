@@ -24,7 +24,7 @@ from trainer.errors import TrainerError
 from trainer.health.bisection import Group, Located, locate
 from trainer.health.clocks import skew_probe
 from trainer.network import split_endpoint
-from trainer.place import Place
+from trainer.place import NodePlace
 from trainer.store import open_store
 
 _ROUNDS = 5
@@ -47,7 +47,7 @@ def bus_bandwidth(size_bytes: int, seconds: float, ranks: int) -> float:
 class Fabric:
     """This process in the gang. All of its methods are collective: every process calls them in the same order."""
 
-    def __init__(self, place: Place, local_rank: int, locals_: int, timeout: timedelta) -> None:
+    def __init__(self, place: NodePlace, local_rank: int, locals_: int, timeout: timedelta) -> None:
         """Joins; raises `TrainerError` or torch's error when the others do not come."""
         self.place, self.locals, self.timeout = place, locals_, timeout
         self.rank, self.world = place.node_rank * locals_ + local_rank, place.node_count * locals_
@@ -183,7 +183,7 @@ def main() -> int:
     found: dict[str, object] = {"probes": [], "bus_bandwidth_gb_s": None, "error": None}
     probes = list[Probe]()
     try:
-        place = Place.of(os.environ)
+        place = NodePlace.of(os.environ)
         fabric = Fabric(place, options.local_rank, options.locals, timedelta(seconds=options.join_timeout_s))
         try:
             for one in prove(fabric, expectation):

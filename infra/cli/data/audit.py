@@ -12,7 +12,7 @@ from infra.campaign import report
 from infra.checkpoints.find import exported, is_campaign
 from infra.cli.records import record_of
 from infra.data import audit
-from infra.data.audit import Evidence
+from infra.data.audit import AuditEvidence
 from infra.errors import UserError
 from infra.folders import kept_results
 from infra.record.store import CampaignStore
@@ -38,17 +38,17 @@ def audit_command(
     return 0 if found.proved else NOT_PROVED
 
 
-def _of_folder(place: str, config: Path | None, data: Path | None, logs: list[Path]) -> Evidence:
+def _of_folder(place: str, config: Path | None, data: Path | None, logs: list[Path]) -> AuditEvidence:
     if not Path(place).is_dir():
         cure = "name a campaign, or a folder of committed checkpoints; `bivouac checkpoints restore` brings one here"
         raise UserError("there is no such folder", seen=place, cure=cure)
     path, checkpoint = audit.newest_checkpoint(Path(place))
     plan = audit.read_config(config or _beside(path))
     lines = {str(each): each.read_text(errors="replace") for each in logs}
-    return Evidence(checkpoint, plan, lines, data)
+    return AuditEvidence(checkpoint, plan, lines, data)
 
 
-def _of_campaign(name: str, region: str, data: Path | None) -> Evidence:
+def _of_campaign(name: str, region: str, data: Path | None) -> AuditEvidence:
     """From its record and its archive; of one that is gone, from what its results folder keeps."""
     try:
         store = record_of(name, region)
@@ -58,10 +58,10 @@ def _of_campaign(name: str, region: str, data: Path | None) -> Evidence:
             raise
         record = unpacked((results / report.PACKED).read_bytes())
         path, checkpoint = audit.newest_checkpoint(exported(name, region))
-        return Evidence(checkpoint, audit.read_config(_beside(path)), record.logs, data or _prepared_here(record))
+        return AuditEvidence(checkpoint, audit.read_config(_beside(path)), record.logs, data or _prepared_here(record))
     record = report.read(store)
     checkpoint, config = _archived(record, store)
-    return Evidence(checkpoint, config, record.logs, data or _prepared_here(record))
+    return AuditEvidence(checkpoint, config, record.logs, data or _prepared_here(record))
 
 
 def _archived(record: Record, store: CampaignStore) -> tuple[Manifest, TrainConfig]:

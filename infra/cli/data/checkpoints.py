@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from infra.checkpoints import work
-from infra.checkpoints.find import TIERS_EVERY_S, Found, find
+from infra.checkpoints.find import TIERS_EVERY_S, FoundPlace, find
 from infra.checkpoints.place import FolderPlace
 from infra.checkpoints.requests import has_steward
 from infra.cli.answers import write_json
@@ -25,7 +25,7 @@ from infra.console.terminal import agreed
 from infra.console.words import size
 from infra.errors import BivouacError, PermanentError, UserError
 from trainer.contract import COMMITTED_NAME, ExitCode, step_folder
-from trainer.contract.listing import Listed, Verdict
+from trainer.contract.listing import Listed, StepVerdict
 
 _MANY = 20
 
@@ -78,14 +78,14 @@ def verify_command(
     found = find(typed, region, archive=tier not in live.TIERS)
     tier = live.chosen_tier(found, tier, (live.ALL, live.ARCHIVE, live.SHARED, live.LOCAL), live.ALL)
     step = step if step is not None else found.step
-    verdicts, notes = list[Verdict](), list[str]()
+    verdicts, notes = list[StepVerdict](), list[str]()
     if tier in (live.ALL, live.ARCHIVE):
         steps = [row.step for row in found.place.rows() if row.committed and step in (None, row.step)]
         broken = [row for row in found.place.rows() if row.damaged and step in (None, row.step)]
         if steps:
             with _shown(console, json, "verify", f"every byte of {len(steps)} steps at {found.place.name}") as progress:
                 verdicts = list(work.verify(found.place, steps, progress.step))
-        verdicts += [Verdict(step=row.step, bytes=0, faults=((COMMITTED_NAME, row.why),)) for row in broken]
+        verdicts += [StepVerdict(step=row.step, bytes=0, faults=((COMMITTED_NAME, row.why),)) for row in broken]
     if found.store is not None and tier != live.ARCHIVE:
         if tier != live.ALL or has_steward(found.store):
             with _shown(console, json, "verify", f"the live tiers of {typed}, read by its steward") as progress:
@@ -106,7 +106,7 @@ def verify_command(
     return 0 if all(one.sound for one in verdicts) else int(ExitCode.STORAGE)
 
 
-def _show_verdicts(verdicts: list[Verdict], notes: list[str], console: Console) -> None:
+def _show_verdicts(verdicts: list[StepVerdict], notes: list[str], console: Console) -> None:
     for one in verdicts:
         where = " ".join(filter(None, (one.tier, one.node)))
         sound = "sound" if one.sound else "NOT SOUND"
@@ -221,7 +221,7 @@ def prune_command(
     return 0
 
 
-def _chosen(found: Found, step: int | None) -> int:
+def _chosen(found: FoundPlace, step: int | None) -> int:
     if step is not None or found.step is not None:
         return int(step if step is not None else found.step or 0)
     if found.archive is not None:
@@ -232,7 +232,7 @@ def _chosen(found: Found, step: int | None) -> int:
     return newest
 
 
-def _local(found: Found, step: int | None, here: Path, progress: Progress) -> Path:
+def _local(found: FoundPlace, step: int | None, here: Path, progress: Progress) -> Path:
     chosen = _chosen(found, step)
     if isinstance(found.place, FolderPlace):
         return found.place.root / step_folder(chosen)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from infra.checkpoints import work
-from infra.checkpoints.find import Found, carried
-from infra.checkpoints.requests import Answer, Errand, ask
+from infra.checkpoints.find import FoundPlace, carried
+from infra.checkpoints.requests import Answer, TierRequest, ask
 from infra.errors import UserError
 from infra.record.holder import Holder
 from infra.record.store import CampaignStore
@@ -18,7 +18,7 @@ TIERS = (SHARED, LOCAL)
 Tell = Callable[[str], None]
 
 
-def chosen_tier(found: Found, tier: str | None, known: tuple[str, ...], default: str) -> str:
+def chosen_tier(found: FoundPlace, tier: str | None, known: tuple[str, ...], default: str) -> str:
     """Raises `UserError` for a tier that this command does not know, or that the place does not have."""
     if tier is not None and tier not in known:
         cures = {
@@ -33,34 +33,34 @@ def chosen_tier(found: Found, tier: str | None, known: tuple[str, ...], default:
     return tier or default
 
 
-def verify(found: Found, tier: str, step: int | None, tell: Tell) -> Answer:
+def verify(found: FoundPlace, tier: str, step: int | None, tell: Tell) -> Answer:
     """Shared and local tiers, as far as `tier` asks for them."""
     tiers = TIERS if tier == ALL else (tier,)
     steps = () if step is None else (step,)
-    return ask(_store(found), _errand("verify", tiers=tiers, steps=steps), tell)
+    return ask(_store(found), _request("verify", tiers=tiers, steps=steps), tell)
 
 
-def plan_pruning(found: Found, keep: int, tell: Tell) -> work.Pruning:
-    answer = ask(_store(found), _errand("plan-prune", keep=keep), tell)
+def plan_pruning(found: FoundPlace, keep: int, tell: Tell) -> work.Pruning:
+    answer = ask(_store(found), _request("plan-prune", keep=keep), tell)
     assert answer.proven is not None
     return work.Pruning(answer.keep, answer.drop, answer.proven)
 
 
-def prune(found: Found, keep: int, plan: work.Pruning, tell: Tell) -> work.Pruning:
+def prune(found: FoundPlace, keep: int, plan: work.Pruning, tell: Tell) -> work.Pruning:
     """What was removed in the end: of what was shown, what may still go."""
     steps = tuple(row.step for row in plan.drop)
-    answer = ask(_store(found), _errand("prune", keep=keep, steps=steps), tell)
+    answer = ask(_store(found), _request("prune", keep=keep, steps=steps), tell)
     assert answer.proven is not None
     return work.Pruning(answer.keep, answer.drop, answer.proven)
 
 
-def restore(found: Found, step: int | None, out: Path, tell: Tell) -> tuple[Path, int]:
+def restore(found: FoundPlace, step: int | None, out: Path, tell: Tell) -> tuple[Path, int]:
     """Out of the cluster through the state bucket, then as from any bucket; what was carried goes again."""
     store = _store(found)
     place = carried(store)
     # What an earlier try carried, and did not bring home, need not be carried again.
     if step is None or place.manifest_bytes(step) is None:
-        step = ask(store, _errand("carry", steps=() if step is None else (step,)), tell).carried
+        step = ask(store, _request("carry", steps=() if step is None else (step,)), tell).carried
     assert step is not None
     done = work.restore(place, step, out, tell)
     tell("tidying up")
@@ -68,11 +68,11 @@ def restore(found: Found, step: int | None, out: Path, tell: Tell) -> tuple[Path
     return done
 
 
-def _store(found: Found) -> CampaignStore:
+def _store(found: FoundPlace) -> CampaignStore:
     assert found.store is not None
     return found.store
 
 
-def _errand(kind: str, **fields: object) -> Errand:
+def _request(kind: str, **fields: object) -> TierRequest:
     body = {"kind": kind, "at": datetime.now(UTC), "asked_by": str(Holder.this_process()), **fields}
-    return Errand.model_validate(body)
+    return TierRequest.model_validate(body)

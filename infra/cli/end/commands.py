@@ -21,14 +21,14 @@ def down(
     from infra.cli.answers import aside, write_json
 
     if everything:
-        code = target.strike_all(aside(console, json).print)
+        code = target.remove_all(aside(console, json).print)
         if json:
             write_json(console, {"ok": code == 0})
         raise typer.Exit(code)
     if name is None:
         raise typer.BadParameter("give the name of a campaign, or --all")
     target.enter_where(name)
-    if target.strike_lost(name, aside(console, json).print):
+    if target.remove_lost(name, aside(console, json).print):
         if json:
             write_json(console, {"campaign": name, "outcome": None, "certificate": None, "site": "did not run"})
         raise typer.Exit(0)
@@ -53,9 +53,9 @@ def sweep(
     if orphans and abandon:
         raise typer.BadParameter("one campaign is given up at a time: bivouac sweep NAME --abandon")
     if orphans:
-        from infra.cli.end.strays import strays_command
+        from infra.cli.end.orphans import orphans_command
 
-        raise typer.Exit(strays_command(region, yes, json, console))
+        raise typer.Exit(orphans_command(region, yes, json, console))
     if name is None:
         raise typer.BadParameter("give the name of a campaign, or --orphans")
     from infra.cli.end.sweep import sweep_command

@@ -9,7 +9,7 @@ from rich.console import Console
 from infra import target
 from infra.campaign.stages import STEPS, Step, run_step
 from infra.cli.answers import aside, ending, write_json
-from infra.cli.end.strays import Forgotten, strays_command
+from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
 from infra.errors import UserError
 from infra.record.events import Stage
@@ -29,7 +29,7 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console, *,
         if not abandon:
             raise
         # Nothing can be archived without its record: what carries its tag goes.
-        return strays_command(region, True, as_json, out, Forgotten(campaign, True, unknown))
+        return orphans_command(region, True, as_json, out, Forgotten(campaign, True, unknown))
     spec = stored_spec(store)
     if not abandon:
         # Before the lease: whoever drives it now lets the campaign stop, and we wait for the lease.

@@ -11,7 +11,7 @@ from rich.console import Console
 from infra import target
 from infra.campaign.stages import STEPS, run_step
 from infra.cli.answers import write_json
-from infra.cli.end.strays import Forgotten, strays_command
+from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
@@ -34,7 +34,7 @@ def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Co
     try:
         store = record_of(campaign, region)
     except UserError as unknown:
-        return strays_command(region, yes, json, console, Forgotten(campaign, abandon, unknown))
+        return orphans_command(region, yes, json, console, Forgotten(campaign, abandon, unknown))
     spec = stored_spec(store)
     quiet = Console(file=io.StringIO()) if json else console
     # The lease: a living driver still owns all of it.

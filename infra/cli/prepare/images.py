@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from infra.aws.account import Account
-from infra.bake.image_inventory import Image, Shelf
+from infra.bake.image_inventory import BakedImage, ImageInventory
 from infra.cli.answers import write_json
 from infra.console.progress import Progress
 from infra.console.tables import Listing
@@ -29,42 +29,42 @@ def images_command(
     account = Account(region)
     bucket = buckets(account.identity()["Account"], region).state
     store = CampaignStore(account.client("s3"), bucket, "images", "images")
-    shelf = Shelf(account, store, Progress(quiet))
-    gone: list[Image] = []
+    inventory = ImageInventory(account, store, Progress(quiet))
+    gone: list[BakedImage] = []
     if not remove:
-        found = _look(shelf, keep, older_than)
+        found = _look(inventory, keep, older_than)
         _show(found, quiet)
     else:
         # While it is held no bake brings the foundation up, and nobody else removes.
-        with foundation_held(store, account, shelf.progress) as lease:
+        with foundation_held(store, account, inventory.progress) as lease:
             account.guard = lease.check
-            found = _look(shelf, keep, older_than)
+            found = _look(inventory, keep, older_than)
             _show(found, quiet)
             wanted = [one for one in found if one.removable]
             if wanted and not yes:
                 _ask(wanted, json, console)
-            with shelf.progress.stage("images", f"removing {len(wanted)}"):
-                for one in shelf.remove(wanted, lease):
+            with inventory.progress.stage("images", f"removing {len(wanted)}"):
+                for one in inventory.remove(wanted, lease):
                     gone.append(one)
-                    shelf.progress.note(f"{one.kind} {one.id} is gone")
+                    inventory.progress.note(f"{one.kind} {one.id} is gone")
             account.guard = None
     if json:
         write_json(console, [_row(one) | {"removed": one in gone} for one in found])
     return 0
 
 
-def _look(shelf: Shelf, keep: int, older_than: timedelta) -> tuple[Image, ...]:
-    with shelf.progress.stage("images", f"what bakes left in {shelf.account.region}"):
-        return shelf.images(keep=keep, older_than=older_than)
+def _look(inventory: ImageInventory, keep: int, older_than: timedelta) -> tuple[BakedImage, ...]:
+    with inventory.progress.stage("images", f"what bakes left in {inventory.account.region}"):
+        return inventory.images(keep=keep, older_than=older_than)
 
 
-def _ask(wanted: list[Image], json: bool, console: Console) -> None:
+def _ask(wanted: list[BakedImage], json: bool, console: Console) -> None:
     question = f"Remove {len(wanted)} images for good, at most {_usd(_sum(wanted))} USD a month?"
     if json or not agreed(question, console):
         raise UserError("nothing was removed", seen="no", cure="answer yes, or give --yes")
 
 
-def _show(found: tuple[Image, ...], console: Console) -> None:
+def _show(found: tuple[BakedImage, ...], console: Console) -> None:
     if not found:
         console.print("no bake left an image here")
         return
@@ -89,7 +89,7 @@ def _usd(amount: Decimal) -> str:
     return f"{amount:.2f}"
 
 
-def _row(one: Image) -> dict[str, Any]:
+def _row(one: BakedImage) -> dict[str, Any]:
     return {
         "kind": one.kind,
         "id": one.id,

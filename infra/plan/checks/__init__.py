@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
-from infra.plan.checks import capacity, ground, money, nodes, placement, recovery, storage, training
+from infra.plan.checks import capacity, money, nodes, placement, recovery, services, storage, training
 from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error
 from infra.plan.facts import Facts
 from infra.spec.campaign import SpecError, SpecFile
@@ -18,7 +18,7 @@ RULES: tuple[Rule, ...] = (
     *capacity.RULES,
     *training.RULES,
     *storage.RULES,
-    *ground.RULES,
+    *services.RULES,
     *money.RULES,
     *recovery.RULES,
 )

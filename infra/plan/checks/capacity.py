@@ -56,7 +56,7 @@ def a_blocks_fee_is_counted(case: Case) -> Iterator[Draft]:
 def absent_figures_are_told(case: Case) -> Iterator[Draft]:
     """What the catalogue cannot know of the type is said, with what it makes impossible."""
     instance = case.facts.instance
-    if instance is None or not case.facts.grounds.hardware:
+    if instance is None or not case.facts.environment.hardware:
         return
     missing = []
     if instance.peak_bf16_tflops is None:

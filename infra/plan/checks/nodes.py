@@ -117,7 +117,7 @@ def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
 def the_diagnostic_has_its_tools(case: Case) -> Iterator[Draft]:
     """DCGM runs in the trainer's container; what its base holds shows only there, with all nodes up."""
     level = case.spec.preflight.dcgm_level
-    if level is not None and case.facts.grounds.hardware:
+    if level is not None and case.facts.environment.hardware:
         yield info(
             "preflight.dcgm_level",
             "the diagnostic runs in the trainer's container: without DCGM there, preflight ends with all nodes up",

@@ -7,7 +7,7 @@ from typing import Any
 from infra.providers.aws.budgets import retag
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.ec2.kind import tag_list
-from infra.providers.aws.table import LOCAL, Input, Kind
+from infra.providers.aws.table import LOCAL, Conversion, Input
 from infra.providers.wire import Props
 
 _THRESHOLD = {
@@ -16,9 +16,9 @@ _THRESHOLD = {
 }
 _IAM = {
     "policyArn": Input(required=True),
-    "groups": Input(kind=Kind.SET),
-    "roles": Input(kind=Kind.SET),
-    "users": Input(kind=Kind.SET),
+    "groups": Input(kind=Conversion.SET),
+    "roles": Input(kind=Conversion.SET),
+    "users": Input(kind=Conversion.SET),
 }
 _SENT = (
     "actionThreshold",

@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.ec2.kind import tag_list
-from infra.providers.aws.table import LOCAL, Input, Kind, Naming
+from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
 from infra.providers.wire import Props
 
 _COSTS = (
@@ -27,8 +27,8 @@ _NOTIFICATION = {
     "notificationType": Input(required=True),
     "threshold": Input(required=True),
     "thresholdType": Input(required=True),
-    "subscriberEmailAddresses": Input(api=LOCAL, kind=Kind.SET),
-    "subscriberSnsTopicArns": Input(api=LOCAL, kind=Kind.SET),
+    "subscriberEmailAddresses": Input(api=LOCAL, kind=Conversion.SET),
+    "subscriberSnsTopicArns": Input(api=LOCAL, kind=Conversion.SET),
 }
 
 
@@ -128,9 +128,11 @@ RESOURCES = (
             "accountId": Input(api=LOCAL, replaces=True, computed=True),
             "budgetType": Input(required=True),
             "timeUnit": Input(required=True),
-            "limitAmount": Input(api=LOCAL, kind=Kind.AMOUNT),
+            "limitAmount": Input(api=LOCAL, kind=Conversion.AMOUNT),
             "limitUnit": Input(api=LOCAL),
-            "costFilters": Input(api=LOCAL, fields={"name": Input(required=True), "values": Input(kind=Kind.SET)}),
+            "costFilters": Input(
+                api=LOCAL, fields={"name": Input(required=True), "values": Input(kind=Conversion.SET)}
+            ),
             "costTypes": Input(fields={name: Input() for name in _COSTS}, computed=True),
             "timePeriodStart": Input(api=LOCAL, computed=True),
             "timePeriodEnd": Input(api=LOCAL, computed=True),

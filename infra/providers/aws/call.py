@@ -14,8 +14,8 @@ from botocore.exceptions import ClientError
 
 from infra.providers.aws.client import Clients
 from infra.providers.aws.mapping import from_api, to_api
-from infra.providers.aws.table import LOCAL, Case, Input, Kind, Naming
-from infra.providers.package import Refused
+from infra.providers.aws.table import LOCAL, Case, Conversion, Input, Naming
+from infra.providers.package import OperationFailed
 from infra.providers.wire import Props
 
 Value = TypeVar("Value")
@@ -68,7 +68,7 @@ class Resource:
             if self.naming.prefix_property:
                 table.setdefault(self.naming.prefix_property, Input(api=LOCAL, replaces=True))
         if self.tagger:
-            table["tags"] = Input(api=LOCAL, kind=Kind.MAP)
+            table["tags"] = Input(api=LOCAL, kind=Conversion.MAP)
         if self.regional:
             table["region"] = Input(api=LOCAL, replaces=True)
         return table
@@ -167,7 +167,7 @@ class Call:
         try:
             self.wait(attempt, "AWS to accept the request", within)
         except NotReady as timeout:
-            raise Refused(f"{timeout}; last answer: {refusal[0]}") from timeout
+            raise OperationFailed(f"{timeout}; last answer: {refusal[0]}") from timeout
         return result[0]
 
     def or_none(self, act: Callable[[], Value]) -> Value | None:

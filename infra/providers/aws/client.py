@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from typing import Any
 
-from infra.providers.package import Refused
+from infra.providers.package import OperationFailed
 from infra.providers.wire import Props
 
 
@@ -26,7 +26,7 @@ class Clients:
     def region(self) -> str:
         region = self._config.get("region") or os.environ.get("AWS_REGION") or self.session().region_name
         if not region:
-            raise Refused("no region is configured; cure: give the provider a `region`, or set AWS_REGION")
+            raise OperationFailed("no region is configured; cure: give the provider a `region`, or set AWS_REGION")
         return str(region)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from infra.providers.package import Change, Failure
+from infra.providers.package import Change, PropertyFailure
 from infra.providers.wire import UNKNOWN, Props
 
 _TEXT = {
@@ -29,10 +29,12 @@ _CHECKS_OF_THE_REAL_PLUGIN = {
 _KNOWN = _TEXT | _JSON | _CHECKS_OF_THE_REAL_PLUGIN
 
 
-def failures(inputs: Props) -> list[Failure]:
+def failures(inputs: Props) -> list[PropertyFailure]:
     unknown = sorted(name for name in inputs if name not in _KNOWN and not name.startswith("__"))
     known = ", ".join(sorted(_KNOWN))
-    return [Failure(name, f"unknown property '{name}' of the aws provider: known are {known}") for name in unknown]
+    return [
+        PropertyFailure(name, f"unknown property '{name}' of the aws provider: known are {known}") for name in unknown
+    ]
 
 
 def changes(old: Props, new: Props) -> list[Change]:

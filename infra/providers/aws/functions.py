@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from infra.providers.aws.client import Clients
-from infra.providers.package import Refused
+from infra.providers.package import OperationFailed
 from infra.providers.wire import Props
 
 
 def invoke(clients: Clients, token: str, arguments: Props) -> Props:
     if token not in FUNCTIONS:
-        raise Refused(f"unknown function {token}; the rehearsal knows: {', '.join(sorted(FUNCTIONS))}")
+        raise OperationFailed(f"unknown function {token}; the rehearsal knows: {', '.join(sorted(FUNCTIONS))}")
     return FUNCTIONS[token](clients, arguments)
 
 
@@ -55,9 +55,9 @@ def _image(clients: Clients, arguments: Props) -> Props:
     pages = ec2.get_paginator("describe_images").paginate(Owners=arguments.get("owners") or [], Filters=wanted)
     images = [image for page in pages for image in page["Images"]]
     if not images:
-        raise Refused(f"aws:ec2/getAmi: no image matches; seen: {arguments}; cure: change filters or owners")
+        raise OperationFailed(f"aws:ec2/getAmi: no image matches; seen: {arguments}; cure: change filters or owners")
     if len(images) > 1 and not arguments.get("mostRecent"):
-        raise Refused(f"aws:ec2/getAmi: {len(images)} images match; cure: narrow the filters or set mostRecent")
+        raise OperationFailed(f"aws:ec2/getAmi: {len(images)} images match; cure: narrow the filters or set mostRecent")
     image = max(images, key=lambda found: found.get("CreationDate", ""))
     return {
         "id": image["ImageId"],

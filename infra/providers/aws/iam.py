@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.ec2.kind import tag_list, tag_map
-from infra.providers.aws.table import LOCAL, Input, Kind, Naming
+from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
 from infra.providers.wire import Props
 
 
@@ -151,7 +151,7 @@ RESOURCES = (
         service="iam",
         regional=False,
         inputs={
-            "assumeRolePolicy": Input(api="AssumeRolePolicyDocument", required=True, kind=Kind.JSON),
+            "assumeRolePolicy": Input(api="AssumeRolePolicyDocument", required=True, kind=Conversion.JSON),
             "description": Input(),
             "maxSessionDuration": Input(default=3600),
             "path": Input(default="/", replaces=True),
@@ -173,7 +173,7 @@ RESOURCES = (
         regional=False,
         inputs={
             "role": Input(required=True, replaces=True),
-            "policy": Input(api="PolicyDocument", required=True, kind=Kind.JSON),
+            "policy": Input(api="PolicyDocument", required=True, kind=Conversion.JSON),
         },
         naming=Naming(longest=128),
         identity=("name", "role"),

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from infra.providers.aws.table import LOCAL, Case, Input, Kind
-from infra.providers.package import Change, Failure
+from infra.providers.aws.table import LOCAL, Case, Conversion, Input
+from infra.providers.package import Change, PropertyFailure
 from infra.providers.wire import UNKNOWN, Props, has_unknown
 
 Fields = Mapping[str, Input]
@@ -48,9 +48,9 @@ def _outward(entry: Input, value: Any, case: Case) -> Any:
         if isinstance(value, list):
             return [to_api(entry.fields, item, case) for item in value]
         return to_api(entry.fields, value, case)
-    if entry.kind is Kind.FLAG:
+    if entry.kind is Conversion.FLAG:
         return str(value).lower() == "true"
-    if entry.kind is Kind.TAGS:
+    if entry.kind is Conversion.TAGS:
         return [{"Key": key, "Value": text} for key, text in sorted(value.items())]
     return value
 
@@ -60,18 +60,18 @@ def _inward(entry: Input, value: Any, case: Case) -> Any:
         if isinstance(value, list):
             return [from_api(entry.fields, item, case) for item in value]
         return from_api(entry.fields, value, case)
-    if entry.kind is Kind.FLAG:
+    if entry.kind is Conversion.FLAG:
         return str(value).lower()
-    if entry.kind is Kind.TAGS:
+    if entry.kind is Conversion.TAGS:
         return {tag["Key"]: tag.get("Value", "") for tag in value}
-    if entry.kind is Kind.JSON and not isinstance(value, str):
+    if entry.kind is Conversion.JSON and not isinstance(value, str):
         return json.dumps(value)
     if hasattr(value, "isoformat"):
         return value.isoformat()
     return value
 
 
-def failures(fields: Fields, values: Props, where: str, path: str = "") -> Iterator[Failure]:
+def failures(fields: Fields, values: Props, where: str, path: str = "") -> Iterator[PropertyFailure]:
     """Properties that the table does not know, and required ones that are absent."""
     for name, value in values.items():
         if name.startswith("__"):
@@ -79,7 +79,7 @@ def failures(fields: Fields, values: Props, where: str, path: str = "") -> Itera
         entry = fields.get(name)
         if entry is None:
             known = ", ".join(sorted(fields))
-            yield Failure(
+            yield PropertyFailure(
                 path + name, f"unknown property '{path}{name}' of {where}: the rehearsal's table knows {known}"
             )
         elif entry.fields is not None and value != UNKNOWN:
@@ -88,10 +88,12 @@ def failures(fields: Fields, values: Props, where: str, path: str = "") -> Itera
                 if isinstance(item, dict):
                     yield from failures(entry.fields, item, where, inner)
                 elif item != UNKNOWN:
-                    yield Failure(inner[:-1], f"property '{inner[:-1]}' of {where} must be an object, not {item!r}")
+                    yield PropertyFailure(
+                        inner[:-1], f"property '{inner[:-1]}' of {where} must be an object, not {item!r}"
+                    )
     for name, entry in fields.items():
         if entry.required and values.get(name) is None:
-            yield Failure(path + name, f"missing required property '{path}{name}' of {where}")
+            yield PropertyFailure(path + name, f"missing required property '{path}{name}' of {where}")
 
 
 def normalised(fields: Fields, values: Props) -> Props:
@@ -103,7 +105,7 @@ def normalised(fields: Fields, values: Props) -> Props:
         value = result.get(name)
         if value is None or value == UNKNOWN:
             continue
-        if entry.kind is Kind.JSON and not isinstance(value, str):
+        if entry.kind is Conversion.JSON and not isinstance(value, str):
             result[name] = json.dumps(value)
         elif entry.fields is not None and isinstance(value, dict):
             result[name] = normalised(entry.fields, value)
@@ -133,9 +135,9 @@ def equal(entry: Input, left: Any, right: Any) -> bool:
         return True
     if left is None or right is None or has_unknown(left) or has_unknown(right):
         return False
-    if entry.kind is Kind.JSON:
+    if entry.kind is Conversion.JSON:
         return _document(left) == _document(right)
-    if entry.kind is Kind.SET:
+    if entry.kind is Conversion.SET:
         return sorted(map(_canonical, left)) == sorted(map(_canonical, right))
     if entry.kind in _READERS:
         read = _READERS[entry.kind]
@@ -167,10 +169,10 @@ def _time(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-_READERS: dict[Kind, Callable[[str], Any]] = {
-    Kind.FLAG: str.lower,
-    Kind.TIME: _time,
-    Kind.AMOUNT: Decimal,
+_READERS: dict[Conversion, Callable[[str], Any]] = {
+    Conversion.FLAG: str.lower,
+    Conversion.TIME: _time,
+    Conversion.AMOUNT: Decimal,
 }
 
 

@@ -17,7 +17,7 @@ from infra.providers.aws.call import PROPAGATION, Call, NotReady, Resource, erro
 from infra.providers.aws.catalogue import RESOURCES
 from infra.providers.aws.client import Clients
 from infra.providers.aws.table import Naming
-from infra.providers.package import Change, Failure, InitFailed, Refused, Request, ResourceGone
+from infra.providers.package import Change, InitFailed, OperationFailed, PropertyFailure, Request, ResourceGone
 from infra.providers.wire import UNKNOWN, Props
 
 PATIENCE = "BIVOUAC_REHEARSAL_PATIENCE"
@@ -35,7 +35,7 @@ class AwsPackage:
     def schema(self) -> dict[str, Any]:
         return {"name": "aws", "version": self.version, "resources": {token: {} for token in RESOURCES}}
 
-    def check_config(self, inputs: Props) -> Sequence[Failure]:
+    def check_config(self, inputs: Props) -> Sequence[PropertyFailure]:
         return config.failures(inputs)
 
     def diff_config(self, old: Props, new: Props) -> Sequence[Change]:
@@ -46,7 +46,7 @@ class AwsPackage:
         self._clients = Clients(settings)
         self._default_tags = dict((settings.get("defaultTags") or {}).get("tags") or {})
 
-    def check(self, request: Request) -> tuple[Props, Sequence[Failure]]:
+    def check(self, request: Request) -> tuple[Props, Sequence[PropertyFailure]]:
         resource = _entry(request.type)
         table = resource.table()
         given: Props = notes.bare(request.inputs)
@@ -85,7 +85,7 @@ class AwsPackage:
                 call.wait(lambda: self._observe(call) is not None, "AWS to show what was made", PROPAGATION)
             except NotReady as error:
                 if not call.id:
-                    raise Refused(str(error)) from error
+                    raise OperationFailed(str(error)) from error
                 raise InitFailed(call.id, self._state(call), noted, f"creating {_title(call)}: {error}") from error
             return call.id, self._state(call)
 
@@ -136,13 +136,13 @@ class AwsPackage:
             try:
                 call.resource.delete(call)
             except NotReady as error:
-                raise Refused(f"deleting {_title(call)}: {error}") from error
+                raise OperationFailed(f"deleting {_title(call)}: {error}") from error
 
     def invoke(self, token: str, arguments: Props) -> Props:
         try:
             return functions.invoke(self._clients, token, arguments)
         except (ClientError, BotoCoreError) as error:
-            raise Refused(f"invoking {token}: {error}") from error
+            raise OperationFailed(f"invoking {token}: {error}") from error
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -198,7 +198,7 @@ def _agreed(table: dict[str, Any], wanted: Props, observed: Props) -> Props:
 
 def _entry(token: str) -> Resource:
     if token not in RESOURCES:
-        raise Refused(
+        raise OperationFailed(
             f"unknown resource type {token}; the rehearsal's table knows: {', '.join(sorted(RESOURCES))}; "
             "cure: add an entry in infra/rehearsal/providers/aws"
         )
@@ -230,9 +230,9 @@ def _named(call: Call, doing: str) -> Iterator[None]:
         yield
     except ClientError as error:
         text = error.response.get("Error", {}).get("Message", "")
-        raise Refused(f"{doing} {_title(call)}: {error.operation_name}: {error_code(error)}: {text}") from error
+        raise OperationFailed(f"{doing} {_title(call)}: {error.operation_name}: {error_code(error)}: {text}") from error
     except BotoCoreError as error:
-        raise Refused(f"{doing} {_title(call)}: {error}") from error
+        raise OperationFailed(f"{doing} {_title(call)}: {error}") from error
 
 
 def _over(state: Props, inputs: Props, old_inputs: Props) -> Props:

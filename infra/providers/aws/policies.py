@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.ec2.kind import tag_list, tag_map
-from infra.providers.aws.table import Input, Kind, Naming
+from infra.providers.aws.table import Conversion, Input, Naming
 from infra.providers.wire import Props
 
 _KEPT = 5
@@ -67,7 +67,7 @@ RESOURCES = (
         service="iam",
         regional=False,
         inputs={
-            "policy": Input(api="PolicyDocument", required=True, kind=Kind.JSON),
+            "policy": Input(api="PolicyDocument", required=True, kind=Conversion.JSON),
             "description": Input(replaces=True),
             "path": Input(default="/", replaces=True),
         },

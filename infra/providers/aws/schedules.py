@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.table import Input, Kind, Naming
+from infra.providers.aws.table import Conversion, Input, Naming
 from infra.providers.wire import Props
 
 
@@ -41,7 +41,7 @@ def delete(call: Call) -> None:
 _TARGET = {
     "arn": Input(required=True),
     "roleArn": Input(required=True),
-    "input": Input(kind=Kind.JSON),
+    "input": Input(kind=Conversion.JSON),
     "deadLetterConfig": Input(fields={"arn": Input(required=True)}),
     "retryPolicy": Input(fields={"maximumEventAgeInSeconds": Input(), "maximumRetryAttempts": Input()}),
 }
@@ -60,8 +60,8 @@ RESOURCES = (
             "target": Input(required=True, fields=_TARGET),
             "description": Input(),
             "actionAfterCompletion": Input(computed=True),
-            "startDate": Input(kind=Kind.TIME),
-            "endDate": Input(kind=Kind.TIME),
+            "startDate": Input(kind=Conversion.TIME),
+            "endDate": Input(kind=Conversion.TIME),
             "state": Input(default="ENABLED"),
             "kmsKeyArn": Input(),
         },

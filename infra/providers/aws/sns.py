@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.ec2.kind import tag_list, tag_map
-from infra.providers.aws.table import LOCAL, Input, Kind, Naming
+from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
 from infra.providers.wire import Props
 
 _ATTRIBUTES = {"displayName": "DisplayName", "policy": "Policy", "kmsMasterKeyId": "KmsMasterKeyId"}
@@ -52,7 +52,7 @@ RESOURCES = (
         service="sns",
         inputs={
             "displayName": Input(api=LOCAL),
-            "policy": Input(api=LOCAL, kind=Kind.JSON, computed=True),
+            "policy": Input(api=LOCAL, kind=Conversion.JSON, computed=True),
             "kmsMasterKeyId": Input(api=LOCAL),
         },
         outputs={"arn": LOCAL, "owner": LOCAL},

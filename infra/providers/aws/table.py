@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 
-class Kind(Enum):
+class Conversion(Enum):
     PLAIN = "plain"
     FLAG = "flag"
     """A boolean that the SDK writes as the string `true` or `false`."""
@@ -39,7 +39,7 @@ class Input:
     default: Any = None
     computed: bool = False
     """AWS chooses a value where the program gives none."""
-    kind: Kind = Kind.PLAIN
+    kind: Conversion = Conversion.PLAIN
     fields: Mapping[str, Input] | None = None
     """Of an object, or of each object in a list."""
 

@@ -16,24 +16,24 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
 from infra.providers.kubernetes.credentials import ExecCredentials
-from infra.providers.package import Refused
+from infra.providers.package import OperationFailed
 
 _NO_SCHEMA = "unable to load schema information from the API server"
 FIELD_MANAGER = "pulumi-kubernetes"
 Object = dict[str, Any]
 
 
-class Unreachable(Refused):
+class Unreachable(OperationFailed):
     """No API server answers, or it does not know us: what the real plugin calls an unreachable cluster."""
 
 
-class ApiRefused(Refused):
+class ApiRefused(OperationFailed):
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.status, self.reason = status, reason
 
 
-class UnknownKind(Refused):
+class UnknownKind(OperationFailed):
     """The API server does not serve this kind (yet)."""
 
 
@@ -60,7 +60,7 @@ class Cluster:
         self.server = config.cluster.server
         user = config.user
         if user is None:
-            raise Refused(f"the kubeconfig's context {config.context_name} names no user; cure: give it one")
+            raise OperationFailed(f"the kubeconfig's context {config.context_name} names no user; cure: give it one")
         auth = ExecCredentials(user.exec) if user.exec else user_auth(user)
         verify = verify_cluster(config.cluster, user, config.abs_file, trust_env=False)
         timeout = ConnectionParams(timeout=httpx2.Timeout(30, connect=5)).timeout
@@ -171,7 +171,9 @@ def kubeconfig(text: str, context: str | None) -> SingleConfig:
             config = KubeConfig.from_file(Path(source).expanduser())
         chosen = config.get(context_name=context)
     except (ConfigError, OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise Refused(f"the kubeconfig cannot be read: {error}") from error
+        raise OperationFailed(f"the kubeconfig cannot be read: {error}") from error
     if chosen is None:
-        raise Refused("the kubeconfig has no current context; cure: set current-context, or the provider's `context`")
+        raise OperationFailed(
+            "the kubeconfig has no current context; cure: set current-context, or the provider's `context`"
+        )
     return chosen

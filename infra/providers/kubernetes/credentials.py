@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import httpx2
 from lightkube.config.models import UserExec
 
-from infra.providers.package import Refused
+from infra.providers.package import OperationFailed
 
 _EARLY = timedelta(minutes=1)
 """A token is renewed this long before it expires."""
@@ -53,10 +53,12 @@ class ExecCredentials(httpx2.Auth):
                 command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_S
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Refused(f"kubeconfig's exec plugin {command[0]}: {error}") from error
+            raise OperationFailed(f"kubeconfig's exec plugin {command[0]}: {error}") from error
         if answer.returncode != 0:
             text = answer.stderr.strip()[-2000:]
-            raise Refused(f"kubeconfig's exec plugin {' '.join(command)} ended with {answer.returncode}: {text}")
+            raise OperationFailed(
+                f"kubeconfig's exec plugin {' '.join(command)} ended with {answer.returncode}: {text}"
+            )
         status = json.loads(answer.stdout)["status"]
         expires = status.get("expirationTimestamp")
         self._token, self._expires = status["token"], datetime.fromisoformat(expires) if expires else None

@@ -18,7 +18,7 @@ from infra.providers.kubernetes.cluster import (
     Unreachable,
     kubeconfig,
 )
-from infra.providers.package import Change, Failure, InitFailed, Refused, Request, ResourceGone
+from infra.providers.package import Change, InitFailed, OperationFailed, PropertyFailure, Request, ResourceGone
 from infra.providers.wire import UNKNOWN, Props, has_unknown
 
 AUTONAMED = "pulumi.com/autonamed"
@@ -38,7 +38,7 @@ class KubernetesPackage:
     def schema(self) -> dict[str, Any]:
         return {"name": "kubernetes", "version": self.version}
 
-    def check_config(self, inputs: Props) -> Sequence[Failure]:
+    def check_config(self, inputs: Props) -> Sequence[PropertyFailure]:
         return settings.failures(inputs)
 
     def diff_config(self, old: Props, new: Props) -> Sequence[Change]:
@@ -53,10 +53,10 @@ class KubernetesPackage:
             self._cluster().greet()
         except Unreachable as error:
             self._unreachable = error
-        except Refused:
+        except OperationFailed:
             return  # a kubeconfig of no use: said where something is asked of it
 
-    def check(self, request: Request) -> tuple[Props, Sequence[Failure]]:
+    def check(self, request: Request) -> tuple[Props, Sequence[PropertyFailure]]:
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
         if request.type == releases.TOKEN:
             inputs.setdefault("name", _made_name(request, request.old_inputs.get("name")))
@@ -65,7 +65,7 @@ class KubernetesPackage:
         missing = [name for name in ("apiVersion", "kind") if not inputs.get(name)]
         if missing or request.type.count(":") != 2:
             return inputs, [
-                Failure(name, f"{request.type} has no {name}: it is no object of the API") for name in missing
+                PropertyFailure(name, f"{request.type} has no {name}: it is no object of the API") for name in missing
             ]
         metadata = inputs.get("metadata") or {}
         if metadata != UNKNOWN and not metadata.get("name") and not metadata.get("generateName"):
@@ -96,7 +96,7 @@ class KubernetesPackage:
         address = self._address(inputs)
         upsert = settings.switch(self._settings, "upsertExistingObjects")
         if not upsert and self._cluster().get(address) is not None:
-            raise Refused(f"resource {address.id} was not successfully created by the Kubernetes API server: "
+            raise OperationFailed(f"resource {address.id} was not successfully created by the Kubernetes API server: "
                           f"{address.kind} already exists; cure: import it, or delete it")  # fmt: skip
         self._apply(request, address)
         return address.id, self._await_object(request, address)
@@ -152,7 +152,7 @@ class KubernetesPackage:
             return
 
     def invoke(self, token: str, arguments: Props) -> Props:
-        raise Refused(f"unknown function {token}: the rehearsal's kubernetes provider has none")
+        raise OperationFailed(f"unknown function {token}: the rehearsal's kubernetes provider has none")
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -205,7 +205,7 @@ class KubernetesPackage:
 
         try:
             self._poll(request, ready, f"{address.kind} {address.id} to become ready")
-        except Refused as error:
+        except OperationFailed as error:
             raise InitFailed(address.id, _state(seen), request.inputs, str(error)) from error
         return _state(seen)
 
@@ -220,7 +220,7 @@ class KubernetesPackage:
             limit = float(inputs.get("timeout") or releases.DEFAULT_TIMEOUT_S)
             try:
                 self._poll(request, lambda: releases.is_up(newest()), what, limit)
-            except Refused as error:
+            except OperationFailed as error:
                 resource_id = f"{inputs['namespace']}/{inputs['name']}"
                 raise InitFailed(resource_id, releases.state(inputs, newest()), inputs, str(error)) from error
         return releases.state(inputs, newest())
@@ -237,9 +237,9 @@ class KubernetesPackage:
         deadline, pause = time.monotonic() + (request.timeout_s or limit_s), 0.05
         while not done():
             if time.monotonic() > deadline:
-                raise Refused(f"timed out while waiting for {what}")
+                raise OperationFailed(f"timed out while waiting for {what}")
             if self._cancelled.wait(pause):
-                raise Refused(f"cancelled while waiting for {what}")
+                raise OperationFailed(f"cancelled while waiting for {what}")
             pause = min(pause * 1.6, 2.0)
 
 

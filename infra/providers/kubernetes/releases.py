@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infra.providers.kubernetes.cluster import Address, Cluster, Object
-from infra.providers.package import Change, Failure, Refused
+from infra.providers.package import Change, OperationFailed, PropertyFailure
 from infra.providers.wire import Props
 
 STATE_ANNOTATION = "rehearsal.bivouac.dev/release"
@@ -38,14 +38,18 @@ _REPLACE = ("name", "namespace")
 DEFAULT_TIMEOUT_S = 300
 
 
-def failures(inputs: Props) -> list[Failure]:
+def failures(inputs: Props) -> list[PropertyFailure]:
     known = ", ".join(sorted(_KNOWN))
     found = [
-        Failure(name, f"unknown property '{name}' of {TOKEN}: the rehearsal knows {known}")
+        PropertyFailure(name, f"unknown property '{name}' of {TOKEN}: the rehearsal knows {known}")
         for name in sorted(inputs)
         if name not in _KNOWN and not name.startswith("__")
     ]
-    return found if inputs.get("chart") else [*found, Failure("chart", f"missing required property 'chart' of {TOKEN}")]
+    return (
+        found
+        if inputs.get("chart")
+        else [*found, PropertyFailure("chart", f"missing required property 'chart' of {TOKEN}")]
+    )
 
 
 def changes(old: Props, new: Props) -> list[Change]:
@@ -60,7 +64,9 @@ def install(cluster: Cluster, inputs: Props) -> None:
         if cluster.get(space) is None:
             cluster.create(space, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": inputs["namespace"]}})
     if revisions(cluster, inputs["namespace"], inputs["name"]):
-        raise Refused(f"cannot re-use a name that is still in use: release {inputs['namespace']}/{inputs['name']}")
+        raise OperationFailed(
+            f"cannot re-use a name that is still in use: release {inputs['namespace']}/{inputs['name']}"
+        )
     _write(cluster, inputs, 1)
 
 

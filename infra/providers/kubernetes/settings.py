@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from infra.providers.package import Change, Failure
+from infra.providers.package import Change, PropertyFailure
 from infra.providers.wire import UNKNOWN, Props
 
 _SWITCHES = {
@@ -22,11 +22,12 @@ _KNOWN = {*_SWITCHES, "kubeconfig", "context", "namespace", "clusterIdentifier",
 _KNOWN |= {"pluginDownloadURL", "suppressDeprecationWarnings", "suppressHelmHookWarnings"}
 
 
-def failures(inputs: Props) -> list[Failure]:
+def failures(inputs: Props) -> list[PropertyFailure]:
     unknown = sorted(name for name in inputs if name not in _KNOWN and not name.startswith("__"))
     known = ", ".join(sorted(_KNOWN))
     return [
-        Failure(name, f"unknown property '{name}' of the kubernetes provider: known are {known}") for name in unknown
+        PropertyFailure(name, f"unknown property '{name}' of the kubernetes provider: known are {known}")
+        for name in unknown
     ]
 
 

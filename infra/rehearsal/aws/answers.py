@@ -14,7 +14,7 @@ Serve = Callable[[str, Environ, Callable[..., Any]], Iterable[bytes]]
 """(service, environ, start_response) -> body."""
 
 
-class Refused(AwsError):
+class RequestRefused(AwsError):
     """An error whose HTTP status is not the 403 of a missing right."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
@@ -23,7 +23,7 @@ class Refused(AwsError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class HeldAnswer:
     """A service's whole answer, held back."""
 
     status: str
@@ -31,7 +31,7 @@ class Answer:
     body: bytes
 
     @classmethod
-    def of(cls, serve: Serve, service: str, environ: Environ) -> Answer:
+    def of(cls, serve: Serve, service: str, environ: Environ) -> HeldAnswer:
         given: list[Any] = []
         body = b"".join(serve(service, environ, lambda status, headers, *_: given.extend((status, headers))))
         status, headers = given
@@ -41,9 +41,9 @@ class Answer:
     def ok(self) -> bool:
         return self.status.startswith("2")
 
-    def with_body(self, body: bytes) -> Answer:
+    def with_body(self, body: bytes) -> HeldAnswer:
         kept = [(name, value) for name, value in self.headers if name.lower() != "content-length"]
-        return Answer(self.status, [*kept, ("Content-Length", str(len(body)))], body)
+        return HeldAnswer(self.status, [*kept, ("Content-Length", str(len(body)))], body)
 
 
 def rewind(environ: Environ) -> None:

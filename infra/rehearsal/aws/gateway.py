@@ -21,12 +21,12 @@ from moto.core.utils import get_service_model
 from moto.moto_server.werkzeug_app import BackendRequest, DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
-from infra.rehearsal.aws.answers import Answer, Refused, rewind
+from infra.rehearsal.aws.answers import HeldAnswer, RequestRefused, rewind
 from infra.rehearsal.aws.iam.access import authenticate, authorise, authorise_assume_role, caller
 from infra.rehearsal.aws.iam.arns import needs
 from infra.rehearsal.aws.iam.signing import Message, Signature, read_signature
 from infra.rehearsal.aws.operations import AwsError
-from infra.rehearsal.aws.strict.door import Asked, Door
+from infra.rehearsal.aws.strict.admission import Admission, Asked
 from infra.rehearsal.aws.world import Call, Fault, World
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ class Gateway:
         self.moto = DomainDispatcherApplication(create_backend_app)
         # moto lists its own folders to tell what a host name stands for, twice with each request.
         self.moto.get_backend_for_host = lru_cache(HOSTS)(self.moto.get_backend_for_host)  # type: ignore[method-assign]
-        self.door = Door(world)
-        self.past: dict[str, tuple[float, Answer]] = {}
+        self.door = Admission(world)
+        self.past: dict[str, tuple[float, HeldAnswer]] = {}
         """Question -> when it was answered, and how: for faults of the effect `stale`."""
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -111,19 +111,19 @@ class Gateway:
             return serve(signature.service, environ, start_response)
         if fault.effect == "stale":
             question = json.dumps([signature.service, operation, params], default=str, sort_keys=True)
-            answer = self._lagging(question, fault.lag_s, lambda: Answer.of(serve, signature.service, environ))
+            answer = self._lagging(question, fault.lag_s, lambda: HeldAnswer.of(serve, signature.service, environ))
         else:
-            answer = Answer.of(serve, signature.service, environ)
+            answer = HeldAnswer.of(serve, signature.service, environ)
         if fault.effect == "drop-after":
             return hang_up(environ)
         if fault.effect == "refuse-after":
-            return refusal(environ, signature, model, operation, Refused(fault.code, fault.message, fault.status))(
-                environ, start_response
-            )
+            return refusal(
+                environ, signature, model, operation, RequestRefused(fault.code, fault.message, fault.status)
+            )(environ, start_response)
         start_response(answer.status, answer.headers)
         return [answer.body[: fault.keep_bytes] if fault.effect == "truncate" else answer.body]
 
-    def _lagging(self, question: str, lag_s: float, ask: Callable[[], Answer]) -> Answer:
+    def _lagging(self, question: str, lag_s: float, ask: Callable[[], HeldAnswer]) -> HeldAnswer:
         """The answer of a while ago, where this was asked then; refusals are never remembered."""
         told = self.past.get(question)
         if told is not None and time.monotonic() - told[0] < lag_s:
@@ -141,7 +141,7 @@ class Gateway:
         if fault is not None:
             time.sleep(fault.delay_s)
             if fault.effect == "refuse":
-                raise Refused(fault.code, fault.message, fault.status)
+                raise RequestRefused(fault.code, fault.message, fault.status)
             if fault.effect == "drop":
                 hang_up(environ)
         return fault
@@ -263,6 +263,6 @@ def refusal(
         value_picker=XFormedAttributePicker(),
     )
     answer = serializer.serialize(error)
-    status = error.status if isinstance(error, Refused) else 403
+    status = error.status if isinstance(error, RequestRefused) else 403
     log.info("refused %s %s: %s %s", model.service_name, operation, error.code, error.message)
     return Response("" if request.method == "HEAD" else answer["body"], status, dict(answer["headers"]))

@@ -2,7 +2,7 @@
 
 As on AWS it shows neither IAM roles nor Auto Scaling groups nor single schedules: those must be listed. As on AWS
 GetResources goes on showing what was deleted ("tagged or previously tagged"; boto3 issue 3341: for hours), here for
-`GHOSTS_S` or what `/_site/tagging` is told with `{"ghosts_s": 60}`; all but what moto's own EC2 shows.
+`STALE_TAGS_S` or what `/_site/tagging` is told with `{"stale_tags_s": 60}`; all but what moto's own EC2 shows.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ EC2_TYPES = {
 """Prefix of an id -> type in an ARN, for what moto's EC2 leaves out."""
 
 
-GHOSTS_S = 45.0
+STALE_TAGS_S = 45.0
 """How long a deleted resource is still shown."""
 _LOOK_EVERY_S = 0.2
 _ENDS = ("Delete", "Revoke", "Disassociate", "Terminate")
 
 
-class Ghosts(TaggableResourcesMixin):
+class StaleTags(TaggableResourcesMixin):
     """Shows what was there before a call that ends something, and is no more."""
 
-    SERVICE_NAMESPACE = "bivouac-ghosts"
+    SERVICE_NAMESPACE = "bivouac-stale-tags"
 
     def __init__(self, world: World, living: Callable[[], Iterator[TaggedResource]]) -> None:
-        self.world, self.living, self.partition, self.seconds = world, living, "aws", GHOSTS_S
+        self.world, self.living, self.partition, self.seconds = world, living, "aws", STALE_TAGS_S
         self._lock = threading.Lock()
         self._last: dict[str, tuple[float, TaggedResource]] = {}
         self._looked = 0.0
@@ -78,8 +78,11 @@ class Ghosts(TaggableResourcesMixin):
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
         asked = json.loads(body) if body else {}
-        self.seconds = float(asked.get("ghosts_s", self.seconds))
-        return 200, {"ghosts_s": self.seconds, "ghosts": sorted(one.arn for one in self.iter_tagged_resources())}
+        self.seconds = float(asked.get("stale_tags_s", self.seconds))
+        return 200, {
+            "stale_tags_s": self.seconds,
+            "stale_tags": sorted(one.arn for one in self.iter_tagged_resources()),
+        }
 
 
 class Others(TaggableResourcesMixin):
@@ -156,15 +159,15 @@ def install(world: World) -> None:
         for arn, tags in Tags(world).everything().items():
             yield TaggedResource(arn, dict(tags), f"eks:{arn.split(':')[5].split('/')[0]}")
 
-    ghosts = Ghosts(world, brief)
-    world.faults.append(ghosts.hook)
-    world.routes["/_site/tagging"] = ghosts.route
+    stale_tags = StaleTags(world, brief)
+    world.faults.append(stale_tags.hook)
+    world.routes["/_site/tagging"] = stale_tags.route
 
     def everything(account: str, region: str) -> Iterator[TaggableResourcesMixin]:
         yield from iter_taggable_backends(account, region)
         if (account, region) == (world.account, world.region):
             yield others
-            yield ghosts
+            yield stale_tags
 
     tagging.iter_taggable_backends = everything  # type: ignore[assignment]
 

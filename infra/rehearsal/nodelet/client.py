@@ -27,7 +27,7 @@ WATCH_LIFE_S = 300
 UNAUTHORIZED, CONFLICT, NOT_FOUND = 401, 409, 404
 
 
-class Refused(PermanentError):
+class ApiRefused(PermanentError):
     """The API server answered with a 4xx; `status` is the HTTP status."""
 
     def __init__(self, what: str, status: int, message: str) -> None:
@@ -149,7 +149,7 @@ def _result(what: str, status: int, content: bytes) -> Object:
         message = content[:200].decode(errors="replace")
     if status >= 500 or status == http.client.TOO_MANY_REQUESTS:
         raise TemporaryError("the API server is busy", seen=f"{what}: {status} {message}", delay=RETRY)
-    raise Refused(what, status, message)
+    raise ApiRefused(what, status, message)
 
 
 class Watch:
@@ -177,7 +177,7 @@ class Watch:
                 self._on_list(found.get("items") or [])
                 patience, complaint = RETRY.total_seconds(), ""
                 self._follow(found["metadata"]["resourceVersion"])
-            except (Refused, TemporaryError) as error:
+            except (ApiRefused, TemporaryError) as error:
                 if str(error) != complaint:
                     log.warning("%s", error)
                 complaint = str(error)

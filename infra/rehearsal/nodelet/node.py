@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.errors import BivouacError, TemporaryError
 from infra.rehearsal.nodelet.boot import NodeConfig
-from infra.rehearsal.nodelet.client import CONFLICT, MERGE, NOT_FOUND, Api, Object, Refused, Watch, namespaced
+from infra.rehearsal.nodelet.client import CONFLICT, MERGE, NOT_FOUND, Api, ApiRefused, Object, Watch, namespaced
 from infra.rehearsal.nodelet.clock import micro_timestamp, timestamp
 from infra.rehearsal.nodelet.machine import MachineConfig
 
@@ -85,7 +85,7 @@ class Node:
                 time.sleep(PERIOD_S)
             try:
                 action()
-            except (Refused, TemporaryError) as error:
+            except (ApiRefused, TemporaryError) as error:
                 log.warning("heartbeat: %s", error)
 
     def _create(self) -> None:
@@ -108,7 +108,7 @@ class Node:
         metadata = {"name": config.hostname, "labels": labels}
         try:
             self._api.post("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec})
-        except Refused as error:
+        except ApiRefused as error:
             if error.status != CONFLICT:
                 raise
             self._api.patch(self._path, {"metadata": {"labels": labels}})
@@ -121,7 +121,7 @@ class Node:
         }
         try:
             self._api.patch(self._lease_path, {"spec": renewal}, MERGE)
-        except Refused as error:
+        except ApiRefused as error:
             if error.status != NOT_FOUND:
                 raise
             node = self._api.get(self._path)

@@ -16,7 +16,7 @@ from infra.spec.names import buckets
 _EXPORT_S = 120.0
 
 
-def strike_all(say: Callable[[str], None]) -> int:
+def remove_all(say: Callable[[str], None]) -> int:
     """Strike every site, running or left over; returns 0, or 1 when something could not be exported."""
     names = sorted(path.name for path in sites_dir().iterdir()) if sites_dir().is_dir() else []
     failed = 0
@@ -26,7 +26,7 @@ def strike_all(say: Callable[[str], None]) -> int:
             failed = 1
             say(f"site {name} stays: its archive is the only one; free space or mend the cause, then again")
             continue
-        handle.strike(name, say)
+        handle.remove(name, say)
         say(f"site {name} is struck")
     if not names:
         say("no site is here")

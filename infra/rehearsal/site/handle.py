@@ -66,7 +66,7 @@ def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda
         site = find(name)
         if site is not None:
             return site
-        if strike(name):
+        if remove(name):
             progress("site: what a killed command had begun to pitch is ended")
         folder.mkdir(parents=True, exist_ok=True)
         begun(folder)
@@ -79,7 +79,7 @@ def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda
         ensure_tools()
         providers.install(folder / "bin")
         progress("site: namespaces, emulated AWS")
-        return _pitch(name, folder)
+        return _start_site(name, folder)
 
 
 def find(name: str) -> Site | None:
@@ -97,7 +97,7 @@ def enter(site: Site, arguments: list[str]) -> None:
     os.execvpe(command[0], command, environment)
 
 
-def strike(name: str, say: Progress = lambda _: None) -> bool:
+def remove(name: str, say: Progress = lambda _: None) -> bool:
     """End a site, whoever entered it, and what was left of a pitching that was killed; remove its folder.
 
     Whether something of it was running. Raises `PermanentError` for processes or files that stay.
@@ -134,7 +134,7 @@ def _living(folder: Path, site: Site | None, inner: int | None) -> tuple[int, ..
     return tuple(pid for pid in found if _start_ticks(pid) is not None)
 
 
-def _pitch(name: str, folder: Path) -> Site:
+def _start_site(name: str, folder: Path) -> Site:
     rootless = os.geteuid() != 0
     command = [
         "unshare",
@@ -167,7 +167,7 @@ def _pitch(name: str, folder: Path) -> Site:
             f"site {name} was not ready",
         )
         if outer.poll() is not None:
-            raise _not_pitched(folder, rootless)
+            raise _not_started(folder, rootless)
     except BaseException:
         outer.kill()
         raise
@@ -206,7 +206,7 @@ def _path(folder: Path) -> str:
     )
 
 
-def _not_pitched(folder: Path, rootless: bool) -> PermanentError:
+def _not_started(folder: Path, rootless: bool) -> PermanentError:
     tail = (folder / "logs" / "site.log").read_text(errors="replace").strip().splitlines()[-5:]
     cure = "see `bivouac doctor`" + ("; user namespaces may be forbidden here" if rootless else "")
     return PermanentError("the site could not be pitched", seen=" | ".join(tail) or "no output", cure=cure)

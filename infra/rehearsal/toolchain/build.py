@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from infra.rehearsal.toolchain.download import Unavailable
-from infra.rehearsal.toolchain.progress import Progress
+from infra.rehearsal.toolchain.progress import TransferProgress
 from infra.rehearsal.toolchain.table import MODULES, Tool
 
 USUAL_GO = Path("/usr/local/go/bin/go")  # where Go's own instructions put it, often without PATH
@@ -22,7 +22,7 @@ def go_version(module: Path) -> str:
     return answer.strip()
 
 
-def build(tool: Tool, folder: Path, progress: Progress) -> Path:
+def build(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
     """The executable, in `folder`. Raises Unavailable with the compiler's last words."""
     module, executable = MODULES / tool.module, folder / tool.name
     progress.begin(f"{tool.name} {tool.version}: building with {go_version(module)}", tool.usual_build)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import PermanentError
-from infra.rehearsal.toolchain.progress import Progress
+from infra.rehearsal.toolchain.progress import TransferProgress
 from infra.rehearsal.toolchain.table import Tool, architecture
 
 ANSWER_TIMEOUT_S = 5.0
@@ -33,7 +33,7 @@ class Downloads:
     def __init__(self) -> None:
         self._silent: dict[str, str] = {}
 
-    def fetch(self, tool: Tool, folder: Path, progress: Progress) -> Path:
+    def fetch(self, tool: Tool, folder: Path, progress: TransferProgress) -> Path:
         """The executable, unpacked into `folder`, what it needs beside it into `folder`/share.
 
         Raises Unavailable, or PermanentError on a wrong checksum.
@@ -77,7 +77,7 @@ class Downloads:
                 return digest
         raise Unavailable(f"{url} has no SHA-256 of {file}")
 
-    def _save(self, url: str, file: Path, progress: Progress) -> str:
+    def _save(self, url: str, file: Path, progress: TransferProgress) -> str:
         digest, done = hashlib.sha256(), 0
         try:
             with self._open(url) as answer, file.open("wb") as out:

@@ -15,8 +15,8 @@ from infra.errors import PermanentError, UserError
 from infra.rehearsal.paths import share_dir, tools_dir
 from infra.rehearsal.toolchain.build import build, copy_share
 from infra.rehearsal.toolchain.download import Downloads, Unavailable
-from infra.rehearsal.toolchain.origin import Found, in_cache, on_path, version_of, write_stamp
-from infra.rehearsal.toolchain.progress import Progress
+from infra.rehearsal.toolchain.origin import FoundTool, in_cache, on_path, version_of, write_stamp
+from infra.rehearsal.toolchain.progress import TransferProgress
 from infra.rehearsal.toolchain.table import TOOLS, Tool
 
 
@@ -30,24 +30,24 @@ def select(names: Iterable[str]) -> tuple[Tool, ...]:
     return tuple(known[name] for name in wanted)
 
 
-def locate(tool: Tool, tools: Path | None = None) -> Found | None:
+def locate(tool: Tool, tools: Path | None = None) -> FoundTool | None:
     """Where a tool is now, without getting it."""
     tools = tools or tools_dir()
     return on_path(tool, tools) or in_cache(tool, tools)
 
 
 def ensure(
-    names: Iterable[str] = (), *, tools: Path | None = None, progress: Progress | None = None
-) -> tuple[Found, ...]:
+    names: Iterable[str] = (), *, tools: Path | None = None, progress: TransferProgress | None = None
+) -> tuple[FoundTool, ...]:
     """Have the tools in `tools` (default: the cache's bin folder), one after the other: a build takes every core.
 
     Raises PermanentError that names every place that was tried.
     """
-    tools, progress, downloads = tools or tools_dir(), progress or Progress(), Downloads()
+    tools, progress, downloads = tools or tools_dir(), progress or TransferProgress(), Downloads()
     return tuple(_ensure(tool, tools, progress, downloads) for tool in select(names))
 
 
-def _ensure(tool: Tool, tools: Path, progress: Progress, downloads: Downloads) -> Found:
+def _ensure(tool: Tool, tools: Path, progress: TransferProgress, downloads: Downloads) -> FoundTool:
     try:
         return _had(tool, tools, progress, downloads)
     except OSError as error:
@@ -56,7 +56,7 @@ def _ensure(tool: Tool, tools: Path, progress: Progress, downloads: Downloads) -
         raise PermanentError(f"{tool.name} cannot be kept in the cache", seen=seen, cure=cure) from error
 
 
-def _had(tool: Tool, tools: Path, progress: Progress, downloads: Downloads) -> Found:
+def _had(tool: Tool, tools: Path, progress: TransferProgress, downloads: Downloads) -> FoundTool:
     if found := _at_hand(tool, tools):
         return found
     with _only_one(tool, tools, progress) as folder:
@@ -69,7 +69,7 @@ def _had(tool: Tool, tools: Path, progress: Progress, downloads: Downloads) -> F
             raise PermanentError(f"{tool.name} {tool.version} as {origin} does not run here", seen=version, cure=cure)
         executable.replace(tools / tool.name)
         write_stamp(tool, tools, version, origin)
-        return Found(tool.name, version, origin, tools / tool.name)
+        return FoundTool(tool.name, version, origin, tools / tool.name)
 
 
 def _claimed(tool: Tool, executable: Path, origin: str) -> str:
@@ -79,7 +79,7 @@ def _claimed(tool: Tool, executable: Path, origin: str) -> str:
     return version_of(tool, executable) or "nothing"
 
 
-def _at_hand(tool: Tool, tools: Path) -> Found | None:
+def _at_hand(tool: Tool, tools: Path) -> FoundTool | None:
     """PATH comes first; it is linked into `tools`, so that everything is found in one folder."""
     found = on_path(tool, tools)
     if found is None:
@@ -100,7 +100,7 @@ def _link(link: Path, to: Path) -> None:
     temporary.replace(link)
 
 
-def _make(tool: Tool, tools: Path, folder: Path, progress: Progress, downloads: Downloads) -> tuple[Path, str]:
+def _make(tool: Tool, tools: Path, folder: Path, progress: TransferProgress, downloads: Downloads) -> tuple[Path, str]:
     refusals = []
     try:
         executable = downloads.fetch(tool, folder, progress)
@@ -138,7 +138,7 @@ def _install_share(tool: Tool, tools: Path, folder: Path) -> None:
         _link(tools / relative, target / relative)
 
 
-def _wait(file: TextIO, progress: Progress) -> None:
+def _wait(file: TextIO, progress: TransferProgress) -> None:
     while True:
         try:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,7 +148,7 @@ def _wait(file: TextIO, progress: Progress) -> None:
 
 
 @contextmanager
-def _only_one(tool: Tool, tools: Path, progress: Progress) -> Iterator[Path]:
+def _only_one(tool: Tool, tools: Path, progress: TransferProgress) -> Iterator[Path]:
     """An empty folder to work in, while no other process makes the same tool; the folder goes whatever happens."""
     folder = tools.parent / "work" / tool.name
     lock = tools.parent / "locks" / f"{tool.name}.lock"

@@ -19,7 +19,7 @@ PROBE_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTool:
     """An executable that will do. `origin` is where it came from first: `PATH`, `downloaded`, `built`, or `cache`."""
 
     tool: str
@@ -54,7 +54,7 @@ def _version_in_build_information(tool: Tool, executable: Path) -> str | None:
         return None
 
 
-def in_cache(tool: Tool, tools: Path) -> Found | None:
+def in_cache(tool: Tool, tools: Path) -> FoundTool | None:
     """What an earlier run installed, if it is whole and its version is still the wanted one.
 
     The stamp spares a start of every executable on every call; a file that came here without one is asked once.
@@ -69,10 +69,10 @@ def in_cache(tool: Tool, tools: Path) -> Found | None:
         version, origin = version_of(tool, path) or "", "cache"
         if version.startswith(tool.accepts):
             write_stamp(tool, tools, version, origin)
-    return Found(tool.name, version, origin, path) if version.startswith(tool.accepts) else None
+    return FoundTool(tool.name, version, origin, path) if version.startswith(tool.accepts) else None
 
 
-def on_path(tool: Tool, tools: Path) -> Found | None:
+def on_path(tool: Tool, tools: Path) -> FoundTool | None:
     """The first executable on PATH (for Kubernetes also in KUBEBUILDER_ASSETS) whose version will do."""
     if tool.share:  # an executable alone would be of no use
         return None
@@ -82,7 +82,7 @@ def on_path(tool: Tool, tools: Path) -> Found | None:
             continue
         version = version_of(tool, candidate)
         if version and version.startswith(tool.accepts):
-            return Found(tool.name, version, "PATH", candidate.absolute())
+            return FoundTool(tool.name, version, "PATH", candidate.absolute())
     return None
 
 

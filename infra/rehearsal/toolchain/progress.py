@@ -10,7 +10,7 @@ from typing import TextIO
 QUIET_INTERVAL_S = 30.0
 
 
-class Progress:
+class TransferProgress:
     """Rewrites its line on a terminal; elsewhere (CI, a log) it writes a line every half minute."""
 
     def __init__(self, stream: TextIO | None = None) -> None:

@@ -10,7 +10,7 @@ No Pulumi here.
 from __future__ import annotations
 
 from infra.spec.names import BUILDER, REPOSITORY, ROLE_TAG, boundary, buckets, freeze_policy
-from infra.stack.access.policies import EVERYTHING, Place, Statement, allow
+from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow
 
 _OBJECTS = (
     "s3:AbortMultipartUpload",
@@ -64,7 +64,7 @@ _AGENT = (
 """Not its GetParameter: what is kept there is not ours."""
 
 
-def ceiling(where: Place) -> list[Statement]:
+def ceiling(where: AccountPlace) -> list[Statement]:
     """Everything that a role of ours may be allowed by its own policies; nothing is bought, and nobody's rights change
     but by the freeze."""
     names = buckets(where.account, where.region)
@@ -113,5 +113,5 @@ def ceiling(where: Place) -> list[Statement]:
     ]
 
 
-def boundary_arn(where: Place) -> str:
+def boundary_arn(where: AccountPlace) -> str:
     return f"arn:aws:iam::{where.account}:policy/{boundary(where.region)}"

@@ -17,7 +17,7 @@ CNI_POLICIES = ("AmazonEKS_CNI_Policy",)
 """Not the node's: whatever runs there without a role of its own could then change the network's interfaces."""
 
 
-class Identity(pulumi.ComponentResource):
+class Roles(pulumi.ComponentResource):
     """Roles `cluster`, `node`, `cni`, `steward`, `trainer`, `archive`.
 
     `cluster_ready` and `node_ready` are what must stand before, and fall after, cluster and nodes: EKS and the CNI need

@@ -8,14 +8,14 @@ from pulumi import ResourceOptions
 
 from infra.spec.names import boundary, freeze_policy
 from infra.stack.access.ceiling import ceiling
-from infra.stack.access.policies import Place, document, no_purchases
+from infra.stack.access.policies import AccountPlace, document, no_purchases
 
 
 class Limits(pulumi.ComponentResource):
     """`boundary`, of every role of ours; and what a spent budget attaches to roles, with a content that nobody who runs
     campaigns can write: what is attached to another's role must not be able to give it anything."""
 
-    def __init__(self, where: Place, opts: ResourceOptions | None = None) -> None:
+    def __init__(self, where: AccountPlace, opts: ResourceOptions | None = None) -> None:
         super().__init__("bivouac:infra:Limits", "limits", None, opts)
         child = ResourceOptions(parent=self)
         self.boundary = aws.iam.Policy(

@@ -28,7 +28,7 @@ _PUSH = (
 
 
 @dataclass(frozen=True)
-class Place:
+class AccountPlace:
     """Where ARNs point to."""
 
     account: str
@@ -44,8 +44,8 @@ class Place:
         return self.arn("ecr", f"repository/{name}")
 
 
-def place(spec: Spec) -> Place:
-    return Place(spec.account, spec.region)
+def place(spec: Spec) -> AccountPlace:
+    return AccountPlace(spec.account, spec.region)
 
 
 def allow(actions: Sequence[str], resources: Sequence[str], condition: dict[str, Any] | None = None) -> Statement:
@@ -69,7 +69,7 @@ https://docs.aws.amazon.com/scheduler/latest/UserGuide/cross-service-confused-de
 """
 
 
-def trust(service: str, where: Place, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:
+def trust(service: str, where: AccountPlace, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:
     """Trust policy for an AWS service, such as `scheduler.amazonaws.com`, on behalf of this account alone.
 
     EC2 says for nobody on whose behalf it takes a role; an instance profile is its account's own.
@@ -83,7 +83,7 @@ def trust(service: str, where: Place, actions: Sequence[str] = ("sts:AssumeRole"
     return document([statement | {"Condition": condition}])
 
 
-def pod_trust(where: Place) -> str:
+def pod_trust(where: AccountPlace) -> str:
     """Trust policy for EKS pod identities."""
     return trust("pods.eks.amazonaws.com", where, ("sts:AssumeRole", "sts:TagSession"))
 
@@ -175,23 +175,23 @@ def freezing(spec: Spec) -> list[Statement]:
     return [allow(["iam:AttachRolePolicy", "iam:DetachRolePolicy"], roles, only)]
 
 
-def builder(where: Place) -> list[Statement]:
+def builder(where: AccountPlace) -> list[Statement]:
     """Push to the trainer's repository, pull a base from the account's own; files come by presigned addresses."""
     return [
         allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
         allow(_PUSH, [where.repository(REPOSITORY)]),
-        # The trainer's, and any base: a campaign names its own, the workshop serves them all.
+        # The trainer's, and any base: a campaign names its own, the build network serves them all.
         allow(_PULL, [where.repository("*")]),
     ]
 
 
-def builder_guard(where: Place) -> list[Statement]:
+def builder_guard(where: AccountPlace) -> list[Statement]:
     """Only to end what carries the tag of a builder."""
     tagged = {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}}
     return [allow(["ec2:TerminateInstances"], [where.arn("ec2", "instance/*")], tagged)]
 
 
-def keys_through_s3(where: Place, names: Sequence[str]) -> list[Statement]:
+def keys_through_s3(where: AccountPlace, names: Sequence[str]) -> list[Statement]:
     """Any key of the account, only as S3 uses it on one's behalf for what lies in the buckets `names`.
 
     Not the spec's key: buckets are every campaign's, so which key encrypts them is what the last that asked for one

@@ -14,7 +14,7 @@ from pulumi_aws.eks import ClusterVpcConfigArgsDict
 
 from infra.spec.campaign import ApiEndpoint, Spec
 from infra.spec.names import ARCHIVE_ACCOUNT, CNI_ACCOUNT, NAMESPACE, STEWARD_ACCOUNT, TRAINER_ACCOUNT, Names
-from infra.stack.access.identity import Identity
+from infra.stack.access.identity import Roles
 from infra.stack.network.addresses import SERVICE_CIDR
 
 ADMINISTRATION = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
@@ -27,7 +27,7 @@ class Cluster(pulumi.ComponentResource):
     def __init__(
         self,
         spec: Spec,
-        identity: Identity,
+        identity: Roles,
         subnet_ids: Sequence[Input[str]],
         operator_arn: str | None,
         depends_on: Sequence[pulumi.Resource],

@@ -10,34 +10,34 @@ import pulumi
 import pulumi_aws as aws
 from pulumi import Input, ResourceOptions
 
-from infra.spec.names import WORKSHOP, workshop_guard, workshop_role
+from infra.spec.names import BUILD_NETWORK, builder_guard_role, builder_role
 from infra.stack.access import policies
-from infra.stack.access.policies import Place
+from infra.stack.access.policies import AccountPlace
 
 CIDR = "10.254.0.0/24"
 BUILDER_POLICIES = ("AmazonSSMManagedInstanceCore",)
 
 
-class Workshop(pulumi.ComponentResource):
+class BuildNetwork(pulumi.ComponentResource):
     """`subnet`, `group` without any way in, the builder's `profile`, and `guard`, the role that ends builders."""
 
     def __init__(
-        self, place: Place, boundary: Input[str], zone: str | None = None, opts: ResourceOptions | None = None
+        self, place: AccountPlace, boundary: Input[str], zone: str | None = None, opts: ResourceOptions | None = None
     ) -> None:
         """`boundary`: ARN of the most that a role may do. `zone`: one that sells the builders' type. None: whichever
         AWS takes, which asks for no type."""
-        super().__init__("bivouac:infra:Workshop", "workshop", None, opts)
+        super().__init__("bivouac:infra:BuildNetwork", "build-network", None, opts)
         self._child = ResourceOptions(parent=self)
         # Older foundations have names without the region: these stay, since builders may be at work under them.
         self._named = ResourceOptions(parent=self, ignore_changes=["name"])
         self._network(zone)
         self.group = aws.ec2.SecurityGroup(
             "builder",
-            name=WORKSHOP,
+            name=BUILD_NETWORK,
             description="Image builder, reached through Systems Manager only",
             vpc_id=self.vpc.id,
             revoke_rules_on_delete=True,
-            tags={"Name": WORKSHOP},
+            tags={"Name": BUILD_NETWORK},
             opts=self._child,
         )
         aws.vpc.SecurityGroupEgressRule(
@@ -48,48 +48,52 @@ class Workshop(pulumi.ComponentResource):
             opts=self._child,
         )
         self._place, self._boundary = place, boundary
-        role = self._role("builder", workshop_role(place.region), policies.EC2, policies.builder(place))
+        role = self._role("builder", builder_role(place.region), policies.EC2, policies.builder(place))
         for name in BUILDER_POLICIES:
             aws.iam.RolePolicyAttachment(
                 f"builder-{name}", role=role.name, policy_arn=f"arn:aws:iam::aws:policy/{name}", opts=self._child
             )
         self.profile = aws.iam.InstanceProfile(
-            "builder", name=workshop_role(place.region), role=role.name, opts=self._named
+            "builder", name=builder_role(place.region), role=role.name, opts=self._named
         )
         self.guard = self._role(
-            "builder-guard", workshop_guard(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)
+            "builder-guard", builder_guard_role(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)
         )
         self.register_outputs({"subnet_id": self.subnet.id})
 
     def _network(self, zone: str | None) -> None:
         self.vpc = aws.ec2.Vpc(
-            "workshop",
+            "build-network",
             cidr_block=CIDR,
             enable_dns_hostnames=True,
             enable_dns_support=True,
-            tags={"Name": WORKSHOP},
+            tags={"Name": BUILD_NETWORK},
             opts=self._child,
         )
-        gateway = aws.ec2.InternetGateway("workshop", vpc_id=self.vpc.id, tags={"Name": WORKSHOP}, opts=self._child)
+        gateway = aws.ec2.InternetGateway(
+            "build-network", vpc_id=self.vpc.id, tags={"Name": BUILD_NETWORK}, opts=self._child
+        )
         self.subnet = aws.ec2.Subnet(
-            "workshop",
+            "build-network",
             vpc_id=self.vpc.id,
             cidr_block=CIDR,
             availability_zone=zone,
             map_public_ip_on_launch=True,
-            tags={"Name": WORKSHOP},
+            tags={"Name": BUILD_NETWORK},
             # Another zone is another subnet, of the same addresses.
             opts=ResourceOptions(parent=self, delete_before_replace=True),
         )
-        table = aws.ec2.RouteTable("workshop", vpc_id=self.vpc.id, tags={"Name": WORKSHOP}, opts=self._child)
+        table = aws.ec2.RouteTable("build-network", vpc_id=self.vpc.id, tags={"Name": BUILD_NETWORK}, opts=self._child)
         aws.ec2.Route(
-            "workshop-internet",
+            "build-network-internet",
             route_table_id=table.id,
             destination_cidr_block="0.0.0.0/0",
             gateway_id=gateway.id,
             opts=self._child,
         )
-        aws.ec2.RouteTableAssociation("workshop", subnet_id=self.subnet.id, route_table_id=table.id, opts=self._child)
+        aws.ec2.RouteTableAssociation(
+            "build-network", subnet_id=self.subnet.id, route_table_id=table.id, opts=self._child
+        )
 
     def _role(self, label: str, name: str, service: str, statements: list[policies.Statement]) -> aws.iam.Role:
         role = aws.iam.Role(

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from infra.plan.checks.finding import Level
 from infra.spec.campaign import Spec
 from infra.stack.rules import access, network, nodes, pods, rights, safety
-from infra.stack.rules.finding import Finding, Rule
+from infra.stack.rules.finding import Rule, RuleFinding
 from infra.stack.rules.graph import Graph, Resource
 
 RULES: tuple[Rule, ...] = (
@@ -42,10 +42,10 @@ _ORDER = (Level.ERROR, Level.WARNING, Level.INFO)
 __all__ = ["RULES", "Finding", "Graph", "Level", "Resource", "broken", "findings"]
 
 
-def findings(graph: Graph, spec: Spec) -> tuple[Finding, ...]:
+def findings(graph: Graph, spec: Spec) -> tuple[RuleFinding, ...]:
     """Everything that the rules find, the worst first."""
     found = [
-        Finding(
+        RuleFinding(
             level=draft.level,
             rule=rule.__name__,
             resource=draft.resource,
@@ -59,6 +59,6 @@ def findings(graph: Graph, spec: Spec) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda one: _ORDER.index(one.level)))
 
 
-def broken(found: Iterable[Finding]) -> bool:
+def broken(found: Iterable[RuleFinding]) -> bool:
     """Whether one of them is an error."""
     return any(one.level is Level.ERROR for one in found)

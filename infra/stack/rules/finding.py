@@ -12,7 +12,7 @@ from infra.spec.campaign import Spec
 from infra.stack.rules.graph import Graph, Resource
 
 
-class Finding(BaseModel):
+class RuleFinding(BaseModel):
     """One thing to tell of a resource graph."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

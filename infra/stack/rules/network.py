@@ -18,7 +18,7 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
     inside = IPv4Network(spec.network.cidr)
     for rule in graph.of("SecurityGroupIngressRule"):
         cidr = rule.known("cidrIpv4")
-        if cidr is not None and not IPv4Network(cidr).subnet_of(inside) and not _drivers_door(graph, rule, spec):
+        if cidr is not None and not IPv4Network(cidr).subnet_of(inside) and not _admits_the_driver(graph, rule, spec):
             yield error(rule, "lets in addresses outside the VPC", seen=cidr, cure=_INSIDE)
         if rule.known("cidrIpv6") is not None or rule.known("prefixListId") is not None:
             seen = rule.known("cidrIpv6") or rule.known("prefixListId")
@@ -29,7 +29,7 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
                 group, "has rules of its own inside", seen="ingress", cure="one resource per rule, so that each is seen"
             )
     for subnet in graph.of("Subnet"):
-        # The foundation's workshop has no NAT gateway to pay for: a builder fetches from an address of its own.
+        # The foundation's build network has no NAT gateway to pay for: a builder fetches from an address of its own.
         if subnet.inputs.get("mapPublicIpOnLaunch") and not graph.of("Repository"):
             yield error(subnet, "gives public addresses to what starts in it", seen=True, cure="leave it private")
     for template in graph.of("LaunchTemplate"):
@@ -38,7 +38,7 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
                 yield error(template, "gives its nodes public addresses", seen=True, cure="leave them private")
 
 
-def _drivers_door(graph: Graph, rule: Resource, spec: Spec) -> bool:
+def _admits_the_driver(graph: Graph, rule: Resource, spec: Spec) -> bool:
     """Whether a rule is the one way in that a private endpoint has: the peered driver's own addresses, to the cluster's
     API, by HTTPS alone."""
     driver = spec.network.driver_vpc

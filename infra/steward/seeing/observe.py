@@ -16,7 +16,7 @@ from lightkube.resources.core_v1 import Pod
 
 from infra.clock import Clock
 from infra.cluster import attempts
-from infra.cluster.conditions import Sickbay
+from infra.cluster.conditions import ConditionHistory
 from infra.cluster.fitness import NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.cluster.nodes import GpuNodes
@@ -57,7 +57,7 @@ class Observer:
         self._seen: dict[int, PodView] = {}
         self._pods_known: list[Pod] = []
         self._facts_known: tuple[NodeFacts, ...] | None = None
-        self._sickbay = Sickbay(clock.monotonic)
+        self._conditions = ConditionHistory(clock.monotonic)
         self._metered: float | None = None
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="probe")
 
@@ -74,7 +74,7 @@ class Observer:
     def go_on_from(self, clocks: Clocks) -> None:
         """A predecessor's clocks; its gang may have stepped and spoken since they were stored."""
         self.clocks, self._settled, self._began = clocks, False, self.clock.monotonic()
-        self._sickbay.first = dict(clocks.sick)
+        self._conditions.first = dict(clocks.sick)
 
     def observe(
         self,
@@ -187,8 +187,8 @@ class Observer:
 
     def _node_views(self, facts: tuple[NodeFacts, ...]) -> tuple[NodeView, ...]:
         needed = self.config.accelerators
-        sick_for = self._sickbay.look(facts, needed, self.clock.now())
-        self.clocks.sick = dict(self._sickbay.first)
+        sick_for = self._conditions.look(facts, needed, self.clock.now())
+        self.clocks.sick = dict(self._conditions.first)
         return tuple(
             NodeView(
                 name=node.name,

@@ -11,7 +11,7 @@ _RECORDED = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOI
 """Trainer events that belong into the record."""
 
 
-class Hearing:
+class TrainerEvents:
     def __init__(self, store: CampaignStore) -> None:
         self.store = store
         self.loss: float | None = (store.get_json(LIVE) or {}).get("loss")

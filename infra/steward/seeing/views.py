@@ -13,7 +13,7 @@ from infra.cluster.fitness import Sickness
 from trainer.contract import ExitCode, Phase
 
 
-class Failure(StrEnum):
+class FailureClass(StrEnum):
     """Why an attempt ended; what follows from each stands in `CONSEQUENCE`."""
 
     USER = "user"
@@ -33,37 +33,37 @@ class Consequence(StrEnum):
     REPLACE = "replace"
 
 
-CONSEQUENCE: dict[Failure, Consequence] = {
-    Failure.USER: Consequence.HOLD,
-    Failure.DATA: Consequence.HOLD,
-    Failure.NUMERIC: Consequence.HOLD,
-    Failure.PROCESS: Consequence.RESTART,
-    Failure.STORAGE: Consequence.RESTART,
-    Failure.HANG: Consequence.RESTART,
-    Failure.STARTUP: Consequence.RESTART,
-    Failure.INTERRUPTED: Consequence.RESTART,
-    Failure.NODE: Consequence.REPLACE,
+CONSEQUENCE: dict[FailureClass, Consequence] = {
+    FailureClass.USER: Consequence.HOLD,
+    FailureClass.DATA: Consequence.HOLD,
+    FailureClass.NUMERIC: Consequence.HOLD,
+    FailureClass.PROCESS: Consequence.RESTART,
+    FailureClass.STORAGE: Consequence.RESTART,
+    FailureClass.HANG: Consequence.RESTART,
+    FailureClass.STARTUP: Consequence.RESTART,
+    FailureClass.INTERRUPTED: Consequence.RESTART,
+    FailureClass.NODE: Consequence.REPLACE,
 }
 """Numeric failures hold until rolling back with skipped data exists: repeating them would only repeat them."""
 
-BY_EXIT: dict[int, Failure] = {
-    ExitCode.USER: Failure.USER,
-    ExitCode.DATA: Failure.DATA,
-    ExitCode.INTERNAL: Failure.PROCESS,
-    ExitCode.STORAGE: Failure.STORAGE,
-    ExitCode.INTERRUPTED: Failure.INTERRUPTED,
-    ExitCode.NUMERIC: Failure.NUMERIC,
+BY_EXIT: dict[int, FailureClass] = {
+    ExitCode.USER: FailureClass.USER,
+    ExitCode.DATA: FailureClass.DATA,
+    ExitCode.INTERNAL: FailureClass.PROCESS,
+    ExitCode.STORAGE: FailureClass.STORAGE,
+    ExitCode.INTERRUPTED: FailureClass.INTERRUPTED,
+    ExitCode.NUMERIC: FailureClass.NUMERIC,
 }
 WORST_FIRST = (
-    Failure.USER,
-    Failure.DATA,
-    Failure.NUMERIC,
-    Failure.NODE,
-    Failure.STORAGE,
-    Failure.HANG,
-    Failure.INTERRUPTED,
-    Failure.STARTUP,
-    Failure.PROCESS,
+    FailureClass.USER,
+    FailureClass.DATA,
+    FailureClass.NUMERIC,
+    FailureClass.NODE,
+    FailureClass.STORAGE,
+    FailureClass.HANG,
+    FailureClass.INTERRUPTED,
+    FailureClass.STARTUP,
+    FailureClass.PROCESS,
 )
 
 
@@ -198,7 +198,7 @@ class Attempt(Frozen):
     """An attempt that has ended."""
 
     number: int
-    failure: Failure
+    failure: FailureClass
     ended_at: datetime
     committed_at_launch: int
     committed_at_end: int
@@ -235,6 +235,6 @@ class History(Frozen):
             count += 1
         return count
 
-    def count(self, since: datetime, *failures: Failure) -> int:
+    def count(self, since: datetime, *failures: FailureClass) -> int:
         """Attempts that one of these ended after `since`."""
         return sum(attempt.failure in failures and attempt.ended_at > since for attempt in self.attempts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.ec2.kind import Ec2Kind, retag
-from infra.providers.aws.table import LOCAL, Input, Kind
+from infra.providers.aws.table import LOCAL, Conversion, Input
 from infra.providers.wire import Props
 
 ENDPOINT = Ec2Kind("vpc_endpoint")
@@ -69,11 +69,11 @@ RESOURCES = (
             "vpcId": Input(required=True, replaces=True),
             "serviceName": Input(required=True, replaces=True),
             "vpcEndpointType": Input(replaces=True, default="Gateway"),
-            "policy": Input(api="PolicyDocument", kind=Kind.JSON, computed=True),
+            "policy": Input(api="PolicyDocument", kind=Conversion.JSON, computed=True),
             "privateDnsEnabled": Input(computed=True),
-            "routeTableIds": Input(kind=Kind.SET, computed=True),
-            "subnetIds": Input(kind=Kind.SET, computed=True),
-            "securityGroupIds": Input(kind=Kind.SET, computed=True),
+            "routeTableIds": Input(kind=Conversion.SET, computed=True),
+            "subnetIds": Input(kind=Conversion.SET, computed=True),
+            "securityGroupIds": Input(kind=Conversion.SET, computed=True),
         },
         outputs={"arn": LOCAL, "state": None, "ownerId": None, "networkInterfaceIds": None, "prefixListId": LOCAL},
         create=create_endpoint,

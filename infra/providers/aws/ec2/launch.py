@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.providers.aws.call import Call, NotReady, Resource
 from infra.providers.aws.ec2.kind import Ec2Kind, retag
-from infra.providers.aws.table import LOCAL, Input, Kind, Naming
+from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
 from infra.providers.wire import Props
 
 TEMPLATE = Ec2Kind("launch_template")
@@ -17,10 +17,10 @@ _DATA = {
     "instanceType": Input(),
     "keyName": Input(),
     "userData": Input(),
-    "ebsOptimized": Input(kind=Kind.FLAG),
+    "ebsOptimized": Input(kind=Conversion.FLAG),
     "instanceInitiatedShutdownBehavior": Input(),
     "disableApiTermination": Input(),
-    "vpcSecurityGroupIds": Input(api="SecurityGroupIds", kind=Kind.SET),
+    "vpcSecurityGroupIds": Input(api="SecurityGroupIds", kind=Conversion.SET),
     "iamInstanceProfile": Input(fields={"arn": Input(), "name": Input()}),
     "monitoring": Input(fields={"enabled": Input()}),
     "blockDeviceMappings": Input(
@@ -30,8 +30,8 @@ _DATA = {
             "virtualName": Input(),
             "ebs": Input(
                 fields={
-                    "deleteOnTermination": Input(kind=Kind.FLAG),
-                    "encrypted": Input(kind=Kind.FLAG),
+                    "deleteOnTermination": Input(kind=Conversion.FLAG),
+                    "encrypted": Input(kind=Conversion.FLAG),
                     "iops": Input(),
                     "kmsKeyId": Input(),
                     "snapshotId": Input(),
@@ -75,9 +75,9 @@ _DATA = {
             "interfaceType": Input(),
             "subnetId": Input(),
             "description": Input(),
-            "securityGroups": Input(api="Groups", kind=Kind.SET),
-            "associatePublicIpAddress": Input(kind=Kind.FLAG),
-            "deleteOnTermination": Input(kind=Kind.FLAG),
+            "securityGroups": Input(api="Groups", kind=Conversion.SET),
+            "associatePublicIpAddress": Input(kind=Conversion.FLAG),
+            "deleteOnTermination": Input(kind=Conversion.FLAG),
             "ipv4PrefixCount": Input(),
         }
     ),
@@ -90,7 +90,7 @@ _DATA = {
             "partitionNumber": Input(),
         }
     ),
-    "tagSpecifications": Input(fields={"resourceType": Input(), "tags": Input(kind=Kind.TAGS)}),
+    "tagSpecifications": Input(fields={"resourceType": Input(), "tags": Input(kind=Conversion.TAGS)}),
 }
 
 

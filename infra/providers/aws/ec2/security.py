@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.ec2.kind import Ec2Kind, retag
-from infra.providers.aws.table import LOCAL, Input, Kind, Naming
+from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
 from infra.providers.wire import Props
 
 GROUP = Ec2Kind("security_group", id_field="GroupId")
@@ -14,8 +14,8 @@ _INLINE = {
     "fromPort": Input(required=True),
     "toPort": Input(required=True),
     "protocol": Input(required=True),
-    "cidrBlocks": Input(kind=Kind.SET),
-    "securityGroups": Input(kind=Kind.SET),
+    "cidrBlocks": Input(kind=Conversion.SET),
+    "securityGroups": Input(kind=Conversion.SET),
     "self": Input(),
     "description": Input(),
 }

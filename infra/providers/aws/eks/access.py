@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.eks.clusters import retag
-from infra.providers.aws.table import Case, Input, Kind
+from infra.providers.aws.table import Case, Conversion, Input
 from infra.providers.wire import Props
 
 
@@ -100,7 +100,7 @@ RESOURCES = (
         case=Case.CAMEL,
         inputs={
             **_PRINCIPAL,
-            "kubernetesGroups": Input(kind=Kind.SET, computed=True),
+            "kubernetesGroups": Input(kind=Conversion.SET, computed=True),
             "type": Input(replaces=True, default="STANDARD"),
             "userName": Input(computed=True, api="username"),
         },
@@ -120,7 +120,7 @@ RESOURCES = (
             **_PRINCIPAL,
             "policyArn": Input(required=True, replaces=True),
             "accessScope": Input(
-                required=True, fields={"type": Input(required=True), "namespaces": Input(kind=Kind.SET)}
+                required=True, fields={"type": Input(required=True), "namespaces": Input(kind=Conversion.SET)}
             ),
         },
         outputs={"associatedAt": None, "modifiedAt": None},

@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.providers.aws.call import Call, NotReady, Resource
 from infra.providers.aws.eks.clusters import retag
-from infra.providers.aws.table import LOCAL, Case, Input, Kind
+from infra.providers.aws.table import LOCAL, Case, Conversion, Input
 from infra.providers.wire import Props
 
 _SETTINGS = ("addonVersion", "serviceAccountRoleArn", "configurationValues", "podIdentityAssociations")
@@ -78,7 +78,7 @@ RESOURCES = (
             "clusterName": Input(required=True, replaces=True),
             "addonName": Input(required=True, replaces=True),
             "addonVersion": Input(computed=True),
-            "configurationValues": Input(kind=Kind.JSON, computed=True),
+            "configurationValues": Input(kind=Conversion.JSON, computed=True),
             "serviceAccountRoleArn": Input(),
             "podIdentityAssociations": Input(
                 fields={"roleArn": Input(required=True), "serviceAccount": Input(required=True)}

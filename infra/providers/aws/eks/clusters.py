@@ -6,15 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 from infra.providers.aws.call import Call, NotReady, Resource
-from infra.providers.aws.table import LOCAL, Case, Input, Kind, Naming
+from infra.providers.aws.table import LOCAL, Case, Conversion, Input, Naming
 from infra.providers.wire import Props
 
 _VPC = {
-    "subnetIds": Input(required=True, kind=Kind.SET),
-    "securityGroupIds": Input(kind=Kind.SET),
+    "subnetIds": Input(required=True, kind=Conversion.SET),
+    "securityGroupIds": Input(kind=Conversion.SET),
     "endpointPrivateAccess": Input(),
     "endpointPublicAccess": Input(),
-    "publicAccessCidrs": Input(kind=Kind.SET),
+    "publicAccessCidrs": Input(kind=Conversion.SET),
     "clusterSecurityGroupId": Input(computed=True),
     "vpcId": Input(computed=True),
 }
@@ -151,9 +151,10 @@ RESOURCES = (
             ),
             "bootstrapSelfManagedAddons": Input(replaces=True, default=True),
             "deletionProtection": Input(computed=True),
-            "enabledClusterLogTypes": Input(api=LOCAL, kind=Kind.SET),
+            "enabledClusterLogTypes": Input(api=LOCAL, kind=Conversion.SET),
             "encryptionConfig": Input(
-                replaces=True, fields={"resources": Input(kind=Kind.SET), "provider": Input(fields={"keyArn": Input()})}
+                replaces=True,
+                fields={"resources": Input(kind=Conversion.SET), "provider": Input(fields={"keyArn": Input()})},
             ),
             "kubernetesNetworkConfig": Input(
                 computed=True,

@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.providers.aws.call import Call, NotReady, Resource
 from infra.providers.aws.eks.clusters import retag
-from infra.providers.aws.table import LOCAL, Case, Input, Kind, Naming
+from infra.providers.aws.table import LOCAL, Case, Conversion, Input, Naming
 from infra.providers.wire import Props
 
 _NOT_SENT = ("clusterName", "forceUpdateVersion", "tags", "region", "nodeGroupName", "nodeGroupNamePrefix")
@@ -110,7 +110,7 @@ RESOURCES = (
         inputs={
             "clusterName": Input(required=True, replaces=True),
             "nodeRoleArn": Input(api="nodeRole", required=True, replaces=True),
-            "subnetIds": Input(api="subnets", required=True, replaces=True, kind=Kind.SET),
+            "subnetIds": Input(api="subnets", required=True, replaces=True, kind=Conversion.SET),
             "scalingConfig": Input(
                 required=True,
                 fields={
@@ -123,7 +123,7 @@ RESOURCES = (
             "capacityType": Input(replaces=True, computed=True),
             "diskSize": Input(replaces=True, computed=True),
             "instanceTypes": Input(replaces=True, computed=True),
-            "labels": Input(kind=Kind.MAP),
+            "labels": Input(kind=Conversion.MAP),
             "launchTemplate": Input(
                 fields={
                     "id": Input(replaces=True, computed=True),

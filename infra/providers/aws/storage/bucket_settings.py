@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.table import LOCAL, Input, Kind
+from infra.providers.aws.table import LOCAL, Conversion, Input
 from infra.providers.wire import Props
 
 
@@ -72,7 +72,7 @@ def _lock(answer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 _LOCKED = ("objectLockEnabled", "rule")
-_TRANSITION = {"days": Input(), "date": Input(kind=Kind.TIME), "storageClass": Input(required=True)}
+_TRANSITION = {"days": Input(), "date": Input(kind=Conversion.TIME), "storageClass": Input(required=True)}
 _NONCURRENT = {"noncurrentDays": Input(required=True), "newerNoncurrentVersions": Input()}
 _SIZES = {"objectSizeGreaterThan": Input(), "objectSizeLessThan": Input()}
 _RULE = {
@@ -83,11 +83,13 @@ _RULE = {
         fields={
             "prefix": Input(),
             "tag": Input(fields={"key": Input(required=True), "value": Input(required=True)}),
-            "and": Input(fields={"prefix": Input(), "tags": Input(kind=Kind.TAGS), **_SIZES}),
+            "and": Input(fields={"prefix": Input(), "tags": Input(kind=Conversion.TAGS), **_SIZES}),
             **_SIZES,
         }
     ),
-    "expiration": Input(fields={"days": Input(), "date": Input(kind=Kind.TIME), "expiredObjectDeleteMarker": Input()}),
+    "expiration": Input(
+        fields={"days": Input(), "date": Input(kind=Conversion.TIME), "expiredObjectDeleteMarker": Input()}
+    ),
     "transitions": Input(fields=_TRANSITION),
     "noncurrentVersionExpiration": Input(fields=_NONCURRENT),
     "noncurrentVersionTransitions": Input(fields={**_NONCURRENT, "storageClass": Input(required=True)}),
@@ -145,7 +147,7 @@ RESOURCES = (
     ),
     _resource(
         "aws:s3/bucketPolicy:BucketPolicy",
-        {"policy": Input(required=True, kind=Kind.JSON)},
+        {"policy": Input(required=True, kind=Conversion.JSON)},
         Setting("bucket_policy", body=lambda call: call.request("policy"), found=lambda answer: answer),
     ),
     _resource(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.table import LOCAL, Input, Kind, Naming
+from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
 from infra.providers.wire import Props
 
 _WINDOW_DAYS = 30
@@ -98,7 +98,7 @@ RESOURCES = (
         service="kms",
         inputs={
             "description": Input(computed=True),
-            "policy": Input(kind=Kind.JSON, computed=True),
+            "policy": Input(kind=Conversion.JSON, computed=True),
             "keyUsage": Input(replaces=True, default="ENCRYPT_DECRYPT"),
             "enableKeyRotation": Input(api=LOCAL),
             "deletionWindowInDays": Input(api=LOCAL),

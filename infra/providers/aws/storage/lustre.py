@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.providers.aws.call import Call, NotReady, Resource
 from infra.providers.aws.ec2.kind import tag_list, tag_map
-from infra.providers.aws.table import LOCAL, Input, Kind
+from infra.providers.aws.table import LOCAL, Conversion, Input
 from infra.providers.wire import Props
 
 _OUTER = ("storageCapacity", "storageType", "securityGroupIds", "kmsKeyId", "fileSystemTypeVersion")
@@ -22,7 +22,7 @@ _LUSTRE = {
     "logConfiguration": Input(fields={"destination": Input(), "level": Input()}, computed=True),
     "metadataConfiguration": Input(fields={"mode": Input(), "iops": Input(computed=True)}, computed=True),
     "perUnitStorageThroughput": Input(),
-    "rootSquashConfiguration": Input(fields={"rootSquash": Input(), "noSquashNids": Input(kind=Kind.SET)}),
+    "rootSquashConfiguration": Input(fields={"rootSquash": Input(), "noSquashNids": Input(kind=Conversion.SET)}),
     "throughputCapacity": Input(),
     "weeklyMaintenanceStartTime": Input(computed=True),
 }
@@ -120,8 +120,8 @@ _LINK = {
         api="S3",
         computed=True,
         fields={
-            "autoExportPolicy": Input(fields={"events": Input(kind=Kind.SET)}),
-            "autoImportPolicy": Input(fields={"events": Input(kind=Kind.SET)}),
+            "autoExportPolicy": Input(fields={"events": Input(kind=Conversion.SET)}),
+            "autoImportPolicy": Input(fields={"events": Input(kind=Conversion.SET)}),
         },
     ),
 }
@@ -173,7 +173,7 @@ RESOURCES = (
         service="fsx",
         inputs={
             "subnetIds": Input(api=LOCAL, required=True, replaces=True),
-            "securityGroupIds": Input(replaces=True, kind=Kind.SET),
+            "securityGroupIds": Input(replaces=True, kind=Conversion.SET),
             "storageCapacity": Input(),
             "storageType": Input(replaces=True, default="SSD"),
             "kmsKeyId": Input(replaces=True, computed=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.ec2.kind import tag_list, tag_map
-from infra.providers.aws.table import LOCAL, Case, Input, Kind, Naming
+from infra.providers.aws.table import LOCAL, Case, Conversion, Input, Naming
 from infra.providers.wire import Props
 
 
@@ -103,7 +103,7 @@ RESOURCES = (
         case=Case.CAMEL,
         inputs={
             "repository": Input(required=True, replaces=True),
-            "policy": Input(api="lifecyclePolicyText", required=True, kind=Kind.JSON),
+            "policy": Input(api="lifecyclePolicyText", required=True, kind=Conversion.JSON),
         },
         outputs={"registryId": None},
         identity=("repository",),

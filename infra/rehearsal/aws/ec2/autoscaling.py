@@ -38,7 +38,7 @@ ROOT_DEVICE = {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 20, "VolumeType"
 
 
 @dataclass
-class Recipe:
+class NodeGroupLaunch:
     """What an EKS node group adds to its launch template."""
 
     instance_types: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class AutoScaling:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.recipes: dict[str, Recipe] = {}
+        self.recipes: dict[str, NodeGroupLaunch] = {}
         self.activities: dict[str, list[dict[str, Any]]] = {}
         self._not_before: dict[str, float] = {}
         self._impaired_since: dict[str, float] = {}
@@ -136,7 +136,7 @@ class AutoScaling:
         return True
 
     def _run(self, group: FakeAutoScalingGroup) -> Any:
-        ec2, recipe = self.world.backend("ec2"), self.recipes.get(group.name, Recipe())
+        ec2, recipe = self.world.backend("ec2"), self.recipes.get(group.name, NodeGroupLaunch())
         if group.ec2_launch_template is None:
             raise AwsError("ValidationError", f"the emulated group {group.name} needs a launch template")
         version = group.ec2_launch_template.get_version(group.launch_template_version)
@@ -173,7 +173,7 @@ class AutoScaling:
         return min(subnets, key=lambda one: used[one]) if subnets else None
 
     @staticmethod
-    def _tags(group: FakeAutoScalingGroup, data: dict[str, Any], recipe: Recipe) -> dict[str, dict[str, str]]:
+    def _tags(group: FakeAutoScalingGroup, data: dict[str, Any], recipe: NodeGroupLaunch) -> dict[str, dict[str, str]]:
         by_kind: dict[str, dict[str, str]] = {}
         for specification in data.get("TagSpecifications") or []:
             by_kind.setdefault(specification["ResourceType"], {}).update(tag_dict(specification.get("Tags")))

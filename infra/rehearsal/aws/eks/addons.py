@@ -20,7 +20,7 @@ DELETION_S = 0.3
 
 
 @dataclass(frozen=True)
-class Kind:
+class AddonKind:
     """What EKS offers under a name."""
 
     version: str
@@ -30,16 +30,16 @@ class Kind:
 
 
 KINDS = {
-    "vpc-cni": Kind("v1.22.4-eksbuild.3", False),
-    "kube-proxy": Kind("v1.36.0-eksbuild.21", False),
-    "coredns": Kind("v1.14.3-eksbuild.16", True),
-    "eks-pod-identity-agent": Kind("v1.3.10-eksbuild.3", False, "security"),
-    "eks-node-monitoring-agent": Kind("v1.5.1-eksbuild.1", False, "observability"),
-    "aws-fsx-csi-driver": Kind("v1.9.0-eksbuild.1", True, "storage"),
-    "aws-ebs-csi-driver": Kind("v1.56.0-eksbuild.1", True, "storage"),
-    "aws-mountpoint-s3-csi-driver": Kind("v2.9.0-eksbuild.1", True, "storage"),
-    "metrics-server": Kind("v0.8.1-eksbuild.1", True, "observability"),
-    "amazon-cloudwatch-observability": Kind("v5.3.1-eksbuild.1", True, "observability"),
+    "vpc-cni": AddonKind("v1.22.4-eksbuild.3", False),
+    "kube-proxy": AddonKind("v1.36.0-eksbuild.21", False),
+    "coredns": AddonKind("v1.14.3-eksbuild.16", True),
+    "eks-pod-identity-agent": AddonKind("v1.3.10-eksbuild.3", False, "security"),
+    "eks-node-monitoring-agent": AddonKind("v1.5.1-eksbuild.1", False, "observability"),
+    "aws-fsx-csi-driver": AddonKind("v1.9.0-eksbuild.1", True, "storage"),
+    "aws-ebs-csi-driver": AddonKind("v1.56.0-eksbuild.1", True, "storage"),
+    "aws-mountpoint-s3-csi-driver": AddonKind("v2.9.0-eksbuild.1", True, "storage"),
+    "metrics-server": AddonKind("v0.8.1-eksbuild.1", True, "observability"),
+    "amazon-cloudwatch-observability": AddonKind("v5.3.1-eksbuild.1", True, "observability"),
 }
 
 

@@ -12,7 +12,7 @@ from email.mime.text import MIMEText
 from email.parser import Parser
 from typing import Any
 
-from infra.rehearsal.aws.ec2.autoscaling import Recipe
+from infra.rehearsal.aws.ec2.autoscaling import NodeGroupLaunch
 from infra.rehearsal.aws.ec2.instances import CLUSTER_TAG, NODE_GROUP_TAG
 from infra.rehearsal.aws.eks.clusters import Cluster
 from infra.rehearsal.aws.eks.nodegroup_rules import block_id
@@ -109,7 +109,7 @@ def set_recipe(world: World, cluster: Cluster, group: NodeGroup, version: Any) -
         own = data["UserData"].decode() if data.get("UserData") else ""
         merged = merged_user_data(cluster, document, own)
     profile = world.backend("iam").get_instance_profile(group.profile)
-    world.auto_scaling.recipes[group.scaling_group] = Recipe(
+    world.auto_scaling.recipes[group.scaling_group] = NodeGroupLaunch(
         instance_types=document.get("instanceTypes", []),
         security_groups=[cluster.security_group],
         user_data=merged,

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from moto.iam.exceptions import NotFoundException
 
-from infra.rehearsal.aws.answers import Refused
+from infra.rehearsal.aws.answers import RequestRefused
 from infra.rehearsal.aws.iam import access, policies
 from infra.rehearsal.aws.strict.document import Document, JsonDocument, XmlDocument
 from infra.rehearsal.aws.strict.settings import Delay
@@ -186,16 +186,16 @@ class Lag:
                 one = self._young.get(found)
                 if one is not None and one.known > at:
                     code = ELSEWHERE.get(service) or NOT_FOUND[found.partition("-")[0]]
-                    raise Refused(code, f"The ID '{found}' does not exist")
+                    raise RequestRefused(code, f"The ID '{found}' does not exist")
         if (service, operation) == ("ec2", "RunInstances"):
             profile = params.get("IamInstanceProfile") or {}
             name = profile.get("Name") or str(profile.get("Arn", "")).rpartition("/")[2]
             if self._profiles.get(name, 0.0) > at:
                 message = f"Value ({name}) for parameter iamInstanceProfile.name is invalid. "
-                raise Refused("InvalidParameterValue", message + "Invalid IAM Instance Profile name")
+                raise RequestRefused("InvalidParameterValue", message + "Invalid IAM Instance Profile name")
         if (service, operation) == ("eks", "CreateAccessEntry") and self.settling(params["principalArn"], "trust"):
             message = f"The specified principalArn is invalid: invalid principal: {params['principalArn']}"
-            raise Refused("InvalidParameterException", message)
+            raise RequestRefused("InvalidParameterException", message)
 
     # What IAM's changes count for.
 

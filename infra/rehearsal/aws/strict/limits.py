@@ -9,7 +9,7 @@ from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from infra.rehearsal.aws.answers import Refused
+from infra.rehearsal.aws.answers import RequestRefused
 from infra.rehearsal.aws.ec2.quotas import Quotas
 from infra.rehearsal.aws.world import Launch, LaunchRefused, World
 
@@ -162,7 +162,7 @@ class Limits:
                 message = (
                     f"The maximum number of {self.quotas.name(held.service, held.quota)} has been reached: {most:g}"
                 )
-                raise Refused(held.code, message)
+                raise RequestRefused(held.code, message)
 
     def refuse_launch(self, launch: Launch) -> None:
         """Places of reservations and blocks were counted when they were made."""

@@ -20,7 +20,7 @@ from botocore.exceptions import UnknownServiceError
 from botocore.session import get_session
 from moto.core.model import OperationModel
 
-from infra.rehearsal.aws.answers import Refused
+from infra.rehearsal.aws.answers import RequestRefused
 from infra.rehearsal.aws.strict.document import Document, Item, read
 from infra.rehearsal.aws.strict.settings import Strictness
 
@@ -124,7 +124,7 @@ class Pages:
         token = params.get(how.token)
         rest = self._rests.get(str(token))
         if token and (rest is None or rest.question != _question(how, operation, params)):
-            raise Refused("InvalidNextToken", f"the token {token!r} is none of this listing's")
+            raise RequestRefused("InvalidNextToken", f"the token {token!r} is none of this listing's")
 
     def first(self, how: Paging, operation: OperationModel, params: dict[str, Any], document: Document) -> bytes:
         """The first page of a whole listing."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from infra.rehearsal.nodelet.client import Object
 from infra.rehearsal.nodelet.clock import timestamp
-from infra.rehearsal.nodelet.pods.images import Image
+from infra.rehearsal.nodelet.pods.images import ContainerImage
 from infra.rehearsal.nodelet.pods.sandbox import Container, Network, RootSpec, StartError, remove_tree
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 300.0
@@ -80,7 +80,9 @@ class PodContainer:
         self._state = {"waiting": {"reason": reason, "message": message}}
         self._due = time.monotonic() + delay_s
 
-    def start(self, image: Image, root: RootSpec, network: Network | None, on_exit: Callable[[int], None]) -> None:
+    def start(
+        self, image: ContainerImage, root: RootSpec, network: Network | None, on_exit: Callable[[int], None]
+    ) -> None:
         """A program that cannot be executed has ended at once, with exit code 128."""
         if "terminated" in self._state:
             self._last = self._state
@@ -183,7 +185,7 @@ class PodContainer:
         return f"nodelet://{self._uid}/{self.name}/{self.starts - 1}"
 
 
-def command_line(spec: Object, image: Image, expand: Callable[[str], str]) -> list[str]:
+def command_line(spec: Object, image: ContainerImage, expand: Callable[[str], str]) -> list[str]:
     """`command` replaces the image's entrypoint and its command; `args` replaces the command only."""
     command, arguments = spec.get("command"), spec.get("args")
     if command is None:

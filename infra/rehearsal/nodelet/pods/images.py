@@ -44,7 +44,7 @@ class PullError(PermanentError):
 
 
 @dataclass(frozen=True)
-class Image:
+class ContainerImage:
     digest: str
     env: dict[str, str]
     entrypoint: list[str]
@@ -67,9 +67,9 @@ class ImageStore:
         """`tools`: where the programs of public images lie."""
         self._folder, self._region, self._credentials, self._tools = folder, region, credentials, tools
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._known: dict[str, Image] = {}
+        self._known: dict[str, ContainerImage] = {}
 
-    def pull(self, reference: str) -> Image:
+    def pull(self, reference: str) -> ContainerImage:
         """Raises PullError, TemporaryError."""
         if reference in PUBLIC:
             return self._built(reference)
@@ -90,7 +90,7 @@ class ImageStore:
                 raise TemporaryError("the registry does not answer", seen=error, delay=RETRY) from error
             return self._known[reference]
 
-    def _built(self, reference: str) -> Image:
+    def _built(self, reference: str) -> ContainerImage:
         """A public image: what it holds is the program that the toolchain built from the same version's source."""
         tool, path = PUBLIC[reference]
         program, files = self._tools / tool, self._folder / tool
@@ -102,9 +102,9 @@ class ImageStore:
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(program, target)
-        return Image(f"tool:{tool}", {}, [path], [], "/", files)
+        return ContainerImage(f"tool:{tool}", {}, [path], [], "/", files)
 
-    def _fetch(self, reference: str, match: re.Match[str]) -> Image:
+    def _fetch(self, reference: str, match: re.Match[str]) -> ContainerImage:
         if match["region"] != self._region:
             raise PullError("the image is in another region", seen=reference, cure=f"push it to {self._region}")
         which = {"imageDigest": match["digest"]} if match["digest"] else {"imageTag": match["tag"]}
@@ -134,7 +134,7 @@ class ImageStore:
                     unpack(blob(layer), partial)
             partial.rename(files)
         env = dict(entry.partition("=")[::2] for entry in config.get("Env") or [])
-        return Image(
+        return ContainerImage(
             digest, env, config.get("Entrypoint") or [], config.get("Cmd") or [], config.get("WorkingDir") or "/", files
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from infra.errors import BivouacError, TemporaryError
-from infra.rehearsal.nodelet.client import NOT_FOUND, Object, Refused, namespaced
+from infra.rehearsal.nodelet.client import NOT_FOUND, ApiRefused, Object, namespaced
 from infra.rehearsal.nodelet.pods.containers import PodContainer
 from infra.rehearsal.nodelet.pods.images import PullError
 from infra.rehearsal.nodelet.pods.podbox import PodBox, make_containers
@@ -126,7 +126,7 @@ class PodWorker:
                 try:
                     step(self._pod)
                     break
-                except (TemporaryError, Refused) as error:
+                except (TemporaryError, ApiRefused) as error:
                     self._complain("FailedCreatePodSandBox" if step == self._box.plug_in else "FailedMount", error)
                     self._report()
                     self._take(RETRY_S)
@@ -269,7 +269,7 @@ class PodWorker:
         try:
             self._around.api.patch(path, {"metadata": {"uid": self.uid}, "status": document})
             self._told = document
-        except Refused as error:
+        except ApiRefused as error:
             if error.status == NOT_FOUND or "uid" in error.message:
                 raise Gone from error
             self._complain("FailedStatus", error)
@@ -300,7 +300,7 @@ class PodWorker:
             try:
                 self._around.api.delete(path, options)
                 return
-            except Refused:
+            except ApiRefused:
                 return
             except TemporaryError:
                 time.sleep(RETRY_S)

@@ -10,13 +10,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pyroute2.netlink.exceptions import NetlinkError
 
 from infra.errors import TemporaryError
-from infra.rehearsal.nodelet.client import NOT_FOUND, Object, Refused, namespaced
+from infra.rehearsal.nodelet.client import NOT_FOUND, ApiRefused, Object, namespaced
 from infra.rehearsal.nodelet.metadata import POD_IDENTITY_ADDRESS
 from infra.rehearsal.nodelet.pods.confinement import confinement
 from infra.rehearsal.nodelet.pods.containers import Folders, PodContainer, Policy, command_line
 from infra.rehearsal.nodelet.pods.environment import environment, expand
 from infra.rehearsal.nodelet.pods.hosts import PodHosts, host_name, own_lines
-from infra.rehearsal.nodelet.pods.images import Image
+from infra.rehearsal.nodelet.pods.images import ContainerImage
 from infra.rehearsal.nodelet.pods.sandbox import Bind, Network, RootSpec, python_path, remove_tree
 from infra.rehearsal.nodelet.pods.volumes import IDENTITY_FOLDER, IDENTITY_VOLUME, Volumes, object_data
 from infra.rehearsal.nodelet.surroundings import RETRY, Surroundings
@@ -95,7 +95,7 @@ class PodBox:
     def refresh(self) -> None:
         self._volumes.refresh()
 
-    def root(self, pod: Object, container: PodContainer, image: Image) -> RootSpec:
+    def root(self, pod: Object, container: PodContainer, image: ContainerImage) -> RootSpec:
         """Raises PullError, TemporaryError."""
         pod = {**pod, "status": self._seen(pod)}
         env = environment(pod, container.spec, self._base_environment(image), self._lookup)
@@ -127,7 +127,7 @@ class PodBox:
     def _seen(self, pod: Object) -> Object:
         return {**(pod.get("status") or {}), "podIP": self.address, "hostIP": self._around.config.address}
 
-    def _base_environment(self, image: Image) -> dict[str, str]:
+    def _base_environment(self, image: ContainerImage) -> dict[str, str]:
         config, api = self._around.config, self._around.api
         base = {
             "PATH": python_path(),
@@ -161,7 +161,7 @@ class PodBox:
     def _lookup(self, plural: str, name: str) -> Mapping[str, str] | None:
         try:
             item = self._around.api.get(namespaced(plural, self._namespace, name))
-        except Refused as error:
+        except ApiRefused as error:
             if error.status == NOT_FOUND:
                 return None
             raise TemporaryError(f"{plural} cannot be read", seen=error, delay=RETRY) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import TemporaryError
-from infra.rehearsal.nodelet.client import NOT_FOUND, Api, Object, Refused, decoded, namespaced
+from infra.rehearsal.nodelet.client import NOT_FOUND, Api, ApiRefused, Object, decoded, namespaced
 from infra.rehearsal.nodelet.machine import LOCAL_DISK
 from infra.rehearsal.nodelet.pods.environment import field
 from infra.rehearsal.nodelet.pods.quantity import size_bytes
@@ -94,7 +94,7 @@ class Volumes:
             if time.monotonic() >= due:
                 try:
                     self._write(name, source)
-                except (Refused, TemporaryError):
+                except (ApiRefused, TemporaryError):
                     self._living[name] = (source, time.monotonic() + REFRESH_S)
 
     def remove(self) -> None:
@@ -150,7 +150,7 @@ class Volumes:
             if not name or (found.get("status") or {}).get("phase") != "Bound":
                 raise NotMounted("the claim is not bound", seen=claim)
             volume = self._api.get(f"/api/v1/persistentvolumes/{name}")["spec"]
-        except Refused as error:
+        except ApiRefused as error:
             raise NotMounted("the claim cannot be read", seen=error) from error
         if "hostPath" in volume:
             return self._host_path(volume["hostPath"])
@@ -200,7 +200,7 @@ class Volumes:
     def _data(self, plural: str, name: str, optional: bool) -> Payload:
         try:
             return object_data(self._api.get(namespaced(plural, self._namespace, name)), plural)
-        except Refused as error:
+        except ApiRefused as error:
             if optional and error.status == NOT_FOUND:
                 return {}
             raise NotMounted(f"{plural.removesuffix('s')} cannot be read", seen=error) from error
@@ -216,7 +216,7 @@ class Volumes:
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         try:
             made = self._api.post(path, request)
-        except Refused as error:
+        except ApiRefused as error:
             raise NotMounted("no service account token", seen=error) from error
         # A kubelet renews at 80 % of a token's life.
         return {wanted["path"]: made["status"]["token"].encode()}, life_s * 0.8

@@ -14,11 +14,11 @@ from campaign_world import Camp, camp
 from rich.console import Console
 
 from infra.cli.end.down import down_command
-from infra.cli.end.strays import strays_command
+from infra.cli.end.orphans import orphans_command
 from infra.cli.end.sweep import _show, sweep_command
 from infra.console.progress import Progress
 from infra.errors import UserError
-from infra.inventory import Evidence, Knowledge, certify, rates, strays, sweep
+from infra.inventory import Evidence, Knowledge, certify, orphans, rates, sweep
 from infra.kinds import Thing
 from infra.record.events import Kind, Stage
 from infra.record.holder import Holder
@@ -44,8 +44,8 @@ def living(camped: Camp) -> Iterator[Context]:
 
 
 @pytest.fixture
-def keeper(camped: Camp, living: Context) -> strays.Keeper:
-    return strays.keeper(living.account, Progress(Console(file=StringIO())))
+def keeper(camped: Camp, living: Context) -> orphans.OrphanKeeper:
+    return orphans.keeper(living.account, Progress(Console(file=StringIO())))
 
 
 def volume(camped: Camp, campaign: str, expires: str | None) -> str:
@@ -73,7 +73,7 @@ def begun(camped: Camp, context: Context, campaign: str) -> CampaignStore:
 
 def command(camped: Camp, **more: Any) -> tuple[int, str]:
     out = StringIO()
-    return strays_command(
+    return orphans_command(
         camped.world.region, more.get("yes", False), True, Console(file=out, width=200)
     ), out.getvalue()
 
@@ -106,8 +106,8 @@ def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: C
     )["VolumeId"]
     code, text = command(camped)
     shown = json.loads(text)
-    assert code == 74 and {one["id"] for one in shown["strays"]} == dead and volumes(camped) >= dead | kept
-    assert {one["campaign"]: one["why"] for one in shown["strays"]} == {
+    assert code == 74 and {one["id"] for one in shown["orphans"]} == dead and volumes(camped) >= dead | kept
+    assert {one["campaign"]: one["why"] for one in shown["orphans"]} == {
         "ended": "its record says that it was torn down",
         "forgotten": "its time ran out 2026-01-01 00:00 UTC and nobody looks after it",
     }
@@ -118,38 +118,38 @@ def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: C
     assert not volumes(camped) & dead and volumes(camped) >= kept | {named}
 
 
-def test_a_driver_that_comes_back_keeps_its_own(camped: Camp, living: Context, keeper: strays.Keeper) -> None:
+def test_a_driver_that_comes_back_keeps_its_own(camped: Camp, living: Context, keeper: orphans.OrphanKeeper) -> None:
     begun(camped, living, "returned")
     mine = volume(camped, "returned", PAST)
-    seen = strays.look(keeper)
-    wanted = [one for one in seen.strays if one.left.thing.id == mine]
+    seen = orphans.look(keeper)
+    wanted = [one for one in seen.orphans if one.left.thing.id == mine]
     assert len(wanted) == 1
     other = Holder.this_process().model_copy(update={"host": "another-machine", "boot_id": "another", "pid": 1})
     lease = record(camped, living, "returned").lease("driver", timedelta(seconds=30), other)
     lease.acquire()
     try:
-        swept = strays.clear(keeper, wanted)
+        swept = orphans.clear(keeper, wanted)
         assert not swept.removed and swept.stuck[0][1] == "campaign returned has a driver again"
     finally:
         lease.release()
     assert mine in volumes(camped)
-    assert [one.thing.id for one in strays.clear(keeper, wanted).removed] == [mine]
+    assert [one.thing.id for one in orphans.clear(keeper, wanted).removed] == [mine]
     assert not keeper.leases, "nothing is held any more"
 
 
 def test_a_living_steward_looks_after_a_campaign_without_a_driver(
-    camped: Camp, living: Context, keeper: strays.Keeper
+    camped: Camp, living: Context, keeper: orphans.OrphanKeeper
 ) -> None:
     store = record(camped, living, "stewarded")
     lease = store.lease("steward", timedelta(seconds=30))
     lease.acquire()
     things = [Thing("vol-1", tags={EXPIRES_TAG: PAST})]
     try:
-        owner = strays.judge(keeper, store, "", things, datetime.now(UTC))
+        owner = orphans.judge(keeper, store, "", things, datetime.now(UTC))
         assert not owner.over and "its steward lives" in owner.why
     finally:
         lease.release()
-    assert strays.judge(keeper, store, "", things, datetime.now(UTC)).over
+    assert orphans.judge(keeper, store, "", things, datetime.now(UTC)).over
 
 
 def trained(camped: Camp, context: Context, campaign: str) -> CampaignStore:
@@ -197,7 +197,7 @@ def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_sw
     begun(camped, living, "long-gone")
     dead = volume(camped, "long-gone", PAST)
     code, text = command(camped, yes=True)
-    rows = {one["id"]: one for one in json.loads(text)["strays"]}
+    rows = {one["id"]: one for one in json.loads(text)["orphans"]}
     assert code == 74 and rows[dead]["removable"] and dead not in volumes(camped)
     assert kept in systems(camped), "the only checkpoints"
     mine = [one for one in rows.values() if one["campaign"] == "unproven"]
@@ -207,7 +207,7 @@ def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_sw
     assert rows[kept]["usd_per_hour"] is not None, "what keeping it costs"
     store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/m.json", step=40)
     _, text = command(camped, yes=True)
-    rows = {one["id"]: one for one in json.loads(text)["strays"]}
+    rows = {one["id"]: one for one in json.loads(text)["orphans"]}
     assert rows[kept]["removable"] and rows[kept]["holds"] == "" and kept not in systems(camped)
 
 
@@ -241,7 +241,7 @@ def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_the_network_t
 ) -> None:
     kept, paid = lustre(camped, "recordless", PAST, "id-1"), address(camped, "recordless", "id-1")
     code, text = command(camped, yes=True)
-    rows = [one for one in json.loads(text)["strays"] if one["campaign"] == "recordless"]
+    rows = [one for one in json.loads(text)["orphans"] if one["campaign"] == "recordless"]
     assert code == 74 and kept in systems(camped)
     assert {one["kind"] for one in rows if not one["removable"]} >= NETWORK
     told = {(one["kind"], one["identity"], one["holds"]) for one in rows}
@@ -268,7 +268,7 @@ def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_the_network_t
 def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: Camp, living: Context) -> None:
     mine, other = lustre(camped, "given-up", FUTURE, "id-2"), lustre(camped, "not-given-up", PAST, "id-3")
     code, shown = by_name(camped, "given-up", yes=True, abandon=True)
-    assert code == 0 and {one["kind"] for one in shown["strays"]} == NETWORK
+    assert code == 0 and {one["kind"] for one in shown["orphans"]} == NETWORK
     assert mine not in systems(camped) and other in systems(camped)
     with pytest.raises(UserError, match="no such campaign"):
         by_name(camped, "never-heard-of", yes=True, abandon=True)
@@ -285,33 +285,35 @@ def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_l
         store.append(kind, stage=Stage.TEARDOWN, seconds=1.0, outputs={})
     earlier, later = lustre(camped, "twice", PAST, "20200101T000000Z-00000000"), lustre(camped, "twice", PAST, own)
     _, text = command(camped, yes=True)
-    why = {one["id"]: one["holds"] for one in json.loads(text)["strays"]}
+    why = {one["id"]: one["holds"] for one in json.loads(text)["orphans"]}
     assert "is not of campaign 20200101T000000Z-00000000" in why[earlier] and why[later] == ""
     assert earlier in systems(camped) and later not in systems(camped)
     by_name(camped, "twice", yes=True, abandon=True)
     assert earlier not in systems(camped)
 
 
-def test_a_campaign_that_trained_meanwhile_keeps_its_own(camped: Camp, living: Context, keeper: strays.Keeper) -> None:
+def test_a_campaign_that_trained_meanwhile_keeps_its_own(
+    camped: Camp, living: Context, keeper: orphans.OrphanKeeper
+) -> None:
     """Between what was shown and the yes, a driver came, trained and died."""
     begun(camped, living, "revived")
     mine = volume(camped, "revived", PAST)
-    wanted = [one for one in strays.look(keeper).strays if one.left.thing.id == mine]
+    wanted = [one for one in orphans.look(keeper).orphans if one.left.thing.id == mine]
     assert wanted[0].removable
     trained(camped, living, "revived")
-    swept = strays.clear(keeper, wanted)
+    swept = orphans.clear(keeper, wanted)
     assert mine in volumes(camped) and not swept.removed and "not archived" in swept.stuck[0][1]
     camped.client("ec2").delete_volume(VolumeId=mine)
 
 
-def test_a_steward_that_came_back_keeps_its_own(camped: Camp, living: Context, keeper: strays.Keeper) -> None:
+def test_a_steward_that_came_back_keeps_its_own(camped: Camp, living: Context, keeper: orphans.OrphanKeeper) -> None:
     begun(camped, living, "restarted")
     mine = volume(camped, "restarted", PAST)
-    wanted = [one for one in strays.look(keeper).strays if one.left.thing.id == mine]
+    wanted = [one for one in orphans.look(keeper).orphans if one.left.thing.id == mine]
     lease = record(camped, living, "restarted").lease("steward", timedelta(seconds=30))
     lease.acquire()
     try:
-        swept = strays.clear(keeper, wanted)
+        swept = orphans.clear(keeper, wanted)
     finally:
         lease.release()
     assert mine in volumes(camped) and not swept.removed and "its steward lives" in swept.stuck[0][1]

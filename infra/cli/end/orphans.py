@@ -13,9 +13,9 @@ from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
 from infra.errors import NotProven, UserError
-from infra.inventory import strays
+from infra.inventory import orphans
+from infra.inventory.orphans import Orphan, OrphanSight
 from infra.inventory.rates import shown, together
-from infra.inventory.strays import Sight, Stray
 from infra.inventory.sweep import Swept
 
 
@@ -30,28 +30,28 @@ class Forgotten:
     """To be raised where no tag names it either."""
 
 
-def strays_command(region: str, yes: bool, json: bool, console: Console, only: Forgotten | None = None) -> int:
+def orphans_command(region: str, yes: bool, json: bool, console: Console, only: Forgotten | None = None) -> int:
     """Exit code 0 when nothing of a dead campaign is left, 74 while something is, or could not be looked for.
 
     `only`: of one campaign whose record is missing. Raises `UserError` where the state bucket has vanished.
     """
     abandon = only is not None and only.abandon
     quiet = Console(file=io.StringIO()) if json else console
-    keeper = strays.keeper(Account(region), Progress(quiet))
+    keeper = orphans.keeper(Account(region), Progress(quiet))
     with keeper.progress.stage("sweep", f"what {only.campaign if only else 'dead campaigns'} left in {region}"):
-        seen = strays.look(keeper, only=only.campaign if only else None, abandon=abandon)
-    if only is not None and not (seen.strays or seen.cared_for or seen.elsewhere or seen.blind):
+        seen = orphans.look(keeper, only=only.campaign if only else None, abandon=abandon)
+    if only is not None and not (seen.orphans or seen.cared_for or seen.elsewhere or seen.blind):
         raise only.unknown
     _show(seen, quiet)
-    wanted = [one for one in seen.strays if one.removable]
+    wanted = [one for one in seen.orphans if one.removable]
     swept = Swept((), ())
     if wanted and (yes or (not json and agreed(f"Remove {len(wanted)}?", console))):
         with keeper.progress.stage("sweep", f"removing {len(wanted)}"):
-            swept = strays.clear(keeper, wanted, abandon)
+            swept = orphans.clear(keeper, wanted, abandon)
         for one, why in swept.stuck:
             quiet.print(f"left: {one}: {why}", markup=False, soft_wrap=True)
     gone = {(one.kind, one.thing.id) for one in swept.removed}
-    remain = [one for one in seen.strays if (one.left.kind, one.left.thing.id) not in gone]
+    remain = [one for one in seen.orphans if (one.left.kind, one.left.thing.id) not in gone]
     if json:
         write_json(console, _facts(seen, swept))
     elif swept.removed:
@@ -59,21 +59,21 @@ def strays_command(region: str, yes: bool, json: bool, console: Console, only: F
     return NotProven.exit_code if remain or seen.blind else 0
 
 
-def _show(seen: Sight, console: Console) -> None:
-    if not seen.strays:
+def _show(seen: OrphanSight, console: Console) -> None:
+    if not seen.orphans:
         console.print("no dead campaign left anything")
     else:
         table = Listing("campaign", "kind", "what", "until", ">USD/h", "~sweep")
-        for one in seen.strays:
+        for one in seen.orphans:
             rate = shown(one.left.usd_per_hour)
             table.row(one.owner.campaign, one.left.kind, one.left.thing.label, one.expires, rate, _fate(one))
         table.show(console)
-        console.print(together(one.left.usd_per_hour for one in seen.strays), markup=False)
-        for owner in dict.fromkeys(one.owner for one in seen.strays):
+        console.print(together(one.left.usd_per_hour for one in seen.orphans), markup=False)
+        for owner in dict.fromkeys(one.owner for one in seen.orphans):
             console.print(f"{owner.campaign} is over: {owner.why}", markup=False, soft_wrap=True)
             if owner.holds:
                 console.print(f"{owner.campaign} is {owner.holds}", markup=False, soft_wrap=True)
-                rates = [one.left.usd_per_hour for one in seen.strays if one.owner == owner and not one.removable]
+                rates = [one.left.usd_per_hour for one in seen.orphans if one.owner == owner and not one.removable]
                 console.print(f"keeping it costs, {together(rates)}", markup=False, soft_wrap=True)
     for owner in seen.cared_for:
         console.print(f"{owner.campaign} is left alone: {owner.why}", markup=False, soft_wrap=True)
@@ -83,7 +83,7 @@ def _show(seen: Sight, console: Console) -> None:
         console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
 
 
-def _fate(one: Stray) -> str:
+def _fate(one: Orphan) -> str:
     if one.removable:
         return "removes it"
     if one.owner.holds:
@@ -91,7 +91,7 @@ def _fate(one: Stray) -> str:
     return "leaves it: remove it by hand"
 
 
-def _facts(seen: Sight, swept: Swept) -> dict[str, object]:
+def _facts(seen: OrphanSight, swept: Swept) -> dict[str, object]:
     rows = [
         {
             "campaign": one.owner.campaign,
@@ -105,10 +105,10 @@ def _facts(seen: Sight, swept: Swept) -> dict[str, object]:
             "removable": one.removable,
             "holds": one.owner.holds,
         }
-        for one in seen.strays
+        for one in seen.orphans
     ]
     return {
-        "strays": rows,
+        "orphans": rows,
         "left_alone": {owner.campaign: owner.why for owner in seen.cared_for},
         "elsewhere": [
             {"campaign": one.campaign, "kind": one.kind, "id": one.thing.id, "why": one.why} for one in seen.elsewhere

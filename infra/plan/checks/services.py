@@ -21,7 +21,7 @@ def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
     """The driver reaches a private endpoint only through a peered network of its own."""
     network = case.spec.network
     private = network.api_endpoint is ApiEndpoint.PRIVATE
-    if private and network.driver_vpc is None and case.facts.grounds.driver_outside:
+    if private and network.driver_vpc is None and case.facts.environment.driver_outside:
         yield error(
             "network.api_endpoint",
             "a private endpoint is reached from no other network, and the driver has none here",
@@ -58,7 +58,7 @@ def networks_are_networks_and_apart(case: Case) -> Iterator[Draft]:
 def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
     """Without a way out nodes pull from this region's ECR and from nowhere else."""
     spec = case.spec
-    if spec.network.egress is not Egress.ENDPOINTS or not case.facts.grounds.public_registries:
+    if spec.network.egress is not Egress.ENDPOINTS or not case.facts.environment.public_registries:
         return
     here = f".dkr.ecr.{spec.region}."
     if spec.addons.image_mirror is None:
@@ -87,7 +87,7 @@ def efa_is_handed_out_as_can_be(case: Case) -> Iterator[Draft]:
     if _version(spec.kubernetes) < DRA_SINCE:
         since = ".".join(map(str, DRA_SINCE))
         yield error(field, f"the DRA driver needs Kubernetes {since}", seen=spec.kubernetes, cure=f"{cure}, or {since}")
-    if not case.facts.grounds.claims:
+    if not case.facts.environment.claims:
         yield error(field, "the nodes publish no devices to claim", seen=f"dra, on target {spec.target}", cure=cure)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.cluster.gang import Gang, jobset
+from infra.cluster.gang import GangJob, jobset
 from infra.plan import catalogue
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
@@ -82,7 +82,7 @@ def test_one_alone_hands_out_efa_devices_and_pods_ask_that_one(way: str) -> None
     plugin, driver = "aws-efa-k8s-device-plugin" in releases(graph), "aws-dranet" in releases(graph)
     assert (plugin, driver) == (way == "device-plugin", way == "dra")
     assert releases(graph)["nvidia-device-plugin"]["values"]["mofedEnabled"] is False
-    gang = Gang(
+    gang = GangJob(
         name="a1", campaign="example", attempt=1, image="i@sha256:0", code_digest="c", nodes=4, ranks_per_node=8,
         accelerators=8, efa_interfaces=32, efa_by_claim=way == "dra", command=("run",), config_map="m",
         grace_seconds=60,
@@ -141,7 +141,7 @@ def kept(job: dict[str, Any], discovered: dict[str, str]) -> bool:
 def test_prometheus_scrapes_the_trainers_agents_and_the_gpus_exporters(full: Graph) -> None:
     (stack,) = (one for name, one in releases(full).items() if name == "kube-prometheus-stack")
     jobs = stack["values"]["prometheus"]["prometheusSpec"]["additionalScrapeConfigs"]
-    gang = Gang(
+    gang = GangJob(
         name="a1", campaign="example", attempt=1, image="i@sha256:0", code_digest="c", nodes=2, ranks_per_node=8,
         accelerators=8, efa_interfaces=0, command=("run",), config_map="m", grace_seconds=60,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Builders stand in a zone that sells their type, and a workshop that already does so never moves."""
+"""Builders stand in a zone that sells their type, and a build network that already does so never moves."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from infra.bake.keeping import foundation_settings, placed, remember
 from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
-from infra.spec.names import WORKSHOP, buckets
-from infra.stack.access.policies import Place
-from infra.stack.network.build_network import Workshop
+from infra.spec.names import BUILD_NETWORK, buckets
+from infra.stack.access.policies import AccountPlace
+from infra.stack.network.build_network import BuildNetwork
 from infra.stack.settings import FoundationSettings
 from tests.example import example_spec
 
@@ -45,18 +45,20 @@ def unsold(world: World) -> Iterator[Any]:
     refuse("")
 
 
-def workshop(zone: str | None) -> Program:
+def build_network(zone: str | None) -> Program:
     def program() -> None:
         provider = pulumi_aws.Provider("aws", region="us-east-1")
         boundary = "arn:aws:iam::123456789012:policy/bivouac-boundary"
-        made = Workshop(Place("123456789012", "us-east-1"), boundary, zone, pulumi.ResourceOptions(provider=provider))
+        made = BuildNetwork(
+            AccountPlace("123456789012", "us-east-1"), boundary, zone, pulumi.ResourceOptions(provider=provider)
+        )
         pulumi.export("subnet", made.subnet.id)
         pulumi.export("zone", made.subnet.availability_zone)
 
     return program
 
 
-def test_a_workshop_is_made_where_builders_are_sold_and_moves_only_from_where_they_are_not(
+def test_a_build_network_is_made_where_builders_are_sold_and_moves_only_from_where_they_are_not(
     world: World, here: Account, aws: Client, unsold: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = buckets(world.account, world.region).state
@@ -67,12 +69,12 @@ def test_a_workshop_is_made_where_builders_are_sold_and_moves_only_from_where_th
     access = {"AWS_ENDPOINT_URL": world.endpoint_url, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
     stacks = Stacks(tmp_path, access, monkeypatch)
 
-    old = stacks.stack(workshop(foundation_settings(store, spec).workshop_zone)).up()
+    old = stacks.stack(build_network(foundation_settings(store, spec).build_network_zone)).up()
     first = old.outputs["zone"].value
     for letter in "abcdf":  # never sold in us-east-1e
         unsold("".join(one for one in "abcdef" if one != letter))
         settled = placed(here, foundation_settings(store, spec))
-        assert settled.workshop_zone == (None if first.endswith(letter) else f"us-east-1{letter}")
+        assert settled.build_network_zone == (None if first.endswith(letter) else f"us-east-1{letter}")
 
     unsold(first[-1])
     image = next(one for one in world.backend("ec2").amis if one.startswith("ami-"))
@@ -80,26 +82,28 @@ def test_a_workshop_is_made_where_builders_are_sold_and_moves_only_from_where_th
     assert code_of(lambda: aws.ec2.run_instances(**launch, SubnetId=old.outputs["subnet"].value)) == "Unsupported"
     moved = placed(here, foundation_settings(store, spec))
     remember(store, moved)
-    assert moved.workshop_zone not in (None, first) and foundation_settings(store, spec) == moved
-    new = stacks.stack(workshop(moved.workshop_zone)).up()
-    assert new.outputs["zone"].value == moved.workshop_zone
+    assert moved.build_network_zone not in (None, first) and foundation_settings(store, spec) == moved
+    new = stacks.stack(build_network(moved.build_network_zone)).up()
+    assert new.outputs["zone"].value == moved.build_network_zone
     assert counts(new)["replace"] == 2, "the subnet and its table's association, nothing else"
     aws.ec2.run_instances(**launch, SubnetId=new.outputs["subnet"].value)
 
     unsold("")
-    assert placed(here, foundation_settings(store, spec)) == moved, "a workshop that serves stays, whatever is sold"
-    again = stacks.stack(workshop(moved.workshop_zone)).up()
+    assert placed(here, foundation_settings(store, spec)) == moved, (
+        "a build network that serves stays, whatever is sold"
+    )
+    again = stacks.stack(build_network(moved.build_network_zone)).up()
     assert set(counts(again)) == {"same"}
-    described = aws.ec2.describe_subnets(Filters=[{"Name": "tag:Name", "Values": [WORKSHOP]}])["Subnets"]
-    assert [one["AvailabilityZone"] for one in described] == [moved.workshop_zone]
+    described = aws.ec2.describe_subnets(Filters=[{"Name": "tag:Name", "Values": [BUILD_NETWORK]}])["Subnets"]
+    assert [one["AvailabilityZone"] for one in described] == [moved.build_network_zone]
 
 
-def test_a_new_workshop_takes_the_first_zone_that_sells_builders_and_none_is_refused(
+def test_a_new_build_network_takes_the_first_zone_that_sells_builders_and_none_is_refused(
     here: Account, unsold: Any
 ) -> None:
-    fresh = FoundationSettings(account="123456789012", region="us-east-1", workshop_zone="us-east-1b")
+    fresh = FoundationSettings(account="123456789012", region="us-east-1", build_network_zone="us-east-1b")
     unsold("ab")
-    assert placed(here, fresh).workshop_zone == "us-east-1c", "us-east-1b sells none any more"
+    assert placed(here, fresh).build_network_zone == "us-east-1c", "us-east-1b sells none any more"
     unsold("abcdef")
     with pytest.raises(
         UserError, match=rf"no zone sells.*{INSTANCE_TYPE}, among us-east-1a, us-east-1b.*another region"

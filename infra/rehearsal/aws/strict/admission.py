@@ -12,7 +12,7 @@ from typing import Any
 
 from moto.core.model import ServiceModel
 
-from infra.rehearsal.aws.answers import Answer, Environ, Serve, rewind
+from infra.rehearsal.aws.answers import Environ, HeldAnswer, Serve, rewind
 from infra.rehearsal.aws.iam.access import caller
 from infra.rehearsal.aws.strict import document, pages
 from infra.rehearsal.aws.strict.lag import Lag
@@ -33,7 +33,7 @@ class Asked:
     params: dict[str, Any]
 
 
-class Door:
+class Admission:
     def __init__(self, world: World) -> None:
         self.world = world
         self.pages = pages.Pages(lambda: world.strictness)
@@ -82,7 +82,7 @@ class Door:
     def _looked_at(
         self, asked: Asked, serve: Serve, service: str, environ: Environ, start: Callable[..., Any]
     ) -> Iterable[bytes]:
-        answer = Answer.of(serve, service, environ)
+        answer = HeldAnswer.of(serve, service, environ)
         if answer.ok:
             if self.lag.makes(asked.service, asked.operation):
                 self.lag.note(asked.service, asked.operation, asked.params, answer.body)
@@ -117,11 +117,11 @@ class Door:
         start(answer.status, answer.headers)
         return [answer.body]
 
-    def _whole(self, asked: Asked, how: pages.Paging, serve: Serve, service: str, environ: Environ) -> Answer:
+    def _whole(self, asked: Asked, how: pages.Paging, serve: Serve, service: str, environ: Environ) -> HeldAnswer:
         """All of moto's pages in one answer."""
         operation = asked.model.operation_model(asked.operation)
         _restate(environ, asked, dict.fromkeys(how.asked))
-        answer = Answer.of(serve, service, environ)
+        answer = HeldAnswer.of(serve, service, environ)
         if not answer.ok:
             return answer
         read = document.read(answer.body, operation)
@@ -131,7 +131,7 @@ class Door:
             if not token:
                 break
             _restate(environ, asked, {how.token: token})
-            more = document.read(Answer.of(serve, service, environ).body, operation)
+            more = document.read(HeldAnswer.of(serve, service, environ).body, operation)
             lists = {name: [*several, *more.items(name)] for name, several in lists.items()}
             token = more.value(how.next_token)
         else:

@@ -1,4 +1,4 @@
-"""The agent's side of shards between nodes: it serves its node's own over HTTP to whoever knows the word.
+"""The agent's side of shards between nodes: it serves its node's own over HTTP to whoever knows the token.
 
 Apart from `neighbour`, since the agent must not import torch before it has set what torch reads.
 """
@@ -15,23 +15,23 @@ from pathlib import Path
 from trainer.checkpoint.files import open_regular
 
 PREFIX = "/checkpoints/"
-WORD_VARIABLE = "BIVOUAC_NEIGHBOUR_WORD"
+TOKEN_VARIABLE = "BIVOUAC_NEIGHBOUR_TOKEN"
 """Of the agent and its ranks: whoever asks for a shard must know it."""
 _PATH = re.compile(r"^/checkpoints/(step-\d{8}/attempt-\d{4,}/[^/.][^/]*)$")
 _RANGE = re.compile(r"^bytes=(\d{1,18})-(\d{1,18})$")
 
 
-def new_word() -> None:
+def new_token() -> None:
     """Called by the agent before it starts its ranks, which inherit the environment."""
-    os.environ[WORD_VARIABLE] = secrets.token_hex(16)
+    os.environ[TOKEN_VARIABLE] = secrets.token_hex(16)
 
 
 def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
-    """Serve a range of one shard below a campaign's folder on the local tier; 403 without the word, 416 for what is
+    """Serve a range of one shard below a campaign's folder on the local tier; 403 without the token, 416 for what is
     no range of it, 404 for anything else."""
-    word, path = os.environ.get(WORD_VARIABLE, ""), _PATH.match(request.path)
+    token, path = os.environ.get(TOKEN_VARIABLE, ""), _PATH.match(request.path)
     said = request.headers.get("Authorization", "")
-    if not word or not hmac.compare_digest(said.encode(), f"Bearer {word}".encode()):
+    if not token or not hmac.compare_digest(said.encode(), f"Bearer {token}".encode()):
         request.send_error(403, "not a rank of this attempt")
         return
     try:

@@ -313,9 +313,9 @@ def test_another_campaign_that_asks_for_less_takes_nothing_away(camped: Camp, co
 def test_teardown_lifts_the_freeze_and_leaves_nothing_but_what_is_the_foundations(
     camped: Camp, context: Context
 ) -> None:
-    camped.ask("tagging", ghosts_s=3600)
+    camped.ask("tagging", stale_tags_s=3600)
     teardown.run(context, abandon=True)
-    shown = {arn.split(":")[2] for arn in camped.ask("tagging")["ghosts"]}
+    shown = {arn.split(":")[2] for arn in camped.ask("tagging")["stale_tags"]}
     assert shown >= {"eks", "ec2", "fsx"}, "the tagging service goes on showing what is gone"
     assert not camped.client("iam").list_attached_role_policies(RoleName=CI)["AttachedPolicies"]
     certify.run(context)

@@ -113,7 +113,7 @@ def bakery(world: World) -> Iterator[Bakery]:
 
 
 @pytest.fixture(scope="module")
-def shelf(bakery: Bakery) -> dict[str, Any]:
+def inventory(bakery: Bakery) -> dict[str, Any]:
     """Name of each image's part -> the image."""
     node, trainer = bakery.node, bakery.trainer
     found: dict[str, Any] = {
@@ -140,9 +140,9 @@ def shelf(bakery: Bakery) -> dict[str, Any]:
     return found
 
 
-def test_every_image_says_what_it_is_kept_for_and_what_it_costs(bakery: Bakery, shelf: dict[str, Any]) -> None:
+def test_every_image_says_what_it_is_kept_for_and_what_it_costs(bakery: Bakery, inventory: dict[str, Any]) -> None:
     rows = bakery.images()
-    kept = {name: rows[getattr(one, "ami", one)]["kept_for"] for name, one in shelf.items()}
+    kept = {name: rows[getattr(one, "ami", one)]["kept_for"] for name, one in inventory.items()}
     assert kept["of a living campaign"] == ["campaign living"]
     assert kept["of a dead campaign"] == []
     assert kept["in a launch template"] == ["launch template theirs"]
@@ -152,13 +152,13 @@ def test_every_image_says_what_it_is_kept_for_and_what_it_costs(bakery: Bakery, 
     assert kept["perhaps being baked"] == ["perhaps being baked now", "younger than 7d"]
     assert kept["trainer of a living campaign"] == ["campaign living", "younger than 7d"]
     assert kept["trainer of a dead campaign"] == ["younger than 7d"]
-    one = rows[shelf["of a dead campaign"].ami]
+    one = rows[inventory["of a dead campaign"].ami]
     assert float(one["usd_per_month_at_most"]) == pytest.approx(float(one["gb"]) * 0.05) and float(one["gb"]) > 0
-    assert float(rows[shelf["trainer newest"]]["usd_per_month_at_most"]) > 0
+    assert float(rows[inventory["trainer newest"]]["usd_per_month_at_most"]) > 0
 
 
 def test_without_a_yes_and_while_another_holds_the_foundation_nothing_is_removed(
-    bakery: Bakery, shelf: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    bakery: Bakery, inventory: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = bakery.amis()
     quiet = Console(file=io.StringIO())
@@ -178,7 +178,7 @@ def test_without_a_yes_and_while_another_holds_the_foundation_nothing_is_removed
     assert bakery.amis() == before
 
 
-def test_what_cannot_be_seen_to_be_unused_is_not_removed(bakery: Bakery, shelf: dict[str, Any]) -> None:
+def test_what_cannot_be_seen_to_be_unused_is_not_removed(bakery: Bakery, inventory: dict[str, Any]) -> None:
     before, digests = bakery.amis(), bakery.digests()
     for service, action in (("ec2", "DescribeLaunchTemplateVersions"), ("ec2", "DescribeInstances"), ("s3", "Get*")):
         rule = {"service": service, "action": action, "code": "AccessDenied", "status": 403, "times": None}
@@ -192,9 +192,9 @@ def test_what_cannot_be_seen_to_be_unused_is_not_removed(bakery: Bakery, shelf: 
 
 
 def test_only_what_nobody_uses_goes_and_what_a_broken_removal_left_goes_the_next_time(
-    bakery: Bakery, shelf: dict[str, Any]
+    bakery: Bakery, inventory: dict[str, Any]
 ) -> None:
-    before, dead = bakery.amis(), shelf["of a dead campaign"]
+    before, dead = bakery.amis(), inventory["of a dead campaign"]
     (number,) = bakery.site(
         "faults", add=[{"service": "ec2", "action": "DeleteSnapshot", "code": "AccessDenied", "status": 403,
                         "times": None}],
@@ -212,11 +212,11 @@ def test_only_what_nobody_uses_goes_and_what_a_broken_removal_left_goes_the_next
     assert rows[dead.snapshots[0]]["kept_for"] == ["perhaps being baked now", "younger than 7d"]
 
 
-def test_no_age_asked_for_leaves_what_is_used_newest_or_being_baked(bakery: Bakery, shelf: dict[str, Any]) -> None:
+def test_no_age_asked_for_leaves_what_is_used_newest_or_being_baked(bakery: Bakery, inventory: dict[str, Any]) -> None:
     bakery.images(remove=True, older_than=timedelta(0))
-    left = {name for name, one in shelf.items() if getattr(one, "ami", one) in bakery.amis() | bakery.digests()}
-    assert left == set(shelf) - {"of a dead campaign", "newest of its base", "trainer of a dead campaign"}
+    left = {name for name, one in inventory.items() if getattr(one, "ami", one) in bakery.amis() | bakery.digests()}
+    assert left == set(inventory) - {"of a dead campaign", "newest of its base", "trainer of a dead campaign"}
     assert bakery.record("x").get(node_manifest_key("newest")) is None
     assert bakery.record("x").get(node_manifest_key("young")) is not None
-    assert not {one for name in ("newest of its base",) for one in shelf[name].snapshots} & bakery.snapshots()
+    assert not {one for name in ("newest of its base",) for one in inventory[name].snapshots} & bakery.snapshots()
     assert all(not row["removed"] for row in bakery.images().values())

@@ -54,7 +54,7 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Stray:
+class Orphan:
     owner: Owner
     left: Left
     expires: str
@@ -80,8 +80,8 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Sight:
-    strays: tuple[Stray, ...]
+class OrphanSight:
+    orphans: tuple[Orphan, ...]
     """In the order of removal."""
     cared_for: tuple[Owner, ...]
     """Campaigns that still have somebody; what carries their tag is left alone."""
@@ -90,7 +90,7 @@ class Sight:
 
 
 @dataclass
-class Keeper:
+class OrphanKeeper:
     """Stands for several campaigns while their strays are removed: holds the driver's lease of each."""
 
     account: Account
@@ -108,15 +108,17 @@ class Keeper:
         return CampaignStore(self.account.client("s3"), self.bucket, campaign, f"strays-{time.time_ns()}")
 
 
-def keeper(account: Account, progress: Progress) -> Keeper:
+def keeper(account: Account, progress: Progress) -> OrphanKeeper:
     """For the account of the credentials; nothing is held yet. Raises `UserError` where all records have vanished."""
     owner = account.identity()["Account"]
     where = buckets(owner, account.region)
     refuse_vanished(account, where.state, owner)
-    return Keeper(account, where.state, where.archive, progress)
+    return OrphanKeeper(account, where.state, where.archive, progress)
 
 
-def look(keeper: Keeper, now: datetime | None = None, only: str | None = None, abandon: bool = False) -> Sight:
+def look(
+    keeper: OrphanKeeper, now: datetime | None = None, only: str | None = None, abandon: bool = False
+) -> OrphanSight:
     """All strays of the account and region, or of `only` one campaign, by looking at everything that the certificate
     looks at. `abandon`: a person has given up by name what they may hold."""
     keeper.progress.step("listing everything in the account")
@@ -140,7 +142,7 @@ def look(keeper: Keeper, now: datetime | None = None, only: str | None = None, a
     by_campaign: dict[str, list[tuple[str, Thing]]] = {}
     for kind, one in tagged:
         by_campaign.setdefault(one.tags[CAMPAIGN_TAG], []).append((kind, one))
-    strays, cared_for, elsewhere = list[Stray](), list[Owner](), list[Elsewhere]()
+    orphans, cared_for, elsewhere = list[Orphan](), list[Owner](), list[Elsewhere]()
     for campaign, things in sorted(by_campaign.items()):
         keeper.progress.step(f"who looks after {campaign}")
         store = keeper.store(campaign)
@@ -155,10 +157,10 @@ def look(keeper: Keeper, now: datetime | None = None, only: str | None = None, a
                 cared_for.append(owner)
                 continue
             for kind, one in group:
-                strays.append(Stray(owner, Left(kind, one, Evidence.TAG), one.tags.get(EXPIRES_TAG, "")))
+                orphans.append(Orphan(owner, Left(kind, one, Evidence.TAG), one.tags.get(EXPIRES_TAG, "")))
     unread = {kind: words for kind, things in seen.items() if (words := unread_of(things))}
-    ordered = tuple(sorted(strays, key=lambda one: order(one.left)))
-    return Sight(ordered, tuple(cared_for), unread | blind, tuple(elsewhere))
+    ordered = tuple(sorted(orphans, key=lambda one: order(one.left)))
+    return OrphanSight(ordered, tuple(cared_for), unread | blind, tuple(elsewhere))
 
 
 def _is_arn_of(arn: str, id: str) -> bool:
@@ -192,7 +194,7 @@ def _elsewhere(store: CampaignStore, kind: str, one: Thing) -> str:
 
 
 def judge(
-    keeper: Keeper, store: CampaignStore, identity: str, things: list[Thing], now: datetime, abandon: bool = False
+    keeper: OrphanKeeper, store: CampaignStore, identity: str, things: list[Thing], now: datetime, abandon: bool = False
 ) -> Owner:
     """Whether the campaign is over. Who lives looks after his own, whatever the clock says."""
     return _living(store, DRIVER_LEASE, STEWARD_LEASE) or _by_record(keeper, store, identity, things, now, abandon)
@@ -207,7 +209,7 @@ def _living(store: CampaignStore, *roles: str) -> Owner | None:
 
 
 def _by_record(
-    keeper: Keeper, store: CampaignStore, identity: str, things: list[Thing], now: datetime, abandon: bool
+    keeper: OrphanKeeper, store: CampaignStore, identity: str, things: list[Thing], now: datetime, abandon: bool
 ) -> Owner:
     campaign, known = store.campaign, read_identity(store)
     of_record = not identity or (known is not None and known.identity == identity)
@@ -230,7 +232,7 @@ def _by_record(
     return Owner(campaign, True, why, holds, identity, lost)
 
 
-def _unknown(keeper: Keeper, campaign: str, identity: str, missing: bool) -> str:
+def _unknown(keeper: OrphanKeeper, campaign: str, identity: str, missing: bool) -> str:
     """What nobody can tell is not nothing: only an archive of this very identity proves that all is safe."""
     if archived(keeper.account, keeper.archive, campaign, identity) is not None:
         return ""
@@ -256,23 +258,23 @@ def _unproven(store: CampaignStore, state: CampaignState, campaign: str) -> str:
     return ""
 
 
-def clear(keeper: Keeper, wanted: list[Stray], abandon: bool = False) -> Swept:
+def clear(keeper: OrphanKeeper, wanted: list[Orphan], abandon: bool = False) -> Swept:
     """Remove these, with the driver's lease of each campaign held, under which each is judged again; whose driver or
     steward comes back, or who has something to lose by now, keeps everything."""
     removed, stuck = list[Left](), list[tuple[Left, str]]()
     with ExitStack() as held:
-        free = list[Stray]()
+        free = list[Orphan]()
         judged: dict[tuple[str, str], Owner | str] = {}
-        for stray in wanted:
-            key = stray.owner.campaign, stray.owner.identity
+        for orphan in wanted:
+            key = orphan.owner.campaign, orphan.owner.identity
             if key not in judged:
                 things = [one.left.thing for one in wanted if (one.owner.campaign, one.owner.identity) == key]
                 judged[key] = _take(keeper, *key, things, held, abandon)
             owner = judged[key]
-            if isinstance(owner, Owner) and Stray(owner, stray.left, stray.expires).removable:
-                free.append(stray)
+            if isinstance(owner, Owner) and Orphan(owner, orphan.left, orphan.expires).removable:
+                free.append(orphan)
             else:
-                stuck.append((stray.left, owner if isinstance(owner, str) else owner.holds or "it stays"))
+                stuck.append((orphan.left, owner if isinstance(owner, str) else owner.holds or "it stays"))
         swept = remove(keeper, [one.left for one in free])
         removed += swept.removed
         stuck += swept.stuck
@@ -280,7 +282,7 @@ def clear(keeper: Keeper, wanted: list[Stray], abandon: bool = False) -> Swept:
 
 
 def _take(
-    keeper: Keeper, campaign: str, identity: str, things: list[Thing], held: ExitStack, abandon: bool
+    keeper: OrphanKeeper, campaign: str, identity: str, things: list[Thing], held: ExitStack, abandon: bool
 ) -> Owner | str:
     """Its owner, judged again with its lease held; or why its things must not be removed."""
     store = keeper.store(campaign)

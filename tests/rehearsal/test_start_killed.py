@@ -43,7 +43,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     try:
         yield environment | {"AWS_EC2_METADATA_DISABLED": "true"}
     finally:
-        handle.strike(name)
+        handle.remove(name)
 
 
 @pytest.fixture
@@ -107,5 +107,5 @@ def test_what_a_driver_killed_while_pitching_leaves_is_stricken_by_down_and_by_t
     answer = subprocess.run(site.entry([sys.executable, "-c", ask]), capture_output=True, text=True, timeout=HUNG_S)
     assert answer.stdout.strip() == "200", answer.stderr
     begun = time.monotonic()
-    assert handle.strike(name) and not site.alive()
+    assert handle.remove(name) and not site.alive()
     assert time.monotonic() - begun < handle._ENDS_WITHIN_S

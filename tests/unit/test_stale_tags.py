@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from infra.inventory.stale_tags import GHOST, tagged
+from infra.inventory.stale_tags import STALE, tagged
 from infra.spec.names import CAMPAIGN_TAG
 
 HERE = "us-east-1:123456789012"
@@ -179,7 +179,7 @@ def test_an_access_entry_is_found_among_all_of_its_cluster() -> None:
 
 def test_what_nobody_can_be_asked_about_is_shown_with_its_doubt() -> None:
     arn = "arn:aws:ecr:us-east-1:1:repository/x:y:z"
-    told = {arn: f"{GHOST}; look for repository/x:y:z in the console of ecr, or wait"}
+    told = {arn: f"{STALE}; look for repository/x:y:z in the console of ecr, or wait"}
     assert shown(arn) == told
     assert shown(arn, BUDGET, GROUP, describe_budget={}, describe_nodegroup="NotFound") == told | {BUDGET: ""}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.inventory.strays import _is_arn_of
+from infra.inventory.orphans import _is_arn_of
 
 BUDGET = "arn:aws:budgets::123456789012:budget/bivouac-train"
 LOGS = "arn:aws:logs:us-east-1:123456789012:log-group:/aws/eks/bivouac-train/cluster"
