@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import UserError
+from infra.extras import refuse_missing
 from infra.folders import cache_root
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     if spec.target == "aws":
         _have_engine()
         return
+    refuse_missing("rehearsal")
+    refuse_missing("trainer")
     from infra.rehearsal.site import campaigns, handle
 
     def note(folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, UserError
 from trainer.contract import (
     COMMITTED_NAME,
@@ -113,8 +113,8 @@ def _replayed(evidence: AuditEvidence) -> dict[int, int]:
         config, rows = Path(scratch, "train.json"), Path(scratch, "rows.json")
         config.write_text(evidence.config.model_dump_json())
         rows.write_text(json.dumps([row.model_dump(mode="json") for row in evidence.checkpoint.consumed]))
-        command = [sys.executable, "-m", "trainer.data.replay", f"--config={config}", f"--rows={rows}"]
-        done = subprocess.run([*command, f"--data={evidence.data}"], capture_output=True, text=True)
+        command = trainer_command("data.replay", f"--config={config}", f"--rows={rows}", f"--data={evidence.data}")
+        done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         cure = "give the data set that the campaign trained on, or leave out --data"
         raise BivouacError("the data cannot be read again", seen=done.stderr.strip()[-1000:], cure=cure)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from infra.aws.account import Account
+from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, UserError
 from infra.record.objects import is_missing
 from infra.spec.campaign import Spec
@@ -77,8 +77,7 @@ def run_tool(recipe: Recipe, out: Path, cores: int | None, progress: Callable[[s
 
     Raises `UserError` for a source that cannot be used. The process ends with us, however we end.
     """
-    command = [sys.executable, "-m", "trainer.data", recipe.model_dump_json(), str(out)]
-    command += [f"--cores={cores}"] if cores else []
+    command = trainer_command("data", recipe.model_dump_json(), str(out), *([f"--cores={cores}"] if cores else []))
     last: dict[str, Any] = {}
     # Its words go to a file: a pipe that nobody reads yet would hold it up.
     with (

@@ -23,6 +23,7 @@ from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
 from infra.console.words import size
+from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, PermanentError, UserError
 from trainer.contract import COMMITTED_NAME, ExitCode, step_folder
 from trainer.contract.listing import Listed, StepVerdict
@@ -241,7 +242,7 @@ def _local(found: FoundPlace, step: int | None, here: Path, progress: Progress) 
 
 def _compare(first: Path, second: Path) -> dict[str, Any]:
     """By the trainer, which has torch, in a process of its own."""
-    command = [sys.executable, "-m", "trainer.checkpoint.convert.diff", str(first), str(second)]
+    command = trainer_command("checkpoint.convert.diff", str(first), str(second))
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no word"]

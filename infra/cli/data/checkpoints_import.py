@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json as json_text
 import subprocess
-import sys
 from pathlib import Path
 
 from rich.console import Console
 
 from infra.cli.answers import write_json
 from infra.console.progress import Progress
+from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, UserError
 from trainer.contract import ExitCode, step_folder
 
@@ -24,8 +24,8 @@ def import_command(
     """
     if not folder.is_dir():
         raise UserError("there is no such folder", seen=folder, cure="name the tag's folder, such as global_step100")
-    command = [sys.executable, "-m", "trainer.checkpoint.convert.adopt", str(folder), "--campaign", campaign]
-    command += ["--shared", str(out), "--tokens", str(tokens), "--position", str(position)]
+    place = ("--campaign", campaign, "--shared", str(out), "--tokens", str(tokens), "--position", str(position))
+    command = trainer_command("checkpoint.convert.adopt", str(folder), *place)
     progress = Progress(Console(stderr=True, highlight=False) if json else console)
     with progress.stage("import", f"{folder} is read through the allow-list, copied, and sealed in {out / campaign}"):
         progress.step("torch is imported, then every file is read twice")

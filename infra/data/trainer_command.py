@@ -1,0 +1,13 @@
+"""Commands of the trainer's own tools, which run in processes of their own."""
+
+from __future__ import annotations
+
+import sys
+
+from infra.extras import refuse_missing
+
+
+def trainer_command(module: str, *arguments: str) -> list[str]:
+    """Return the command line of `python -m trainer.MODULE`. Raises `UserError` without the extra `trainer`."""
+    refuse_missing("trainer")
+    return [sys.executable, "-m", f"trainer.{module}", *arguments]
