@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import waiting
+from tests.trainer.warm import AGENT, SETTINGS, Process, warm
 from trainer.contract import COMMITTED_NAME, Env, TrainConfig, step_folder
 from trainer.place import TERMINATION_LOG_VARIABLE
 
@@ -92,7 +93,9 @@ class Attempt:
     nodes: int = 2
     ranks_per_node: int = 1
     hold: Hold | None = None
-    agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    cold: bool = False
+    """Each agent is a process of its own from the start, as in a pod, and not forked from a warm one."""
+    agents: list[subprocess.Popen[bytes] | Process] = field(default_factory=list)
 
     def __enter__(self) -> Attempt:
         config = self.world.root / f"train-{self.number}.json"
@@ -139,7 +142,7 @@ class Attempt:
         wait_until(lambda: there() or self._ended(), f"step {step} on the shared tier in attempt {self.number}")
         assert there(), self.log(0).read_text()
 
-    def wait(self) -> list[int]:
+    def wait(self) -> list[int | None]:
         """Exit codes of all agents."""
         wait_until(lambda: all(agent.poll() is not None for agent in self.agents), f"end of attempt {self.number}")
         return [agent.returncode for agent in self.agents]
@@ -156,7 +159,7 @@ class Attempt:
     def _ended(self) -> bool:
         return any(agent.poll() is not None for agent in self.agents)
 
-    def _start(self, node: int, config: Path) -> subprocess.Popen[bytes]:
+    def _start(self, node: int, config: Path) -> subprocess.Popen[bytes] | Process:
         world = self.world
         environment = os.environ | {
             Env.CAMPAIGN: world.config.campaign,
@@ -170,20 +173,21 @@ class Attempt:
             TERMINATION_LOG_VARIABLE: str(world.root / f"termination-{self.number}-{node}.json"),
             "PYTHONPATH": str(ROOT),
         }
-        command = [sys.executable, "-m", "trainer.agent"]
+        arguments = ["--config", str(config), "--data", str(world.data)]
+        arguments += ["--local", str(world.local(node)), "--shared", str(world.shared), "--join-timeout-s", "60"]
+        if self.cold:
+            command = [sys.executable, "-m", "trainer.agent", *arguments]
+            with self.log(node).open("wb") as log:
+                return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        program, environment = AGENT, environment | SETTINGS
         if self.hold is not None and self.hold.node == node:
             manifest = world.shared / world.config.campaign / step_folder(self.hold.committed) / COMMITTED_NAME
-            command = [sys.executable, "-c", HELD, str(self.hold.step), str(manifest)]
-            # What the agent sets before its first import of torch, which is too late here.
-            environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-        command += ["--config", str(config), "--data", str(world.data)]
-        command += ["--local", str(world.local(node)), "--shared", str(world.shared), "--join-timeout-s", "60"]
-        with self.log(node).open("wb") as log:
-            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            program, arguments = HELD, [str(self.hold.step), str(manifest), *arguments]
+        return warm().start(program, arguments, environment, self.log(node))
 
 
-def run(world: World, number: int, nodes: int = 2, ranks_per_node: int = 1) -> Attempt:
+def run(world: World, number: int, nodes: int = 2, ranks_per_node: int = 1, cold: bool = False) -> Attempt:
     """An attempt from its start to its end."""
-    with Attempt(world, number, nodes, ranks_per_node) as attempt:
+    with Attempt(world, number, nodes, ranks_per_node, cold=cold) as attempt:
         attempt.wait()
     return attempt

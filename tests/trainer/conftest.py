@@ -47,8 +47,8 @@ def config(data: Path) -> TrainConfig:
 
 @pytest.fixture(scope="session")
 def twin(data: Path, config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Attempt:
-    """A whole run of two nodes that nothing disturbed."""
-    attempt = run(World(tmp_path_factory.mktemp("twin"), data, config), 1)
+    """A whole run of two nodes that nothing disturbed; its agents start as in a pod."""
+    attempt = run(World(tmp_path_factory.mktemp("twin"), data, config), 1, cold=True)
     assert [agent.returncode for agent in attempt.agents] == [0, 0], attempt.log(0).read_text()
     return attempt
 

@@ -68,7 +68,7 @@ def test_shards_of_two_steps_never_come_under_one_manifest(tmp_path: Path) -> No
 
     def a_step_late(rank: int) -> None:
         if rank == 1:
-            storage_gang.Progress = lambda step, *rest: TrainingProgress(step + 1, *rest)  # type: ignore[misc, assignment]
+            storage_gang.TrainingProgress = lambda step, *rest: TrainingProgress(step + 1, *rest)  # type: ignore[misc, assignment]
 
     codes = run_attempt(camp, Orders(1, (10,), sabotage=a_step_late))
 

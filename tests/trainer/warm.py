@@ -1,0 +1,152 @@
+"""Processes forked from one that has imported torch and DeepSpeed: what a test starts begins at once.
+
+Run as a program this is the warm process. It reads one JSON line per start and writes one per start and per end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+AGENT = "from trainer import agent; agent._exit(agent.main())"
+SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+"""What an agent sets before it imports torch, which is too late for one that is forked."""
+_POLL_S = 0.01
+
+
+class Process:
+    """A started program, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, warm: WarmStart, pid: int) -> None:
+        self._warm, self.pid = warm, pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._warm.ended(self.pid)
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self) -> int:
+        while (code := self._warm.ended(self.pid, _POLL_S)) is None:
+            pass
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class WarmStart:
+    """The warm process from the outside. It ends, and all that it forked, when its input closes."""
+
+    def __init__(self) -> None:
+        environment = os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "tests.trainer.warm"]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
+        self._codes: dict[int, int] = {}
+        self._rest = b""
+        atexit.register(self._input.close)
+
+    def start(self, program: str, arguments: list[str], environment: dict[str, str], log: Path) -> Process:
+        """Fork; the child executes `program` with these arguments, and its output goes to `log`."""
+        request = {"program": program, "argv": ["-c", *arguments], "env": environment, "log": str(log)}
+        self._input.write(json.dumps(request).encode() + b"\n")
+        while True:
+            for answer in self._answers(None):
+                if "pid" in answer:
+                    return Process(self, answer["pid"])
+
+    def ended(self, pid: int, wait_s: float = 0) -> int | None:
+        """Return the exit code as `subprocess` writes it; None while the process runs."""
+        if pid not in self._codes:
+            self._answers(wait_s)
+        return self._codes.get(pid)
+
+    def _answers(self, wait_s: float | None) -> list[dict[str, Any]]:
+        if not select.select([self._output], [], [], wait_s)[0]:
+            return []
+        more = self._output.read(65536)
+        assert more, "the warm process has ended"
+        *lines, self._rest = (self._rest + more).split(b"\n")
+        answers = [json.loads(line) for line in lines]
+        self._codes |= {one["ended"]: one["code"] for one in answers if "ended" in one}
+        return answers
+
+
+@functools.cache
+def warm() -> WarmStart:
+    return WarmStart()
+
+
+def _serve() -> None:
+    import deepspeed  # noqa: F401
+
+    import trainer.agent
+    import trainer.elastic
+    import trainer.loop  # noqa: F401
+
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    running: set[int] = set()
+    rest = b""
+    while True:
+        if select.select([0], [], [], _POLL_S)[0]:
+            more = os.read(0, 65536)
+            if not more:
+                break
+            *lines, rest = (rest + more).split(b"\n")
+            for line in lines:
+                pid = _fork(json.loads(line))
+                running.add(pid)
+                answers.write(json.dumps({"pid": pid}).encode() + b"\n")
+        for pid in list(running):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                running.discard(pid)
+                code = os.waitstatus_to_exitcode(status)
+                answers.write(json.dumps({"ended": pid, "code": code}).encode() + b"\n")
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _fork(request: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    log, null = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.closerange(3, 256)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.argv[:] = request["argv"]
+    try:
+        exec(request["program"], {"__name__": "__main__"})
+    except SystemExit as end:
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve()
