@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.waiting import HUNG_S
 
 INSIDE = Path(__file__).with_name("inside_boot.py")
 
 
+@pytest.mark.nightly
 def test_all_roles_validate_and_configure_a_machine_that_looks_like_the_base(tmp_path: Path) -> None:
     unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount"]
     inner = [sys.executable, "-m", "pytest", str(INSIDE), "-p", "no:cacheprovider", "-q", f"--rootdir={tmp_path}"]

@@ -21,6 +21,8 @@ from infra.inventory import certify
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
 
+pytestmark = pytest.mark.nightly
+
 OWN = {"name": "cpus", "ok": True, "seen": "8", "wanted": ">= 1"}
 FABRIC = {"name": "fabric", "ok": True, "seen": "met", "wanted": "an all-reduce over all nodes"}
 
@@ -54,7 +56,6 @@ def nodes(context: Context) -> GpuNodes:
     return GpuNodes(context.account, client, context.names, context.guard)
 
 
-@pytest.mark.nightly
 def test_partial_capacity_is_given_back_with_its_price_and_awss_words(
     camped: Camp, context: Context, nodes: GpuNodes
 ) -> None:
@@ -234,7 +235,6 @@ def short_patience() -> Iterator[None]:
     del os.environ["BIVOUAC_REHEARSAL_PATIENCE"]
 
 
-@pytest.mark.nightly
 def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_be_entered_again(
     camped: Camp, context: Context, short_patience: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +256,6 @@ def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_
     assert certify.look_through(context.account, context.names, "", context.spec.account, ()).found == ()
 
 
-@pytest.mark.nightly
 def test_an_empty_state_while_resources_exist_sweeps_what_is_tagged_and_names_the_rest(
     camped: Camp, context: Context
 ) -> None:

@@ -21,6 +21,8 @@ from infra.session import block_clock
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 
+pytestmark = pytest.mark.nightly
+
 END = timedelta(hours=24)
 
 
@@ -72,7 +74,6 @@ def nodes(context: Context) -> GpuNodes:
     return GpuNodes(context.account, client, context.names, context.guard)
 
 
-@pytest.mark.nightly
 def test_the_deadline_is_forty_minutes_before_the_block_ends_for_plan_schedule_and_group(
     camped: Camp, context: Context, block: dict[str, Any]
 ) -> None:

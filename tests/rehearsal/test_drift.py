@@ -94,6 +94,7 @@ def test_every_change_by_hand_is_seen_and_explained_while_a_driver_lives_and_not
     assert "desiredSize" not in text
 
 
+@pytest.mark.nightly
 def test_repair_waits_for_no_living_driver_but_says_how_to_go_on(provisioned: Camp) -> None:
     with provisioned.opened() as context:
         other = context.lease.holder.model_copy(update={"host": "elsewhere", "boot_id": "another"})
@@ -106,6 +107,7 @@ def test_repair_waits_for_no_living_driver_but_says_how_to_go_on(provisioned: Ca
     provisioned.client("s3").delete_object(Bucket=context.store.bucket, Key=key)
 
 
+@pytest.mark.nightly
 def test_an_up_that_would_replace_the_file_system_is_refused_by_name_of_the_property(provisioned: Camp) -> None:
     shared = provisioned.spec.storage.shared
     other = provisioned.spec.model_copy(
@@ -126,6 +128,7 @@ def test_an_up_that_would_replace_the_file_system_is_refused_by_name_of_the_prop
         assert "bivouac down drilled" in (refused.value.cure or "")
 
 
+@pytest.mark.nightly
 def test_another_spec_is_refused_with_the_fields_that_differ(provisioned: Camp) -> None:
     """What a preview of such a campaign finds besides is in tests/drills/drift.py."""
     money = provisioned.spec.money.model_copy(update={"budget_usd": Decimal(77)})

@@ -26,6 +26,8 @@ from infra.record.events import Kind, Stage
 from infra.rehearsal.aws.world import Call
 from infra.spec.names import PROJECT
 
+pytestmark = pytest.mark.nightly
+
 LEASE_S = 10.0
 """Long enough for a busy machine to renew it three times."""
 READS = ("Get", "List", "Describe", "Head", "AssumeRole")
@@ -144,7 +146,6 @@ def locks(held: Camp) -> list[str]:
     return [item["Key"] for item in found.get("Contents", ())]
 
 
-@pytest.mark.nightly
 def test_no_engine_outlives_its_driver(struck: Struck) -> None:
     assert struck.outlived == []
     assert struck.ends["killed"] == -signal.SIGKILL

@@ -80,6 +80,7 @@ def test_the_operators_policies_are_enough_to_make_all_of_the_ground(provisioned
     assert "the AWS budget counts this campaign from now on" in provisioned.said.getvalue()
 
 
+@pytest.mark.nightly
 def test_the_pull_requests_role_previews_a_campaign_whose_state_a_customers_key_encrypts(
     provisioned: Camp,
 ) -> None:
@@ -172,6 +173,7 @@ def refusals(camped: Camp) -> dict[str, Callable[[], Any]]:
 FROZEN_ARN = f"arn:aws:iam::{{}}:role/{FROZEN}"
 
 
+@pytest.mark.nightly
 def test_the_operator_may_not_touch_what_is_not_bivouacs(provisioned: Camp) -> None:
     calls = refusals(provisioned)
     with acting(provisioned, *OPERATOR):
@@ -179,6 +181,7 @@ def test_the_operator_may_not_touch_what_is_not_bivouacs(provisioned: Camp) -> N
     assert {name: code for name, code in got.items() if code not in DENIED} == {}
 
 
+@pytest.mark.nightly
 def test_the_operators_policies_are_enough_to_end_it_and_to_prove_it(provisioned: Camp) -> None:
     with acting(provisioned, *OPERATOR), provisioned.opened() as context:
         run_step(context, Step(Stage.TEARDOWN, "by the operator", lambda one: teardown.run(one, abandon=True)))

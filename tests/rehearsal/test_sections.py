@@ -30,6 +30,8 @@ from infra.spec.campaign import Spec
 from infra.spec.names import FOUNDATION_STACK
 from infra.stack.settings import Keeping
 
+pytestmark = pytest.mark.nightly
+
 CI = "ci-driver"
 OPTIONS = {
     "money": {"budget_usd": 100, "deadline": "4h", "freeze_roles": [CI]},
@@ -78,7 +80,6 @@ def kept(camped: Camp, kind: str) -> dict[str, Any]:
     return {"Bucket": f"bivouac-{kind}-{camped.world.account}-{camped.world.region}"}
 
 
-@pytest.mark.nightly
 def test_everything_is_encrypted_with_one_key_of_the_customers(camped: Camp, context: Context) -> None:
     key = camped.client("kms").describe_key(KeyId="alias/bivouac")["KeyMetadata"]["Arn"]
     s3, names = camped.client("s3"), camped.names

@@ -213,6 +213,7 @@ def test_no_creation_is_adopted_out_of_another_region(camped: Camp, roles: Any, 
     assert find(Account(HOME), {"name": "bivouac-none", "tags": {}}) == []
 
 
+@pytest.mark.nightly
 def test_each_region_has_its_foundation_and_an_older_one_keeps_its_names(
     camped: Camp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

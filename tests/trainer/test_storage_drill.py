@@ -20,10 +20,11 @@ def drill(results: Path, *options: str, code: str = "") -> subprocess.CompletedP
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_fifty_seeded_storage_kills_and_corruptions_load_nothing_unsound_and_lose_nothing(tmp_path: Path) -> None:
-    done = drill(tmp_path, "--seed", "2", "--count", "50")
+@pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.nightly)])
+def test_seeded_storage_kills_and_corruptions_load_nothing_unsound_and_lose_nothing(count: int, tmp_path: Path) -> None:
+    done = drill(tmp_path, "--seed", "2", "--count", str(count))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "50 cases, 0 failed" in done.stdout.splitlines()[-1]
+    assert f"{count} cases, 0 failed" in done.stdout.splitlines()[-1]
     assert (tmp_path / "drills/storage.json").exists()
 
 
