@@ -18,6 +18,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.generic_resource import create_namespaced_resource
 
 from infra.aws.account import Account
+from infra.cluster.models import prepare_models
 from infra.spec.names import NAMESPACE
 
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
@@ -71,6 +72,7 @@ class TokenTransport(httpx2.HTTPTransport):
 
 def from_outside(account: Account, cluster: str) -> Client:
     """A client that renews its EKS token by itself, for as long as the AWS credentials are valid."""
+    prepare_models()
     found = account.client("eks").describe_cluster(name=cluster)["cluster"]
     server = Cluster(server=found["endpoint"], certificate_auth_data=found["certificateAuthority"]["data"])
     user = User()
@@ -98,6 +100,7 @@ class DatedTransport(httpx2.HTTPTransport):
 
 
 def from_pod(heard: Callable[[str, str | None], None]) -> Client:
+    prepare_models()
     config = KubeConfig.from_service_account().get()
     assert config is not None, "made from one cluster and one user"
     verify = verify_cluster(config.cluster, config.user or User(), config.abs_file, trust_env=False)
