@@ -1,1 +1,1 @@
-"""Where pulumi and the Kubernetes binaries come from. Standard library only: it runs beside `pip install`."""
+"""Provides pulumi and the Kubernetes binaries. Standard library only: it runs beside `pip install`."""

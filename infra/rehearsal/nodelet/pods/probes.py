@@ -1,4 +1,4 @@
-"""Readiness and liveness by HTTP or TCP, asked from the machine as a kubelet does."""
+"""Readiness and liveness probes by HTTP or TCP, sent from the machine as a kubelet does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.rehearsal.nodelet.client import Object
 
 
 class Prober:
-    """Asks until `still` says no, and tells `on_change` (True after enough successes, False after enough failures)."""
+    """Probes while `still()`; calls `on_change` (True after enough successes, False after enough failures)."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Prober:
             if streak >= needed and good != told and self._still():
                 told = good
                 self._on_change(good)
-            # A container that starts should not wait a whole period to be seen ready.
+            # A starting container should not wait a whole period to become ready.
             time.sleep(period_s if told is not None else min(period_s, 1.0))
 
     def _ask(self) -> bool:
@@ -60,7 +60,7 @@ class Prober:
         host, port = ask.get("host") or self._address, self._port(ask["port"])
         connection: http.client.HTTPConnection
         if ask.get("scheme") == "HTTPS":
-            context = ssl._create_unverified_context()  # as a kubelet: a probe does not check certificates
+            context = ssl._create_unverified_context()  # a kubelet's probe does not check certificates either
             connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
         else:
             connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
@@ -77,5 +77,5 @@ class Prober:
 
 
 def askable(probe: Object) -> bool:
-    """Only these two kinds are asked here."""
+    """Return True for the two supported kinds of probe."""
     return "httpGet" in probe or "tcpSocket" in probe
