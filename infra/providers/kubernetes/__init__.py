@@ -1,1 +1,1 @@
-"""Stands in for the pulumi-kubernetes plugin: objects by server-side apply, Helm releases as Helm would leave them."""
+"""Replaces the pulumi-kubernetes plugin: objects by server-side apply, Helm releases as Helm would record them."""
