@@ -57,8 +57,6 @@ STEPS = ("namespaces", "mount", "bridge", "veth")
 
 @dataclass(frozen=True)
 class Need:
-    """One requirement of a rehearsal."""
-
     subject: str
     seen: str
     ok: bool
@@ -136,10 +134,7 @@ def _packages() -> list[Need]:
 
 
 def refuse_unfit() -> None:
-    """Refuse, before anything is started, a machine that lacks what no tool build can provide.
-
-    Raises `PermanentError` with every cure.
-    """
+    """Raise `PermanentError`, with every cure, for what no tool build can provide; call it before anything starts."""
     bad = [finding for finding in (*_paths(), *_packages(), *_programs(), _namespaces()) if not finding.ok]
     if bad:
         seen = "; ".join(f"{finding.subject}: {finding.seen}" for finding in bad)
@@ -163,12 +158,12 @@ def _tools() -> list[Need]:
 def _go(needed: bool) -> Need:
     go = build.go()
     if go is None:
-        cure = "only where releases cannot be downloaded: install Go 1.26" if needed else ""
+        cure = "needed only if releases cannot be downloaded: install Go 1.26" if needed else ""
         return Need("go", "none" if needed else "none, and not needed", not needed, cure)
     try:
         answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Need("go", f"{go}: {error}", not needed, "install Go 1.26 anew" if needed else "")
+        return Need("go", f"{go}: {error}", not needed, "reinstall Go 1.26" if needed else "")
     return Need("go", answer.stdout.removeprefix("go version ").strip() or answer.stderr.strip(), True)
 
 

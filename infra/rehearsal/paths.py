@@ -18,7 +18,6 @@ def share_dir(tool: str, tools: Path | None = None) -> Path:
 
 
 def sites_dir(root: Path | None = None) -> Path:
-    """Return the folder with one folder per site."""
     return (root or cache_root()) / "sites"
 
 

@@ -67,7 +67,7 @@ def read(call: Call) -> Props | None:
 
 def update(call: Call) -> None:
     changeable = [name for name in _SENT if name != "actionType" and call.changed(name)]
-    if changeable:  # empty if only the tags differ: a request without names would send all
+    if changeable:  # empty if only the tags differ
         call.client().update_budget_action(**_key(call), **call.request(*changeable))
 
 

@@ -31,7 +31,7 @@ class NotReady(Exception):
 
 
 Tagger = Callable[["Call", dict[str, str], list[str]], None]
-"""Sets the tags of the first argument and removes the keys of the second."""
+"""(call, tags to set, keys to remove) -> None."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Resource:
     """boto3's name of the service."""
     inputs: Mapping[str, Input]
     create: Callable[[Call], str]
-    """Creates it, waits until it is ready, and returns its ID."""
+    """Create it, wait until it is ready, and return its ID."""
     read: Callable[[Call], Props | None]
-    """Returns the observed properties, or None if it does not exist."""
+    """Return the observed properties, or None if it does not exist."""
     delete: Callable[[Call], None]
     update: Callable[[Call], None] | None = None
-    """Updates everything except tags. None: only tags can be updated."""
+    """Update everything except tags. None: only tags can be updated."""
     outputs: Mapping[str, str | None] = field(default_factory=dict)
     """Computed properties -> their API field (None: same name)."""
     case: Case = Case.PASCAL

@@ -34,7 +34,7 @@ def to_api(fields: Fields, values: Props, case: Case) -> dict[str, Any]:
 
 
 def from_api(fields: Fields, answer: Mapping[str, Any], case: Case) -> Props:
-    """Return the properties in `answer`."""
+    """Return the properties that `answer` holds."""
     observed = {}
     for name, entry in fields.items():
         key = field_name(name, entry, case)

@@ -1,1 +1,1 @@
-"""Replaces the pulumi-kubernetes plugin: objects by server-side apply, Helm releases as Helm would record them."""
+"""Replacement of the pulumi-kubernetes plugin: server-side apply, and Helm releases as Helm would record them."""

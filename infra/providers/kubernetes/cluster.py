@@ -143,8 +143,8 @@ class Cluster:
         except httpx2.TransportError as error:
             raise Unreachable(f"configured Kubernetes cluster is unreachable: {self.server}: {error!r}") from error
         if answer.status_code == 401:
-            said = "the server has asked for the client to provide credentials"
-            raise Unreachable(f"configured Kubernetes cluster is unreachable: {_NO_SCHEMA}: {said}")
+            reason = "the server has asked for the client to provide credentials"
+            raise Unreachable(f"configured Kubernetes cluster is unreachable: {_NO_SCHEMA}: {reason}")
         if answer.is_success:
             return dict(answer.json())
         try:

@@ -13,6 +13,7 @@ from infra.providers.package import Change, OperationFailed, PropertyFailure
 from infra.providers.wire import Props
 
 STATE_ANNOTATION = "rehearsal.bivouac.dev/release"
+"""Set on the release secret once it took effect: `running <version>`, or `recorded` if no controller runs."""
 
 TOKEN = "kubernetes:helm.sh/v3:Release"
 _RECORDED = {"chart", "name", "namespace", "version", "values", "description", "repositoryOpts"}

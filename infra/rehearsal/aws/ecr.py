@@ -52,8 +52,6 @@ def blobs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Registry:
-    """Layer and image operations of the account's private registry."""
-
     def __init__(self, world: World) -> None:
         from moto.s3.models import s3_backends
 
@@ -150,8 +148,8 @@ class Registry:
         """Refuse an index of images that are not in the repository."""
         if media_type not in INDEXES:
             return
-        there = {image.get_image_digest() for image in repository.images}
-        if missing := sorted({row["digest"] for row in manifest["manifests"]} - there):
+        present = {image.get_image_digest() for image in repository.images}
+        if missing := sorted({row["digest"] for row in manifest["manifests"]} - present):
             raise AwsError("ReferencedImagesNotFoundException", f"Images not found in {repository.name}: {missing}")
 
     def _move_tag(self, repository: Repository, tag: str | None) -> None:

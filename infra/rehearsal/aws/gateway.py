@@ -1,4 +1,4 @@
-"""The entry of the emulated AWS: identifies each request, applies faults and IAM, then passes it to its service."""
+"""The entry of the emulated AWS: it identifies a request, applies faults and IAM, and passes it to its service."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ class Gateway:
 
     def _lagging(self, question: str, lag_s: float, ask: Callable[[], HeldAnswer]) -> HeldAnswer:
         """Return the earlier answer to the same request if it is younger than `lag_s`; errors are not stored."""
-        told = self.past.get(question)
-        if told is not None and time.monotonic() - told[0] < lag_s:
-            return told[1]
+        earlier = self.past.get(question)
+        if earlier is not None and time.monotonic() - earlier[0] < lag_s:
+            return earlier[1]
         answer = ask()
         if answer.ok:
             self.past[question] = (time.monotonic(), answer)
@@ -244,7 +244,7 @@ def identify(environ: Environ, model: ServiceModel) -> tuple[str, dict[str, Any]
 
 BROKEN = json.dumps({"message": "the emulated AWS failed: see its log"})
 DENIED = {"json": "AccessDeniedException", "rest-json": "AccessDeniedException", "ec2": "UnauthorizedOperation"}
-"""AccessDenied by the names of other protocols."""
+"""Protocol -> its services' code for AccessDenied."""
 
 
 def refusal(

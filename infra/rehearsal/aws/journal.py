@@ -16,8 +16,6 @@ _APP = re.compile(r"\bapp/([\w.-]+)")
 
 
 class Journal:
-    """Requested changes since the account began."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Makes moto cache lookups that never change, and keeps concurrent answers apart."""
+"""Make moto cache lookups that never change, and keep concurrent answers apart."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ RULES = "RESPONSE_KEY_PATH_TO_TRANSFORMER"
 
 
 def _begin(moto: Callable[..., None], response: Any, *args: Any, **kwargs: Any) -> None:
-    """Give each response its own copy of the serialization rules.
-
-    Some requests change the rules, which moto shares per service: a concurrent answer would use or break on them.
-    """
+    """Copy the serialization rules: some requests change them, and moto shares them among concurrent answers."""
     setattr(response, RULES, dict(getattr(type(response), RULES)))
     moto(response, *args, **kwargs)
 

@@ -48,7 +48,6 @@ def tag_list(tags: Mapping[str, str], key: str = "Key", value: str = "Value") ->
 
 
 def specified_tags(params: Parameters) -> dict[str, str]:
-    """Return the tags of an EC2 call's TagSpecifications."""
     specifications = params.get("TagSpecifications") or []
     return {tag["Key"]: tag["Value"] for specification in specifications for tag in specification["Tags"]}
 

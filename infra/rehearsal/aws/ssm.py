@@ -92,8 +92,6 @@ class Command:
 
 
 class Commands:
-    """Run Command and the agents that it reaches."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.commands: dict[str, Command] = {}

@@ -44,7 +44,7 @@ _ENDS = ("Delete", "Revoke", "Disassociate", "Terminate")
 
 
 class StaleTags(TaggableResourcesMixin):
-    """Shows resources that a deleting call has removed."""
+    """Tagged resources that a deleting call has removed."""
 
     SERVICE_NAMESPACE = "bivouac-stale-tags"
 
@@ -67,14 +67,14 @@ class StaleTags(TaggableResourcesMixin):
         """Return the ARNs of existing resources; keep the others with the time they were last seen."""
         with self.world.lock, self._lock:
             now = self._looked = time.monotonic()
-            there = {one.arn: TaggedResource(one.arn, dict(one.tags), one.resource_type) for one in self.living()}
-            self._last |= {arn: (now, one) for arn, one in there.items() if one.tags}
+            present = {one.arn: TaggedResource(one.arn, dict(one.tags), one.resource_type) for one in self.living()}
+            self._last |= {arn: (now, one) for arn, one in present.items() if one.tags}
             self._last = {arn: row for arn, row in self._last.items() if now - row[0] < self.seconds}
-            return set(there)
+            return set(present)
 
     def iter_tagged_resources(self) -> Iterator[TaggedResource]:
-        there = self._look()
-        yield from [one for arn, (_, one) in list(self._last.items()) if arn not in there]
+        present = self._look()
+        yield from [one for arn, (_, one) in list(self._last.items()) if arn not in present]
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
         asked = json.loads(body) if body else {}
@@ -86,7 +86,7 @@ class StaleTags(TaggableResourcesMixin):
 
 
 class Others(TaggableResourcesMixin):
-    """Shows tagged resources of several services; accepts no tags."""
+    """Tagged resources of several services; accepts no tags."""
 
     SERVICE_NAMESPACE = "bivouac"
 

@@ -29,10 +29,7 @@ class ControlPlaneConfig:
 
     @property
     def loopback(self) -> str:
-        """Return the address of everything but the API server: 127.x.y.z, which no node's namespace can reach.
-
-        It is derived from `address`, so that two clusters of one site never share a port.
-        """
+        """Return 127.x.y.z for all but the API server: no node can reach it, and no two clusters share a port."""
         return "127." + self.address.split(".", 1)[1]
 
     @property

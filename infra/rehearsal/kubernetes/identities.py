@@ -19,7 +19,6 @@ COMPONENTS = ("kube-scheduler", "kube-controller-manager")
 
 
 def write_identities(config: ControlPlaneConfig) -> Authority:
-    """Make the keys, certificates and kubeconfig files of a new cluster."""
     authority = Authority(config.pki, config.name)
     first_service = str(ip_network(config.service_cidr)[1])
     internal = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]

@@ -1,4 +1,4 @@
-"""Reads Helm releases from Helm's secrets (one per revision) and runs their controllers."""
+"""Controller of Helm releases: it reads Helm's secrets (one per revision) and runs the releases' controllers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def decode_release(secret: Secret) -> Release:
 
 
 class ReleaseController:
-    """Matches running controllers to release secrets; level-triggered, in its own thread."""
+    """Thread that matches running controllers to release secrets; level-triggered."""
 
     def __init__(self, client: Callable[[], Client], charts: Mapping[str, Chart], log: logging.Logger) -> None:
         self._client, self._charts, self._log = client, charts, log

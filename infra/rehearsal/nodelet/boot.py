@@ -24,13 +24,13 @@ MEDIA_TYPE = "application/node.eks.aws"
 SCRIPT_TYPE = "text/x-shellscript"
 API_GROUP = "node.eks.aws/"
 INSTALLS_LUSTRE = re.compile(r"\bdnf install .*\blustre-client\b")
-"""Scripts are only searched for this: no machine here runs them, without dnf and a kernel of its own."""
+"""Searched for in scripts, which no machine here runs: it has no dnf and no kernel of its own."""
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 CURE = "correct the NodeConfig in the launch template's user data"
 
 
 class NotJoining(PermanentError):
-    """The user data make no node."""
+    """The user data do not define a node."""
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def _result(what: str, status: int, content: bytes) -> Object:
 
 
 class Watch:
-    """Calls `on_list` (everything, after each new list) and `on_event` (type, object) until the process ends."""
+    """A watch for the process's life; `on_list` gets everything after each new list, `on_event` each (type, object)."""
 
     def __init__(
         self,

@@ -36,10 +36,7 @@ class RoleCredentials:
         self._agents: dict[str, Any] = {}
 
     def current(self) -> Credentials:
-        """Return valid credentials.
-
-        Raises PermanentError without an instance profile or if STS refuses, TemporaryError if STS does not answer.
-        """
+        """Return credentials. Raises PermanentError without a role or if STS refuses, TemporaryError if it is away."""
         with self._lock:
             if self._held is None or self._held.expires - datetime.now(UTC) < RENEW_BEFORE:
                 self._held = self._mint()
@@ -47,7 +44,6 @@ class RoleCredentials:
             return self._held
 
     def client(self, service: str) -> Any:
-        """Return a boto3 client with the role's credentials."""
         held = self.current()
         with self._lock:
             if service not in self._clients:

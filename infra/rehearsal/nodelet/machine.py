@@ -163,8 +163,8 @@ class Machine:
             )
         try:
             out, err = self._output(process, timeout_s)
-            if told := refusal.read_text():
-                raise PermanentError("the script could not be started", seen=told)
+            if reason := refusal.read_text():
+                raise PermanentError("the script could not be started", seen=reason)
         finally:
             document.unlink(missing_ok=True)
             refusal.unlink(missing_ok=True)
@@ -249,7 +249,7 @@ def descendants(roots: set[int]) -> set[int]:
 
 
 def _runs(pid: int) -> bool:
-    """Return True for a live process; False for a zombie too, since its new parent may reap it late."""
+    """Return True for a live process, not for a zombie, which its new parent may reap late."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

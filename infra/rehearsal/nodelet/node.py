@@ -39,8 +39,6 @@ HEALTHY = {
 
 
 class Node:
-    """This machine as a Node of its cluster."""
-
     def __init__(self, api: Api, config: MachineConfig, settings: NodeConfig) -> None:
         self._api, self._config, self._settings = api, config, settings
         self._path = f"/api/v1/nodes/{config.hostname}"

@@ -20,10 +20,7 @@ _FOLDER = "campaigns"
 
 
 def remember(spec: Spec, folder: Path) -> None:
-    """Record that the site holds this campaign. The fault injector reads the faults from here.
-
-    The first campaign decides how strict the site's AWS is.
-    """
+    """Record the campaign and its faults in the site; the first campaign decides how strict the site's AWS is."""
     (folder / _FOLDER).mkdir(exist_ok=True)
     asked = spec.rehearsal
     settings.write(folder, settings.Strictness(level=asked.aws, seed=asked.seed) if asked else settings.Strictness())
@@ -47,7 +44,6 @@ def everywhere() -> list[str]:
 
 
 def site_of(campaign: str) -> handle.Site | None:
-    """Return the running site that holds a campaign, or None."""
     return next((site for name in _holding(campaign) if (site := handle.find(name)) is not None), None)
 
 

@@ -29,7 +29,7 @@ def remove_all(say: Callable[[str], None]) -> int:
         handle.remove(name, say)
         say(f"site {name} is removed")
     if not names:
-        say("there are no sites")
+        say("no site is here")
     return failed
 
 

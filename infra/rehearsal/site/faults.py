@@ -24,7 +24,6 @@ _INTERVAL_S = 0.5
 
 
 def main(folder: Path, endpoint: str) -> int:
-    """Inject faults until the site ends."""
     s3, done = boto3.client("s3"), set[tuple[str, int]]()
     while True:
         time.sleep(_INTERVAL_S)

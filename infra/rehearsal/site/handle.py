@@ -104,13 +104,13 @@ def remove(name: str, say: Progress = lambda _: None) -> bool:
     """
     folder, site = site_dir(name), find(name)
     inner = site.inner_pid if site is not None else None
-    said, begun, ran = time.monotonic(), time.monotonic(), False
+    reported, begun, ran = time.monotonic(), time.monotonic(), False
     # Look again each time: a process may have started another one, or become one, that was not yet the site's.
     while left := _living(folder, site, inner):
         ran = True
         processes.end(left)
-        if time.monotonic() - said > _SAY_EVERY_S:
-            said = time.monotonic()
+        if time.monotonic() - reported > _SAY_EVERY_S:
+            reported = time.monotonic()
             say(f"site {name}: {len(left)} processes still end")
         if time.monotonic() - begun > _ENDS_WITHIN_S:
             seen = ", ".join(map(str, left))
@@ -242,14 +242,14 @@ def _locked(name: str, progress: Progress) -> Iterator[None]:
         seen = f"{error.filename}: {error.strerror}"
         raise PermanentError("the site's folder cannot be written", seen=seen, cure=cure) from error
     with lock:
-        said = 0.0
+        reported = 0.0
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() - said > _SAY_EVERY_S:
-                    said = time.monotonic()
+                if time.monotonic() - reported > _SAY_EVERY_S:
+                    reported = time.monotonic()
                     progress(f"site: another command is starting {name}, waiting for it")
                 time.sleep(0.1)
         yield

@@ -11,15 +11,15 @@ EMULATED = (
     "EC2 instances and kubelets: nodelets in namespaces of their own; pods are processes with their own root",
     "a pod's user: a name inside its user namespace, without root's rights; a node refuses what it cannot provide",
     "GPUs, NCCL and EFA: CPU, gloo and a bridge; device counts are those of the instance type",
-    "NVMe and FSx for Lustre: folders; what an FSx data repository imports lazily is there at once",
-    "AMIs: the folder that was the builder's disk; machines of such an AMI start with a copy of it",
+    "NVMe and FSx for Lustre: folders; lazy imports of an FSx data repository are complete at once",
+    "AMIs: the builder's disk as a folder; machines of the AMI start with a copy of it",
     "container images: the node's own files are the base layer, the top layer goes through the registry",
     "cluster DNS: hosts files kept current from EndpointSlices",
 )
 NOT_REHEARSED = (
     "Helm charts other than jobset: their releases are recorded, their pods do not run (the MPI operator's pod does)",
     "EKS add-ons: recorded with their state; vpc-cni, kube-proxy, coredns and the CSI drivers do not run",
-    "what the node image takes from packages: drivers, EFA, NCCL, GDRCopy, Lustre client, DCGM",
+    "packages of the node image: drivers, EFA, NCCL, GDRCopy, Lustre client, DCGM",
     "GPU health, NVLink, fabric bandwidth",
     "AWS's capacity, quotas and prices at the moment",
     "routing, NAT, peering, security groups: every address of a site is on one link",

@@ -1,1 +1,1 @@
-"""Provides pulumi and the Kubernetes binaries. Standard library only: it runs beside `pip install`."""
+"""pulumi and the Kubernetes binaries for rehearsals. Standard library only: it runs beside `pip install`."""

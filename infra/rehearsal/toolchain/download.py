@@ -1,4 +1,4 @@
-"""Downloads official releases, only with the checksum that the project publishes."""
+"""Download official releases, only with the checksum that the project publishes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class Unavailable(Exception):
-    """This source has no such tool, for the reason in the text; another source may have it."""
+    """A source cannot provide the tool, for the reason in the text; another source may."""
 
 
 class Downloads:
@@ -34,10 +34,7 @@ class Downloads:
         self._silent: dict[str, str] = {}
 
     def fetch(self, tool: Tool, folder: Path, progress: TransferProgress) -> Path:
-        """Unpack the executable into `folder`, the files it needs beside it into `folder`/share.
-
-        Raises Unavailable, or PermanentError on a wrong checksum.
-        """
+        """Unpack a tool into `folder` and `folder`/share. Raises Unavailable, or PermanentError on a wrong checksum."""
         release, arch = tool.release, architecture()
         if release is None:
             raise Unavailable("its project publishes no executables")
@@ -53,7 +50,7 @@ class Downloads:
         file = folder / "download"
         seen = self._save(url, file, progress)
         if seen != wanted:
-            cure = f"try again; if it stays, do not trust that server: {release.publisher.variable}= builds from source"
+            cure = f"retry; if it persists, do not trust that server: {release.publisher.variable}= builds from source"
             raise PermanentError(f"the checksum of {url} is wrong", seen=f"{seen}, published {wanted}", cure=cure)
         executable = folder / tool.name
         if release.member:

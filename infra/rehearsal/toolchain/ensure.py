@@ -1,4 +1,4 @@
-"""Gets every requested tool from the first source that has it: PATH, cache, official release, Go."""
+"""Get every requested tool from the first source that has it: PATH, cache, official release, Go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the tools on PATH and in the cache, with their versions."""
+"""Find the tools on PATH and in the cache, with their versions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def version_of(tool: Tool, executable: Path) -> str | None:
 
 
 def _version_in_build_information(tool: Tool, executable: Path) -> str | None:
-    """Go records `dep<tab>MODULE<tab>VERSION` in every executable."""
+    """Read the version from `dep<tab>MODULE<tab>VERSION`, which Go records in every executable."""
     try:
         with executable.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             match = re.search(re.escape(tool.go_module).encode() + rb"\tv(\d+\.\d+\.\d+[^\t\n]*)", content)

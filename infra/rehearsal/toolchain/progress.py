@@ -11,7 +11,7 @@ QUIET_INTERVAL_S = 30.0
 
 
 class TransferProgress:
-    """Rewrites its line on a terminal; elsewhere (CI, a log) writes a line every half minute."""
+    """A line that a terminal rewrites in place; elsewhere (CI, a log) there is a new line every half minute."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr

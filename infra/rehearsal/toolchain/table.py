@@ -149,7 +149,7 @@ TOOLS: tuple[Tool, ...] = (
         share=("pulumi-language-python-exec",),
         beside=True,
     ),
-    # The project publishes images and manifests, but no executables.
+    # The projects of the next two publish images and manifests, but no executables.
     Tool(
         name="jobset-controller",
         version=JOBSET,
@@ -167,7 +167,6 @@ TOOLS: tuple[Tool, ...] = (
             "webhook/patches/validating-patch.yaml",
         ),
     ),
-    # The project publishes images and manifests only, as JobSet's does.
     Tool(
         name="mpi-operator",
         version=MPI_OPERATOR,

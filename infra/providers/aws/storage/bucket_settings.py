@@ -16,9 +16,9 @@ class Setting:
     name: str
     """The setting in the API's function names: `put_<name>`, `get_<name>`, `delete_<name>`."""
     body: Callable[[Call], dict[str, Any]]
-    """Returns the arguments of the put, besides the bucket."""
+    """Return the arguments of the put, besides the bucket."""
     found: Callable[[dict[str, Any]], dict[str, Any] | None]
-    """Extracts the inputs' API fields from the answer of the get."""
+    """Return the inputs' API fields from the answer of the get."""
     delete: str = ""
 
     def put(self, call: Call) -> str:

@@ -1,4 +1,4 @@
-"""Starts a machine for every node or builder instance, and ends it with the instance."""
+"""Machines of node and builder instances: each starts and ends with its instance."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ CONSOLE_BYTES = 64 * 1024
 
 
 class Machines:
-    """Reconciles instances and machines."""
-
     def __init__(self, world: World, images: Images) -> None:
         self.world, self.images = world, images
 
@@ -118,8 +116,8 @@ class Machines:
         """Return the machine's console output, complete and at once, unlike EC2."""
         instance = self.world.backend("ec2").get_instance(params["InstanceId"])
         console = self.world.work / "machines" / instance.id / "logs" / "console.log"
-        said = console.read_bytes()[-CONSOLE_BYTES:] if console.exists() else b""
-        output = base64.b64encode(said).decode()
+        text = console.read_bytes()[-CONSOLE_BYTES:] if console.exists() else b""
+        output = base64.b64encode(text).decode()
         return {"InstanceId": instance.id, "Timestamp": datetime.now(UTC), "Output": output}
 
     def start(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> Any:

@@ -19,7 +19,7 @@ ROOT_DISK = "root"
 
 
 class Images:
-    """Replaces moto's instantaneous images."""
+    """Replacement of moto's instantaneous images."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -66,8 +66,8 @@ class Images:
             return
         image = self.world.backend("ec2").amis.get(launch.image_id)
         if image is None:
-            said = f"The image id '[{launch.image_id}]' does not exist"
-            raise LaunchRefused("InvalidAMIID.NotFound", said)
+            message = f"The image id '[{launch.image_id}]' does not exist"
+            raise LaunchRefused("InvalidAMIID.NotFound", message)
         if image.state != "available":
             raise LaunchRefused("InvalidAMIID.Unavailable", f"The image id '{launch.image_id}' is no longer available")
 

@@ -60,7 +60,7 @@ def describe_launch(data: dict[str, Any], arguments: dict[str, Any], image_id: s
 
 
 class Instances:
-    """Replaces moto's instantaneous instances."""
+    """Replacement of moto's instantaneous instances."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -78,10 +78,8 @@ class Reservations:
         return 200, self.blocks.model_dump(mode="json")
 
     def users(self, reservation: Reservation) -> int:
-        """Return the number of live instances in the reservation.
-
-        Those that target a group or any open reservation fill the oldest first; beyond its capacity they run on demand.
-        """
+        """Return the number of live instances in the reservation. Those that target a group or any open reservation
+        fill the oldest first; beyond its capacity they run on demand."""
         ec2 = self.world.backend("ec2")
         live = [one for one in ec2.all_instances() if one.state not in ("terminated", "shutting-down")]
         asked = [(template_data(ec2, one), one.instance_type, one.placement.zone) for one in live]
@@ -98,7 +96,7 @@ class Reservations:
         return [one.id for one in live if _target(template_data(ec2, one)) == reservation.reservation_id]
 
     def _pool(self, data: dict[str, Any], instance_type: str, zone: str) -> tuple[str, ...]:
-        """Return the reservations that a launch with this template may use, apart from one it names."""
+        """Return the reservations that a launch with this template may use; none if it names one."""
         asked = data.get("CapacityReservationSpecification") or {}
         if _target(data):
             return ()

@@ -1,4 +1,4 @@
-"""Launch templates as EC2 shows them: changing tags, versions from versions, data without the template's own tags."""
+"""Launch templates as EC2 shows them: current tags, versions derived from others, data without the own tags."""
 
 from __future__ import annotations
 

@@ -21,8 +21,6 @@ DELETION_S = 0.3
 
 @dataclass(frozen=True)
 class AddonKind:
-    """An add-on that EKS offers."""
-
     version: str
     needs_node: bool
     """True for a Deployment, which has no replicas until a node is Ready; False for a DaemonSet."""

@@ -18,10 +18,7 @@ from infra.rehearsal.aws.world import World
 
 
 def check_launch(world: World, cluster: Cluster, group: dict[str, Any], version: Any) -> None:
-    """Raise as EKS does unless the caller may launch from `version` into every subnet of `group`.
-
-    `version` is of a launch template, None for EKS's own; `group` is a node group's document.
-    """
+    """Raise EKS's error unless the caller may launch from a template's `version` (None: EKS's own) in all subnets."""
     principal = caller.get()
     if version is None or principal is None:
         return

@@ -26,8 +26,6 @@ TASK_TYPES = ("EXPORT_TO_REPOSITORY", "IMPORT_METADATA_FROM_REPOSITORY")
 
 
 class FileSystems(Protocol):
-    """The file systems of the repositories."""
-
     @property
     def backend(self) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""Moves files between a file system's folder and a bucket of moto's S3, in process, whole objects at a time."""
+"""Move files between a file system's folder and a bucket of moto's S3, in process, whole objects at a time."""
 
 from __future__ import annotations
 

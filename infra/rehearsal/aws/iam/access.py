@@ -127,15 +127,15 @@ def _may(
 
     AWS lets a resource policy that names a session bypass some limits; here every limit holds.
     """
-    said = policies.verdict(granted, question)
+    by_identity = policies.verdict(granted, question)
     # A resource policy that names the account can deny by that, but allows nobody: it leaves that to IAM.
     own, all_names = [principal.arn, principal.identity_arn], _names(world, principal)
     by_resource = bucket_policies.verdict(world, own, all_names, question)
-    if "Deny" in (said, by_resource) or not all(policies.allowed([one], question) for one in limits):
+    if "Deny" in (by_identity, by_resource) or not all(policies.allowed([one], question) for one in limits):
         return False
     if question.action.startswith("kms:") and ":key/" in str(question.resource):
-        return key_lets(world, own, question, said == "Allow")
-    return "Allow" in (said, by_resource)
+        return key_lets(world, own, question, by_identity == "Allow")
+    return "Allow" in (by_identity, by_resource)
 
 
 def _names(world: World, principal: Principal) -> list[str]:

@@ -21,8 +21,6 @@ Parameters = dict[str, Any]
 
 @dataclass(frozen=True)
 class Need:
-    """One permission that a call needs."""
-
     action: str
     resources: list[str] | None
     context: dict[str, list[str]]

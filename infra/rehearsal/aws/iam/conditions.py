@@ -26,10 +26,9 @@ _NOTHING = re.compile(r"(?!)")
 def holds(
     operator: str, wanted: list[Any], seen: list[str] | None, context: Context, denies: bool, variables: bool = True
 ) -> bool:
-    """Return True if one test of a Condition is met.
+    """Test one condition against `seen`, the key's values in the request (None or empty without the key).
 
-    `seen` has the key's values in the request, None or empty without the key. `denies` marks a Deny statement:
-    there, and only there, a test holds that AWS leaves undefined.
+    `denies` marks a Deny statement: only there a test holds that AWS leaves undefined.
     """
     name = operator.removeprefix(EVERY).removeprefix(ANY)
     optional, name = name.endswith(OPTIONAL), name.removesuffix(OPTIONAL)
@@ -70,10 +69,8 @@ def like(pattern: str, text: str, ignore_case: bool = False) -> bool:
 
 
 def substituted(text: str, context: Context | None, wild: bool = True) -> re.Pattern[str]:
-    """Return a pattern for `text` with its variables filled in; wildcards in their values are literal.
-
-    A variable without a value, or with several, matches nothing. `context` None means no variables.
-    """
+    """Return a pattern for `text` with its variables filled in; wildcards in their values are literal. A variable
+    without a value, or with several, matches nothing; `context` None means no variables."""
     plain: Callable[[str], str] = _expression if wild else re.escape
     if context is None or "${" not in text:
         return _pattern(text, False) if wild else re.compile(re.escape(text), re.DOTALL)
@@ -107,10 +104,7 @@ def _alike(wanted: str, seen: str, context: Context | None) -> bool:
 
 
 def is_of(pattern: str, arn: str, context: Context | None) -> bool:
-    """Compare part by part, as IAM compares ARNs: a wildcard crosses a colon only in the last part.
-
-    Parts missing from an incomplete ARN match anything.
-    """
+    """Compare ARNs part by part, as IAM does: wildcards cross a colon only in the last part; missing parts match."""
     if pattern == "*":
         return True
     wanted, given = _parts(pattern), arn.split(":", 5)

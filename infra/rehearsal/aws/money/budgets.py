@@ -1,4 +1,4 @@
-"""AWS Budgets: adds the updates, subscribers, tags and actions that moto lacks. Spending is set by a site route."""
+"""AWS Budgets: the updates, subscribers, tags and actions that moto lacks. Spending is set by a site route."""
 
 from __future__ import annotations
 

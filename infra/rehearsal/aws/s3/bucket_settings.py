@@ -40,7 +40,7 @@ def _new(moto: Callable[..., FakeBucket], *args: Any, **kwargs: Any) -> FakeBuck
 
 
 def _plain_again(moto: Callable[..., None], backend: S3Backend, bucket_name: str) -> None:
-    """Reset DeleteBucketEncryption's bucket to S3's own keys: every bucket is encrypted."""
+    """Encrypt with S3's own keys after DeleteBucketEncryption: no bucket is unencrypted."""
     moto(backend, bucket_name)
     backend.get_bucket(bucket_name).encryption = dict(BY_S3)
 

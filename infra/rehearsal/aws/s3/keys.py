@@ -74,7 +74,7 @@ def key_lets(world: World, names: list[str], question: Question, by_identity: bo
         return by_identity
     account = f"arn:aws:iam::{world.account}:root"
     question = Question(question.action, "*", {**question.context, "kms:calleraccount": [world.account]})
-    said = set[tuple[str, bool]]()
+    verdicts = set[tuple[str, bool]]()
     for statement in listed(json.loads(key.policy)["Statement"]):
         principal = statement.get("Principal", {})
         # Only AWS principals: services do not sign requests here.
@@ -82,7 +82,7 @@ def key_lets(world: World, names: list[str], question: Question, by_identity: bo
         if applies({**statement, "Resource": "*"}, question):
             direct = bool(who & {"*", *names})
             if direct or who & {account, world.account}:
-                said.add((statement["Effect"], direct))
-    if any(effect == "Deny" for effect, _ in said):
+                verdicts.add((statement["Effect"], direct))
+    if any(effect == "Deny" for effect, _ in verdicts):
         return False
-    return ("Allow", True) in said or (("Allow", False) in said and by_identity)
+    return ("Allow", True) in verdicts or (("Allow", False) in verdicts and by_identity)

@@ -25,8 +25,6 @@ _GATHERED = 100
 
 @dataclass(frozen=True)
 class Asked:
-    """An admitted request."""
-
     service: str
     operation: str
     model: ServiceModel
@@ -55,7 +53,6 @@ class Admission:
         return pages.paging(asked.model.service_name, asked.model.operation_model(asked.operation))
 
     def around(self, asked: Asked, serve: Serve) -> Serve:
-        """Return the function that serves this request."""
         if not self._concerned():
             return serve
         if asked.service == "s3":

@@ -102,10 +102,7 @@ class Young:
 
 
 class Lag:
-    """The resources and changes that are not known yet.
-
-    Each delay is drawn by kind and number, so other kinds do not influence it.
-    """
+    """What is not known yet. Each delay is drawn by kind and number, so other kinds do not influence it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -120,7 +117,7 @@ class Lag:
         self._drawn[kind] += 1
         return delay.draw(self.world.strictness, kind, self._drawn[kind])
 
-    # What EC2 and the tagging API show.
+    # Answers of EC2 and the tagging API.
 
     def makes(self, service: str, operation: str) -> bool:
         return operation in MADE if service == "ec2" else service != "s3" and operation.startswith("Create")
@@ -179,7 +176,7 @@ class Lag:
                 part[:] = []
         return one.known <= at and not by_tag
 
-    # What services refuse.
+    # Refusals by services.
 
     def refuse_unknown(self, service: str, operation: str, params: dict[str, Any]) -> None:
         at = now()
@@ -199,7 +196,7 @@ class Lag:
             message = f"The specified principalArn is invalid: invalid principal: {params['principalArn']}"
             raise RequestRefused("InvalidParameterException", message)
 
-    # When IAM's changes take effect.
+    # Delayed effect of IAM's changes.
 
     def settling(self, arn: str, what: str) -> list[Any] | None:
         """Return the documents still in force, or None for those that IAM shows."""

@@ -127,7 +127,6 @@ class Pages:
             raise RequestRefused("InvalidNextToken", f"the token {token!r} is none of this listing's")
 
     def first(self, how: Paging, operation: OperationModel, params: dict[str, Any], document: Document) -> bytes:
-        """Return the first page of a listing."""
         items = [(name, item) for name in how.lists for item in document.items(name)]
         for name in how.lists:
             if document.items(name):

@@ -1,4 +1,4 @@
-"""Runs first in a container's new namespaces: build the root, move into it, become the program.
+"""The first program in a container's namespaces: it builds the root, moves into it and becomes the container's.
 
 Run as `python -I -S enter.py SPEC STATUS_FD`, standard library only, so that it starts in a few milliseconds.
 `unshare --pid` (without --fork) has made the namespaces: our child is their PID 1 and becomes the program. We stay
@@ -166,8 +166,8 @@ def confine(confined: dict[str, Any]) -> None:
         # We own one user only: the pod's is another name for it, in a namespace where it has no root.
         outside = os.geteuid(), os.getegid()
         checked(libc.unshare(CLONE_NEWUSER), "unshare of a user namespace")
-        told = ("setgroups", "deny"), ("uid_map", f"{user} {outside[0]} 1"), ("gid_map", f"{group} {outside[1]} 1")
-        for name, text in told:
+        mappings = ("setgroups", "deny"), ("uid_map", f"{user} {outside[0]} 1"), ("gid_map", f"{group} {outside[1]} 1")
+        for name, text in mappings:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     for number in range(64):
@@ -205,8 +205,8 @@ def become(spec_path: str, status: int) -> None:
         reset_signals()
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
     except BaseException as error:
-        told = f"{spec['argv'][0]!r}: {os.strerror(getattr(error, 'errno', 0))}" if stage == "exec" else str(error)
-        os.write(status, json.dumps({"stage": stage, "error": told}).encode())
+        reason = f"{spec['argv'][0]!r}: {os.strerror(getattr(error, 'errno', 0))}" if stage == "exec" else str(error)
+        os.write(status, json.dumps({"stage": stage, "error": reason}).encode())
     os._exit(128)
 
 

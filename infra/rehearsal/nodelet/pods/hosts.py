@@ -24,7 +24,7 @@ class PodHosts:
 
 
 class Hosts:
-    """Rewrites the hosts files of this node's added pods whenever they change."""
+    """The hosts files of this node's added pods, rewritten whenever they change."""
 
     def __init__(self, api: Api) -> None:
         self._lock = threading.Lock()

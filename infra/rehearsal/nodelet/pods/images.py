@@ -61,10 +61,9 @@ class ContainerImage:
 
 
 class ImageStore:
-    """The images of one machine, below `folder`."""
+    """The images of one machine, below `folder`; `tools` has the programs of public images."""
 
     def __init__(self, folder: Path, region: str, credentials: RoleCredentials, tools: Path) -> None:
-        """`tools` is the folder with the programs of public images."""
         self._folder, self._region, self._credentials, self._tools = folder, region, credentials, tools
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._known: dict[str, ContainerImage] = {}

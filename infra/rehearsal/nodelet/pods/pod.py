@@ -38,8 +38,6 @@ class Gone(Exception):
 
 
 class PodWorker:
-    """Runs one pod in its own thread."""
-
     def __init__(self, around: Surroundings, pod: Object, on_end: Callable[[str], None]) -> None:
         self._around, self._pod, self._on_end = around, pod, on_end
         self.uid: str = pod["metadata"]["uid"]

@@ -147,7 +147,7 @@ class PodBox:
         return base
 
     def _has_identity(self) -> bool:
-        """Return True for a service account with an association. EKS's webhook asks this, not the node's role."""
+        """Return True if the service account has an association. On EKS a webhook asks this, not the node's role."""
         try:
             pages = self._around.credentials.agent_client("eks").get_paginator("list_pod_identity_associations")
             asked = {"clusterName": self._around.node.cluster, "namespace": self._namespace}

@@ -168,8 +168,8 @@ class Container:
             refusal = status.read()
         if refusal:
             self._process.wait()
-            told = json.loads(refusal)
-            raise StartError(told["stage"], told["error"])
+            failure = json.loads(refusal)
+            raise StartError(failure["stage"], failure["error"])
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the program; SIGKILL ends the process that waits for it, and so the program."""

@@ -22,7 +22,7 @@ def phase_of(init: Sequence[PodContainer], apps: Sequence[PodContainer]) -> str:
 
 @dataclass
 class PodStatus:
-    """Builds the status document; remembers since when each condition holds."""
+    """Builder of the status document; it remembers since when each condition holds."""
 
     host: str
     started: str = field(default_factory=timestamp)

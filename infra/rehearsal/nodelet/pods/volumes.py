@@ -37,7 +37,7 @@ class NotMounted(TemporaryError):
 
 
 class Volumes:
-    """The volumes of one pod, below `folder`."""
+    """The volumes of one pod, below `folder`. `lustre` returns True once the machine has a client."""
 
     def __init__(
         self,
@@ -49,7 +49,6 @@ class Volumes:
         local_disk: bool,
         lustre: Callable[[], bool],
     ) -> None:
-        """`lustre` returns True once the machine has a client."""
         self._api, self._pod, self._folder, self._lustre = api, pod, folder, lustre
         self._work, self._fsx_root, self._local_disk = work, fsx_root, local_disk
         self._namespace = pod["metadata"]["namespace"]
