@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.5
 RETRY_S = 2.0
 RUNS = "schedule-runs.jsonl"
-"""In <work>/aws: one line per call of a schedule, with its outcome."""
+"""File in <work>/aws: one line per call of a schedule, with its outcome."""
 SERVICE = "scheduler.amazonaws.com"
 AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
 RATE = re.compile(r"rate\((\d+) (minute|hour|day)s?\)")

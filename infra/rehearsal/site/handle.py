@@ -59,7 +59,7 @@ class Site:
 def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda _: None) -> Site:
     """Return the running site of this name; start it if there is none. Concurrent callers get the same one.
 
-    `begun` is called with the site's folder before anything runs in it, so that a killed start leaves it behind.
+    `begun` is called with the site's folder before anything runs in it, so that its files survive a killed start.
     """
     folder = site_dir(name)
     with _locked(name, progress):
@@ -111,7 +111,7 @@ def remove(name: str, say: Progress = lambda _: None) -> bool:
         processes.end(left)
         if time.monotonic() - reported > _SAY_EVERY_S:
             reported = time.monotonic()
-            say(f"site {name}: {len(left)} processes still end")
+            say(f"site {name}: waiting for {len(left)} processes to end")
         if time.monotonic() - begun > _ENDS_WITHIN_S:
             seen = ", ".join(map(str, left))
             raise PermanentError(f"site {name} did not end", seen=f"processes {seen}", cure=f"kill -9 {seen}")

@@ -38,7 +38,7 @@ OTHERS = {
 }
 """Quotas of a new account."""
 OVERRIDES = "quotas.json"
-"""In <work>/aws: {quota code: value}, read at each call."""
+"""File in <work>/aws: {quota code: value}, read at each call."""
 
 
 class Quotas:

@@ -102,7 +102,7 @@ class Young:
 
 
 class Lag:
-    """What is not known yet. Each delay is drawn by kind and number, so other kinds do not influence it."""
+    """Resources and changes that are not known yet. Each delay is drawn by kind and number, so other kinds do not influence it."""
 
     def __init__(self, world: World) -> None:
         self.world = world

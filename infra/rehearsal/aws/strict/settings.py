@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 FILE = "aws/strictness.json"
-"""In the site's folder, written before the emulation starts. Without the file the site is strict."""
+"""File in the site's folder, written before the emulation starts. Without the file the site is strict."""
 Level = Literal["strict", "soft"]
 
 
