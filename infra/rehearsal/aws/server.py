@@ -59,7 +59,7 @@ MODULES = (
 )
 """Installed in this order by `install(world: World) -> None` of each."""
 CREDENTIALS = "credentials.json"
-"""File in <work>/aws: the keys of the operator (top level) and of the emulator's principal, for the site's starter."""
+"""File in <work>/aws: the keys of the operator (top level) and of the emulator's principal, for the starter."""
 
 
 class Handler(MotoRequestHandler):

@@ -102,7 +102,7 @@ class Young:
 
 
 class Lag:
-    """Resources and changes that are not known yet. Each delay is drawn by kind and number, so other kinds do not influence it."""
+    """Resources and changes not known yet. Each delay is drawn by kind and number, independent of other kinds."""
 
     def __init__(self, world: World) -> None:
         self.world = world
