@@ -1,4 +1,4 @@
-"""Pulumi provider plugins of a rehearsal: the SDKs' own inputs, applied to the emulated AWS and the API server."""
+"""Pulumi provider plugins of a rehearsal: they apply the SDKs' own inputs to the emulated AWS and the API server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("aws", "kubernetes")
 def install(bin_dir: Path) -> tuple[Path, ...]:
     """Write the launchers `pulumi-resource-<package>` into `bin_dir`, which the caller puts on PATH.
 
-    The engine takes a plugin found on PATH before any other (an ambient plugin).
+    The engine prefers a plugin on PATH to any other (an ambient plugin).
     """
     bin_dir.mkdir(parents=True, exist_ok=True)
     return tuple(_launcher(bin_dir, package) for package in PACKAGES)

@@ -1,4 +1,4 @@
-"""What a provider package must be able to do, in plain Python; `servicer` speaks gRPC for it."""
+"""The interface of a provider package, in plain Python; `servicer` translates it to gRPC."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from infra.providers.wire import Props
 
 @dataclass(frozen=True)
 class PropertyFailure:
-    """One refused property of a resource's inputs."""
-
     property: str
     reason: str
 
 
 @dataclass(frozen=True)
 class Change:
-    """One property that differs; `path` as the engine writes it, for instance `rules[0].status`."""
+    """One differing property; `path` is in the engine's notation, for instance `rules[0].status`."""
 
     path: str
     kind: str
@@ -29,30 +27,28 @@ class Change:
 
 @dataclass(frozen=True)
 class Request:
-    """One operation on one resource."""
-
     urn: str
     type: str
     name: str
     id: str = ""
     inputs: Props = field(default_factory=dict)
-    """What the program wants now (for a read or delete: wanted last)."""
+    """The program's present inputs; for a read or delete, its last ones."""
     old_inputs: Props = field(default_factory=dict)
     state: Props = field(default_factory=dict)
     """Outputs recorded by the last operation."""
     timeout_s: float = 0.0
-    """0: the package's own default."""
+    """0 means the package's default."""
     preview: bool = False
     random_seed: bytes = b""
     proposed_name: str = ""
 
 
 class ResourceGone(Exception):
-    """The resource does not exist (any more)."""
+    """The resource does not exist, or no longer."""
 
 
 class InitFailed(Exception):
-    """The resource exists but did not become ready: the engine must record it, or it would be leaked."""
+    """The resource exists but is not ready; the engine must record it, or it would be leaked."""
 
     def __init__(self, resource_id: str, state: Props, inputs: Props, reason: str) -> None:
         super().__init__(reason)
@@ -60,7 +56,7 @@ class InitFailed(Exception):
 
 
 class OperationFailed(Exception):
-    """The operation failed; the text is shown to the user without a traceback."""
+    """The operation failed; the user sees the text without a traceback."""
 
 
 class Package(Protocol):
@@ -72,12 +68,12 @@ class Package(Protocol):
     def configure(self, inputs: Props) -> None: ...
     def check(self, request: Request) -> tuple[Props, Sequence[PropertyFailure]]: ...
     def diff(self, request: Request) -> tuple[Sequence[Change], bool]:
-        """The changes, and whether a replaced resource must be deleted before its successor is made."""
+        """Return the changes, and whether a replaced resource must be deleted before its successor is created."""
         ...
 
     def create(self, request: Request) -> tuple[str, Props]: ...
     def read(self, request: Request) -> tuple[str, Props, Props]:
-        """The id, the inputs and the state as observed. Raises ResourceGone."""
+        """Return ID, inputs and state as observed. Raises ResourceGone."""
         ...
 
     def update(self, request: Request) -> Props: ...

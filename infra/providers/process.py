@@ -1,4 +1,4 @@
-"""The process of a provider plugin: a gRPC server whose port the engine reads from the first line of stdout."""
+"""The process of a provider plugin: a gRPC server that prints its port for the engine to stdout."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from infra.providers.servicer import Servicer
 
 _UNLIMITED = [("grpc.max_receive_message_length", 400 << 20), ("grpc.max_send_message_length", 400 << 20)]
 _THREADS = 64
-"""Operations mostly wait for AWS; the engine runs up to 16 per core of them at a time."""
+"""Operations mostly wait for AWS; the engine runs up to 16 per core at a time."""
 _LOOK_S = 1.0
-"""Between two looks at whether the engine is still there."""
+"""Seconds between two checks that the engine is alive."""
 
 
 def serve(package: Package) -> None:
-    """Serve until the engine ends the process, or has ended itself: one that is killed tells nobody."""
+    """Serve until the engine stops the process or ends itself: a killed engine sends no signal."""
     engine = os.getppid()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=_UNLIMITED)

@@ -1,4 +1,4 @@
-"""The gRPC face of a provider package: pulumirpc.ResourceProvider, called by the Pulumi engine."""
+"""gRPC service of a provider package: pulumirpc.ResourceProvider, called by the Pulumi engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = provider_pb2.PropertyDiff.Kind
 
 
 def _reported(method: Method) -> Method:
-    """Errors become gRPC statuses that the engine prints beside the resource."""
+    """Turn errors into gRPC statuses, which the engine prints beside the resource."""
 
     @functools.wraps(method)
     def answer(self: Servicer, request: Any, context: grpc.ServicerContext) -> Any:
@@ -72,7 +72,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         self, request: provider_pb2.ConfigureRequest, context: grpc.ServicerContext
     ) -> provider_pb2.ConfigureResponse:
         self.package.configure(decode(request.args))
-        # Without acceptSecrets the engine unwraps secrets for us and marks the same properties of our answer.
+        # Without acceptSecrets the engine unwraps secrets and marks the same properties of our answer.
         return provider_pb2.ConfigureResponse(supportsPreview=True)
 
     @_reported
@@ -174,7 +174,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def _address(request: Any) -> dict[str, Any]:
-    """Urn, type and name; `urn:pulumi:stack::project::parent$type::name`."""
+    """Return URN, type and name; a URN is `urn:pulumi:stack::project::parent$type::name`."""
     parts = request.urn.split("::")
     return {"urn": request.urn, "type": parts[2].split("$")[-1], "name": "::".join(parts[3:])}
 

@@ -9,7 +9,7 @@ from google.protobuf import struct_pb2
 Props = dict[str, Any]
 
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""Stands for a value that is not known during a preview (pulumi sdk: plugin/rpc.go)."""
+"""Marker of a value that is unknown during a preview (pulumi sdk: plugin/rpc.go)."""
 
 _SIGNATURE = "4dabf18193072939515e22adb298388d"
 _SECRET = "1b47061264138c4ac30d75fd1eb44270"
@@ -21,7 +21,7 @@ def decode(struct: struct_pb2.Struct) -> Props:
 
 
 def encode(props: Props) -> struct_pb2.Struct:
-    """Nulls are left out: to the engine an absent property and a null one are the same."""
+    """Encode properties without nulls: to the engine an absent property and a null one are the same."""
     struct = struct_pb2.Struct()
     struct.update(_without_nulls(props))
     return struct

@@ -1,4 +1,4 @@
-"""Can this machine rehearse? Every answer at once, each by trying, each failure with its cure."""
+"""Check that this machine can run rehearsals. Each check tries the thing itself; each failure has its cure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DISK_OF_PACKAGES_GIB = 6.5  # `du` of a .venv in November 2026: 6.0, most of it 
 CLONE = Path(__file__).absolute().parents[2]
 UTIL_LINUX = ("unshare", "nsenter", "setpriv")
 SETUP = {"make": ("make",), "git": ("git",), "C compiler": ("cc", "gcc", "clang")}
-"""What setting up needs, and what it is called: whoever runs a site that is set up does without."""
+"""Programs that setting up needs, by subject. Running a site that is set up does not need them."""
 TRIAL_TIMEOUT_S = 30
 GET_TOOLS = "python -m infra.rehearsal.toolchain ensure"
 
@@ -41,7 +41,7 @@ import ctypes, os, sys
 def step(name): print(name, flush=True)
 step("namespaces")
 libc = ctypes.CDLL(None, use_errno=True)
-# Before the mount: it may hide the very folder that the packages lie in.
+# Import before the mount, which may hide the folder of the packages.
 from pyroute2 import IPRoute
 if libc.mount(b"tmpfs", sys.argv[1].encode(), b"tmpfs", 0, None):
     sys.exit("mount: " + os.strerror(ctypes.get_errno()))
@@ -57,8 +57,6 @@ STEPS = ("namespaces", "mount", "bridge", "veth")
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a rehearsal needs: what was seen, whether it will do, and the cure if not."""
-
     subject: str
     seen: str
     ok: bool
@@ -66,7 +64,7 @@ class Need:
 
 
 def diagnose() -> tuple[Need, ...]:
-    """All findings, good and bad. Takes about a second; changes nothing on the host."""
+    """Return all findings, good and bad, in about a second. Changes nothing on the host."""
     tools, packages = _tools(), _packages()
     building, installing = (any(not finding.ok for finding in found) for found in (tools, packages))
     return (
@@ -84,7 +82,6 @@ def diagnose() -> tuple[Need, ...]:
 
 
 def render(findings: tuple[Need, ...]) -> Listing:
-    """For a terminal."""
     from rich.text import Text
 
     from infra.console.tables import Listing
@@ -105,7 +102,7 @@ def _python() -> Need:
 
 
 def _paths() -> list[Need]:
-    """Of the clone, and of its Python packages where they lie elsewhere."""
+    """Check the path of the clone, and of the virtual environment if it lies elsewhere."""
     packages = Path(sys.prefix).absolute()
     found = [_path("clone's path", CLONE, "clone it into")]
     if not packages.is_relative_to(CLONE):
@@ -114,14 +111,14 @@ def _paths() -> list[Need]:
 
 
 def _path(subject: str, folder: Path, elsewhere: str) -> Need:
-    """PATH is parted at colons, and setuptools takes `$` for a variable when it builds the trainer's wheel."""
+    """Check a path for signs that break tools: PATH splits at colons; setuptools expands `$` when it builds a wheel."""
     bad = [sign for sign in "$:\n" if sign in str(folder)]
     cure = f"{elsewhere} a folder without dollar signs, colons and line ends in its path"
     return Need(subject, str(folder), not bad, cure if bad else "")
 
 
 def _packages() -> list[Need]:
-    """The packages that this one declares, each in a version that it allows; one row when all are there."""
+    """Return the declared packages that are missing or of a wrong version, or one row if all are there."""
     bad = []
     for line in metadata.requires("bivouac") or ():
         wanted = Requirement(line)
@@ -137,7 +134,7 @@ def _packages() -> list[Need]:
 
 
 def refuse_unfit() -> None:
-    """What no tool build can mend, before anything is started. Raises `PermanentError` with every cure."""
+    """Raise `PermanentError`, with every cure, for what no tool build can provide; call it before anything starts."""
     bad = [finding for finding in (*_paths(), *_packages(), *_programs(), _namespaces()) if not finding.ok]
     if bad:
         seen = "; ".join(f"{finding.subject}: {finding.seen}" for finding in bad)
@@ -161,12 +158,12 @@ def _tools() -> list[Need]:
 def _go(needed: bool) -> Need:
     go = build.go()
     if go is None:
-        cure = "only where releases cannot be downloaded: install Go 1.26" if needed else ""
+        cure = "needed only if releases cannot be downloaded: install Go 1.26" if needed else ""
         return Need("go", "none" if needed else "none, and not needed", not needed, cure)
     try:
         answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Need("go", f"{go}: {error}", not needed, "install Go 1.26 anew" if needed else "")
+        return Need("go", f"{go}: {error}", not needed, "reinstall Go 1.26" if needed else "")
     return Need("go", answer.stdout.removeprefix("go version ").strip() or answer.stderr.strip(), True)
 
 
@@ -188,7 +185,7 @@ def _for_setup() -> list[Need]:
 
 
 def _namespaces() -> Need:
-    """Tried, not guessed: kernel settings, containers and security modules forbid different parts of it."""
+    """Try the namespaces: kernel settings, containers and security modules forbid different parts of them."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     unshare = ["unshare", *user, "--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
     try:
@@ -201,7 +198,7 @@ def _namespaces() -> Need:
     who = "as root" if not user else "without root"
     if missing is None:
         return Need("namespaces", f"user, mount, network and process namespaces, bridge and veth work {who}", True)
-    words = answer.stderr.strip().splitlines()[-1:] or ["no word"]
+    words = answer.stderr.strip().splitlines()[-1:] or ["no message"]
     return Need(
         "namespaces", f"{missing} fails {who}: {words[0]}", False, _namespace_cure(missing, bool(user), words[0])
     )
@@ -233,7 +230,7 @@ def _sysctl(name: str) -> str | None:
 def _machine() -> list[Need]:
     cores, memory = len(os.sched_getaffinity(0)), _memory_gib()
     return [
-        _at_least("cores", cores, CORES_FROM, "", "a machine with more cores: timeouts will strike here"),
+        _at_least("cores", cores, CORES_FROM, "", "a machine with more cores; here timeouts will expire"),
         _at_least(
             "memory", memory, MEMORY_FROM_GIB, " GiB available", "end other programs, or fewer nodes in the spec"
         ),
@@ -241,7 +238,7 @@ def _machine() -> list[Need]:
 
 
 def _disks(for_cache: float, for_packages: float) -> list[Need]:
-    """GiB free where the cache lies and where the Python packages do: one row where that is one file system."""
+    """Check the free space of the cache and of the Python packages, in one row if they share a file system."""
     cache, packages = _standing(cache_root()), _standing(Path(sys.prefix))
     room = "make room, or set BIVOUAC_CACHE"
     if cache.stat().st_dev == packages.stat().st_dev:
@@ -261,7 +258,7 @@ def _at_least(subject: str, seen: float, wanted: float, unit: str, cure: str) ->
 
 
 def _memory_gib() -> float:
-    """Available now, within the limit of an enclosing control group."""
+    """Return the memory available now, within the limit of an enclosing control group."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) * 1024
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
@@ -275,5 +272,5 @@ def _free_gib(folder: Path) -> float:
 
 
 def _standing(folder: Path) -> Path:
-    """The nearest folder that exists: what is made below it lies on its file system."""
+    """Return the nearest existing folder, which is on the file system that `folder` would be on."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())

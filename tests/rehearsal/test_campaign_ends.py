@@ -41,7 +41,7 @@ def context(camped: Camp) -> Iterator[Context]:
         one.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
         with pytest.raises(PermanentError) as failed:
             provision.run(one)
-        assert "Addon coredns" in str(failed.value) and "a trouble that was asked for" in str(failed.value)
+        assert "Addon coredns" in str(failed.value) and "an injected fault" in str(failed.value)
         eks, key = camped.client("eks"), {"clusterName": camped.names.cluster, "addonName": "coredns"}
         assert eks.describe_addon(**key)["addon"]["status"] == "CREATE_FAILED"
         one.outputs[Stage.PROVISION] = provision.run(one)

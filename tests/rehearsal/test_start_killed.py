@@ -101,7 +101,7 @@ def test_what_a_driver_killed_while_pitching_leaves_is_stricken_by_down_and_by_t
     orphans = processes.supervisors(folder)
     said: list[str] = []
     site = handle.ensure(name, said.append)
-    assert "site: what a killed command had begun to pitch is ended" in said
+    assert "site: removed the leftovers of a killed start" in said
     assert not set(orphans) & set(processes.supervisors(folder)), "the killed one's site has gone"
     ask = f"import urllib.request as r; print(r.urlopen('http://10.77.0.2:{AWS_PORT}/_site/ready', timeout=9).status)"
     answer = subprocess.run(site.entry([sys.executable, "-c", ask]), capture_output=True, text=True, timeout=HUNG_S)

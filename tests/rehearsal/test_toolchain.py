@@ -198,7 +198,7 @@ def test_without_path_release_and_go_the_error_names_all_three_and_the_cure(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DL_K8S.variable, "")
-    with pytest.raises(PermanentError, match=r"PATH and .*download: .*build: no Go here; cure: .*Go 1\.26"):
+    with pytest.raises(PermanentError, match=r"PATH and .*download: .*build: Go is not installed; cure: .*Go 1\.26"):
         ensure(["kubectl"], tools=tools)
 
 

@@ -1,1 +1,1 @@
-"""Stands in for the pulumi-aws plugin: one table entry per resource type, one module per concern of an AWS service."""
+"""Replacement of the pulumi-aws plugin: one table entry per resource type, one module per concern of a service."""

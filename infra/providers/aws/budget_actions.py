@@ -1,4 +1,4 @@
-"""What a budget does when a part of it is spent."""
+"""Budget actions: IAM policies that AWS applies at a threshold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def create(call: Call) -> str:
     account, budget = _account(call), call.new["budgetName"]
     tags = {"ResourceTags": tag_list(call.tags)} if call.tags else {}
     act = call.client().create_budget_action
-    # The role that executes it was made a moment ago.
+    # The executing role is new and may not be known yet.
     answer = call.retry(
         lambda: act(AccountId=account, BudgetName=budget, **call.request(*_SENT), **tags), "AccessDeniedException"
     )
@@ -67,7 +67,7 @@ def read(call: Call) -> Props | None:
 
 def update(call: Call) -> None:
     changeable = [name for name in _SENT if name != "actionType" and call.changed(name)]
-    if changeable:  # none where only the tags differ: naming none would ask for all
+    if changeable:  # empty if only the tags differ
         call.client().update_budget_action(**_key(call), **call.request(*changeable))
 
 

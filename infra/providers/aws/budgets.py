@@ -45,7 +45,7 @@ def _budget(call: Call) -> dict[str, Any]:
 
 
 def _moment(text: str) -> str:
-    """The SDK writes `2026-01-31_15:00`."""
+    """Convert the SDK's `2026-01-31_15:00`."""
     return f"{text.replace('_', 'T')}:00Z" if "_" in text else text
 
 
@@ -90,7 +90,7 @@ def read(call: Call) -> Props | None:
         "limitAmount": limit.get("Amount"),
         "limitUnit": limit.get("Unit"),
         "costFilters": filters or None,
-        # moto and AWS differ in how tags of a budget are listed; they are as the program set them.
+        # moto and AWS list a budget's tags differently, so they are taken from the program.
         "tags": call.tags,
     }
 

@@ -1,4 +1,4 @@
-"""One operation on one resource, as the functions of a table entry see it."""
+"""One operation on one resource, for the functions of a table entry."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ from infra.providers.wire import Props
 
 Value = TypeVar("Value")
 PROPAGATION = timedelta(minutes=2)
-"""How long the real plugin waits until a thing that was just made is known everywhere."""
+"""The real plugin waits this long until AWS knows a new resource everywhere."""
 _GONE = re.compile(
     r"(PlacementGroup.Unknown|NotFound|NoSuch\w*|DoesNotExist|ResourceNotFoundException|NotFoundException)$|NotFound|^404$"
 )
 
 
 class NotReady(Exception):
-    """It exists, but did not become ready."""
+    """The resource exists but is not ready."""
 
 
 Tagger = Callable[["Call", dict[str, str], list[str]], None]
-"""Sets the tags of the first argument and removes the keys of the second."""
+"""(call, tags to set, keys to remove) -> None."""
 
 
 @dataclass(frozen=True)
 class Resource:
     token: str
     service: str
-    """boto3's name."""
+    """boto3's name of the service."""
     inputs: Mapping[str, Input]
     create: Callable[[Call], str]
-    """Makes it, waits until it is ready, and returns its id."""
+    """Create it, wait until it is ready, and return its ID."""
     read: Callable[[Call], Props | None]
-    """Properties as observed; None when it is gone."""
+    """Return the observed properties, or None if it does not exist."""
     delete: Callable[[Call], None]
     update: Callable[[Call], None] | None = None
-    """Everything but tags. None: no input but tags can be updated."""
+    """Update everything except tags. None: only tags can be updated."""
     outputs: Mapping[str, str | None] = field(default_factory=dict)
-    """Computed properties -> their field of the API (None: by name)."""
+    """Computed properties -> their API field (None: same name)."""
     case: Case = Case.PASCAL
     naming: Naming | None = None
     identity: tuple[str, ...] = ()
-    """Inputs that AWS wants unique: where none of them changes, a replacement deletes first."""
+    """Inputs that AWS requires to be unique: if none of them changes, a replacement deletes first."""
     tagger: Tagger | None = None
     volatile: tuple[str, ...] = ()
     """Outputs that every update changes."""
     regional: bool = True
     patience: timedelta = timedelta(minutes=20)
-    """Default bound of each operation, where the program sets no custom timeout."""
+    """Default time limit of each operation, unless the program sets a custom timeout."""
 
     def table(self) -> dict[str, Input]:
-        """Every property that a program may set."""
+        """Return every property that a program may set."""
         table = dict(self.inputs)
         if self.naming:
             table.setdefault(self.naming.property, Input(replaces=True))
@@ -84,11 +84,11 @@ class Call:
     clients: Clients
     name: str
     deadline: float
-    """On the monotonic clock."""
+    """Monotonic time."""
     cancelled: threading.Event
     id: str = ""
     new: Props = field(default_factory=dict)
-    """Inputs as wanted (for a read or delete: as last recorded)."""
+    """Wanted inputs; for a read or delete, the recorded ones."""
     old: Props = field(default_factory=dict)
     """Inputs before this operation."""
     state: Props = field(default_factory=dict)
@@ -105,16 +105,16 @@ class Call:
         return self.clients.get(service or self.resource.service, self.region if self.resource.regional else None)
 
     def request(self, *names: str) -> dict[str, Any]:
-        """API fields of the inputs named; none for none."""
+        """Return the API fields of the named inputs; none without names."""
         table = self.resource.table()
         return to_api({name: table[name] for name in names}, self.new, self.resource.case)
 
     def whole_request(self) -> dict[str, Any]:
-        """API fields of all inputs."""
+        """Return the API fields of all inputs."""
         return to_api(self.resource.table(), self.new, self.resource.case)
 
     def observed(self, answer: dict[str, Any]) -> Props:
-        """Inputs and outputs found in an answer of the API."""
+        """Return the inputs and outputs in an API answer."""
         outputs = {name: Input(api=api) for name, api in self.resource.outputs.items()}
         return from_api({**self.resource.table(), **outputs}, answer, self.resource.case)
 
@@ -125,7 +125,7 @@ class Call:
         return f"arn:aws:{service}:{self.region}:{self.clients.account}:{path}"
 
     def wait(self, done: Callable[[], Value], what: str, within: timedelta | None = None) -> Value:
-        """Poll until `done` returns something true; what it raises passes through."""
+        """Poll until `done` returns something true; its exceptions pass through."""
         pause, deadline = 0.1, self.deadline
         if within is not None:
             deadline = min(deadline, time.monotonic() + within.total_seconds())
@@ -143,14 +143,14 @@ class Call:
         self.wait(lambda: not self.or_none(probe), what)
 
     def listed(self, operation: str, member: str, service: str | None = None, **request: Any) -> list[Any]:
-        """Every item of a listing, from all its pages."""
+        """Return every item of a listing, from all its pages."""
         pages = self.client(service).get_paginator(operation).paginate(**request)
         return [item for page in pages for item in page.get(member) or ()]
 
     def retry(
         self, act: Callable[[], Value], *codes: str, saying: str = "", within: timedelta | None = PROPAGATION
     ) -> Value:
-        """Do `act`, again while AWS answers with one of `codes` and these words: it is eventually consistent."""
+        """Repeat `act` while AWS answers with one of `codes` and this text: it is eventually consistent."""
         result: list[Value] = []
         refusal: list[ClientError] = []
 
@@ -171,7 +171,7 @@ class Call:
         return result[0]
 
     def or_none(self, act: Callable[[], Value]) -> Value | None:
-        """None where AWS says that the thing does not exist."""
+        """Return None if AWS answers that the resource does not exist."""
         try:
             return act()
         except ClientError as error:
@@ -180,7 +180,7 @@ class Call:
             raise
 
     def destroy(self, act: Callable[[], Any], *codes: str) -> None:
-        """Delete, again while others still depend on it; gone already is fine."""
+        """Delete, repeatedly while others depend on it; a missing resource is no error."""
         self.or_none(lambda: self.retry(act, "DependencyViolation", *codes, within=None))
 
 

@@ -1,4 +1,4 @@
-"""The table: every resource type that a program may use in a rehearsal."""
+"""All resource types that a program may use in a rehearsal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""boto3 clients, made once per service and region: making one costs up to half a second."""
+"""boto3 clients, cached per service and region: creating one takes up to half a second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.providers.wire import Props
 
 
 class Clients:
-    """Credentials and region as in the provider's configuration, else from the environment."""
+    """Clients with the credentials and region of the provider's configuration, or of the environment."""
 
     def __init__(self, config: Props) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class Clients:
             return session.client(service, region_name=region, endpoint_url=endpoint, config=settings)
 
     def _endpoint(self, service: str) -> str | None:
-        """`endpoints` holds structs of service -> URL; without an entry boto3 reads AWS_ENDPOINT_URL itself."""
+        """Return a service's URL in `endpoints`; without an entry boto3 reads AWS_ENDPOINT_URL itself."""
         for endpoints in self._config.get("endpoints") or []:
             if endpoints.get(service):
                 return str(endpoints[service])

@@ -1,4 +1,4 @@
-"""The provider's own configuration: the SDK sends everything but strings as JSON text."""
+"""The provider's own configuration: the SDK sends everything except strings as JSON text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look-ups that a program makes while it runs (pulumi invokes)."""
+"""Look-ups by a running program (pulumi invokes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles and what is attached to them."""
+"""IAM roles, inline policies, attachments and instance profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs <-> fields of the API, and what counts as equal; all driven by the table."""
+"""Conversion between inputs and API fields, and their comparison, by the table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def field_name(name: str, entry: Input, case: Case) -> str:
 
 
 def to_api(fields: Fields, values: Props, case: Case) -> dict[str, Any]:
-    """Request fields of `values`; properties that are no API fields are left out."""
+    """Return the request fields of `values`, without LOCAL properties."""
     request = {}
     for name, entry in fields.items():
         value = values.get(name)
@@ -34,7 +34,7 @@ def to_api(fields: Fields, values: Props, case: Case) -> dict[str, Any]:
 
 
 def from_api(fields: Fields, answer: Mapping[str, Any], case: Case) -> Props:
-    """Properties found in `answer`; what the answer does not hold is left out."""
+    """Return the properties that `answer` holds."""
     observed = {}
     for name, entry in fields.items():
         key = field_name(name, entry, case)
@@ -72,7 +72,7 @@ def _inward(entry: Input, value: Any, case: Case) -> Any:
 
 
 def failures(fields: Fields, values: Props, where: str, path: str = "") -> Iterator[PropertyFailure]:
-    """Properties that the table does not know, and required ones that are absent."""
+    """Yield unknown properties, and missing required ones."""
     for name, value in values.items():
         if name.startswith("__"):
             continue
@@ -97,7 +97,7 @@ def failures(fields: Fields, values: Props, where: str, path: str = "") -> Itera
 
 
 def normalised(fields: Fields, values: Props) -> Props:
-    """`values` with the table's defaults filled in and documents as text."""
+    """Return `values` with the table's defaults, and documents as text."""
     result = {name: value for name, value in values.items() if value is not None}
     for name, entry in fields.items():
         if entry.default is not None:
@@ -128,7 +128,7 @@ def changes(fields: Fields, old: Props, new: Props, path: str = "", replaces: bo
 
 
 def equal(entry: Input, left: Any, right: Any) -> bool:
-    """Unknown values equal nothing; an empty list or map is as good as none."""
+    """Compare two values. Unknown values equal nothing; an empty list or map equals none."""
     if left == right:
         return not has_unknown(left)
     if left in _NOTHING and right in _NOTHING:
@@ -150,9 +150,9 @@ def equal(entry: Input, left: Any, right: Any) -> bool:
 
 
 def overlay(entry: Input, wanted: Any, observed: Any) -> Any:
-    """What a refresh records for one input: as wanted where AWS agrees, as observed where it does not.
+    """Return the value that a refresh records: the wanted one if AWS agrees, else the observed one.
 
-    Fields that the program never set are AWS's own business and stay out.
+    Fields that the program never set are left out.
     """
     if observed is None or equal(entry, wanted, observed):
         return wanted
@@ -188,7 +188,7 @@ def _document(text: Any) -> Any:
 
 
 def _sorted_lists(value: Any) -> Any:
-    """Policies hold sets as lists, and a set of one as the bare element (IAM grammar)."""
+    """Normalise a policy: it writes sets as lists, and a set of one as the bare element (IAM grammar)."""
     if isinstance(value, dict):
         return {key: _sorted_lists(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""What the real plugin notes for itself among the inputs: which of them it filled in, in every object and map.
+"""The real plugin's notes among the inputs: the list `__defaults` of the inputs that it filled in.
 
-Its bridge to Terraform's provider ends the making of each map with the list `__defaults` (pulumi-terraform-bridge,
-pkg/tfbridge/schema.go, applyDefaults): at the top, in nested objects and those of lists, and in tags and labels too.
-What Terraform's provider leaves to AWS (`Computed` without `Default`) is in neither the inputs nor the list.
+Its bridge to Terraform's provider adds the list to each map (pulumi-terraform-bridge, pkg/tfbridge/schema.go,
+applyDefaults): at the top, in nested objects and lists of them, and in tags and labels too. Values that Terraform's
+provider leaves to AWS (`Computed` without `Default`) are in neither the inputs nor the list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KEY = "__defaults"
 
 
 def bare(value: Any) -> Any:
-    """Without notes, at every depth."""
+    """Remove the notes at every depth."""
     if isinstance(value, dict):
         return {key: bare(one) for key, one in value.items() if not key.startswith("__")}
     return [bare(one) for one in value] if isinstance(value, list) else value
@@ -28,12 +28,12 @@ def without(request: Request) -> Request:
 
 
 def defaulted(inputs: Props) -> set[str]:
-    """The inputs that the plugin filled in."""
+    """Return the inputs that the plugin filled in."""
     return set(inputs.get(_KEY) or ())
 
 
 def of_check(given: Any, completed: Any) -> Any:
-    """`completed` with its notes: what was not given is the plugin's."""
+    """Add notes to `completed`: the plugin filled in what was not given."""
     if isinstance(completed, dict):
         own = given if isinstance(given, dict) else completed
         made_up = sorted(key for key in completed if own.get(key) is None)
@@ -45,7 +45,7 @@ def of_check(given: Any, completed: Any) -> Any:
 
 
 def as_before(noted: Any, seen: Any) -> Any:
-    """What a refresh saw, with the notes that the inputs had."""
+    """Add the inputs' former notes to the observed values of a refresh."""
     if isinstance(seen, dict):
         own = noted if isinstance(noted, dict) else {}
         return {key: as_before(own.get(key), value) for key, value in seen.items()} | {_KEY: own.get(_KEY, [])}

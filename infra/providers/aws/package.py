@@ -1,4 +1,4 @@
-"""The AWS package: what every resource type has in common, driven by the table."""
+"""The operations of the AWS package, common to all resource types by the table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from infra.providers.package import Change, InitFailed, OperationFailed, Propert
 from infra.providers.wire import UNKNOWN, Props
 
 PATIENCE = "BIVOUAC_REHEARSAL_PATIENCE"
-"""Factor on how long the plugin waits for anything: with 0.01 the 20 minutes of a deletion are 12 seconds."""
+"""Factor on all time limits of the plugin: with 0.01 the 20 minutes of a deletion are 12 seconds."""
 
 
 class AwsPackage:
@@ -81,8 +81,8 @@ class AwsPackage:
         with _named(call, "creating"):
             try:
                 call.id = resource.create(call)
-                # Like the real plugin: what AWS does not show yet is waited for, or its outputs would be missing.
-                call.wait(lambda: self._observe(call) is not None, "AWS to show what was made", PROPAGATION)
+                # As the real plugin, wait until AWS shows the resource, or its outputs would be missing.
+                call.wait(lambda: self._observe(call) is not None, "AWS to show the new resource", PROPAGATION)
             except NotReady as error:
                 if not call.id:
                     raise OperationFailed(str(error)) from error
@@ -121,7 +121,7 @@ class AwsPackage:
         with _named(call, "updating"):
             try:
                 self._retag(call)
-                # Tags have calls of their own: where only they differ nothing else is sent again.
+                # Tags have their own calls: if only they differ, nothing else is sent.
                 marks = ("tags", "tagsAll") if resource.tagger else ()
                 if resource.update and call.changed(*(name for name in {**call.old, **call.new} if name not in marks)):
                     resource.update(call)
@@ -174,7 +174,7 @@ class AwsPackage:
     def _state(self, call: Call) -> Props:
         observed = self._observe(call) or {}
         if call.tags and not observed.get("tags"):
-            # They are set with the call that makes a thing, and shown later.
+            # Tags are set at the creation but shown later.
             observed = {name: value for name, value in observed.items() if name not in ("tags", "tagsAll")}
             observed |= {"tagsAll": call.tags}
         table = call.resource.table()
@@ -188,7 +188,7 @@ class AwsPackage:
 
 
 def _agreed(table: dict[str, Any], wanted: Props, observed: Props) -> Props:
-    """Where AWS means the same, the program's own spelling is kept."""
+    """Keep the program's own spelling of values that equal AWS's."""
     return {
         name: value
         for name, value in wanted.items()
@@ -236,7 +236,7 @@ def _named(call: Call, doing: str) -> Iterator[None]:
 
 
 def _over(state: Props, inputs: Props, old_inputs: Props) -> Props:
-    """The state as an update leaves it: new inputs, and what AWS itself put beside the old ones, at every depth."""
+    """Return the state after an update: new inputs, and AWS's own values beside the old ones, at every depth."""
     kept = {key: value for key, value in state.items() if key in inputs or key not in old_inputs}
     for key, value in inputs.items():
         was, old = state.get(key), old_inputs.get(key)

@@ -1,4 +1,4 @@
-"""Managed policies: a new text is a new version, of which AWS keeps five."""
+"""Managed policies: a new text becomes a new version; AWS keeps five."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def _request(call: Call) -> dict[str, Any]:
 
 def create(call: Call) -> str:
     make, request = call.client().create_schedule, _request(call)
-    # The role was made a moment ago.
+    # The role is new and may not be known yet.
     call.retry(lambda: make(**request), "ValidationException", saying="to assume the role")
     return f"{call.new.get('groupName', 'default')}/{call.new['name']}"
 

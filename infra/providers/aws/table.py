@@ -1,4 +1,4 @@
-"""The words of the reviewed table for a resource type's inputs and its name."""
+"""The vocabulary of the table: a resource type's inputs and its naming."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ class Conversion(Enum):
     FLAG = "flag"
     """A boolean that the SDK writes as the string `true` or `false`."""
     JSON = "json"
-    """A document as text: compared by meaning."""
+    """A document as text, compared as JSON."""
     SET = "set"
-    """A list whose order means nothing."""
+    """A list without order."""
     MAP = "map"
     """Free keys, as in labels."""
     TIME = "time"
     AMOUNT = "amount"
-    """A decimal number as text: `100` is `100.0`."""
+    """A decimal number as text: `100` equals `100.0`."""
     TAGS = "tags"
-    """Free keys, which the API writes as a list of `Key` and `Value`."""
+    """Free keys that the API writes as a list of `Key` and `Value`."""
 
 
 LOCAL = ""
-"""`Input.api` of a property that is no field of the API: the resource's functions deal with it."""
+"""`Input.api` of a property that is no API field: the resource's functions handle it."""
 
 
 @dataclass(frozen=True)
 class Input:
     api: str | None = None
-    """Field of the API; None: the property's own name, in the service's case."""
+    """API field; None: the property's name in the service's case."""
     required: bool = False
     replaces: bool = False
-    """A change needs a new resource."""
+    """True if a change needs a new resource."""
     default: Any = None
     computed: bool = False
-    """AWS chooses a value where the program gives none."""
+    """True if AWS chooses a value when the program sets none."""
     kind: Conversion = Conversion.PLAIN
     fields: Mapping[str, Input] | None = None
-    """Of an object, or of each object in a list."""
+    """Fields of the object, or of each object in the list."""
 
 
 @dataclass(frozen=True)
 class Naming:
-    """A name is made where the program gives none: `<resource name>-<7 hex>`."""
+    """Automatic name of a resource without one: `<resource name>-<7 hex>`."""
 
     property: str = "name"
     longest: int = 255

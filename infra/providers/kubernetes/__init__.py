@@ -1,1 +1,1 @@
-"""Stands in for the pulumi-kubernetes plugin: objects by server-side apply, Helm releases as Helm would leave them."""
+"""Replacement of the pulumi-kubernetes plugin: server-side apply, and Helm releases as Helm would record them."""

@@ -1,4 +1,4 @@
-"""One API server: connection from a kubeconfig, discovery, and the few requests that a provider makes."""
+"""One API server: connection from a kubeconfig, discovery, and a provider's few requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Object = dict[str, Any]
 
 
 class Unreachable(OperationFailed):
-    """No API server answers, or it does not know us: what the real plugin calls an unreachable cluster."""
+    """The API server does not answer or rejects our credentials; the real plugin calls this an unreachable cluster."""
 
 
 class ApiRefused(OperationFailed):
@@ -34,17 +34,15 @@ class ApiRefused(OperationFailed):
 
 
 class UnknownKind(OperationFailed):
-    """The API server does not serve this kind (yet)."""
+    """The API server does not serve this kind, or not yet."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where an object is: its kind, and its name."""
-
     api_version: str
     kind: str
     namespace: str
-    """Empty for kinds of the whole cluster, and where the default one is meant."""
+    """Empty for cluster-scoped kinds, and for the default namespace."""
     name: str
 
     @property
@@ -53,7 +51,7 @@ class Address:
 
 
 class Cluster:
-    """Raises Unreachable, UnknownKind or ApiRefused."""
+    """Requests to one API server. They raise Unreachable, UnknownKind or ApiRefused."""
 
     def __init__(self, config: SingleConfig, namespace: str = "") -> None:
         self.namespace = namespace or config.namespace
@@ -71,7 +69,7 @@ class Cluster:
         self._lock = threading.Lock()
 
     def greet(self) -> None:
-        """See whether it answers, and us."""
+        """Check that the server answers and accepts our credentials."""
         self._ask("GET", "/version")
 
     def get(self, address: Address) -> Object | None:
@@ -83,7 +81,7 @@ class Cluster:
             raise
 
     def apply(self, address: Address, body: Object, dry_run: bool = False, force: bool = False) -> Object:
-        """Server-side apply; unknown fields are errors."""
+        """Apply server-side; unknown fields are errors."""
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", "force": str(force).lower()}
         query |= {"dryRun": "All"} if dry_run else {}
         return self._ask("PATCH", self._path(address), query, body, "application/apply-patch+yaml")
@@ -145,8 +143,8 @@ class Cluster:
         except httpx2.TransportError as error:
             raise Unreachable(f"configured Kubernetes cluster is unreachable: {self.server}: {error!r}") from error
         if answer.status_code == 401:
-            said = "the server has asked for the client to provide credentials"
-            raise Unreachable(f"configured Kubernetes cluster is unreachable: {_NO_SCHEMA}: {said}")
+            reason = "the server has asked for the client to provide credentials"
+            raise Unreachable(f"configured Kubernetes cluster is unreachable: {_NO_SCHEMA}: {reason}")
         if answer.is_success:
             return dict(answer.json())
         try:
@@ -162,7 +160,7 @@ def _root(api_version: str) -> str:
 
 
 def kubeconfig(text: str, context: str | None) -> SingleConfig:
-    """From the content of a kubeconfig or a path to one; empty: $KUBECONFIG, else ~/.kube/config."""
+    """Read a kubeconfig from its content or a path; if empty, from $KUBECONFIG or ~/.kube/config."""
     source = text or os.environ.get("KUBECONFIG", "") or str(Path.home() / ".kube" / "config")
     try:
         if "\n" in source or source.lstrip().startswith("{"):

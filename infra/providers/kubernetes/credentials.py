@@ -1,4 +1,4 @@
-"""Tokens from a kubeconfig's exec plugin (client.authentication.k8s.io/v1): lightkube knows only the beta versions."""
+"""Tokens from a kubeconfig's exec plugin (client.authentication.k8s.io/v1): lightkube supports only beta versions."""
 
 from __future__ import annotations
 

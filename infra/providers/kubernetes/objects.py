@@ -1,4 +1,4 @@
-"""Comparing objects: what a program wants, what it wanted, what the API server holds."""
+"""Comparison of objects: the program's present and former inputs, and the API server's version."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IDENTITY = ("apiVersion", "kind", "metadata.name", "metadata.namespace")
 
 
 def changes(kind: str, old: Props, new: Props, mutable: set[str]) -> list[Change]:
-    """`mutable`: kinds whose data may change in place although the real plugin's default replaces them."""
+    """Compare inputs. `mutable` kinds change their data in place; the real plugin's default is to replace them."""
     forced = (*_IDENTITY, *(() if kind in mutable else IMMUTABLE.get(kind, ())))
     return [
         Change(path, how, any(path == field or path.startswith((f"{field}.", f"{field}[")) for field in forced))
@@ -59,15 +59,15 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def as_served(inputs: Props) -> Props:
-    """A definition's schema as the API server spells it: `x-kubernetes-…` cannot be a property's name in Pulumi.
+    """Return a definition's schema in the API server's spelling: Pulumi property names cannot be `x-kubernetes-…`.
 
-    As in the real plugin, of definitions only: elsewhere such a key is somebody's own.
+    As in the real plugin only definitions are changed: elsewhere such a key is the user's own.
     """
     return dict(_renamed(inputs, "x_kubernetes_", "_", "-")) if inputs.get("kind") == _DEFINITION else inputs
 
 
 def as_declared(live: Props) -> Props:
-    """The other way round."""
+    """Reverse `as_served`."""
     return dict(_renamed(live, "x-kubernetes-", "-", "_")) if live.get("kind") == _DEFINITION else live
 
 
@@ -81,9 +81,9 @@ def _renamed(value: Any, begin: str, old: str, new: str) -> Any:
 
 
 def overlay(wanted: Any, live: Any) -> Any:
-    """What a refresh records: as wanted where the server agrees, as found where it does not.
+    """Return the values that a refresh records: the wanted one if the server agrees, else the server's.
 
-    Fields that the program never set are the server's own business and stay out; zero values it does not write.
+    Fields that the program never set are left out; zero values, which the server omits, are kept.
     """
     if isinstance(wanted, dict) and isinstance(live, dict):
         kept = {key: value for key, value in wanted.items() if key not in live and (not value or key == "stringData")}
@@ -94,7 +94,7 @@ def overlay(wanted: Any, live: Any) -> Any:
 
 
 def imported(live: Props) -> Props:
-    """Inputs that would make this object."""
+    """Return inputs that would create this object."""
     own = ("name", "namespace", "labels", "annotations", "finalizers")
     metadata = {key: value for key, value in live["metadata"].items() if key in own}
     return {**{key: value for key, value in live.items() if key not in ("status", "metadata")}, "metadata": metadata}
@@ -105,7 +105,7 @@ _UNITS |= {f"{letter}i": Decimal(2) ** (10 * power) for power, letter in enumera
 
 
 def _same_quantity(one: Any, other: Any) -> bool:
-    """The API server writes `1000m` as `1`."""
+    """Compare quantities: the API server writes `1000m` as `1`."""
     return one == other or (_quantity(one) is not None and _quantity(one) == _quantity(other))
 
 

@@ -45,7 +45,7 @@ class KubernetesPackage:
         return settings.changes(old, new)
 
     def configure(self, inputs: Props) -> None:
-        """Once per run: a cluster that does not answer now is unreachable for all of it, as to the real plugin."""
+        """Connect, once per run. As in the real plugin, a cluster that does not answer now counts as unreachable."""
         self._settings, self._made, self._unreachable = inputs, None, None
         if has_unknown(inputs):
             return
@@ -54,7 +54,7 @@ class KubernetesPackage:
         except Unreachable as error:
             self._unreachable = error
         except OperationFailed:
-            return  # a kubeconfig of no use: said where something is asked of it
+            return  # an unusable kubeconfig fails at its first use
 
     def check(self, request: Request) -> tuple[Props, Sequence[PropertyFailure]]:
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
@@ -145,7 +145,7 @@ class KubernetesPackage:
             cluster.delete(address, "Foreground" if address.kind in ("Job", "JobSet") else "Background")
             self._poll(request, lambda: cluster.get(address) is None, f"{address.kind} {address.id} to go")
         except Unreachable:
-            # As the real plugin, except that there the switch does not cover Helm releases.
+            # As in the real plugin, the switch does not cover Helm releases.
             if not settings.switch(self._settings, "deleteUnreachable") or request.type == releases.TOKEN:
                 raise
         except UnknownKind:
@@ -181,7 +181,7 @@ class KubernetesPackage:
         return self._cluster().apply(address, objects.as_served(body), dry_run, force)
 
     def _previewed(self, request: Request) -> Props:
-        """As the API server would make it, where it can be asked already."""
+        """Preview by a dry run of the API server, or by the inputs if it cannot answer yet."""
         if request.type == releases.TOKEN:
             return {**request.inputs, "status": UNKNOWN, "resourceNames": UNKNOWN}
         if has_unknown(request.inputs):
@@ -191,7 +191,7 @@ class KubernetesPackage:
         except (Unreachable, UnknownKind):
             return dict(request.inputs)
         except ApiRefused as error:
-            # A namespace that the same program makes is not there yet.
+            # The namespace may belong to the same program and not exist yet.
             if error.status != 404:
                 raise
             return dict(request.inputs)
@@ -216,7 +216,7 @@ class KubernetesPackage:
             return releases.revisions(cluster, inputs["namespace"], inputs["name"])[-1]
 
         if not inputs.get("skipAwait"):
-            what = f"release {inputs['namespace']}/{inputs['name']} to be taken up"
+            what = f"release {inputs['namespace']}/{inputs['name']} to take effect"
             limit = float(inputs.get("timeout") or releases.DEFAULT_TIMEOUT_S)
             try:
                 self._poll(request, lambda: releases.is_up(newest()), what, limit)
@@ -244,7 +244,7 @@ class KubernetesPackage:
 
 
 def _state(live: Object) -> Props:
-    """What the API server holds, without its bookkeeping of who set which field."""
+    """Return the API server's object without managedFields."""
     metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key != "managedFields"}
     return {**objects.as_declared(live), "metadata": metadata}
 

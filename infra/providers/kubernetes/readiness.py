@@ -1,4 +1,4 @@
-"""What a program may rely on once an object was made: thinner than the real plugin's awaiting."""
+"""Readiness of objects after their creation, with fewer checks than the real plugin's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_ready(live: Object) -> bool:
 
 
 def _claim(live: Object) -> bool:
-    """A claim that names its volume binds at once; another may wait for its first pod."""
+    """Return True if a claim with a volume is bound; others may wait for their first pod."""
     return not live["spec"].get("volumeName") or _phase(live) == "Bound"
 
 

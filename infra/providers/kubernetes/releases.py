@@ -1,4 +1,4 @@
-"""Helm releases as Helm 3 records them: a secret per revision. What stands behind one is the control plane's part."""
+"""Helm releases as Helm 3 records them, a secret per revision. The control plane runs their controllers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from infra.providers.package import Change, OperationFailed, PropertyFailure
 from infra.providers.wire import Props
 
 STATE_ANNOTATION = "rehearsal.bivouac.dev/release"
+"""Set on the release secret once it took effect: `running <version>`, or `recorded` if no controller runs."""
 
 TOKEN = "kubernetes:helm.sh/v3:Release"
 _RECORDED = {"chart", "name", "namespace", "version", "values", "description", "repositoryOpts"}
@@ -32,7 +33,7 @@ _OF_THE_INSTALLATION = {
     "timeout",
     "waitForJobs",
 }
-"""How Helm goes about it; of these, `skipAwait`, `timeout` and `createNamespace` mean something here."""
+"""Options of Helm's procedure; only `skipAwait`, `timeout` and `createNamespace` have an effect."""
 _KNOWN = _RECORDED | _OF_THE_INSTALLATION
 _REPLACE = ("name", "namespace")
 DEFAULT_TIMEOUT_S = 300
@@ -58,7 +59,7 @@ def changes(old: Props, new: Props) -> list[Change]:
 
 
 def install(cluster: Cluster, inputs: Props) -> None:
-    """Revision 1 of a new release."""
+    """Write revision 1 of a new release."""
     if inputs.get("createNamespace"):
         space = Address("v1", "Namespace", "", inputs["namespace"])
         if cluster.get(space) is None:
@@ -71,7 +72,7 @@ def install(cluster: Cluster, inputs: Props) -> None:
 
 
 def upgrade(cluster: Cluster, inputs: Props) -> None:
-    """A new revision; the one before is superseded."""
+    """Write a new revision and mark the former one superseded."""
     before = revisions(cluster, inputs["namespace"], inputs["name"])
     _write(cluster, inputs, _number(before[-1]) + 1 if before else 1)
     for secret in before:
@@ -86,12 +87,12 @@ def uninstall(cluster: Cluster, namespace: str, name: str) -> None:
 
 
 def revisions(cluster: Cluster, namespace: str, name: str) -> list[Object]:
-    """Secrets of a release, oldest first."""
+    """Return a release's secrets, oldest first."""
     return sorted(cluster.list("v1", "Secret", namespace, {"owner": "helm", "name": name}), key=_number)
 
 
 def is_up(secret: Object) -> bool:
-    """Whether the site did what the release asks for, or said that it only recorded it."""
+    """Return True once the site runs the release's controller, or has recorded that it has none."""
     return STATE_ANNOTATION in (secret["metadata"].get("annotations") or {})
 
 
@@ -111,7 +112,7 @@ def state(inputs: Props, secret: Object) -> Props:
 
 
 def observed(inputs: Props, secret: Object) -> Props:
-    """Inputs as the newest revision records them."""
+    """Return the inputs as the newest revision records them."""
     release = decode(secret)
     found: Props = {"name": release["name"], "namespace": release["namespace"]}
     if release["config"] != (inputs.get("values") or {}):
@@ -130,7 +131,7 @@ def decode(secret: Object) -> dict[str, Any]:
 
 
 def chart_name(chart: str) -> str:
-    """`oci://registry/charts/jobset`, `repo/jobset`, `jobset`: the last part."""
+    """Return the last part of `oci://registry/charts/jobset`, `repo/jobset` or `jobset`."""
     return chart.rstrip("/").rpartition("/")[2]
 
 

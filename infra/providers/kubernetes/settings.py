@@ -32,7 +32,7 @@ def failures(inputs: Props) -> list[PropertyFailure]:
 
 
 def changes(old: Props, new: Props) -> list[Change]:
-    """Another cluster replaces everything in it; other credentials for the same one do not."""
+    """Compare configurations: another cluster replaces all its resources, other credentials for it do not."""
     found = []
     for name in sorted(set(old) | set(new)):
         if old.get(name) == new.get(name) or name == "version":
@@ -48,7 +48,7 @@ def changes(old: Props, new: Props) -> list[Change]:
 
 
 def server(text: Any) -> Any:
-    """The API servers that a kubeconfig names; the text itself where it is a path."""
+    """Return the API servers in a kubeconfig, or the text itself if it is a path."""
     try:
         content = yaml.safe_load(str(text))
         return sorted(item["cluster"]["server"] for item in content["clusters"])

@@ -1,4 +1,4 @@
-"""A service's whole answer, held back to be looked at; a refusal with an HTTP status of its own."""
+"""Complete answers of a service, and errors with their own HTTP status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Serve = Callable[[str, Environ, Callable[..., Any]], Iterable[bytes]]
 
 
 class RequestRefused(AwsError):
-    """An error whose HTTP status is not the 403 of a missing right."""
+    """An error with another HTTP status than the 403 of a missing right."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(code, message)
@@ -24,7 +24,7 @@ class RequestRefused(AwsError):
 
 @dataclass(frozen=True)
 class HeldAnswer:
-    """A service's whole answer, held back."""
+    """A service's complete answer, held back for inspection."""
 
     status: str
     headers: list[tuple[str, str]]

@@ -1,6 +1,6 @@
-"""ECR as a registry that keeps what it is given: layers by digest, manifests that must name them.
+"""ECR with contents: layers by digest, and manifests that must name stored layers.
 
-As on AWS, a layer is fetched by a presigned URL of a bucket that belongs to the service's own account.
+As on AWS, a layer is downloaded by a presigned URL of a bucket in the service's own account.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
 from infra.rehearsal.aws.world import World
 
 HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
-"""A layer that every node image already holds: nothing to fetch."""
+"""A layer that every node image already contains, so it is never downloaded."""
 HOST_LAYER_CONTENT = b"bivouac: the interpreter and libraries of the host\n"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEXES = (
@@ -40,7 +40,7 @@ def digest_of(content: bytes) -> str:
 
 
 class StoredImage(Image):
-    """moto's image with a size that counts the layers."""
+    """moto's image with a size that includes the layers."""
 
     def get_image_size_in_bytes(self) -> int:
         manifest = json.loads(self.image_manifest)
@@ -52,8 +52,6 @@ def blobs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Registry:
-    """Layer and image operations of the account's private registry."""
-
     def __init__(self, world: World) -> None:
         from moto.s3.models import s3_backends
 
@@ -147,15 +145,15 @@ class Registry:
 
     @staticmethod
     def _refuse_dangling(repository: Repository, media_type: str, manifest: dict[str, Any]) -> None:
-        """An index names images that are there already."""
+        """Refuse an index of images that are not in the repository."""
         if media_type not in INDEXES:
             return
-        there = {image.get_image_digest() for image in repository.images}
-        if missing := sorted({row["digest"] for row in manifest["manifests"]} - there):
+        present = {image.get_image_digest() for image in repository.images}
+        if missing := sorted({row["digest"] for row in manifest["manifests"]} - present):
             raise AwsError("ReferencedImagesNotFoundException", f"Images not found in {repository.name}: {missing}")
 
     def _move_tag(self, repository: Repository, tag: str | None) -> None:
-        """A tag names one image: on AWS the former one stays, reachable by its digest."""
+        """Take the tag from its former image, which stays reachable by its digest, as on AWS."""
         for image in repository.images:
             if tag in image.image_tags:
                 if repository.is_tag_immutable():
@@ -172,7 +170,7 @@ class Registry:
                 for image in repository.images
                 if digest in (None, image.get_image_digest())
                 and (tag is None or tag in image.image_tags)
-                # A kind that the caller does not take is a miss; ECR's own word for it could not be had.
+                # An unaccepted media type is a miss; ECR's own failure code for it is not known.
                 and (not accepted or image.image_manifest_media_type in accepted)
             ]
             images += [self._describe(repository, image, tag) for image in found]
@@ -193,7 +191,7 @@ class Registry:
         }
 
     def push_base(self) -> str:
-        """The image that trainer images stand on; returns its digest."""
+        """Push the base image of trainer images; return its digest."""
         tags = [{"Key": "bivouac:foundation", "Value": "true"}]
         repository = self.backend.create_repository(BASE_REPOSITORY, None, {}, None, "MUTABLE", tags)
         path = f"{Path(sys.prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin"
@@ -217,7 +215,7 @@ class Registry:
     def get_authorization_token(self, params: Parameters) -> dict[str, Any]:
         expires = datetime.now(UTC) + timedelta(hours=12)
         proxy = f"https://{self.world.account}.dkr.ecr.{self.world.region}.amazonaws.com"
-        # There is no docker endpoint behind it: in a rehearsal images come and go by the operations above.
+        # There is no docker endpoint: in a rehearsal images move only by the operations above.
         token = {"authorizationToken": "QVdTOm5vLWRvY2tlcg==", "expiresAt": expires, "proxyEndpoint": proxy}
         return {"authorizationData": [token]}
 

@@ -1,6 +1,6 @@
-"""Faults of the emulated AWS on demand: rules, set and read at `/_site/faults`, each for some calls and some times.
+"""Faults of the emulated AWS on demand: rules at `/_site/faults`, each for some calls and a number of times.
 
-POST an empty body to read the rules with how often each was hit; `{"add": [RULE, ...]}` adds and answers their ids;
+POST an empty body to read the rules with their hit counts; `{"add": [RULE, ...]}` adds rules and answers their ids;
 `{"clear": [ID, ...]}` removes some, `{"clear": true}` all.
 """
 
@@ -20,7 +20,7 @@ from infra.rehearsal.aws.world import Call, Effect, Fault, World
 
 
 class Rule(BaseModel):
-    """Which calls are hit, and how. Patterns are those of `fnmatch`."""
+    """The calls that a fault hits, and its effect. Patterns are those of `fnmatch`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,29 +30,29 @@ class Rule(BaseModel):
     path: str = "*"
     """Path of the URL: bucket and key for S3."""
     caller: str = "*"
-    """ARN of the principal; the emulator's own agent is hit only by a pattern that says so."""
+    """ARN of the principal; only a pattern other than `*` hits the emulator's own principal."""
     effect: Effect = "refuse"
-    """`refuse` answers with the error and does nothing; `-after` does it, then answers so; `drop` closes the line."""
+    """`refuse` answers with the error and does nothing; `-after` acts first; `drop` closes the connection."""
     code: str = "InternalFailure"
-    message: str = "a fault that was asked for"
+    message: str = "an injected fault"
     status: int = 500
     delay_s: float = 0.0
-    """Before anything else."""
+    """Delay before anything else."""
     keep_bytes: int = 0
-    """`truncate`: so much of the answer's body comes through."""
+    """`truncate`: number of bytes of the answer's body that are sent."""
     lag_s: float = 0.0
-    """`stale`: the same question gets the same answer for so long, as where a listing lags behind what was changed."""
+    """`stale`: the same request gets the same answer for so long, as in a listing that lags behind changes."""
     skip: int = 0
-    """So many matching calls pass first."""
+    """Number of matching calls that pass first."""
     times: int | None = 1
-    """So many calls are hit, None: all."""
+    """Number of calls that are hit; None means all."""
     share: float = 1.0
-    """Of the calls that would be hit, this part is; drawn by `seed`."""
+    """Fraction of the calls to hit, drawn by `seed`."""
     seed: int = 0
 
 
 class Faults:
-    """Rules in the order in which they were added; the first that hits a call gives its fault."""
+    """Rules in the order of their addition; the first that hits a call gives its fault."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""The door of the emulated AWS: every request is named, checked against faults and IAM, then handed to its service."""
+"""The entry of the emulated AWS: it identifies a request, applies faults and IAM, and passes it to its service."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ MODELS = {
     "email": "ses",
     "servicequotas": "service-quotas",
 }
-"""Signing names that differ from the name of the service's model."""
+"""Signing names that differ from the service model's name."""
 WITH_BODY = {"DeleteObjects", "CreateBucket"}
-"""S3 operations whose permission depends on the body; the others' bodies are streamed through unread."""
+"""S3 operations whose permission depends on the body; other bodies are streamed through unread."""
 HOSTS = 1000
 
 
@@ -53,11 +53,11 @@ class Gateway:
     def __init__(self, world: World) -> None:
         self.world = world
         self.moto = DomainDispatcherApplication(create_backend_app)
-        # moto lists its own folders to tell what a host name stands for, twice with each request.
+        # To match a host name, moto lists its own folders twice per request.
         self.moto.get_backend_for_host = lru_cache(HOSTS)(self.moto.get_backend_for_host)  # type: ignore[method-assign]
         self.door = Admission(world)
         self.past: dict[str, tuple[float, HeldAnswer]] = {}
-        """Question -> when it was answered, and how: for faults of the effect `stale`."""
+        """Request -> time and answer, for faults of the effect `stale`."""
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -124,17 +124,17 @@ class Gateway:
         return [answer.body[: fault.keep_bytes] if fault.effect == "truncate" else answer.body]
 
     def _lagging(self, question: str, lag_s: float, ask: Callable[[], HeldAnswer]) -> HeldAnswer:
-        """The answer of a while ago, where this was asked then; refusals are never remembered."""
-        told = self.past.get(question)
-        if told is not None and time.monotonic() - told[0] < lag_s:
-            return told[1]
+        """Return the earlier answer to the same request if it is younger than `lag_s`; errors are not stored."""
+        earlier = self.past.get(question)
+        if earlier is not None and time.monotonic() - earlier[0] < lag_s:
+            return earlier[1]
         answer = ask()
         if answer.ok:
             self.past[question] = (time.monotonic(), answer)
         return answer
 
     def _fault(self, signature: Signature, operation: str, environ: Environ) -> Fault | None:
-        """The fault of this call, once its delay is over; `refuse` raises, `drop` closes the line."""
+        """Return the call's fault after its delay; `refuse` raises, `drop` closes the connection."""
         agent = environ.get("HTTP_USER_AGENT", "")
         call = Call(signature.service, operation, signature.access_key, environ["PATH_INFO"], agent)
         fault = next((fault for hook in self.world.faults if (fault := hook(call))), None)
@@ -174,13 +174,13 @@ class Gateway:
 
 
 def hang_up(environ: Environ) -> NoReturn:
-    """Close the line without an answer."""
+    """Close the connection without an answer."""
     environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-    raise ConnectionResetError("a fault that was asked for")
+    raise ConnectionResetError("an injected fault")
 
 
 def read_body(environ: Environ) -> bytes:
-    """The whole body; `rewind` gives it to the next reader."""
+    """Return the whole body; `rewind` makes it readable again."""
     length = environ.get("CONTENT_LENGTH")
     bounded = bool(length) or environ.get("wsgi.input_terminated")
     body = environ["wsgi.input"].read(*([int(length)] if length else [])) if bounded else b""
@@ -202,7 +202,7 @@ def message_of(environ: Environ, body_hash: str | None = None) -> Message:
 
 @lru_cache
 def service_model(service: str) -> ServiceModel:
-    """AwsError UnknownService for a signing name without a model."""
+    """Return the model. Raises AwsError UnknownService for a signing name without one."""
     try:
         return get_service_model(MODELS.get(service, service))
     except Exception as error:
@@ -210,7 +210,7 @@ def service_model(service: str) -> ServiceModel:
 
 
 def identify(environ: Environ, model: ServiceModel) -> tuple[str, dict[str, Any]]:
-    """The operation and its input, with the names of the AWS model."""
+    """Return the operation and its input, with the names of the AWS model."""
     request: Request = BackendRequest(environ)
     try:
         operation, labels = get_service_router(model.service_name).match(request)
@@ -218,7 +218,7 @@ def identify(environ: Environ, model: ServiceModel) -> tuple[str, dict[str, Any]
         where = f"{request.method} {request.path}"
         raise AwsError("UnknownOperationException", f"{model.service_name} has no operation at {where}") from error
     if model.service_name == "s3" and operation.name not in WITH_BODY:
-        # All members but those of the body: reading that here would hold a whole checkpoint in memory twice.
+        # All members except the body: reading a checkpoint here would hold it in memory twice.
         members = operation.input_shape.members if operation.input_shape else {}
         places = {shape.serialization.get("name", name): name for name, shape in members.items()}
         headed = {key: name for key, name in places.items() if key.startswith("x-amz-")}
@@ -244,13 +244,13 @@ def identify(environ: Environ, model: ServiceModel) -> tuple[str, dict[str, Any]
 
 BROKEN = json.dumps({"message": "the emulated AWS failed: see its log"})
 DENIED = {"json": "AccessDeniedException", "rest-json": "AccessDeniedException", "ec2": "UnauthorizedOperation"}
-"""AccessDenied, as services of that protocol call it."""
+"""Protocol -> its services' code for AccessDenied."""
 
 
 def refusal(
     environ: Environ, signature: Signature | None, model: ServiceModel | None, operation: str | None, error: AwsError
 ) -> Response:
-    """The error as the service's own protocol writes it."""
+    """Return the error in the service's own protocol."""
     if model is None:
         return Response(f"<Error><Code>{error.code}</Code><Message>{error.message}</Message></Error>", 403)
     request = BackendRequest(environ)

@@ -1,6 +1,6 @@
-"""Who changed what, in order: read at `/_site/changes?N`, from entry N on.
+"""A record of all changes in order, read at `/_site/changes?N` from entry N on.
 
-Requests count as they come in, whatever is answered; reads, leases and the emulator's own agent are left out.
+Requests count on arrival, whatever the answer; reads, leases and the emulator's own principal are left out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ _APP = re.compile(r"\bapp/([\w.-]+)")
 
 
 class Journal:
-    """Changes asked for since the account began."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self._lock = threading.Lock()
@@ -33,7 +31,7 @@ class Journal:
             self._rows.append(row)
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """`app` is AWS_SDK_UA_APP_ID of whoever asked, empty without one."""
+        """`app` is the requester's AWS_SDK_UA_APP_ID, empty without one."""
         begin = int(query) if query.isdigit() else 0
         with self._lock:
             return 200, {"changes": self._rows[begin:], "next": len(self._rows)}
@@ -41,6 +39,6 @@ class Journal:
 
 def install(world: World) -> None:
     journal = Journal(world)
-    # Before the hooks that answer: what is refused was asked for as well.
+    # Before the hooks that answer: refused requests count too.
     world.faults.insert(0, journal.hook)
     world.routes["/_site/changes"] = journal.route

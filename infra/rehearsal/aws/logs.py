@@ -1,4 +1,4 @@
-"""Log groups as CloudWatch Logs shows them: with their class."""
+"""CloudWatch log groups with their class, which moto leaves out."""
 
 from __future__ import annotations
 

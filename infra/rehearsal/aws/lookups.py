@@ -1,4 +1,4 @@
-"""moto looks up once what never changes, and answers each request by itself, however many come at once."""
+"""Make moto cache lookups that never change, and keep concurrent answers apart."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ RULES = "RESPONSE_KEY_PATH_TO_TRANSFORMER"
 
 
 def _begin(moto: Callable[..., None], response: Any, *args: Any, **kwargs: Any) -> None:
-    """Some requests change the rules by which their answer is written, and moto has one set of them for a service:
-    another request that is answered just then takes them over, or fails."""
+    """Copy the serialization rules: some requests change them, and moto shares them among concurrent answers."""
     setattr(response, RULES, dict(getattr(type(response), RULES)))
     moto(response, *args, **kwargs)
 
 
 def install(world: World) -> None:
     wrap(BaseResponse, "__init__", _begin)
-    # A loader searches the folders of all services before it reads its first model; moto makes one for each model.
+    # A loader searches the folders of all services before it reads its first model, and moto makes one per model.
     utils.create_loader = functools.cache(create_loader)  # type: ignore[attr-defined]
-    # Anew for each world: the modules that are installed after this one give services more operations.
+    # A new cache per world: modules installed later add operations to services.
     responses.method_names_from_class = functools.cache(utils.method_names_from_class)

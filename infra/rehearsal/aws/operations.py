@@ -1,4 +1,4 @@
-"""How this package gives moto's services the operations they lack: plain functions from parameters to a result."""
+"""Tools to add missing operations to moto's services, as plain functions from parameters to a result."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from infra.rehearsal.aws.world import World
 
 Parameters = dict[str, Any]
 Handler = Callable[[Parameters], Mapping[str, Any] | None]
-"""Input of an operation, with the names of the AWS model -> output, likewise; None for an empty one."""
+"""Input -> output of an operation, with the names of the AWS model; None means empty output."""
 
 
 class AwsError(ServiceException):
-    """`code` as botocore's `Error.Code` has it, for instance FileSystemNotFound."""
+    """`code` is botocore's `Error.Code`, for instance FileSystemNotFound."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(code, message)
 
 
 def add_operations(world: World, response: type[BaseResponse], handlers: Mapping[str, Handler]) -> None:
-    """Replace or add operations (snake-case names) of a service."""
+    """Add or replace operations of a service, by their snake-case names."""
     for name, handler in handlers.items():
         setattr(response, name, _operation(world, handler))
 
@@ -48,13 +48,12 @@ def tag_list(tags: Mapping[str, str], key: str = "Key", value: str = "Value") ->
 
 
 def specified_tags(params: Parameters) -> dict[str, str]:
-    """Tags of an EC2 call's TagSpecifications."""
     specifications = params.get("TagSpecifications") or []
     return {tag["Key"]: tag["Value"] for specification in specifications for tag in specification["Tags"]}
 
 
 def matches(filters: list[dict[str, Any]] | None, facts: Mapping[str, Any], tags: Mapping[str, str]) -> bool:
-    """Whether a resource passes an EC2 filter list; `facts` holds its values by filter name."""
+    """Return True if a resource passes an EC2 filter list; `facts` holds its values by filter name."""
     for item in filters or []:
         name, wanted = item["Name"], [str(value) for value in item.get("Values", [])]
         if name == "tag-key":
@@ -74,7 +73,7 @@ _around: dict[tuple[type, str, str], Callable[..., Any]] = {}
 
 
 def wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
-    """Call `around(original, self, ...)` in place of a method of moto's; a later world replaces an earlier one's."""
+    """Call `around(original, self, ...)` instead of moto's method; a later world replaces an earlier one's."""
     key = (owner, name, f"{around.__module__}.{around.__qualname__}")
     wrapped_before = key in _around
     _around[key] = around

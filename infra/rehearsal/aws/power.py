@@ -1,4 +1,4 @@
-"""The hand on the power switch: routes of the site that hurt a machine without telling EC2."""
+"""Routes that switch off, freeze or disconnect a machine without EC2's knowledge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HANDS: dict[str, Callable[[Machine], None]] = {
     "cut": lambda machine: machine.link(False),
     "mend": lambda machine: machine.link(True),
 }
-"""/_site/<name>?instance=<id> -> what happens to the machine; the instance goes on 'running'."""
+"""/_site/<name>?instance=<id> -> action on the machine; the instance stays 'running'."""
 
 
 def install(world: World) -> None:
@@ -29,7 +29,7 @@ def _route(world: World, hand: Callable[[Machine], None]) -> Callable[[str, byte
         instance_id = parse_qs(query).get("instance", [""])[0]
         machine = world.machines.get(instance_id)
         if machine is None:
-            return 404, {"message": f"no machine stands behind {instance_id!r}", "machines": _machines(world)}
+            return 404, {"message": f"{instance_id!r} has no machine", "machines": _machines(world)}
         hand(machine)
         return 200, {"instance": instance_id, "alive": machine.alive()}
 
@@ -37,5 +37,5 @@ def _route(world: World, hand: Callable[[Machine], None]) -> Callable[[str, byte
 
 
 def _machines(world: World) -> dict[str, bool]:
-    """Instance id -> whether its machine is alive."""
+    """Return by instance ID whether the machine is alive."""
     return {instance_id: machine.alive() for instance_id, machine in list(world.machines.items())}

@@ -1,7 +1,7 @@
 """EventBridge Scheduler's universal targets: `arn:aws:scheduler:::aws-sdk:<service>:<apiAction>` and their input.
 
-The input names members in PascalCase whatever the service's own spelling; AWS refuses camelCase when the schedule is
-made, saying that the required members are missing.
+The input's members are in PascalCase, whatever the service's own spelling. For camelCase, AWS's CreateSchedule
+reports that the required members are missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from infra.rehearsal.aws.operations import AwsError
 
 UNIVERSAL = re.compile(r"arn:aws:scheduler:::aws-sdk:(?P<service>[a-z0-9-]+):(?P<action>\w+)")
 FORBIDDEN = ("get", "describe", "list", "poll", "receive", "search", "scan", "query", "select", "read", "batchGet")
-"""Actions that only read are refused by AWS."""
+"""AWS refuses actions that only read."""
 _session = botocore.session.get_session()
 
 
@@ -31,7 +31,7 @@ class Target:
 
     @property
     def method(self) -> str:
-        """Of the boto3 client."""
+        """Method name of the boto3 client."""
         return xform_name(self.operation.name)
 
 
@@ -40,7 +40,7 @@ def invalid(message: str) -> AwsError:
 
 
 def parse(arn: str, text: str | None) -> Target:
-    """The call that a schedule will make; raises ValidationException as CreateSchedule does."""
+    """Return the call that a schedule will make; raises ValidationException as CreateSchedule does."""
     matched = UNIVERSAL.fullmatch(arn)
     if not matched:
         raise invalid(f"Provided Arn is not in correct format, or not part of the rehearsal (only aws-sdk): {arn}")

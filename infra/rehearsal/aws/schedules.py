@@ -1,4 +1,4 @@
-"""EventBridge Scheduler with schedules that fire: the call is made as the target's role, over HTTP like any other."""
+"""EventBridge Scheduler with schedules that fire: each call goes over HTTP, as the target's role."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.5
 RETRY_S = 2.0
 RUNS = "schedule-runs.jsonl"
-"""In <work>/aws: one line for each call that a schedule made, with its outcome."""
+"""File in <work>/aws: one line per call of a schedule, with its outcome."""
 SERVICE = "scheduler.amazonaws.com"
 AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
 RATE = re.compile(r"rate\((\d+) (minute|hour|day)s?\)")
@@ -39,7 +39,7 @@ RETRIED = ("Throttling", "ThrottlingException", "TooManyRequestsException", "Req
 
 @dataclass
 class Due:
-    """When a schedule fires next; `stamp` tells a changed schedule from the one this was computed for."""
+    """The next firing time of a schedule; a different `stamp` means that the schedule was changed since."""
 
     stamp: tuple[str, str, float]
     at: datetime | None
@@ -63,7 +63,7 @@ class Schedules:
         return {"ScheduleArn": schedule.arn}
 
     def update_schedule(self, params: Parameters) -> dict[str, Any]:
-        """As on AWS, what the call leaves out goes back to its default."""
+        """Update a schedule. As on AWS, omitted fields return to their defaults."""
         self._check(params)
         schedule = self.backend.update_schedule(**_fields(params))
         schedule.action_after_completion = params.get("ActionAfterCompletion") or "NONE"
@@ -77,7 +77,7 @@ class Schedules:
             raise invalid("The execution role you provide must allow AWS EventBridge Scheduler to assume the role.")
 
     def tick(self) -> None:
-        """Fire what is due; each call on a thread of its own."""
+        """Fire the due schedules, each call on its own thread."""
         now = datetime.now(UTC)
         with self.world.lock:
             schedules = [each for group in self.backend.schedule_groups.values() for each in group.schedules.values()]
@@ -107,7 +107,7 @@ class Schedules:
                 group.schedules.pop(schedule.name, None)
 
     def _call(self, schedule: Schedule) -> tuple[str | None, bool]:
-        """Error of one call, if any, and whether another try may help."""
+        """Make one call; return its error, if any, and whether a retry may help."""
         target = schedule_targets.parse(schedule.target["Arn"], schedule.target.get("Input"))
         role = schedule.target["RoleArn"]
         if not access.role_trusts(self.world, role, SERVICE):
@@ -146,7 +146,7 @@ class Schedules:
 
 
 def first_time(expression: str, zone: str, created: float) -> datetime:
-    """When a schedule made at `created` (epoch seconds) fires first; ValidationException for what cannot be read."""
+    """Return the first firing of a schedule made at `created` (epoch seconds); raises ValidationException."""
     try:
         timezone = ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError):
@@ -171,7 +171,7 @@ def _over(schedule: Schedule, now: datetime) -> bool:
 
 
 def _fields(params: Parameters) -> dict[str, Any]:
-    """Arguments of moto's create_schedule and update_schedule; it keeps dates as epoch seconds."""
+    """Return arguments for moto's create_schedule and update_schedule, with dates as epoch seconds."""
     dates = {key: params[key].replace(tzinfo=UTC).timestamp() if params.get(key) else None for key in DATES}
     return {
         "description": params.get("Description"),
@@ -194,7 +194,7 @@ LISTED = ("Arn", "CreationDate", "GroupName", "LastModificationDate", "Name", "S
 
 
 def _listed(moto: Callable[..., str], response: EventBridgeSchedulerResponse) -> str:
-    """A list shows less of each schedule than GetSchedule."""
+    """Reduce a list's schedules to their listed fields, fewer than those of GetSchedule."""
     page = json.loads(moto(response))
     page["Schedules"] = [{key: one[key] for key in LISTED} for one in page["Schedules"]]
     return json.dumps(page)

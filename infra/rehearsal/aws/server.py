@@ -1,4 +1,4 @@
-"""The process of the emulated AWS: bootstrap of the account, the services, one HTTP server on one address."""
+"""The process of the emulated AWS: set up the account and the services, serve them on one address."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ MODULES = (
     "strict.buckets",
     "journal",
 )
-"""In this order; each has `install(world: World) -> None`."""
+"""Installed in this order by `install(world: World) -> None` of each."""
 CREDENTIALS = "credentials.json"
-"""In <work>/aws: the keys of the operator (top level) and of the emulator's agent, for whoever starts the site."""
+"""File in <work>/aws: the keys of the operator (top level) and of the emulator's principal, for the starter."""
 
 
 class Handler(MotoRequestHandler):
@@ -68,11 +68,11 @@ class Handler(MotoRequestHandler):
 
 
 def build(world: World) -> Gateway:
-    """The application of a world, which begins with an empty account: principals first, then every service."""
+    """Return the application of a new, empty account: principals first, then every service."""
     os.environ |= {"MOTO_ACCOUNT_ID": world.account, "MOTO_IAM_LOAD_MANAGED_POLICIES": "true"}
-    # The gateway asks the same users, roles and policies, but evaluates Resource and Condition too.
+    # The gateway checks the same users, roles and policies, but evaluates Resource and Condition too.
     settings.INITIAL_NO_AUTH_ACTION_COUNT = float("inf")
-    # An error that a service's model does not list is normal: access denied, for one.
+    # Errors that a service's model does not list are normal, such as access denied.
     warnings.filterwarnings("ignore", "Exception.* does not match an error shape", module="moto.core.serialize")
     moto_api_backend.reset()
     access.create_principals(world)
@@ -102,7 +102,7 @@ def write_credentials(world: World) -> None:
 
 
 def make(world: World, host: str, port: int) -> BaseWSGIServer:
-    """A server bound to `host:port` and nothing else (port 0: any free one); the caller runs it."""
+    """Return a server bound only to `host:port` (port 0: any free one), for the caller to run."""
     return make_server(host, port, build(world), threaded=True, request_handler=Handler)
 
 

@@ -1,4 +1,4 @@
-"""Systems Manager's Run Command: shell scripts run in the site's machines."""
+"""Systems Manager's Run Command, which runs shell scripts in the site's machines."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MAX_STDERR_CHARS = 8_000
 MAX_LISTED_CHARS = 2_500
 TRUNCATED = "\n---Output truncated---"
 EVENTUAL_S = 0.3
-"""GetCommandInvocation knows nothing of a command this young, as on AWS."""
+"""GetCommandInvocation does not know younger commands, as on AWS."""
 ENDED = ("Success", "Failed", "TimedOut", "Cancelled")
 AGENT_ACTION = "ssm:UpdateInstanceInformation"
-"""What an agent needs to register: AmazonSSMManagedInstanceCore grants it."""
+"""An agent needs it to register; AmazonSSMManagedInstanceCore grants it."""
 
 
 @dataclass
@@ -92,14 +92,12 @@ class Command:
 
 
 class Commands:
-    """Run Command and the agents it reaches."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.commands: dict[str, Command] = {}
 
     def agents(self) -> dict[str, Any]:
-        """Instances by id whose agent answers: the machine is alive and its role lets an agent register."""
+        """Return the instances by ID whose machine is alive and whose role lets an agent register."""
         found = {}
         for instance_id, machine in dict(self.world.machines).items():
             instance = self.world.backend("ec2").get_instance_by_id(instance_id)
@@ -240,7 +238,7 @@ class Commands:
         }
 
     def cancel_command(self, params: Parameters) -> None:
-        """What runs already goes on in the machine; its result is not kept."""
+        """Cancel a command. A running script goes on in the machine, without its result."""
         command = self._command(params["CommandId"])
         for instance_id in params.get("InstanceIds") or command.invocations:
             if instance_id in command.invocations:
@@ -274,7 +272,7 @@ def _information(instance: Any) -> dict[str, Any]:
 
 
 def _profile(world: World, instance: Any) -> InstanceProfile | None:
-    """The instance's profile, whether it came with the launch or by an association."""
+    """Return the instance's profile, from its launch or from an association."""
     association = world.backend("ec2").iam_instance_profile_associations.get(instance.id)
     if association is not None:
         return association.iam_instance_profile
@@ -307,7 +305,7 @@ def _uuid() -> str:
 
 
 def install(world: World) -> None:
-    """Let SendCommand run, and publish the parameters of EKS's AMIs."""
+    """Add Run Command's operations, and publish the parameters of EKS's AMIs."""
     commands = Commands(world)
     names = (
         "send_command",

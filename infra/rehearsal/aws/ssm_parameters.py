@@ -22,7 +22,7 @@ OWNER = "602401143452"
 
 
 def publish(world: World) -> None:
-    """The newest release under its parameters; and, as an AMI only, the older one that the node image derives from."""
+    """Publish the newest release with its parameters, and the node image's older base release as an AMI only."""
     pinned = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]["base"]["release"]
     for version in VERSIONS:
         for architecture, variant in VARIANTS:
@@ -38,7 +38,7 @@ def publish(world: World) -> None:
 
 
 def recommended(version: str, ami_type: str) -> str:
-    """Id of the AMI that EKS gives a node group without one of its own, for instance for AL2023_x86_64_STANDARD."""
+    """Return the AMI ID of a node group without its own, for an AMI type such as AL2023_x86_64_STANDARD."""
     architecture = "arm64" if "ARM" in ami_type else "x86_64"
     variant = "nvidia" if "NVIDIA" in ami_type else "standard"
     return _id_of(f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-v{NEWEST}")
@@ -49,7 +49,7 @@ def _id_of(name: str) -> str:
 
 
 def _register(world: World, name: str, architecture: str) -> str:
-    """An AMI with an id of its name, so that it is the same in every rehearsal."""
+    """Register an AMI with an ID derived from its name, so that it is the same in every rehearsal."""
     ec2 = world.backend("ec2")
     image_id = _id_of(name)
     ec2.amis[image_id] = Ami(

@@ -1,8 +1,8 @@
-"""The tagging API's view of resources that moto does not show it, and for a while of those that are gone.
+"""The tagging API, extended by resources that moto does not show it and by stale tags of deleted ones.
 
 As on AWS it shows neither IAM roles nor Auto Scaling groups nor single schedules: those must be listed. As on AWS
-GetResources goes on showing what was deleted ("tagged or previously tagged"; boto3 issue 3341: for hours), here for
-`STALE_TAGS_S` or what `/_site/tagging` is told with `{"stale_tags_s": 60}`; all but what moto's own EC2 shows.
+GetResources still shows deleted resources ("tagged or previously tagged"; boto3 issue 3341: for hours), here for
+`STALE_TAGS_S`, or as POSTed to `/_site/tagging`: `{"stale_tags_s": 60}`. Those of moto's own EC2 are excepted.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ EC2_TYPES = {
     "cr": "capacity-reservation",
     "key": "key-pair",
 }
-"""Prefix of an id -> type in an ARN, for what moto's EC2 leaves out."""
+"""ID prefix -> type in an ARN, for resources that moto's EC2 leaves out."""
 
 
 STALE_TAGS_S = 45.0
-"""How long a deleted resource is still shown."""
+"""Time for which a deleted resource is still shown."""
 _LOOK_EVERY_S = 0.2
 _ENDS = ("Delete", "Revoke", "Disassociate", "Terminate")
 
 
 class StaleTags(TaggableResourcesMixin):
-    """Shows what was there before a call that ends something, and is no more."""
+    """Tagged resources that a deleting call has removed."""
 
     SERVICE_NAMESPACE = "bivouac-stale-tags"
 
@@ -58,23 +58,23 @@ class StaleTags(TaggableResourcesMixin):
         return False
 
     def hook(self, call: Call) -> None:
-        """Before each request."""
+        """Look at the resources before a request that deletes."""
         if call.action.startswith(_ENDS) and time.monotonic() - self._looked > _LOOK_EVERY_S:
-            with suppress(RuntimeError):  # something comes or goes at this very moment: the next look sees it
+            with suppress(RuntimeError):  # a resource changes at this moment: the next look sees it
                 self._look()
 
     def _look(self) -> set[str]:
-        """ARNs that are; what is not there any more is remembered with when it was last seen."""
+        """Return the ARNs of existing resources; keep the others with the time they were last seen."""
         with self.world.lock, self._lock:
             now = self._looked = time.monotonic()
-            there = {one.arn: TaggedResource(one.arn, dict(one.tags), one.resource_type) for one in self.living()}
-            self._last |= {arn: (now, one) for arn, one in there.items() if one.tags}
+            present = {one.arn: TaggedResource(one.arn, dict(one.tags), one.resource_type) for one in self.living()}
+            self._last |= {arn: (now, one) for arn, one in present.items() if one.tags}
             self._last = {arn: row for arn, row in self._last.items() if now - row[0] < self.seconds}
-            return set(there)
+            return set(present)
 
     def iter_tagged_resources(self) -> Iterator[TaggedResource]:
-        there = self._look()
-        yield from [one for arn, (_, one) in list(self._last.items()) if arn not in there]
+        present = self._look()
+        yield from [one for arn, (_, one) in list(self._last.items()) if arn not in present]
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
         asked = json.loads(body) if body else {}
@@ -86,7 +86,7 @@ class StaleTags(TaggableResourcesMixin):
 
 
 class Others(TaggableResourcesMixin):
-    """Shows tagged resources of several services; takes no tags."""
+    """Tagged resources of several services; accepts no tags."""
 
     SERVICE_NAMESPACE = "bivouac"
 
@@ -116,7 +116,7 @@ class Others(TaggableResourcesMixin):
 
 
 def living(ec2: Any) -> set[str]:
-    """Ids of the EC2 resources that still are."""
+    """Return the IDs of the existing EC2 resources."""
     found: set[str] = set()
     for name in (
         "amis",
@@ -144,7 +144,7 @@ def living(ec2: Any) -> set[str]:
     for groups in list(ec2.groups.values()):
         for group in list(groups.values()):
             found |= {group.id, *(rule.id for rule in [*group.ingress_rules, *group.egress_rules])}
-    # Placement groups and capacity reservations drop their own tags when they go.
+    # Placement groups and capacity reservations remove their own tags on deletion.
     return found | {resource_id for resource_id in list(ec2.tags) if get_prefix(resource_id) in (None, "pg", "cr")}
 
 
@@ -152,7 +152,7 @@ def install(world: World) -> None:
     others = Others(world)
 
     def brief() -> Iterator[TaggedResource]:
-        """All that may become a ghost; moto's EC2 shows thousands of public images and takes its time."""
+        """Yield what may leave stale tags, without moto's EC2: its thousands of public images are slow."""
         for backend in (*iter_taggable_backends(world.account, world.region), others):
             if backend.SERVICE_NAMESPACE != "ec2":
                 yield from backend.iter_tagged_resources()

@@ -1,8 +1,8 @@
-"""Troubles of AWS on demand: no capacity, a deletion that hangs or fails, an add-on that never gets well, a frozen API.
+"""Troubles of AWS on demand: no capacity, a deletion that hangs or fails, an unhealthy add-on, a frozen API.
 
-Three routes of the site, to be asked like `/_site/faults` (empty body: read; `add`, `clear`):
-`/_site/troubles` holds rules on the lives of resources, `/_site/capacity` those on launches, and
-`/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill` lays hands on a cluster's control plane.
+Three routes of the site, used like `/_site/faults` (empty body: read; `add`, `clear`):
+`/_site/troubles` has rules for the lives of resources, `/_site/capacity` rules for launches, and
+`/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill` acts on a cluster's control plane.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ Phase = Literal["create", "delete"]
 
 
 class Trouble(BaseModel):
-    """What happens to a resource while it comes or goes."""
+    """A fault in a resource's creation or deletion."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Kind
     """`node` with `create` is an instance whose NodeConfig names another cluster: it runs and never joins."""
     name: str = "*"
-    """Pattern of `fnmatch` for its name or id."""
+    """`fnmatch` pattern for its name or ID."""
     phase: Phase = "delete"
     outcome: Literal["hang", "fail"] = "hang"
-    """`hang`: it stays as it is while the rule stands; `fail`: it gets its kind's FAILED status with `message`."""
+    """`hang`: the state stays while the rule exists; `fail`: it gets its kind's FAILED status with `message`."""
     seconds: float | None = None
-    """A hang ends after so long by itself."""
+    """Duration of a hang; None means until the rule is cleared."""
     times: int = 1
-    """So many failures in all."""
-    message: str = "a trouble that was asked for"
+    """Total number of failures."""
+    message: str = "an injected fault"
 
 
 class Shortage(BaseModel):
-    """Launches that EC2 refuses: for want of capacity, by a quota, for a bad image."""
+    """Launches that EC2 refuses for lack of capacity, a quota, or a bad image."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     instance_type: str = "*"
     node_group: str = "*"
-    """Pattern; launches that belong to none match `*` only."""
+    """Pattern; launches outside node groups match `*` only."""
     zone: str = "*"
     places: int = 0
-    """So many instances of the type may live at a time."""
+    """Number of instances of the type that may live at a time."""
     seconds: float | None = None
-    """Then there is capacity again."""
+    """Duration of the shortage; None means until it is cleared."""
     code: str = "InsufficientInstanceCapacity"
     message: str = (
         "We currently do not have sufficient capacity in the Availability Zone you requested. Our system will be "
@@ -70,7 +70,7 @@ Rule = TypeVar("Rule", bound=BaseModel)
 
 
 class Rules(Generic[Rule]):
-    """Rules by number, each with the time at which it was added."""
+    """Rules by number, each with the time of its addition."""
 
     def __init__(self, model: type[Rule]) -> None:
         self._model, self._numbers, self._lock = model, itertools.count(1), threading.Lock()
@@ -93,7 +93,7 @@ class Rules(Generic[Rule]):
 
 
 class Troubles:
-    """`world.troubles`: services ask it whenever one of their resources would go on to its next state."""
+    """`world.troubles`: services consult it before one of their resources changes state."""
 
     def __init__(self) -> None:
         self.rules = Rules(Trouble)
@@ -101,7 +101,7 @@ class Troubles:
         self._failed: dict[int, int] = {}
 
     def of(self, kind: Kind, name: str, phase: Phase) -> Trouble | None:
-        """The trouble that this resource has now; a failure counts once per answer."""
+        """Return the resource's current trouble; each return of a failure counts as one."""
         for number, (rule, _) in list(self.rules.standing.items()):
             if (rule.kind, rule.phase) != (kind, phase) or not fnmatchcase(name, rule.name):
                 continue
@@ -117,7 +117,7 @@ class Troubles:
 
 
 class Capacity:
-    """A launch hook: refuses what the shortages leave no place for."""
+    """A launch hook that refuses launches beyond the shortages' places."""
 
     def __init__(self, world: World) -> None:
         self.world, self.rules = world, Rules(Shortage)
@@ -136,7 +136,7 @@ class Capacity:
                 raise LaunchRefused(rule.code, rule.message)
 
     def offerings(self, original: Callable[..., Any], ec2: Any, location_type: str | None = None, *rest: Any) -> Any:
-        """Without what a shortage of code `Unsupported` says is not sold in a zone, as AWS answers such a launch."""
+        """Return the offerings without those of shortages with code `Unsupported`, which AWS does not sell."""
         unsold = [rule for rule, _ in self.rules.standing.values() if rule.code == "Unsupported"]
         return [
             one

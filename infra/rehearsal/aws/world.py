@@ -1,4 +1,4 @@
-"""What the parts of the emulated AWS share: the site's folders, its machines and control planes, one clockwork."""
+"""Shared state of the emulated AWS: the site's folders, machines, control planes, and one scheduler thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Machine(Protocol):
-    """`infra.rehearsal.nodelet.machine.Machine`, as far as AWS uses it."""
+    """The part of `infra.rehearsal.nodelet.machine.Machine` that AWS uses."""
 
     pid: int
 
@@ -32,7 +32,7 @@ class Machine(Protocol):
 
 
 class ControlPlane(Protocol):
-    """`infra.rehearsal.kubernetes.control_plane.ControlPlane`, as far as AWS uses it."""
+    """The part of `infra.rehearsal.kubernetes.control_plane.ControlPlane` that AWS uses."""
 
     ca_pem: str
     endpoint: str
@@ -68,12 +68,12 @@ class Call:
     access_key: str
     path: str = ""
     agent: str = ""
-    """The client's own words on itself; AWS_SDK_UA_APP_ID in its environment is among them as `app/<id>`."""
+    """The client's user agent; it contains AWS_SDK_UA_APP_ID of the client's environment as `app/<id>`."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An answer given instead of the service's own: `code` is the AWS error code, for instance ThrottlingException."""
+    """An answer instead of the service's own; `code` is the AWS error code, for instance ThrottlingException."""
 
     code: str
     message: str
@@ -97,13 +97,13 @@ class Launch:
     capacity_reservation_group: str | None = None
     """ARN of a resource group of reservations."""
     reservations_only: bool = False
-    """In a reservation (of the group, or open to all), or not at all."""
+    """If True, it starts only in a reservation (of the group, or open to all)."""
     placement_group: str | None = None
     node_group: str | None = None
 
 
 class LaunchRefused(Exception):
-    """EC2 does not start the instance: an EC2 error code such as InsufficientInstanceCapacity, and its message."""
+    """EC2 refuses to start the instance, with an error code such as InsufficientInstanceCapacity and a message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -130,7 +130,7 @@ def start_control_plane(settings: dict[str, Any]) -> ControlPlane:
 
 @dataclass(frozen=True)
 class ServiceAccount:
-    """Whose token it is."""
+    """The owner of a token."""
 
     namespace: str
     name: str
@@ -138,7 +138,7 @@ class ServiceAccount:
 
 
 def ready_nodes(control_plane: ControlPlane) -> set[str]:
-    """Provider ids of the Nodes that are Ready."""
+    """Return the provider IDs of the Nodes that are Ready."""
     from lightkube.resources.core_v1 import Node
 
     def ready(node: Any) -> bool:
@@ -149,7 +149,7 @@ def ready_nodes(control_plane: ControlPlane) -> set[str]:
 
 
 def token_owner(control_plane: ControlPlane, token: str, audience: str) -> ServiceAccount | None:
-    """The service account that the API server issued `token` to for `audience`; None for any other token."""
+    """Return the service account that the API server issued `token` to for `audience`, or None."""
     from lightkube.models.authentication_v1 import TokenReviewSpec
     from lightkube.resources.authentication_v1 import TokenReview
 
@@ -166,10 +166,10 @@ POD_NAME = "authentication.kubernetes.io/pod-name"
 
 @dataclass
 class World:
-    """State of one emulated account and region. Everything that changes it holds `lock`."""
+    """State of one emulated account and region. Every change requires `lock`."""
 
     work: Path
-    """The site's folder: aws/ machines/<instance-id>/ control-plane/ fsx/<fs-id>/ logs/ lie in it."""
+    """The site's folder, with aws/ machines/<instance-id>/ control-plane/ fsx/<fs-id>/ logs/."""
     tools: Path
     endpoint_url: str
     region: str = "us-east-1"
@@ -185,13 +185,13 @@ class World:
     ready_nodes: Callable[[ControlPlane], set[str]] = ready_nodes
     token_owner: Callable[[ControlPlane, str, str], ServiceAccount | None] = token_owner
     join_within_s: float = 120.0
-    """A node group whose instances have not all joined by then is CREATE_FAILED (on AWS about 15 minutes)."""
+    """A node group whose instances have not all joined by then is CREATE_FAILED (on AWS after about 15 minutes)."""
     entries_count_after_s: float = 3.0
-    """The API server knows nobody by an access entry that is younger than this (on AWS up to a minute)."""
+    """The API server ignores an access entry younger than this (on AWS up to a minute)."""
     replace_impaired_after_s: float = 300.0
-    """An Auto Scaling group replaces an instance that has failed its status check for so long."""
+    """An Auto Scaling group replaces an instance whose status check has failed for so long."""
     machines: dict[str, Machine] = field(default_factory=dict)
-    """By instance id; an entry leaves when its instance is terminated."""
+    """By instance ID. Terminated instances are removed."""
     control_planes: dict[str, ControlPlane] = field(default_factory=dict)
     """By cluster name."""
     clusters: dict[str, Any] = field(default_factory=dict)
@@ -201,15 +201,15 @@ class World:
     auto_scaling: Any = None
     """`autoscaling.AutoScaling`, once installed."""
     launch_hooks: list[LaunchHook] = field(default_factory=list)
-    """Asked in order before each instance of a node group or of RunInstances starts; one may raise LaunchRefused."""
+    """Called in order before each instance of a node group or of RunInstances starts; may raise LaunchRefused."""
     placement_tags: Callable[[str], dict[str, str]] = lambda name: {}
     """Tags of a placement group, by its name."""
     block_ends: Callable[[str], datetime | None] = lambda name: None
     """End of a reservation, once `reservations` is installed."""
     settling: Callable[[str, str], list[Any] | None] = lambda arn, what: None
-    """Policy documents that still count where a change of `trust` or `granted` of a role or user is not known yet."""
+    """Policy documents in force until a change of a role's or user's `trust` or `granted` takes effect."""
     faults: list[FaultHook] = field(default_factory=list)
-    """Asked in order before each signed request; the first Fault is the answer."""
+    """Called in order before each signed request; the first Fault is the answer."""
     routes: dict[str, SiteRoute] = field(default_factory=dict)
     """By path, for instance `/_site/ready`."""
     services: dict[str, Any] = field(default_factory=dict)
@@ -229,7 +229,7 @@ class World:
         self._thread = threading.Thread(target=self._run, name="aws-clockwork", daemon=True)
 
     def backend(self, service: str) -> Any:
-        """moto's backend of this account and region, for instance `ec2`; global services have their own key."""
+        """Return moto's backend of this account and region, for instance `ec2`; global services have their own key."""
         from moto.backends import get_backend
 
         if service not in self._backends:
@@ -239,9 +239,9 @@ class World:
         return self._backends[service]
 
     def every(self, seconds: float, function: Callable[[], None], apart: bool = False) -> None:
-        """Run `function` about every `seconds` on the clockwork's thread; it must be short and may raise.
+        """Run `function` about every `seconds` on the scheduler thread; it must be short and may raise.
 
-        `apart` gives it a thread of its own, for what asks a Kubernetes that may be slow or gone.
+        `apart` gives it its own thread, for requests to a Kubernetes that may be slow or gone.
         """
         if apart:
             self._apart.append((seconds, function))
@@ -249,11 +249,11 @@ class World:
             self._schedule(0.0, function, seconds)
 
     def later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Run `function` once, on the clockwork's thread."""
+        """Run `function` once, on the scheduler thread."""
         self._schedule(delay_s, function, None)
 
     def spawn(self, function: Callable[[], None]) -> None:
-        """Run something long (a control plane's start) on a thread of its own."""
+        """Run a long task, such as a control plane's start, on its own thread."""
         threading.Thread(target=self._guarded, args=(function,), daemon=True).start()
 
     def start(self) -> None:
@@ -266,7 +266,7 @@ class World:
             self._guarded(function)
 
     def stop(self) -> None:
-        """Stop the clockwork, then the machines and the control planes."""
+        """Stop the scheduler thread, then the machines and the control planes."""
         with self._tick:
             self._stopping = True
             self._tick.notify()

@@ -1,1 +1,1 @@
-"""The EKS control plane of a rehearsal: the same Kubernetes, as plain processes inside the site's namespaces."""
+"""The EKS control plane of a rehearsal: real Kubernetes, as plain processes inside the site's namespaces."""

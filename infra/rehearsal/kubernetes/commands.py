@@ -1,10 +1,10 @@
-"""The command lines. Timings are Kubernetes' own defaults, which are EKS's; what differs from EKS says why."""
+"""Command lines of the control plane. Timings are Kubernetes' defaults, which EKS keeps; each other value says why."""
 
 from __future__ import annotations
 
 from infra.rehearsal.kubernetes.config import API_PORT, ControlPlaneConfig
 
-# Loops with nothing to do here: no cloud provider, no pod CIDRs, and volumes that the nodelet mounts without attaching.
+# Controllers with no work here: no cloud provider, no pod CIDRs, and the nodelet mounts volumes without attaching.
 IDLE_CONTROLLERS = (
     "node-ipam-controller",
     "service-lb-controller",
@@ -13,7 +13,7 @@ IDLE_CONTROLLERS = (
     "persistentvolume-attach-detach-controller",
     "persistentvolume-expander-controller",
 )
-TOKEN_CACHE_TTL = "5s"  # EKS keeps answers longer; a rehearsal changes access entries and reads them back at once
+TOKEN_CACHE_TTL = "5s"  # EKS caches for longer; a rehearsal changes access entries and reads them back at once
 
 
 def etcd(config: ControlPlaneConfig) -> list[str]:
@@ -22,7 +22,7 @@ def etcd(config: ControlPlaneConfig) -> list[str]:
         str(config.tools / "etcd"), "--name=etcd", f"--data-dir={config.work / 'etcd'}",
         f"--listen-client-urls={config.etcd_url}", f"--advertise-client-urls={config.etcd_url}",
         f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=etcd={peer}",
-        # The data die with the cluster: durability would only cost disk time that training wants.
+        # The data die with the cluster: durability would only cost disk time that training needs.
         "--unsafe-no-fsync", "--log-level=warn",
     ]  # fmt: skip
 
@@ -33,7 +33,7 @@ def apiserver(config: ControlPlaneConfig) -> list[str]:
         str(config.tools / "kube-apiserver"),
         f"--etcd-servers={config.etcd_url}", f"--service-cluster-ip-range={config.service_cidr}",
         f"--bind-address={config.address}", f"--advertise-address={config.address}", f"--secure-port={API_PORT}",
-        # With the reconciler the kubernetes service would be written by a lease loop that delays the end by minutes.
+        # The reconciler would write the kubernetes service in a lease loop that delays the stop by minutes.
         "--endpoint-reconciler-type=none",
         f"--tls-cert-file={pki / 'apiserver.crt'}", f"--tls-private-key-file={pki / 'apiserver.key'}",
         f"--client-ca-file={pki / 'ca.crt'}", "--authorization-mode=Node,RBAC",
@@ -71,6 +71,6 @@ def _controller_flags(config: ControlPlaneConfig, user: str, port: int) -> list[
     return [
         f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}", f"--bind-address={config.loopback}", f"--secure-port={port}",
-        # There is one of each: an election would only add load and a way to die.
+        # There is one of each: an election would only add load and one more failure.
         "--leader-elect=false", "--profiling=false",
     ]  # fmt: skip

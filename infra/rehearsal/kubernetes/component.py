@@ -1,4 +1,4 @@
-"""One process of the control plane: started, looked at, killed."""
+"""One process of the control plane."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# The kernel sends PDEATHSIG when the *thread* that forked ends, so every fork happens on one thread that lives as long
-# as this process. A process that is killed hard takes its control plane along even outside a PID namespace.
+# The kernel sends PDEATHSIG when the *thread* that forked ends, so one thread, which lives as long as this process,
+# makes every fork. If this process is killed, its control plane dies too, even outside a PID namespace.
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-plane-spawner")
 
 
@@ -24,7 +24,7 @@ class Component:
         self._process = _SPAWNER.submit(self._spawn).result()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        # A proxy in the caller's environment would swallow the API server's webhook calls: the environment is bare.
+        # The environment is bare: a proxy in the caller's would swallow the API server's webhook calls.
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(self._log.parent.parent)}
         with self._log.open("ab") as log:
             return subprocess.Popen(
@@ -41,7 +41,7 @@ class Component:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL and reap: a deleted cluster has nothing to save, and a polite API server lingers for a minute."""
+        """Kill and reap: a deleted cluster has nothing to save, and on SIGTERM an API server lingers for a minute."""
         if self._process is None:
             return
         self._process.kill()

@@ -1,4 +1,4 @@
-"""What one control plane is told, and where its files, addresses and ports are."""
+"""Configuration of one control plane: its files, addresses and ports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ API_PORT = 6443
 
 @dataclass(frozen=True)
 class ControlPlaneConfig:
-    """One cluster. `address` must lie on an interface of the namespace that `start` is called in."""
+    """One cluster. `address` must be on an interface of the namespace in which `start` is called."""
 
     name: str
     version: str
@@ -20,7 +20,7 @@ class ControlPlaneConfig:
     token_webhook_url: str
     """Answers TokenReview (authentication.k8s.io/v1) for EKS-style tokens."""
     tools: Path
-    """Folder of the executables; what JobSet needs beside its own lies in `../share/jobset`."""
+    """Folder of the executables; JobSet's other files are in `../share/jobset`."""
     service_cidr: str = "172.20.0.0/16"
 
     @property
@@ -29,10 +29,7 @@ class ControlPlaneConfig:
 
     @property
     def loopback(self) -> str:
-        """Where everything but the API server listens: 127.x.y.z, which no node's own namespace can reach.
-
-        Derived from `address`, so that two clusters of one site never meet on a port.
-        """
+        """Return 127.x.y.z for all but the API server: no node can reach it, and no two clusters share a port."""
         return "127." + self.address.split(".", 1)[1]
 
     @property

@@ -1,4 +1,4 @@
-"""The control plane of one emulated EKS cluster: started, asked, stopped."""
+"""The control plane of one emulated EKS cluster."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ START_DEADLINE = timedelta(seconds=60)
 
 
 class ControlPlane:
-    """etcd, API server, scheduler, controller manager, and the controllers that Helm releases ask for.
+    """etcd, API server, scheduler, controller manager, and the controllers of Helm releases.
 
-    Every process is killed by the kernel when the caller's process ends, and by the end of the site's PID namespace.
+    The kernel kills every process when the caller's process or the site's PID namespace ends.
     """
 
     def __init__(self, config: ControlPlaneConfig) -> None:
@@ -57,9 +57,9 @@ class ControlPlane:
 
     @classmethod
     def start(cls, config: ControlPlaneConfig) -> ControlPlane:
-        """A new, empty cluster, whatever an older one left in `config.work`; returns when /readyz answers.
+        """Start a new, empty cluster, whatever an older one left in `config.work`; return when /readyz answers.
 
-        Raises TemporaryError when it does not within a minute, PermanentError when it never can.
+        Raises TemporaryError if it does not within a minute, PermanentError if it never can.
         """
         _refuse_a_taken_port(config)
         plane = cls(config)
@@ -80,22 +80,22 @@ class ControlPlane:
         self._releases.start()
 
     def client(self) -> Client:
-        """A client of the site's own controllers (system:masters)."""
+        """Return a client for the site's own controllers (system:masters)."""
         return Client(config=KubeConfig.from_file(self.admin_kubeconfig), trust_env=False)
 
     def alive(self) -> bool:
-        """All of Kubernetes' own processes run (a Helm release's controller is looked after by its controller)."""
+        """Return True while Kubernetes' own processes run; the release controller watches those of Helm releases."""
         return all(component.alive() for component in self._components())
 
     def delete_node(self, provider_id: str) -> None:
-        """The cloud controller's part: the instance is terminated, so its Node goes. An unknown instance is fine."""
+        """Delete a terminated instance's Node, as the cloud controller does. An unknown instance is no error."""
         client = self.client()
         for node in client.list(Node):
             if node.spec and node.spec.providerID == provider_id and node.metadata and node.metadata.name:
                 client.delete(Node, node.metadata.name)
 
     def freeze(self) -> None:
-        """It stands still: connections open and nothing answers."""
+        """Halt the processes: connections stay open and nothing answers."""
         for component in self._components():
             component.signal(signal.SIGSTOP)
 
@@ -104,7 +104,7 @@ class ControlPlane:
             component.signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Kill everything; may be called twice. The folder stays for its logs."""
+        """Kill everything. May be called twice. The folder stays for its logs."""
         self._releases.ask_to_stop()
         for component in reversed(self._components()):
             component.kill()
@@ -138,7 +138,7 @@ class ControlPlane:
             raise PermanentError(f"this rehearsal has no Kubernetes {self._config.version}", seen=running, cure=cure)
 
     def _get(self, path: str) -> bytes | None:
-        """The body of a 200 answer, else None."""
+        """Return the body of a 200 answer, else None."""
         context = ssl.create_default_context(cadata=self.ca_pem)
         connection = http.client.HTTPSConnection(self._config.address, API_PORT, timeout=5, context=context)
         try:
@@ -158,7 +158,7 @@ def _clear(config: ControlPlaneConfig) -> None:
 
 
 def _refuse_a_taken_port(config: ControlPlaneConfig) -> None:
-    """A second API server would share the first one's port quietly or fail late."""
+    """Refuse a taken port: a second API server would share it silently or fail late."""
     try:
         with socket.create_server((config.address, API_PORT)):
             return

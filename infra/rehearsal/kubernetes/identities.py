@@ -1,4 +1,4 @@
-"""Who talks to the API server, and how: certificates, kubeconfig files, and the roles that EKS sets up for everyone."""
+"""Identities of an API server's clients: certificates, kubeconfig files, and the roles that EKS always creates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from infra.rehearsal.kubernetes.config import ControlPlaneConfig
 from infra.rehearsal.kubernetes.pki import Authority, KeyPair, write_signing_key
 
 CLUSTER_ADMIN_GROUP = (
-    "eks:cluster-admin"  # what the cluster-scoped AmazonEKSClusterAdminPolicy of an access entry maps to
+    "eks:cluster-admin"  # the cluster-scoped AmazonEKSClusterAdminPolicy of an access entry maps to this group
 )
 POD_IDENTITY_AUDIENCE = "pods.eks.amazonaws.com"
 COMPONENTS = ("kube-scheduler", "kube-controller-manager")
 
 
 def write_identities(config: ControlPlaneConfig) -> Authority:
-    """Make the keys, certificates and kubeconfig files of a new cluster."""
     authority = Authority(config.pki, config.name)
     first_service = str(ip_network(config.service_cidr)[1])
     internal = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
@@ -34,7 +33,7 @@ def write_identities(config: ControlPlaneConfig) -> Authority:
 
 
 def write_kubeconfig(config: ControlPlaneConfig, authority: Authority, user: str, pair: KeyPair) -> Path:
-    """A kubeconfig with everything inside, readable by its owner only."""
+    """Write a self-contained kubeconfig that only its owner can read."""
     cluster = {"server": config.endpoint, "certificate-authority-data": authority.bundle}
     credentials = {
         "client-certificate-data": _base64(pair.certificate.read_bytes()),
@@ -66,10 +65,10 @@ def _base64(content: bytes) -> str:
 
 
 def bootstrap_roles() -> list[dict[str, Any]]:
-    """Objects that every cluster begins with.
+    """Return the objects that every new cluster has.
 
-    `system:nodes` reads what a node's kube-proxy, CNI and device plugins read under accounts of their own on EKS: here
-    the nodelet plays them, so that names resolve and a GPU is offered only while its device plugin is installed.
+    `system:nodes` may read what a node's kube-proxy, CNI and device plugins read with their own accounts on EKS: the
+    nodelet does their work, so that names resolve and a GPU is offered only while its device plugin is installed.
     """
     nodes = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}
     admins = {**nodes, "name": CLUSTER_ADMIN_GROUP}
@@ -79,13 +78,13 @@ def bootstrap_roles() -> list[dict[str, Any]]:
         _role("ClusterRole", "eks:node-agents", {}, [
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
             {"apiGroups": [""], "resources": ["services"], "verbs": read},
-            # EKS's webhook would put this audience into the pod; here the nodelet asks for it by itself.
+            # EKS's webhook would put this audience into the pod; here the nodelet requests it itself.
             {
                 "apiGroups": [""], "resources": [POD_IDENTITY_AUDIENCE],
                 "verbs": ["request-serviceaccounts-token-audience"],
             },
         ]),
-        # The FSx add-on brings it; without it a node may ask no token for a pod with an FSx volume.
+        # The FSx add-on installs it; without it a node gets no token for a pod with an FSx volume.
         {
             "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "fsx.csi.aws.com"},
             "spec": {"attachRequired": False},

@@ -1,4 +1,4 @@
-"""What stands behind the chart `jobset`: the module's own CRD, role and webhooks, and its controller as a process."""
+"""The `jobset` chart of a rehearsal: the module's CRD, role and webhooks, and its controller as a process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START_DEADLINE = timedelta(seconds=30)
 
 
 class JobSetChart:
-    """Installed in the order that works: CRD, role, controller, and its webhooks only once it answers them."""
+    """Installed in the order that works: CRD, role, controller, then the webhooks once it answers them."""
 
     def __init__(self, config: ControlPlaneConfig, authority: Authority) -> None:
         self._config, self._authority = config, authority
@@ -58,7 +58,7 @@ class JobSetChart:
             self._component.start()
 
     def remove(self) -> None:
-        """As `helm uninstall` would: the CRD and the JobSets stay, nobody looks after them any more."""
+        """Remove it as `helm uninstall` would: the CRD and the JobSets stay, without a controller."""
         kubectl.delete(self._config, [*self._webhooks(), *self._roles("kube-system")])
         self.kill()
 
@@ -120,7 +120,7 @@ class JobSetChart:
         return [role, binding]
 
     def _webhooks(self) -> list[dict[str, Any]]:
-        """The module's configurations with its own patches, asked at our address instead of through a Service."""
+        """Return the module's configurations with its own patches, at the controller's address instead of a Service."""
         configurations = list(yaml.safe_load_all(self._read("webhook/manifests.yaml")))
         url = f"https://{self._config.loopback}:{WEBHOOK_PORT}"
         for configuration in configurations:
@@ -150,7 +150,7 @@ def _load(text: str) -> dict[str, Any]:
 
 
 def _patch(configuration: dict[str, Any], operations: list[dict[str, Any]]) -> None:
-    """Kustomize's JSON patches, as far as the module uses them: `replace /webhooks/<index>`."""
+    """Apply Kustomize's JSON patches as far as the module uses them: `replace /webhooks/<index>`."""
     for operation in operations:
         _, field, index = operation["path"].split("/")
         if (operation["op"], field) != ("replace", "webhooks"):

@@ -1,4 +1,4 @@
-"""Applying and deleting plain objects with the cluster's own kubectl: foreign manifests pass through unread."""
+"""Apply and delete objects with the cluster's own kubectl, so that foreign manifests need no parsing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ PATIENCE = timedelta(seconds=30)
 
 
 def apply(config: ControlPlaneConfig, objects: Sequence[dict[str, Any]]) -> None:
-    """Server-side apply, ours wins. Raises TemporaryError with kubectl's words."""
+    """Apply server-side and force conflicts. Raises TemporaryError with kubectl's message."""
     _kubectl(config, ["apply", "--server-side", "--force-conflicts", "-f", "-"], objects)
 
 
 def delete(config: ControlPlaneConfig, objects: Sequence[dict[str, Any]]) -> None:
-    """Absent objects are fine. Raises TemporaryError with kubectl's words."""
+    """Delete objects; absent ones are no error. Raises TemporaryError with kubectl's message."""
     _kubectl(config, ["delete", "--ignore-not-found", "-f", "-"], objects)
 
 
 def wait(config: ControlPlaneConfig, condition: str, target: str) -> None:
-    """`wait(config, "established", "crd/jobsets.jobset.x-k8s.io")`. Raises TemporaryError when it does not come."""
+    """Wait, for instance `wait(config, "established", "crd/jobsets.jobset.x-k8s.io")`. Raises TemporaryError."""
     deadline = time.monotonic() + PATIENCE.total_seconds()
     while True:
         try:

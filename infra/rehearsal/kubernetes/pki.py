@@ -1,4 +1,4 @@
-"""The cluster's certificate authority and what it signs. Every cluster has its own, in its folder."""
+"""The certificate authority of a cluster, in its own folder, and the certificates it signs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KeyPair:
 
 
 class Authority:
-    """Signs for one cluster; `folder` holds ca.crt, ca.key and everything issued."""
+    """The authority of one cluster; `folder` holds ca.crt, ca.key and everything issued."""
 
     def __init__(self, folder: Path, cluster: str) -> None:
         self._folder = folder
@@ -44,15 +44,15 @@ class Authority:
         self.files = self._write("ca", certificate, self._key)
         self.pem = self.files.certificate.read_text()
         self.bundle = base64.b64encode(self.pem.encode()).decode()
-        """The certificate as Kubernetes objects and kubeconfig files want it: base64 of PEM."""
+        """The certificate in base64 of PEM, as Kubernetes objects and kubeconfig files hold it."""
 
     def server(self, file: str, names: Sequence[str]) -> KeyPair:
-        """A serving certificate for DNS names and IP addresses."""
+        """Issue a serving certificate for DNS names and IP addresses."""
         alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
         return self._issue(file, _subject(names[0], ()), ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
 
     def client(self, file: str, user: str, groups: Sequence[str] = ()) -> KeyPair:
-        """A client certificate: Kubernetes reads the user from CN and the groups from O."""
+        """Issue a client certificate: Kubernetes reads the user from CN and the groups from O."""
         return self._issue(file, _subject(user, groups), ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
     def _issue(
@@ -72,7 +72,7 @@ class Authority:
 
 
 def write_signing_key(path: Path) -> Path:
-    """The key of service account tokens: RSA, because EKS signs them with RS256."""
+    """Write the key that signs service account tokens: RSA, because EKS signs them with RS256."""
     _write_private(path, rsa.generate_private_key(public_exponent=65537, key_size=2048))
     return path
 

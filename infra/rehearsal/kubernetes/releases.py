@@ -1,4 +1,4 @@
-"""Helm releases, seen as Helm leaves them (a secret per revision), turned into running controllers."""
+"""Controller of Helm releases: it reads Helm's secrets (one per revision) and runs the releases' controllers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ from infra.errors import BivouacError
 from infra.providers.kubernetes.releases import STATE_ANNOTATION
 
 POLL_S = 0.5
-"""Put on the release secret once it took effect: `running <version>` or `recorded` (nothing stands behind it here)."""
 
 ReleaseState = Literal["running", "recorded", "failed"]
 
 
 @dataclass(frozen=True)
 class Release:
-    """One deployed revision of a release."""
-
     namespace: str
     name: str
     chart: str
@@ -39,7 +36,7 @@ class Release:
 
 
 class Chart(Protocol):
-    """What stands behind a chart in a rehearsal. Methods raise BivouacError; `install` is repeated until it works."""
+    """A chart's implementation in a rehearsal. Methods raise BivouacError; `install` is repeated until it works."""
 
     @property
     def version(self) -> str: ...
@@ -50,7 +47,7 @@ class Chart(Protocol):
 
 
 def decode_release(secret: Secret) -> Release:
-    """The `release` key holds base64 of base64 of (gzipped) JSON. Raises ValueError, KeyError or OSError if not."""
+    """Decode the `release` key: base64 of base64 of (gzipped) JSON. Raises ValueError, KeyError or OSError."""
     meta, data = secret.metadata or ObjectMeta(), secret.data or {}
     labels = meta.labels or {}
     raw = base64.b64decode(base64.b64decode(data["release"]))
@@ -68,7 +65,7 @@ def decode_release(secret: Secret) -> Release:
 
 
 class ReleaseController:
-    """Keeps controllers in step with release secrets; level-triggered, one thread of its own."""
+    """Thread that matches running controllers to release secrets; level-triggered."""
 
     def __init__(self, client: Callable[[], Client], charts: Mapping[str, Chart], log: logging.Logger) -> None:
         self._client, self._charts, self._log = client, charts, log
@@ -92,10 +89,10 @@ class ReleaseController:
             try:
                 self._reconcile(client)
             except (BivouacError, ApiError) as error:
-                self._log.warning("another try in %s s: %s", POLL_S, error)
-            except Exception:  # a loop that must outlive an API server that is away; stop() takes it away for good
+                self._log.warning("retry in %s s: %s", POLL_S, error)
+            except Exception:  # the loop must outlive an API server that is down; stop() ends it for good
                 if not self._stopping.is_set():
-                    self._log.exception("another try in %s s", POLL_S)
+                    self._log.exception("retry in %s s", POLL_S)
 
     def _reconcile(self, client: Client) -> None:
         wanted = self._deployed(client)
@@ -120,7 +117,7 @@ class ReleaseController:
         self._states[key] = (release, "failed")
         if chart:
             if release.chart_version not in ("", chart.version):
-                self._log.warning("%s: chart %s asked, %s runs", release.name, release.chart_version, chart.version)
+                self._log.warning("%s: chart %s requested, %s runs", release.name, release.chart_version, chart.version)
             chart.install(release, self._stopping)
             self._installed[release.chart] = release
         state: ReleaseState = "running" if chart else "recorded"
@@ -129,7 +126,7 @@ class ReleaseController:
         self._log.info("release %s/%s (chart %s %s): %s", *key, release.chart, release.chart_version, state)
 
     def _deployed(self, client: Client) -> list[Release]:
-        """The newest deployed revision of every release."""
+        """Return the newest deployed revision of every release."""
         found: dict[tuple[str, str], Release] = {}
         labels: dict[str, Any] = {"owner": "helm", "status": "deployed"}
         for secret in client.list(Secret, namespace="*", labels=labels, fields={"type": "helm.sh/release.v1"}):

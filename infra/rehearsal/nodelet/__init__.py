@@ -1,1 +1,1 @@
-"""A nodelet: one emulated EC2 machine, and on it what a kubelet and its container runtime would do."""
+"""A nodelet: one emulated EC2 machine with the work of its kubelet and container runtime."""

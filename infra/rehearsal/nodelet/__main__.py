@@ -1,4 +1,4 @@
-"""`python -m infra.rehearsal.nodelet MACHINE.json`: what runs in a machine from power-on to the end."""
+"""`python -m infra.rehearsal.nodelet MACHINE.json`: the main process of a machine, from power-on to the end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def plug_in(config: MachineConfig) -> None:
-    """The machine's and its pods' links share one bridge, whose port to the site is the cable."""
+    """Put the machine's and its pods' links on one bridge; the cable to the site is one of its ports."""
     socket.sethostname(config.hostname)
     network.add_addresses("lo", [METADATA_ADDRESS, POD_IDENTITY_ADDRESS])
     network.wait_for_link(UPLINK, CABLE_WITHIN)
@@ -54,7 +54,7 @@ def plug_in(config: MachineConfig) -> None:
 
 
 def node_config(config: MachineConfig) -> NodeConfig | None:
-    """None for a machine that does not join; the console says why."""
+    """Return None for a machine that does not join; the console says why."""
     if config.kind == "builder":
         return None
     try:

@@ -17,12 +17,12 @@ from infra.rehearsal.nodelet.credentials import RoleCredentials
 
 PREFIX = "k8s-aws-v1."
 RENEW_AFTER_S = 600.0
-"""The authenticator takes a token for 15 minutes after its date, whatever its URL says."""
+"""The authenticator accepts a token for 15 minutes after its date, whatever its URL says."""
 EXPIRES_S = 60
 
 
 class EksTokens:
-    """Tokens of one machine for one cluster, made anew well before they end."""
+    """Tokens of one machine for one cluster, renewed well before they expire."""
 
     def __init__(self, cluster: str, credentials: RoleCredentials, endpoint_url: str, region: str) -> None:
         self._cluster, self._credentials = cluster, credentials
@@ -37,7 +37,7 @@ class EksTokens:
             return self._token
 
     def forget(self) -> None:
-        """The server said 401: sign the next one afresh."""
+        """Discard the token after a 401, so that the next one is signed afresh."""
         with self._lock:
             self._token = ""
 

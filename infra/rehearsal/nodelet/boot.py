@@ -1,4 +1,4 @@
-"""What nodeadm does with user data: find the NodeConfig, and refuse what would not join.
+"""nodeadm's handling of user data: find the NodeConfig, and refuse one that would not join.
 
 https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/
 """
@@ -24,13 +24,13 @@ MEDIA_TYPE = "application/node.eks.aws"
 SCRIPT_TYPE = "text/x-shellscript"
 API_GROUP = "node.eks.aws/"
 INSTALLS_LUSTRE = re.compile(r"\bdnf install .*\blustre-client\b")
-"""No machine here runs its scripts: there is neither dnf nor a kernel of its own."""
+"""Searched for in scripts, which no machine here runs: it has no dnf and no kernel of its own."""
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 CURE = "correct the NodeConfig in the launch template's user data"
 
 
 class NotJoining(PermanentError):
-    """This user data makes no node."""
+    """The user data do not define a node."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class NodeConfig:
     taints: tuple[Taint, ...] = ()
     max_pods: int | None = None
     local_disk: bool = False
-    """The instance's NVMe disks are set up at /mnt/k8s-disks."""
+    """True if the instance's NVMe disks are set up at /mnt/k8s-disks."""
     lustre_client: bool = False
-    """A script of the user data installs it: EKS's own images come without."""
+    """True if a script of the user data installs it: EKS's own images lack it."""
 
 
 def read_node_config(user_data: str) -> NodeConfig:
-    """Raises NotJoining with every finding at once."""
+    """Parse and check the NodeConfig. Raises NotJoining with every finding at once."""
     spec = _merged(_documents(user_data))
     findings: list[str] = []
     cluster = spec.get("cluster") or {}
@@ -93,7 +93,7 @@ def read_node_config(user_data: str) -> NodeConfig:
 
 
 def _documents(user_data: str) -> list[dict[str, Any]]:
-    """Every NodeConfig of the user data: parts of a MIME message, or the whole."""
+    """Return every NodeConfig of the user data: parts of a MIME message, or the whole."""
     message = Parser().parsestr(user_data)
     plain = [user_data] if API_GROUP in user_data else []
     texts = _parts(message, MEDIA_TYPE) if message.is_multipart() else plain
@@ -114,7 +114,7 @@ def _parts(message: Message, kind: str) -> list[str]:
 
 
 def _merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """nodeadm merges several in order: maps by key, kubelet flags one after the other, anything else replaced."""
+    """Merge in order, as nodeadm does: maps by key, kubelet flags concatenated, anything else replaced."""
 
     def merge(base: Any, change: Any, path: tuple[str, ...] = ()) -> Any:
         if isinstance(base, dict) and isinstance(change, dict):

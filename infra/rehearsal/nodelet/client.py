@@ -1,4 +1,4 @@
-"""A Kubernetes API client as small as a node needs: JSON over kept connections, and watches that heal."""
+"""A small Kubernetes API client: JSON over kept connections, and watches that reconnect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tokens(Protocol):
 
 
 class Api:
-    """Raises Refused for what the server will not do, TemporaryError for what it cannot do now."""
+    """API calls raise ApiRefused for a 4xx answer, TemporaryError if the server is busy or silent."""
 
     def __init__(self, endpoint: str, authority_pem: str, tokens: Tokens) -> None:
         parts = urlsplit(endpoint)
@@ -113,7 +113,7 @@ class Api:
         return connection.getresponse()
 
     def events(self, path: str, version: str, query: dict[str, str]) -> Iterator[Object]:
-        """One watch from `version` on; ends when the server ends it, raises what `call` raises."""
+        """Yield one watch's events from `version` on, until the server ends it. Raises what `call` raises."""
         life = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_LIFE_S)}
         query = {**query, **life, "resourceVersion": version}
         connection = self._connect(ANSWER_WITHIN_S)
@@ -133,7 +133,7 @@ class Api:
 
 
 def _notice_a_dead_peer(sock: socket.socket) -> None:
-    """An idle watch on a cut network must not wait for ever: probes after 5 s, given up after about 20 s."""
+    """Enable keepalive: an idle watch on a cut network gives up after about 20 s instead of never."""
     sock.settimeout(WATCH_LIFE_S + ANSWER_WITHIN_S)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
@@ -153,7 +153,7 @@ def _result(what: str, status: int, content: bytes) -> Object:
 
 
 class Watch:
-    """Keeps `on_list` (everything, after each new list) and `on_event` (type, object) told, until the process ends."""
+    """A watch for the process's life; `on_list` gets everything after each new list, `on_event` each (type, object)."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Watch:
                 patience = min(patience * 2, SLOWEST_RETRY_S)
 
     def _follow(self, version: str) -> None:
-        """Returns when only a new list helps."""
+        """Pass on events until a new list is needed."""
         while True:
             for event in self._api.events(self._path, version, self._query):
                 kind, item = event["type"], event["object"]
@@ -202,5 +202,5 @@ def namespaced(plural: str, namespace: str, name: str = "", group: str = "") -> 
 
 
 def decoded(data: dict[str, str] | None) -> dict[str, bytes]:
-    """A Secret's data, a ConfigMap's binaryData."""
+    """Decode a Secret's data or a ConfigMap's binaryData."""
     return {key: base64.b64decode(value) for key, value in (data or {}).items()}

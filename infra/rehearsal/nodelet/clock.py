@@ -1,4 +1,4 @@
-"""Times as the Kubernetes API writes them."""
+"""Timestamps in the Kubernetes API's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The instance role's credentials: minted by STS for the emulator's agent, as EC2 itself does for IMDS."""
+"""The instance role's credentials: STS issues them to the emulator's principal, as EC2 does for IMDS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Credentials:
 
 
 class RoleCredentials:
-    """One role session per machine, named by its instance id; thread-safe."""
+    """One role session per machine, named after its instance ID; thread-safe."""
 
     def __init__(self, config: MachineConfig) -> None:
         self._config = config
@@ -36,7 +36,7 @@ class RoleCredentials:
         self._agents: dict[str, Any] = {}
 
     def current(self) -> Credentials:
-        """Raises PermanentError without an instance profile or when STS refuses, TemporaryError when STS is away."""
+        """Return credentials. Raises PermanentError without a role or if STS refuses, TemporaryError if it is away."""
         with self._lock:
             if self._held is None or self._held.expires - datetime.now(UTC) < RENEW_BEFORE:
                 self._held = self._mint()
@@ -44,7 +44,6 @@ class RoleCredentials:
             return self._held
 
     def client(self, service: str) -> Any:
-        """A boto3 client with the role's credentials."""
         held = self.current()
         with self._lock:
             if service not in self._clients:
@@ -52,7 +51,7 @@ class RoleCredentials:
             return self._clients[service]
 
     def agent_client(self, service: str) -> Any:
-        """A boto3 client of the emulator's own principal, for what a cluster's control plane does on a real one."""
+        """Return a boto3 client of the emulator's own principal, for the control plane's part of the work."""
         with self._lock:
             if service not in self._agents:
                 self._agents[service] = self._make(service, *self._config.agent_key)

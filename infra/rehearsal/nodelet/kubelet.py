@@ -1,4 +1,4 @@
-"""The node's agent: registers, then makes the pods bound to this node run."""
+"""The node's agent: registers the node, then runs the pods bound to it."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Kubelet:
         self._node = Node(api, config, node)
         self._workers: dict[str, PodWorker] = {}
         self._finished: dict[str, PodWorker] = {}
-        """Pods that are over but still in the cluster: their logs can be read."""
+        """Pods that are over but still in the cluster: their logs stay readable."""
         self._lock = threading.Lock()
         self._watch = Watch(
             api, "/api/v1/pods", self._on_list, self._on_event, fieldSelector=f"spec.nodeName={config.hostname}"
         )
 
     def start(self) -> None:
-        """Returns when the cluster has taken us."""
+        """Start the agent; return once the cluster has accepted the node."""
         config, node = self._around.config, self._around.node
-        # A boot on an old disk: what an earlier life's pods left is nobody's.
+        # After a boot from an old disk, nothing owns the folders of its former pods.
         remove_tree(self._around.work / "pods")
         serve_logs(
             config.address, config.hostname, self._around.work, node.authority_pem, self._log_path, self._is_running

@@ -21,18 +21,18 @@ from infra.rehearsal.nodelet.pods.sandbox import Bind, RootSpec, isolated, pytho
 from infra.rehearsal.site import network
 
 UPLINK = "uplink"
-"""The machine's end of its cable; boot puts it under the machine's own bridge."""
+"""The machine's end of its cable; at boot it goes under the machine's own bridge."""
 ENTERED = ("net", "uts", "ipc", "mount")
 LOCAL_DISK = "/mnt/k8s-disks/0"
 START_WITHIN_S, END_WITHIN_S = 60.0, 60.0
 BOOTED = "booted"
-"""Appears in the machine's folder when its network and its metadata service are up."""
+"""File that appears in the machine's folder when its network and metadata service are up."""
 FOLDERS = ("nvme", "host", "images", "pods", "logs", "root", "metadata")
 
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """Everything a machine knows at power-on; kept as `machine.json` in its folder."""
+    """A machine's settings at power-on; saved as `machine.json` in its folder."""
 
     instance_id: str
     hostname: str
@@ -58,9 +58,9 @@ class MachineConfig:
     fsx_root: str
     """Host folder with one folder per file system id."""
     tools: str
-    """Host folder of the programs that stand for public images."""
+    """Host folder of the programs that replace public images."""
     work: str
-    """Host folder of this machine: its disks, pods and logs; deleted with the machine."""
+    """Host folder of this machine: its disks, pods and logs. It is deleted with the machine."""
 
     def save(self) -> Path:
         path = Path(self.work) / "machine.json"
@@ -76,7 +76,7 @@ class MachineConfig:
 
 
 class Machine:
-    """A running machine. Made by `start`, in the network namespace that holds `bridge`."""
+    """A running machine. `start` makes it, in the network namespace that holds `bridge`."""
 
     def __init__(self, config: MachineConfig, process: subprocess.Popen[bytes], cable: str) -> None:
         self.config, self.pid = config, process.pid
@@ -92,7 +92,7 @@ class Machine:
         for folder in FOLDERS:
             (work / folder).mkdir(parents=True, exist_ok=True)
         (work / BOOTED).unlink(missing_ok=True)
-        # The shell is PID 1 and only reaps: what a container leaves behind becomes its child.
+        # The shell is PID 1 and only reaps: a container's orphans become its children.
         command = ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
         command += ["sh", "-c", '"$@"; exit $?', "init", sys.executable, "-m", "infra.rehearsal.nodelet"]
         with (work / "logs" / "console.log").open("ab") as console:
@@ -117,7 +117,7 @@ class Machine:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Power loss: everything in the machine has ended on return, pods included. May be called twice."""
+        """Cut the power: on return every process in the machine has ended, pods included. May be called twice."""
         inside = descendants({self.pid}) - {self.pid} if self.alive() else set()
         self._process.kill()
         self._process.wait()
@@ -126,7 +126,7 @@ class Machine:
             time.sleep(0.005)
 
     def freeze(self) -> None:
-        """Every process stops where it is; the kernel still answers for the machine's addresses."""
+        """Stop every process where it is; the kernel still answers for the machine's addresses."""
         stopped: set[int] = set()
         while found := self._tree() - stopped:
             for pid in found:
@@ -142,10 +142,10 @@ class Machine:
         network.set_link(self._cable, up)
 
     def run(self, script: str, timeout_s: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a root shell script in the machine; what it writes outside /tmp and /run stays on the machine's disk.
+        """Run a root shell script in the machine; its writes outside /tmp and /run stay on the machine's disk.
 
-        Waits for the machine to boot. Raises subprocess.TimeoutExpired after `timeout_s` (everything it started is
-        ended), PermanentError when the machine is down.
+        Wait for the machine to boot. Raises subprocess.TimeoutExpired after `timeout_s` (and ends everything the script
+        started), PermanentError if the machine is down.
         """
         self._await_boot()
         document, refusal = self._prepare(script, env or {})
@@ -163,8 +163,8 @@ class Machine:
             )
         try:
             out, err = self._output(process, timeout_s)
-            if told := refusal.read_text():
-                raise PermanentError("the script could not be started", seen=told)
+            if reason := refusal.read_text():
+                raise PermanentError("the script could not be started", seen=reason)
         finally:
             document.unlink(missing_ok=True)
             refusal.unlink(missing_ok=True)
@@ -184,7 +184,7 @@ class Machine:
         try:
             return process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            # Not nsenter itself: it reaps its child, which nobody else in the site might, and then ends.
+            # Spare nsenter: it reaps its child, which no other process in the site might do, and then ends.
             for pid in descendants({process.pid}) - {process.pid}:
                 _signal(pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -197,12 +197,12 @@ class Machine:
                 self._runs.discard(process.pid)
 
     def _entry(self) -> list[str]:
-        # mnt comes last in nsenter's own order, so that the paths of the others are still ours.
+        # nsenter enters mnt last, so the other namespaces' paths still resolve.
         flags = [f"--{kind}=/proc/{self.pid}/ns/{kind if kind != 'mount' else 'mnt'}" for kind in ENTERED]
         return ["nsenter", *flags, f"--pid=/proc/{self.pid}/ns/pid_for_children"]
 
     def _prepare(self, script: str, env: dict[str, str]) -> tuple[Path, Path]:
-        """(the description of the run, where a refusal to start is written)."""
+        """Return the files for the description of the run and for a refusal to start."""
         work, number = Path(self.config.work), next(self._numbers)
         file = f"/run/scripts/{number}.sh"
         around = {
@@ -233,7 +233,7 @@ class Machine:
 
 
 def descendants(roots: set[int]) -> set[int]:
-    """The processes below `roots`, with them. An orphan stays in: its parent is then the init of its namespace."""
+    """Return `roots` and the processes below them. Orphans are included: their parent is their namespace's init."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -249,7 +249,7 @@ def descendants(roots: set[int]) -> set[int]:
 
 
 def _runs(pid: int) -> bool:
-    """False for a zombie too: its new parent may be slow to look."""
+    """Return True for a live process, not for a zombie, which its new parent may reap late."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -262,7 +262,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _wait_for_namespaces(process: subprocess.Popen[bytes]) -> None:
-    """`unshare` makes all of them in one call, so one that differs from ours says that all are there."""
+    """Wait for `unshare`, which makes all namespaces in one call: if one differs from ours, all exist."""
     ours, deadline = os.readlink("/proc/self/ns/net"), time.monotonic() + START_WITHIN_S
     while os.readlink(f"/proc/{process.pid}/ns/net") == ours:
         if process.poll() is not None or time.monotonic() > deadline:

@@ -32,7 +32,7 @@ class Unavailable(Exception):
 
 
 class Metadata:
-    """The metadata tree. A file `metadata/<path>` in the machine's folder adds or replaces a leaf (a spot notice)."""
+    """The metadata tree. A file `metadata/<path>` in the machine's folder adds or replaces a leaf, as a spot notice."""
 
     def __init__(self, config: MachineConfig, credentials: RoleCredentials) -> None:
         self._config, self._credentials = config, credentials
@@ -47,7 +47,7 @@ class Metadata:
         return token
 
     def read(self, path: str, token: str | None) -> str:
-        """Raises Unavailable: 401 without a session token (version 1 is off), 404."""
+        """Return a leaf or a list of children. Raises Unavailable: 401 without a session token (IMDSv1 is off), 404."""
         if time.monotonic() > self._tokens.get(token or "", 0.0):
             raise Unavailable(HTTPStatus.UNAUTHORIZED)
         path = path.strip("/").removeprefix("latest/")
@@ -123,7 +123,7 @@ class Metadata:
 
 
 def pod_credentials(credentials: RoleCredentials, cluster: str, token: str | None) -> str:
-    """What the agent answers a pod that shows its service account's token."""
+    """Return the agent's answer to a pod that sends its service account token."""
     if not token:
         raise Unavailable(HTTPStatus.UNAUTHORIZED, "Service account token cannot be empty")
     try:
@@ -168,7 +168,7 @@ class LocalServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        # HTTPServer's own asks a name server for its name, and there is none here: seconds of silence.
+        # HTTPServer's own method asks a name server for its name; there is none, so it would hang for seconds.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 

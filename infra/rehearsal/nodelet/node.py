@@ -1,4 +1,4 @@
-"""The Node object: registered once, kept alive by a lease, its status told when it changes."""
+"""The Node object: registered once, kept alive by a lease, its status reported when it changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEASE_GROUP = "coordination.k8s.io/v1"
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_S = 40
 PERIOD_S = 10.0
-"""A kubelet renews its lease and looks at its status every 10 s, and reports an unchanged status every 5 min."""
+"""A kubelet renews its lease and checks its status every 10 s, and reports an unchanged status every 5 min."""
 REPORT_S = 300.0
 JOIN_RETRY_S = (1.0, 10.0)
 KUBELET_PORT = 10250
@@ -28,7 +28,7 @@ DEVICE_PLUGINS = {
     "nvidia.com/gpu": "nvidia-device-plugin",
     "vpc.amazonaws.com/efa": "aws-efa-k8s-device-plugin",
 }
-"""Extended resource -> the Helm release in kube-system without which no node offers it."""
+"""Extended resource -> the Helm release in kube-system that a node needs to offer it."""
 RELEASES = namespaced("secrets", "kube-system")
 HEALTHY = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -39,8 +39,6 @@ HEALTHY = {
 
 
 class Node:
-    """This machine, as its cluster sees it."""
-
     def __init__(self, api: Api, config: MachineConfig, settings: NodeConfig) -> None:
         self._api, self._config, self._settings = api, config, settings
         self._path = f"/api/v1/nodes/{config.hostname}"
@@ -53,7 +51,7 @@ class Node:
         self._watch = Watch(api, RELEASES, self._on_releases, self._on_release, labelSelector="owner=helm")
 
     def register(self) -> None:
-        """Until the cluster has taken us; the console tells why it does not."""
+        """Register until the cluster accepts the node; log to the console why it does not."""
         patience, complaint = JOIN_RETRY_S[0], ""
         while True:
             try:
@@ -71,7 +69,7 @@ class Node:
                 patience = min(patience * 2, JOIN_RETRY_S[1])
 
     def start(self) -> None:
-        """After `register`: heartbeats, and resources as device plugins come and go."""
+        """Start heartbeats, and resource updates as device plugins come and go. Call it after `register`."""
         self._watch.start()
         threading.Thread(target=self._beat, args=(self._renew,), name="lease", daemon=True).start()
         threading.Thread(target=self._beat, args=(self._look,), name="status", daemon=True).start()
@@ -131,7 +129,7 @@ class Node:
             self._api.post(namespaced("leases", LEASE_NAMESPACE, group=LEASE_GROUP), lease)
 
     def _look(self) -> None:
-        """Report what changed: our resources, or what the node controller wrote while we were out of reach."""
+        """Report a changed status: our resources, or what the node controller wrote while we were unreachable."""
         seen = self._api.get(self._path, resourceVersion="0").get("status") or {}
         ready = next((one["status"] for one in seen.get("conditions") or [] if one["type"] == "Ready"), "")
         current = all((seen.get("capacity") or {}).get(name) == count for name, count in self._resources().items())
@@ -156,7 +154,7 @@ class Node:
                 }
             )
         resources: dict[str, str | None] = dict(self._resources())
-        # A strategic merge keeps what it is not told to remove.
+        # A strategic merge keeps every key that is not set to null.
         gone: dict[str, str | None] = dict.fromkeys(self._offered - set(resources))
         status_document = {
             "addresses": [

@@ -1,4 +1,4 @@
-"""What every pod of one machine shares."""
+"""Objects that all pods of one machine share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RETRY = timedelta(seconds=3)
 
 
 class Addresses:
-    """The machine's pod addresses; the one longest unused is given first, since others may still remember it."""
+    """The machine's pod addresses. `take` returns the one unused for longest, since others may still cache it."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self._free = deque(addresses)
@@ -45,7 +45,7 @@ class Addresses:
 
 
 class Events:
-    """Kubernetes events about pods, written in the background and lost rather than waited for."""
+    """Kubernetes events about pods, written in the background; a failed write is dropped."""
 
     def __init__(self, api: Api, host: str) -> None:
         self._api, self._host = api, host
@@ -55,7 +55,7 @@ class Events:
         threading.Thread(target=self._run, name="events", daemon=True).start()
 
     def tell(self, pod: Object, kind: str, reason: str, message: str) -> None:
-        """`kind` is Normal or Warning."""
+        """Queue and log an event; `kind` is Normal or Warning."""
         log.info("%s/%s: %s: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], reason, message)
         self._waiting.put((pod["metadata"], kind, reason, message))
 

@@ -1,4 +1,4 @@
-"""Which campaigns a site holds, and the faults that each asks for: written by the target switch."""
+"""The campaigns of a site and the faults they ask for, as files that the target switch writes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from infra.spec.campaign import Spec
 
 SITE = os.environ.get("BIVOUAC_SITE_NAME", "default")
-"""One site holds one cluster; who wants two at once names the second."""
+"""One site holds one cluster; a second site needs another name."""
 _FOLDER = "campaigns"
 
 
 def remember(spec: Spec, folder: Path) -> None:
-    """The site holds this campaign from now on; its fault injector reads the faults from here, its AWS how strict it
-    is, which the first campaign decides."""
+    """Record the campaign and its faults in the site; the first campaign decides how strict the site's AWS is."""
     (folder / _FOLDER).mkdir(exist_ok=True)
     asked = spec.rehearsal
     settings.write(folder, settings.Strictness(level=asked.aws, seed=asked.seed) if asked else settings.Strictness())
@@ -29,7 +28,7 @@ def remember(spec: Spec, folder: Path) -> None:
     body = {"campaign": spec.campaign, "account": spec.account, "region": spec.region, "faults": faults}
     path = folder / _FOLDER / f"{spec.campaign}.json"
     if not path.exists():
-        # Renamed into place: the fault injector reads it twice a second.
+        # Renamed into place: the fault injector reads the file twice a second.
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(body))
         fresh.replace(path)
@@ -40,17 +39,16 @@ def campaigns_in(folder: Path) -> list[dict[str, object]]:
 
 
 def everywhere() -> list[str]:
-    """Return the names of all campaigns that a site of this machine holds."""
+    """Return the names of all campaigns of this machine's sites."""
     return sorted({path.stem for path in sites_dir().glob(f"*/{_FOLDER}/*.json")})
 
 
 def site_of(campaign: str) -> handle.Site | None:
-    """The running site that holds a campaign."""
     return next((site for name in _holding(campaign) if (site := handle.find(name)) is not None), None)
 
 
 def lost_sites_of(campaign: str) -> list[str]:
-    """Sites that hold a campaign and do not run: their pitching was killed, or the machine was."""
+    """Return the sites that hold a campaign and do not run: their start was killed, or the machine stopped."""
     return [name for name in _holding(campaign) if handle.find(name) is None]
 
 

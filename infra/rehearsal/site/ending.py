@@ -1,4 +1,4 @@
-"""The end of sites: what campaigns keep on purpose goes to the results folder, then nothing is left."""
+"""Removal of all sites, after what campaigns keep on purpose is exported to the results folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _EXPORT_S = 120.0
 
 
 def remove_all(say: Callable[[str], None]) -> int:
-    """Strike every site, running or left over; returns 0, or 1 when something could not be exported."""
+    """Remove every site, running or left over. Return 1 if an archive could not be exported, else 0."""
     names = sorted(path.name for path in sites_dir().iterdir()) if sites_dir().is_dir() else []
     failed = 0
     for name in names:
         site = handle.find(name)
         if site is not None and _export_all(site, say):
             failed = 1
-            say(f"site {name} stays: its archive is the only one; free space or mend the cause, then again")
+            say(f"site {name} stays: it holds the only archive; free space or mend the cause, then repeat")
             continue
         handle.remove(name, say)
-        say(f"site {name} is struck")
+        say(f"site {name} is removed")
     if not names:
         say("no site is here")
     return failed
@@ -40,7 +40,7 @@ def _export_all(site: handle.Site, say: Callable[[str], None]) -> int:
         place = str(held["account"]), str(held["region"])
         out, bucket = results_folder(campaign, *place), buckets(*place).archive
         command = site.entry([sys.executable, "-m", "infra.rehearsal.site.export", bucket, campaign, str(out)])
-        say(f"{campaign}: exporting what is kept to {out}")
+        say(f"{campaign}: exporting its archive to {out}")
         try:
             done = subprocess.run(
                 command, env={**os.environ, **site.environment}, capture_output=True, text=True, timeout=_EXPORT_S

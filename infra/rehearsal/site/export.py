@@ -1,4 +1,4 @@
-"""Runs inside a site: a campaign's archive as files. `python -m infra.rehearsal.site.export BUCKET CAMPAIGN OUT`."""
+"""Export a campaign's archive as files, inside a site: `python -m infra.rehearsal.site.export BUCKET CAMPAIGN OUT`."""
 
 from __future__ import annotations
 

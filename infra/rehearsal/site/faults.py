@@ -1,6 +1,6 @@
-"""Injects the faults that a rehearsal asks for. A separate process of the site; nothing else knows of it.
+"""A separate process of the site that injects the faults a rehearsal asks for.
 
-It looks where anyone may look (the campaign's live figures in the state bucket), so it needs no hook in product code.
+It reads the campaign's live figures from the state bucket, as anyone may, so product code needs no hook.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _INTERVAL_S = 0.5
 
 
 def main(folder: Path, endpoint: str) -> int:
-    """Until the site ends."""
     s3, done = boto3.client("s3"), set[tuple[str, int]]()
     while True:
         time.sleep(_INTERVAL_S)
@@ -36,7 +35,7 @@ def main(folder: Path, endpoint: str) -> int:
 
 
 def _tried(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any]) -> bool:
-    """The emulated AWS may be slow, faulty or restarting: then the next round tries again."""
+    """Try to inject a fault; the next round repeats it if the emulated AWS is slow, faulty or restarting."""
     try:
         return _inject(s3, endpoint, held, fault)
     except (BotoCoreError, HTTPException, LookupError, OSError, TypeError, ValueError) as error:
@@ -45,7 +44,7 @@ def _tried(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any]) 
 
 
 def _inject(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any]) -> bool:
-    """Whether the fault was due and has been injected: once per campaign, whatever restarts."""
+    """Inject the fault if it is due; return True once it is done. Each fault happens once per campaign."""
     live = _live(s3, held)
     if live is None or not live["in_flight"] or live["step"] < fault["after_step"]:
         return False

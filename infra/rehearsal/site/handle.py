@@ -1,4 +1,4 @@
-"""A site from the host's side: pitched, entered, struck. The host itself listens on nothing."""
+"""Start, enter and remove a site from the host. The host itself listens on nothing."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Site:
-    """A running site; `site.json` in its folder holds the same."""
+    """A running site, as `site.json` in its folder holds it."""
 
     name: str
     folder: str
     outer_pid: int
     outer_start: int
-    """Start ticks of the outer process, so that a reused PID is never mistaken for it."""
+    """Start ticks of the outer process, to detect a reused PID."""
     inner_pid: int
-    """PID 1 of the site, as the host numbers it: the namespaces are entered through it."""
+    """PID 1 of the site in the host's numbering; its namespaces are entered through it."""
     user_namespace: bool
     environment: dict[str, str]
     boot: str = ""
-    """Boot of the machine that it was pitched in."""
+    """Boot ID of the machine when the site was started."""
 
     def alive(self) -> bool:
         if self.boot and self.boot != processes.boot():
@@ -49,7 +49,7 @@ class Site:
         return _start_ticks(self.outer_pid) == self.outer_start and _start_ticks(self.inner_pid) is not None
 
     def entry(self, arguments: list[str]) -> list[str]:
-        """The command line that runs something inside: same PID namespace and files as here, the site's network."""
+        """Return the command line that runs `arguments` inside: the host's PIDs and files, the site's network."""
         join = ["nsenter", f"--target={self.inner_pid}", "--net"]
         if self.user_namespace:
             join += ["--user", "--preserve-credentials"]
@@ -57,9 +57,9 @@ class Site:
 
 
 def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda _: None) -> Site:
-    """The running site of this name; pitched if there is none. Two callers at once get the same one.
+    """Return the running site of this name; start it if there is none. Concurrent callers get the same one.
 
-    `begun` is called with the site's folder before anything runs in it: whoever is killed while pitching leaves that.
+    `begun` is called with the site's folder before anything runs in it, so that its files survive a killed start.
     """
     folder = site_dir(name)
     with _locked(name, progress):
@@ -67,11 +67,11 @@ def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda
         if site is not None:
             return site
         if remove(name):
-            progress("site: what a killed command had begun to pitch is ended")
+            progress("site: removed the leftovers of a killed start")
         folder.mkdir(parents=True, exist_ok=True)
         begun(folder)
-        from infra import providers  # only here: entering a site that stands must be quick
-        from infra.rehearsal import doctor  # only here: entering a site that stands must be quick
+        from infra import providers  # imported here: entering a running site must be quick
+        from infra.rehearsal import doctor
         from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
 
         doctor.refuse_unfit()
@@ -91,27 +91,27 @@ def find(name: str) -> Site | None:
 
 
 def enter(site: Site, arguments: list[str]) -> None:
-    """Become the same program inside the site; does not return."""
+    """Replace this process with the same program inside the site; does not return."""
     environment = {**os.environ, **site.environment, ENTERED: site.name}
     command = site.entry(arguments)
     os.execvpe(command[0], command, environment)
 
 
 def remove(name: str, say: Progress = lambda _: None) -> bool:
-    """End a site, whoever entered it, and what was left of a pitching that was killed; remove its folder.
+    """End a site, the processes that entered it and the leftovers of a killed start; remove its folder.
 
-    Whether something of it was running. Raises `PermanentError` for processes or files that stay.
+    Return True if any process was running. Raises `PermanentError` if processes or files stay.
     """
     folder, site = site_dir(name), find(name)
     inner = site.inner_pid if site is not None else None
-    said, begun, ran = time.monotonic(), time.monotonic(), False
-    # Looked for anew each time: who was about to become, or to start, another one was not yet known as ours.
+    reported, begun, ran = time.monotonic(), time.monotonic(), False
+    # Look again each time: a process may have started another one, or become one, that was not yet the site's.
     while left := _living(folder, site, inner):
         ran = True
         processes.end(left)
-        if time.monotonic() - said > _SAY_EVERY_S:
-            said = time.monotonic()
-            say(f"site {name}: {len(left)} processes still end")
+        if time.monotonic() - reported > _SAY_EVERY_S:
+            reported = time.monotonic()
+            say(f"site {name}: waiting for {len(left)} processes to end")
         if time.monotonic() - begun > _ENDS_WITHIN_S:
             seen = ", ".join(map(str, left))
             raise PermanentError(f"site {name} did not end", seen=f"processes {seen}", cure=f"kill -9 {seen}")
@@ -126,11 +126,11 @@ def remove(name: str, say: Progress = lambda _: None) -> bool:
 
 
 def _living(folder: Path, site: Site | None, inner: int | None) -> tuple[int, ...]:
-    """What runs of a site, or of one that a killed command had begun to pitch."""
+    """Return the running processes of a site, or of a start that was killed."""
     own = (site.outer_pid, site.inner_pid) if site is not None and site.alive() else ()
-    pitched = processes.supervisors(folder)
-    inner = inner or max(pitched, key=lambda pid: (_start_ticks(pid) or 0, pid), default=None)
-    found = dict.fromkeys([*own, *pitched, *processes.joined(folder, inner)])
+    started = processes.supervisors(folder)
+    inner = inner or max(started, key=lambda pid: (_start_ticks(pid) or 0, pid), default=None)
+    found = dict.fromkeys([*own, *started, *processes.joined(folder, inner)])
     return tuple(pid for pid in found if _start_ticks(pid) is not None)
 
 
@@ -209,11 +209,10 @@ def _path(folder: Path) -> str:
 def _not_started(folder: Path, rootless: bool) -> PermanentError:
     tail = (folder / "logs" / "site.log").read_text(errors="replace").strip().splitlines()[-5:]
     cure = "see `bivouac doctor`" + ("; user namespaces may be forbidden here" if rootless else "")
-    return PermanentError("the site could not be pitched", seen=" | ".join(tail) or "no output", cure=cure)
+    return PermanentError("the site could not be started", seen=" | ".join(tail) or "no output", cure=cure)
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an earlier site of this name left."""
     for item in folder.iterdir() if folder.is_dir() else ():
         if item.is_dir() and not item.is_symlink():
             shutil.rmtree(item, ignore_errors=True)
@@ -232,7 +231,7 @@ def _wait(done: Callable[[], bool], seconds: float, otherwise: str) -> None:
 
 @contextmanager
 def _locked(name: str, progress: Progress) -> Iterator[None]:
-    """One pitching at a time. The lock lies outside of the site's folder, which comes and goes."""
+    """Allow one start at a time. The lock lies outside of the site's folder, which comes and goes."""
     path = sites_dir().parent / "locks" / f"site-{name}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -243,14 +242,14 @@ def _locked(name: str, progress: Progress) -> Iterator[None]:
         seen = f"{error.filename}: {error.strerror}"
         raise PermanentError("the site's folder cannot be written", seen=seen, cure=cure) from error
     with lock:
-        said = 0.0
+        reported = 0.0
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() - said > _SAY_EVERY_S:
-                    said = time.monotonic()
-                    progress(f"site: another command is pitching {name}, waiting for it")
+                if time.monotonic() - reported > _SAY_EVERY_S:
+                    reported = time.monotonic()
+                    progress(f"site: another command is starting {name}, waiting for it")
                 time.sleep(0.1)
         yield

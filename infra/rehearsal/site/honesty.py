@@ -1,4 +1,4 @@
-"""What a rehearsal replaces, and what it cannot show: said in every report."""
+"""The differences between a rehearsal and AWS, for every report."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import Any
 
 EMULATED = (
     "AWS APIs: moto, extended (EKS, FSx, ECR layers, SSM commands, schedules); IAM is enforced",
-    "AWS's delays, page sizes and chance refusals: by a seed, some ten times shorter than AWS's",
+    "AWS's delays, page sizes and chance errors: drawn from a seed, about ten times shorter than AWS's",
     "pulumi-aws and pulumi-kubernetes plugins: table-driven plugins of the kit, same resource inputs, real engine",
     "EC2 instances and kubelets: nodelets in namespaces of their own; pods are processes with their own root",
-    "a pod's user: a name inside its user namespace, without root's rights; what a node cannot honour it refuses",
+    "a pod's user: a name inside its user namespace, without root's rights; a node refuses what it cannot provide",
     "GPUs, NCCL and EFA: CPU, gloo and a bridge; device counts are those of the instance type",
-    "NVMe and FSx for Lustre: folders; what an FSx data repository imports lazily is there at once",
-    "AMIs: the folder that was the builder's disk; machines of such an AMI start with a copy of it",
+    "NVMe and FSx for Lustre: folders; lazy imports of an FSx data repository are complete at once",
+    "AMIs: the builder's disk as a folder; machines of the AMI start with a copy of it",
     "container images: the node's own files are the base layer, the top layer goes through the registry",
     "cluster DNS: hosts files kept current from EndpointSlices",
 )
 NOT_REHEARSED = (
     "Helm charts other than jobset: their releases are recorded, their pods do not run (the MPI operator's pod does)",
     "EKS add-ons: recorded with their state; vpc-cni, kube-proxy, coredns and the CSI drivers do not run",
-    "what the node image takes from packages: drivers, EFA, NCCL, GDRCopy, Lustre client, DCGM",
+    "packages of the node image: drivers, EFA, NCCL, GDRCopy, Lustre client, DCGM",
     "GPU health, NVLink, fabric bandwidth",
-    "capacity, quotas and prices as AWS has them at the moment",
+    "AWS's capacity, quotas and prices at the moment",
     "routing, NAT, peering, security groups: every address of a site is on one link",
-    "seccomp profiles; who owns which file: to the disks of a site all its pods are one user",
-    "encryption: keys are made and asked for as IAM has it, but nothing lies encrypted under them",
+    "seccomp profiles; file owners: to the disks of a site all its pods are one user",
+    "encryption: keys are made and IAM checks their use, but nothing is encrypted with them",
     "shell scripts in user data (Lustre's client settings): a nodelet reads the NodeConfig only",
-    "EKS's own node repair; what a budget sees of spending: a site is told by hand",
+    "EKS's own node repair; the spending that a budget sees: it is set by hand",
 )
 
 

@@ -1,4 +1,4 @@
-"""Links between namespaces: one flat layer 2, where every address in 10/8 is on link and nothing is ever routed."""
+"""Links between namespaces: one flat layer 2, where every address in 10/8 is on link and nothing is routed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CLONE_NEWNET = 0x40000000
 
 
 def make_bridge(name: str, addresses: Iterable[str] = (), on_link: Iterable[str] = (CAMPUS,)) -> None:
-    """A bridge in the caller's network namespace, up, with `addresses` ("10.77.0.1/16") and networks on link."""
+    """Bring up a bridge in the caller's namespace, with `addresses` ("10.77.0.1/16") and networks on link."""
     with IPRoute() as route:
         index = _index(route, name)
         if index is None:
-            # Without an address of its own a bridge takes its ports' lowest, which changes as they come and go:
-            # whoever still remembers the former one is then cut off for seconds.
+            # A bridge without a MAC address takes its ports' lowest, which changes as they come and go. Neighbours
+            # that cached the former one are then cut off for seconds.
             route.link("add", ifname=name, kind="bridge", address="02:" + os.urandom(5).hex(":"))
             index = _index(route, name)
         route.link("set", index=index, state="up", mtu=MTU)
@@ -44,10 +44,10 @@ def join(
     on_link: Iterable[str] = (CAMPUS,),
     via: Mapping[str, str] | None = None,
 ) -> str:
-    """Connect the network namespace of process `pid` to `bridge` by a veth called `ifname` over there.
+    """Connect the network namespace of process `pid` to `bridge` by a veth called `ifname` in that namespace.
 
-    Without `address` the far end is left bare (for a machine that puts it under a bridge of its own).
-    `via` maps a destination to its gateway. Returns the near end's name, for `set_link`.
+    Without `address` the far end is left bare, for a machine that puts it under its own bridge.
+    `via` maps a destination to its gateway. Return the near end's name, for `set_link`.
     """
     near = f"v{pid}"
     with IPRoute() as route:
@@ -60,7 +60,7 @@ def join(
         except NetlinkError as error:
             if error.code != errno.EEXIST:
                 raise
-            # The kernel reaps a dead namespace's links late; its process id may already be in use again.
+            # The kernel removes a dead namespace's links late; its PID may already be reused.
             route.link("del", ifname=near)
             route.link("add", ifname=near, kind="veth", mtu=MTU, peer=peer)
         route.link("set", index=_index(route, near), master=master, state="up")
@@ -74,7 +74,6 @@ def join(
 
 
 def enslave(ifname: str, bridge: str) -> None:
-    """Put a link of this namespace under a bridge of this namespace."""
     with IPRoute() as route:
         route.link("set", index=_index(route, ifname), master=_index(route, bridge), state="up")
 
@@ -87,7 +86,7 @@ def add_addresses(ifname: str, addresses: Iterable[str]) -> None:
 
 
 def set_link(ifname: str, up: bool) -> None:
-    """Cut or mend: the state of one link of this namespace."""
+    """Cut or mend one link of this namespace."""
     with IPRoute() as route:
         route.link("set", index=_index(route, ifname), state="up" if up else "down")
 
@@ -121,7 +120,7 @@ def _address(
 
 
 def _inside(pid: int) -> IPRoute:
-    """A netlink socket belongs to the namespace it was made in, so a thread that moves there and ends is enough."""
+    """Return a netlink socket of another namespace: it belongs to the namespace of the thread that made it."""
     made: list[int | OSError] = []
 
     def make() -> None:

@@ -1,4 +1,4 @@
-"""Which of this machine's processes are a site's: told by what they carry, never by a number that may be reused."""
+"""Find a site's processes by their command line, network and environment: a PID may be reused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 SUPERVISOR = "infra.rehearsal.site.supervisor"
 FOLDER_VARIABLE = "BIVOUAC_SITE_FOLDER"
-"""In the environment of everything that entered a site: its folder."""
+"""Holds the site's folder, in the environment of every process that entered the site."""
 
 
 def boot() -> str:
-    """Changes with every start of the machine: process numbers of another boot mean nothing."""
+    """Return the boot ID; process numbers of another boot mean nothing."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -22,7 +22,7 @@ def boot() -> str:
 
 
 def supervisors(folder: Path) -> tuple[int, ...]:
-    """What pitched a site and its PID 1, also where whoever started them died before writing it down."""
+    """Return a site's outer process and its PID 1, even if their starter died before it recorded them."""
     wanted = [b"-m", SUPERVISOR.encode(), os.fsencode(folder)]
     found = []
     for pid in _all():
@@ -33,7 +33,7 @@ def supervisors(folder: Path) -> tuple[int, ...]:
 
 
 def joined(folder: Path, inner_pid: int | None) -> tuple[int, ...]:
-    """Who entered a site from outside: in its network, or with its folder in the environment. Never our own line."""
+    """Return the processes that entered a site from outside, by its network or its folder; never our ancestors."""
     marker, ours = f"{FOLDER_VARIABLE}=".encode() + os.fsencode(folder), _ancestry()
     network = None if inner_pid is None else _network(inner_pid)
     if network == _network(os.getpid()):

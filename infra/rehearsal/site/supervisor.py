@@ -1,6 +1,6 @@
-"""PID 1 of a site: makes the bridge, starts the emulated AWS, reaps what is orphaned, injects the faults asked for.
+"""PID 1 of a site: makes the bridge, starts the emulated AWS and the fault injector, reaps orphans.
 
-Runs inside namespaces of its own; its end is the end of everything in the site.
+It runs in its own namespaces; when it ends, everything in the site ends.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _wait_ready(aws: subprocess.Popen[bytes]) -> None:
 
 
 def _reap_until(aws: subprocess.Popen[bytes]) -> int:
-    """As PID 1 we inherit every orphan; blocking in wait is all there is to do."""
+    """Reap children until the emulated AWS ends: PID 1 inherits every orphan."""
     while True:
         try:
             pid, status = os.waitpid(-1, 0)

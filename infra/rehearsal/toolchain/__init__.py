@@ -1,1 +1,1 @@
-"""Where pulumi and the Kubernetes binaries come from. Standard library only: it runs beside `pip install`."""
+"""pulumi and the Kubernetes binaries for rehearsals. Standard library only: it runs beside `pip install`."""

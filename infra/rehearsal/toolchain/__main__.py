@@ -15,12 +15,12 @@ from infra.rehearsal.toolchain.table import TOOLS
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m infra.rehearsal.toolchain", description="The rehearsal's tools.")
     commands = parser.add_subparsers(dest="command", required=True)
-    getting = commands.add_parser("ensure", help="have them in the cache: PATH, cache, official release, Go")
+    getting = commands.add_parser("ensure", help="get them from PATH, cache, official release or Go")
     getting.add_argument("--all", action="store_true", help="all of them (also the default)")
     getting.add_argument("names", nargs="*", metavar="NAME", help=", ".join(tool.name for tool in TOOLS))
-    commands.add_parser("list", help="where they are now")
+    commands.add_parser("list", help="show where they are now")
     arguments = parser.parse_args()
-    # SIGINT too: a shell that runs us in the background has it ignored, and Python then leaves it so.
+    # SIGINT too: a shell ignores it for background jobs, and Python would inherit that.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _as_interrupt)
     try:
@@ -33,7 +33,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("\ninterrupted: nothing half-made is left", file=sys.stderr)
+        print("\ninterrupted: no partial files are left", file=sys.stderr)
         return 130
 
 
@@ -50,7 +50,7 @@ def _list() -> int:
 
 
 def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """A stopped `make` cleans up as an interrupted one does."""
+    """Handle SIGTERM as SIGINT, so that a stopped `make` cleans up too."""
     raise KeyboardInterrupt
 
 

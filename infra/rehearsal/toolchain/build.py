@@ -1,4 +1,4 @@
-"""`go build` from a pinned module: go.sum pins every source file, so what is built is what was reviewed."""
+"""`go build` from a pinned module: go.sum pins every source file, so the reviewed source is what is built."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from infra.rehearsal.toolchain.download import Unavailable
 from infra.rehearsal.toolchain.progress import TransferProgress
 from infra.rehearsal.toolchain.table import MODULES, Tool
 
-USUAL_GO = Path("/usr/local/go/bin/go")  # where Go's own instructions put it, often without PATH
+USUAL_GO = Path("/usr/local/go/bin/go")  # Go's own instructions install it here, often without PATH
 
 
 def go_version(module: Path) -> str:
-    """The Go that would build `module`, for instance `go1.26.8`. Raises Unavailable."""
+    """Return the Go that would build `module`, for instance `go1.26.8`. Raises Unavailable."""
     answer = _answer(["env", "GOVERSION"], module)
     return answer.strip()
 
 
 def build(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
-    """The executable, in `folder`. Raises Unavailable with the compiler's last words."""
+    """Build the executable in `folder`. Raises Unavailable with the compiler's last lines."""
     module, executable = MODULES / tool.module, folder / tool.name
     progress.begin(f"{tool.name} {tool.version}: building with {go_version(module)}", tool.usual_build)
     flags = f"-s -w {tool.flags}".strip()
-    # -v names each package as it is compiled: what the progress line counts
+    # -v prints each package as it is compiled; the progress line counts them
     argv = ["build", "-v", "-trimpath", f"-ldflags={flags}", "-o", str(executable), tool.package]
     process = subprocess.Popen(
         [_executable(), *argv], cwd=module, env=_environment(folder), stdin=subprocess.DEVNULL,
@@ -49,7 +49,7 @@ def build(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
 
 
 def copy_share(tool: Tool, target: Path) -> None:
-    """The files of the pinned module that the tool needs beside it."""
+    """Copy the files of the pinned module that the tool needs beside it."""
     if not tool.share:
         return
     found = _answer(["list", "-m", "-f", "{{.Dir}}", tool.go_module], MODULES / tool.module).strip()
@@ -70,14 +70,14 @@ def _count_lines(process: subprocess.Popen[str], lines: list[str]) -> threading.
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Go's compilers are in its process group: none of them survives an interrupted build."""
+    """Kill the process group: Go's compilers in it would survive an interrupted build."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def go() -> str | None:
-    """The command `go`, on PATH or where Go's own instructions put it; None where there is none."""
+    """Return the command `go`, on PATH or at Go's usual place, or None."""
     return shutil.which("go") or (str(USUAL_GO) if USUAL_GO.exists() else None)
 
 
@@ -96,7 +96,7 @@ def _answer(arguments: list[str], module: Path) -> str:
 def _executable() -> str:
     found = go()
     if found is None:
-        raise Unavailable("no Go here")
+        raise Unavailable("Go is not installed")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The official release, taken only with the checksum that its project publishes."""
+"""Download official releases, only with the checksum that the project publishes."""
 
 from __future__ import annotations
 
@@ -24,20 +24,17 @@ CHUNK_BYTES = 1 << 20
 
 
 class Unavailable(Exception):
-    """This way of getting a tool is closed; the text says why, and another way may be open."""
+    """A source cannot provide the tool, for the reason in the text; another source may."""
 
 
 class Downloads:
-    """Downloads of one run. A host that did not answer is not asked again."""
+    """Downloads of one run. A host that did not answer is not tried again."""
 
     def __init__(self) -> None:
         self._silent: dict[str, str] = {}
 
     def fetch(self, tool: Tool, folder: Path, progress: TransferProgress) -> Path:
-        """The executable, unpacked into `folder`, what it needs beside it into `folder`/share.
-
-        Raises Unavailable, or PermanentError on a wrong checksum.
-        """
+        """Unpack a tool into `folder` and `folder`/share. Raises Unavailable, or PermanentError on a wrong checksum."""
         release, arch = tool.release, architecture()
         if release is None:
             raise Unavailable("its project publishes no executables")
@@ -53,7 +50,7 @@ class Downloads:
         file = folder / "download"
         seen = self._save(url, file, progress)
         if seen != wanted:
-            cure = f"try again; if it stays, do not trust that server: {release.publisher.variable}= builds from source"
+            cure = f"retry; if it persists, do not trust that server: {release.publisher.variable}= builds from source"
             raise PermanentError(f"the checksum of {url} is wrong", seen=f"{seen}, published {wanted}", cure=cure)
         executable = folder / tool.name
         if release.member:
@@ -68,7 +65,7 @@ class Downloads:
         return executable
 
     def _checksum(self, url: str, file: str) -> str:
-        """SHA-256 from a file that holds only it, or lines of `digest  file`."""
+        """Return the SHA-256 from a file that holds only it, or lines of `digest  file`."""
         with self._open(url) as answer:
             lines = [line.split() for line in answer.read(CHUNK_BYTES).decode(errors="replace").splitlines()]
         for words in lines:
@@ -105,7 +102,7 @@ class Downloads:
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """A name server that does not answer knows no timeout of ours: leave the call behind on a daemon thread."""
+    """Limit a call's time: a lookup at a silent name server has no timeout, so it is left on a daemon thread."""
     outcome: list[Any] = []
 
     def run() -> None:

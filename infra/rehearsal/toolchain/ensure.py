@@ -1,4 +1,4 @@
-"""Every tool that is asked for, from the first place that has it: PATH, cache, official release, Go."""
+"""Get every requested tool from the first source that has it: PATH, cache, official release, Go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from infra.rehearsal.toolchain.table import TOOLS, Tool
 
 
 def select(names: Iterable[str]) -> tuple[Tool, ...]:
-    """Entries by name; no name means all. Raises UserError that lists what exists."""
+    """Return the entries by name; no name means all. Raises UserError that lists the known names."""
     known = {tool.name: tool for tool in TOOLS}
     wanted = list(names) or list(known)
     unknown = [name for name in wanted if name not in known]
@@ -31,7 +31,7 @@ def select(names: Iterable[str]) -> tuple[Tool, ...]:
 
 
 def locate(tool: Tool, tools: Path | None = None) -> FoundTool | None:
-    """Where a tool is now, without getting it."""
+    """Find a tool on PATH or in the cache, without getting it."""
     tools = tools or tools_dir()
     return on_path(tool, tools) or in_cache(tool, tools)
 
@@ -39,9 +39,9 @@ def locate(tool: Tool, tools: Path | None = None) -> FoundTool | None:
 def ensure(
     names: Iterable[str] = (), *, tools: Path | None = None, progress: TransferProgress | None = None
 ) -> tuple[FoundTool, ...]:
-    """Have the tools in `tools` (default: the cache's bin folder), one after the other: a build takes every core.
+    """Get the tools into `tools` (default: the cache's bin folder), one after the other: a build takes every core.
 
-    Raises PermanentError that names every place that was tried.
+    Raises PermanentError that names every source that was tried.
     """
     tools, progress, downloads = tools or tools_dir(), progress or TransferProgress(), Downloads()
     return tuple(_ensure(tool, tools, progress, downloads) for tool in select(names))
@@ -60,12 +60,12 @@ def _had(tool: Tool, tools: Path, progress: TransferProgress, downloads: Downloa
     if found := _at_hand(tool, tools):
         return found
     with _only_one(tool, tools, progress) as folder:
-        if found := _at_hand(tool, tools):  # whoever held the lock made it
+        if found := _at_hand(tool, tools):  # the former holder of the lock made it
             return found
         executable, origin = _make(tool, tools, folder, progress, downloads)
         version = _claimed(tool, executable, origin)
         if not version.startswith(tool.accepts):
-            cure = "put one that runs on PATH"
+            cure = "put a version that runs on PATH"
             raise PermanentError(f"{tool.name} {tool.version} as {origin} does not run here", seen=version, cure=cure)
         executable.replace(tools / tool.name)
         write_stamp(tool, tools, version, origin)
@@ -73,20 +73,20 @@ def _had(tool: Tool, tools: Path, progress: TransferProgress, downloads: Downloa
 
 
 def _claimed(tool: Tool, executable: Path, origin: str) -> str:
-    """What an executable just made says of itself; of one that says nothing, what its checked release is called."""
+    """Return the version an executable reports; for one that cannot, the version of its checked release."""
     if origin == "downloaded" and not tool.version_argv and tool.release is not None:
         return tool.release.version or tool.version
     return version_of(tool, executable) or "nothing"
 
 
 def _at_hand(tool: Tool, tools: Path) -> FoundTool | None:
-    """PATH comes first; it is linked into `tools`, so that everything is found in one folder."""
+    """Find a tool, PATH first; link it into `tools`, so that one folder has everything."""
     found = on_path(tool, tools)
     if found is None:
         return in_cache(tool, tools)
     made = in_cache(tool, tools)
     if made and made.version == found.version and not made.path.is_symlink():
-        return made  # the same; a link would destroy what took minutes to make
+        return made  # the same version; a link would destroy what took minutes to build
     tools.mkdir(parents=True, exist_ok=True)
     _link(tools / tool.name, found.path)
     return found
@@ -117,14 +117,14 @@ def _make(tool: Tool, tools: Path, folder: Path, progress: TransferProgress, dow
     except Unavailable as reason:
         refusals.append(f"build: {reason}")
     raise PermanentError(
-        f"{tool.name} {tool.version} could not be had",
+        f"{tool.name} {tool.version} could not be obtained",
         seen="; ".join([f"PATH and {tools}: none that begins with {tool.accepts}", *refusals]),
         cure=f"put {tool.name} {tool.version} on PATH, allow the download, or install Go 1.26",
     )
 
 
 def _install_share(tool: Tool, tools: Path, folder: Path) -> None:
-    """VERSION is written last: it says that all of it is there."""
+    """Install the shared files. VERSION is written last, as the mark of completeness."""
     if not tool.share:
         return
     fresh, target = folder / "share", share_dir(tool.module, tools)
@@ -149,7 +149,7 @@ def _wait(file: TextIO, progress: TransferProgress) -> None:
 
 @contextmanager
 def _only_one(tool: Tool, tools: Path, progress: TransferProgress) -> Iterator[Path]:
-    """An empty folder to work in, while no other process makes the same tool; the folder goes whatever happens."""
+    """Yield an empty work folder while no other process makes the same tool; always remove it afterwards."""
     folder = tools.parent / "work" / tool.name
     lock = tools.parent / "locks" / f"{tool.name}.lock"
     for needed in (tools, folder.parent, lock.parent):
@@ -160,7 +160,7 @@ def _only_one(tool: Tool, tools: Path, progress: TransferProgress) -> Iterator[P
         except BlockingIOError:
             progress.begin(f"{tool.name} {tool.version}: another process is making it, waiting", tool.usual_build)
             _wait(file, progress)
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed hard
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
         folder.mkdir()
         try:
             yield folder

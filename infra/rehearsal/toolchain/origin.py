@@ -1,4 +1,4 @@
-"""Which tools are there already: on PATH or in the cache, and of which version."""
+"""Find the tools on PATH and in the cache, with their versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROBE_TIMEOUT_S = 10
 
 @dataclass(frozen=True)
 class FoundTool:
-    """An executable that will do. `origin` is where it came from first: `PATH`, `downloaded`, `built`, or `cache`."""
+    """An acceptable executable. `origin` is its first source: `PATH`, `downloaded`, `built`, or `cache`."""
 
     tool: str
     version: str
@@ -29,7 +29,7 @@ class FoundTool:
 
 
 def version_of(tool: Tool, executable: Path) -> str | None:
-    """The version that an executable claims, or None if it does not run or says nothing like one."""
+    """Return the version that an executable reports, or None if it does not run or reports none."""
     if not tool.version_argv:
         return _version_in_build_information(tool, executable)
     environment = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
@@ -45,7 +45,7 @@ def version_of(tool: Tool, executable: Path) -> str | None:
 
 
 def _version_in_build_information(tool: Tool, executable: Path) -> str | None:
-    """Go records `dep<tab>MODULE<tab>VERSION` in every executable."""
+    """Read the version from `dep<tab>MODULE<tab>VERSION`, which Go records in every executable."""
     try:
         with executable.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             match = re.search(re.escape(tool.go_module).encode() + rb"\tv(\d+\.\d+\.\d+[^\t\n]*)", content)
@@ -55,9 +55,9 @@ def _version_in_build_information(tool: Tool, executable: Path) -> str | None:
 
 
 def in_cache(tool: Tool, tools: Path) -> FoundTool | None:
-    """What an earlier run installed, if it is whole and its version is still the wanted one.
+    """Return what an earlier run installed, if it is complete and of the wanted version.
 
-    The stamp spares a start of every executable on every call; a file that came here without one is asked once.
+    The stamp saves running every executable on every call; a file without one is run once.
     """
     path = tools / tool.name
     if not path.is_file() or not os.access(path, os.X_OK) or not _share_is_whole(tool, tools):
@@ -73,8 +73,8 @@ def in_cache(tool: Tool, tools: Path) -> FoundTool | None:
 
 
 def on_path(tool: Tool, tools: Path) -> FoundTool | None:
-    """The first executable on PATH (for Kubernetes also in KUBEBUILDER_ASSETS) whose version will do."""
-    if tool.share:  # an executable alone would be of no use
+    """Return the first acceptable executable on PATH (for Kubernetes also in KUBEBUILDER_ASSETS)."""
+    if tool.share:  # the executable is useless without its shared files
         return None
     for folder in _folders(tool):
         candidate = folder / tool.name
@@ -87,7 +87,7 @@ def on_path(tool: Tool, tools: Path) -> FoundTool | None:
 
 
 def write_stamp(tool: Tool, tools: Path, version: str, origin: str) -> None:
-    """A cache that cannot be written works without: the tool is then asked each time."""
+    """Record a tool's version. In a read-only cache it fails silently: the tool is then run each time."""
     path = _stamp(tool, tools)
     with suppress(OSError):
         stamp = {"version": version, "origin": origin, "identity": _identity(tools / tool.name)}

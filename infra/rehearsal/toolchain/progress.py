@@ -1,4 +1,4 @@
-"""One line that says what is being made, how long that usually takes, and how far it is."""
+"""A progress line for slow steps: the step, its usual time, and how far it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUIET_INTERVAL_S = 30.0
 
 
 class TransferProgress:
-    """Rewrites its line on a terminal; elsewhere (CI, a log) it writes a line every half minute."""
+    """A line that a terminal rewrites in place; elsewhere (CI, a log) there is a new line every half minute."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr

@@ -1,4 +1,4 @@
-"""The tools, one entry each: version, official release, and the pinned Go module that they can be built from."""
+"""The tools, one entry each: version, official release, and the pinned Go module to build from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LANGUAGE = "3.60.0"
 
 @dataclass(frozen=True)
 class Publisher:
-    """Where a project publishes. The environment may name a mirror; an empty value forbids downloads from it."""
+    """A project's download site. The environment may name a mirror; an empty value forbids downloads from it."""
 
     variable: str
     url: str
@@ -33,11 +33,11 @@ class Release:
     file: str
     checksums: str
     member: str = ""
-    """Path of the executable in a tar archive; empty where the file is the executable."""
+    """Path of the executable in a tar archive; empty if the file is the executable."""
     version: str = ""
-    """Where the release has another version than the module."""
+    """Version of the release, if it differs from the module's."""
     share: tuple[str, ...] = ()
-    """Paths in the tar archive of what is needed beside the executable, for the tool's `share`."""
+    """Paths in the tar archive of the files for the tool's `share`."""
     arches: Mapping[str, str] = field(default_factory=lambda: {"amd64": "amd64", "arm64": "arm64"})
 
 
@@ -46,24 +46,24 @@ class Tool:
     name: str
     version: str
     accepts: str
-    """Versions on PATH that do as well: those that begin with this."""
+    """Prefix of acceptable versions on PATH."""
     module: str
     """Folder below modules/."""
     package: str
     usual_build: timedelta
     """With Go 1.26 on two cores and an empty build cache."""
     version_argv: tuple[str, ...] = ()
-    """Prints the version; empty where the executable cannot: then its Go build information is read."""
+    """Arguments that print the version; empty if the executable has none: then its Go build information is read."""
     flags: str = ""
-    """Additional linker flags: version stamps."""
+    """Additional linker flags, for version stamps."""
     release: Release | None = None
     go_module: str = ""
-    """The Go module whose files `share` and build information are meant."""
+    """Go module of the files in `share` and of the version in the build information."""
     share: tuple[str, ...] = ()
     """Files of `go_module` below `share_root` that are needed beside the executable."""
     share_root: str = ""
     beside: bool = False
-    """The share must lie in the executable's own folder: it is linked there."""
+    """The shared files must be in the executable's own folder: they are linked there."""
 
 
 DL_K8S = Publisher("BIVOUAC_DOWNLOAD_KUBERNETES", "https://dl.k8s.io/release")
@@ -126,8 +126,8 @@ TOOLS: tuple[Tool, ...] = (
             arches={"amd64": "x64", "arm64": "arm64"},
         ),
     ),
-    # Only for `pulumi` typed by hand: the driver's programs are inline. The newest release in which the language host
-    # is part of a Go module that the proxy serves; it speaks to today's engine and SDK.
+    # Only for `pulumi` typed by hand: the driver's programs are inline. This is the newest release in which the
+    # language host is part of a Go module that the proxy serves; it works with today's engine and SDK.
     Tool(
         name="pulumi-language-python",
         version=LANGUAGE,
@@ -149,7 +149,7 @@ TOOLS: tuple[Tool, ...] = (
         share=("pulumi-language-python-exec",),
         beside=True,
     ),
-    # Its project publishes images and manifests, but no executables.
+    # The projects of the next two publish images and manifests, but no executables.
     Tool(
         name="jobset-controller",
         version=JOBSET,
@@ -167,7 +167,6 @@ TOOLS: tuple[Tool, ...] = (
             "webhook/patches/validating-patch.yaml",
         ),
     ),
-    # As JobSet's: images and manifests are all that is published.
     Tool(
         name="mpi-operator",
         version=MPI_OPERATOR,
@@ -183,6 +182,6 @@ TOOLS: tuple[Tool, ...] = (
 
 
 def architecture() -> str:
-    """Go's name of this machine's architecture; an unknown one comes back as it is."""
+    """Return Go's name of this machine's architecture, or the machine's own name if unknown."""
     machine = platform.machine().lower()
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)

@@ -1,4 +1,4 @@
-"""VPC endpoints: private ways to S3 (gateway) and other services (interface)."""
+"""VPC endpoints: private connections to S3 (gateway) and other services (interface)."""
 
 from __future__ import annotations
 

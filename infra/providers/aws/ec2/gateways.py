@@ -1,4 +1,4 @@
-"""Elastic addresses and NAT gateways: a subnet's way out."""
+"""Elastic IP addresses and NAT gateways: a subnet's connection to the internet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_address(call: Call) -> Props | None:
 
 def delete_address(call: Call) -> None:
     release = call.client().release_address
-    # A NAT gateway that was deleted a moment ago still holds its address.
+    # A NAT gateway deleted a moment ago may still hold its address.
     call.destroy(lambda: release(AllocationId=call.id), "InvalidIPAddress.InUse", "AuthFailure")
 
 

@@ -1,4 +1,4 @@
-"""What the resources of EC2 share: describe by id, tag specifications, deletion that waits."""
+"""Common functions of EC2 resources: describe by ID, tag specifications, deletion that waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infra.providers.aws.call import Call
 @dataclass(frozen=True)
 class Ec2Kind:
     noun: str
-    """As in the API's function names: `route_table`."""
+    """The API's noun in function names: `route_table`."""
     plural: str = ""
     id_field: str = ""
     ids_field: str = ""
@@ -22,7 +22,7 @@ class Ec2Kind:
         return "".join(word.capitalize() for word in self.noun.split("_"))
 
     def create(self, call: Call, **request: Any) -> dict[str, Any]:
-        """The new thing as the API describes it."""
+        """Create the resource and return the API's description."""
         answer = getattr(call.client(), f"create_{self.noun}")(**request, **self.tagged(call))
         call.id = answer[self.title][self._id_field]
         return dict(answer[self.title])

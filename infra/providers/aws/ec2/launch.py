@@ -1,4 +1,4 @@
-"""Launch templates and placement groups: how an instance is made, and where."""
+"""Launch templates and placement groups."""
 
 from __future__ import annotations
 

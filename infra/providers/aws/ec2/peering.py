@@ -39,7 +39,7 @@ def read(call: Call) -> Props | None:
 
 
 def delete(call: Call) -> None:
-    """A peering that is no more goes on being listed, as deleted, for hours."""
+    """Delete the peering; AWS still lists it, as deleted, for hours."""
     call.destroy(lambda: call.client().delete_vpc_peering_connection(VpcPeeringConnectionId=call.id))
     call.wait(lambda: _status(call) in ("", *_ENDED), f"VPC peering {call.id} to go")
 

@@ -57,7 +57,7 @@ def read_table(call: Call) -> Props | None:
 
 def create_route(call: Call) -> str:
     client, request = call.client(), call.whole_request()
-    # A gateway that was made a moment ago may not be known everywhere yet.
+    # AWS may not know a new gateway everywhere yet.
     call.retry(lambda: client.create_route(**request), "InvalidRouteTableID.NotFound", "InvalidNatGatewayID.NotFound")
     call.id = f"r-{call.new['routeTableId']}-{_destination(call.new)}"
     call.wait(lambda: _route(call), f"route {call.id} to exist")

@@ -1,4 +1,4 @@
-"""Security groups, with rules inline or as resources of their own."""
+"""Security groups, with rules inline or as separate resources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def create_group(call: Call) -> str:
     )
     call.id = answer["GroupId"]
     call.wait(lambda: GROUP.describe(call), f"security group {call.id} to exist")
-    # As the real plugin: the rule that lets everything out is only there if the program asks for it.
+    # As in the real plugin, the rule that allows all egress exists only if the program sets it.
     client.revoke_security_group_egress(GroupId=call.id, IpPermissions=[_EVERYWHERE])
     update_group(call)
     return call.id

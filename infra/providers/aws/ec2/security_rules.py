@@ -1,4 +1,4 @@
-"""One rule of a security group as a resource of its own."""
+"""A security group rule as a separate resource."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(call: Call) -> Props | None:
     found = answer["SecurityGroupRules"][0]
     observed = call.observed(found)
     if found.get("IpProtocol") == "-1":
-        # AWS shows ports of a rule for all protocols as -1; the program leaves them out.
+        # AWS shows the ports of a rule for all protocols as -1; the program leaves them out.
         observed = {name: value for name, value in observed.items() if name not in ("fromPort", "toPort")}
     return {
         **observed,

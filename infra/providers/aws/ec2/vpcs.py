@@ -1,4 +1,4 @@
-"""VPC, subnet, internet gateway."""
+"""VPCs, subnets, internet gateways."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def create_gateway(call: Call) -> str:
     GATEWAY.create(call)
     if call.new.get("vpcId"):
         attach, vpc = call.client().attach_internet_gateway, call.new["vpcId"]
-        # A gateway that was made a moment ago may not be known everywhere yet.
+        # AWS may not know a new gateway everywhere yet.
         call.retry(lambda: attach(InternetGatewayId=call.id, VpcId=vpc), "InvalidInternetGatewayID.NotFound")
     return call.id
 

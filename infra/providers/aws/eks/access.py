@@ -1,4 +1,4 @@
-"""Who may use a cluster, and which role a pod has."""
+"""Access entries of a cluster, and pod identity associations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra.providers.wire import Props
 
 def create_entry(call: Call) -> str:
     make, request = call.client().create_access_entry, call.whole_request()
-    # A role that was made a moment ago is no principal yet.
+    # A new role is not a valid principal yet.
     call.retry(lambda: make(**request, tags=call.tags), "InvalidParameterException", saying="invalid principal")
     return f"{call.new['clusterName']}:{call.new['principalArn']}"
 

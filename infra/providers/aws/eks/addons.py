@@ -35,7 +35,7 @@ def _wait_active(call: Call) -> None:
         seen[:] = [found["status"], (found.get("health") or {}).get("issues") or []]
         if found["status"] in ("CREATE_FAILED", "UPDATE_FAILED"):
             raise NotReady(f"add-on {call.id} {found['status']}: {seen[1]}")
-        # DEGRADED is waited through: an add-on recovers when its first node joins.
+        # Wait through DEGRADED: an add-on recovers when its first node joins.
         return bool(found["status"] == "ACTIVE")
 
     try:
@@ -49,7 +49,7 @@ def read(call: Call) -> Props | None:
     if not answer:
         return None
     found = answer["addon"]
-    # The answer lists associations by ARN; the program lists them by role and service account.
+    # AWS lists associations by ARN, the program by role and service account.
     observed = {name: value for name, value in call.observed(found).items() if name != "podIdentityAssociations"}
     return {**observed, **_key(call), "tags": found.get("tags") or {}}
 

@@ -35,12 +35,12 @@ _CREATED = (
 def create(call: Call) -> str:
     request = call.request(*_CREATED)
     if "encryptionConfig" in request:
-        # The SDK's is one object.
+        # The SDK has one object, the API a list.
         request["encryptionConfig"] = [request["encryptionConfig"]]
     if call.new.get("enabledClusterLogTypes"):
         request["logging"] = _logging(call)
     make = call.client().create_cluster
-    # The role was made a moment ago.
+    # The role is new and may not be known yet.
     call.retry(lambda: make(**request, tags=call.tags), "InvalidParameterException", saying="could not be assumed")
     call.id = call.new["name"]
     call.wait(lambda: _is_active(call), f"EKS cluster {call.id} to become ACTIVE")
@@ -82,7 +82,7 @@ def read(call: Call) -> Props | None:
 
 
 def update(call: Call) -> None:
-    """EKS takes one kind of change at a time."""
+    """Update in several requests: EKS accepts one kind of change at a time."""
     client = call.client()
     if call.changed("version"):
         _await(call, client.update_cluster_version(name=call.id, version=call.new["version"]))
@@ -124,7 +124,7 @@ def delete(call: Call) -> None:
 
 
 def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    """For every EKS resource with an `arn`."""
+    """Update the tags of any EKS resource."""
     client, arn = call.client(), call.state.get("arn") or call.state.get("accessEntryArn")
     arn = arn or call.state.get("associationArn")
     if stale:

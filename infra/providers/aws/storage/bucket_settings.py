@@ -1,4 +1,4 @@
-"""Settings of a bucket, each a resource of its own whose id is the bucket's name."""
+"""Settings of a bucket, each a separate resource whose ID is the bucket's name."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from infra.providers.wire import Props
 @dataclass(frozen=True)
 class Setting:
     name: str
-    """In the API's function names: `put_<name>`, `get_<name>`, `delete_<name>`."""
+    """The setting in the API's function names: `put_<name>`, `get_<name>`, `delete_<name>`."""
     body: Callable[[Call], dict[str, Any]]
-    """Arguments of the put, beside the bucket."""
+    """Return the arguments of the put, besides the bucket."""
     found: Callable[[dict[str, Any]], dict[str, Any] | None]
-    """The API fields of the inputs, within the answer of the get."""
+    """Return the inputs' API fields from the answer of the get."""
     delete: str = ""
 
     def put(self, call: Call) -> str:
         client, bucket = call.client(), call.new["bucket"]
         write = getattr(client, f"put_{self.name}")
-        # A bucket that was made a moment ago may not be known everywhere yet.
+        # AWS may not know a new bucket everywhere yet.
         call.retry(lambda: write(Bucket=bucket, **self.body(call)), "NoSuchBucket", "OperationAborted")
         call.id = bucket
         return str(bucket)
@@ -49,7 +49,7 @@ def _resource(token: str, inputs: dict[str, Input], setting: Setting, **more: An
 
 
 def suspend_versioning(call: Call) -> None:
-    """Versioning cannot be removed, only suspended, as the real plugin does."""
+    """Suspend versioning, as the real plugin does: it cannot be removed."""
     stop = {"Status": "Suspended"}
     call.destroy(lambda: call.client().put_bucket_versioning(Bucket=call.id, VersioningConfiguration=stop))
 
@@ -60,13 +60,13 @@ def _lifecycle(call: Call) -> dict[str, Any]:
 
 
 def unlock(call: Call) -> None:
-    """A bucket cannot lose its lock again, only the rule by which new objects get theirs, as the real plugin does."""
+    """Remove the default retention, as the real plugin does: a bucket's lock cannot be removed."""
     bare = {"ObjectLockEnabled": "Enabled"}
     call.destroy(lambda: call.client().put_object_lock_configuration(Bucket=call.id, ObjectLockConfiguration=bare))
 
 
 def _lock(answer: dict[str, Any]) -> dict[str, Any] | None:
-    """None where the bucket has a lock but no rule: then nothing of ours is there."""
+    """Return None if the bucket has a lock without a rule: then nothing of ours exists."""
     found: dict[str, Any] = answer["ObjectLockConfiguration"]
     return found if found.get("Rule") else None
 

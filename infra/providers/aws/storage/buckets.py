@@ -1,4 +1,4 @@
-"""The S3 bucket itself; its settings are resources of their own."""
+"""The S3 bucket without its settings, which are separate resources."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_bucket(call: Call) -> Props | None:
 
 
 def update_bucket(call: Call) -> None:
-    """`forceDestroy` lives in the state only: a destroy needs it applied beforehand."""
+    """Do nothing: `forceDestroy` exists only in the state, which a destroy needs updated beforehand."""
 
 
 def delete_bucket(call: Call) -> None:

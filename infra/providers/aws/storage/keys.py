@@ -52,7 +52,7 @@ def update_key(call: Call) -> None:
 
 
 def delete_key(call: Call) -> None:
-    """As on AWS, a key is only scheduled to go."""
+    """Schedule the deletion: AWS deletes keys only after a waiting period."""
     days = int(call.state.get("deletionWindowInDays") or _WINDOW_DAYS)
     call.destroy(lambda: call.client().schedule_key_deletion(KeyId=call.id, PendingWindowInDays=days))
 

@@ -1,4 +1,4 @@
-"""FSx for Lustre, and its links to S3."""
+"""FSx for Lustre file systems, and their links to S3."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LUSTRE = {
 def create_system(call: Call) -> str:
     answer = call.client().create_file_system(
         FileSystemType="LUSTRE",
-        # The SDK's `subnetIds` is one string.
+        # The SDK's `subnetIds` is one string, the API's a list.
         SubnetIds=[call.new["subnetIds"]],
         LustreConfiguration=call.request(*_LUSTRE),
         **({"Tags": tag_list(call.tags)} if call.tags else {}),
@@ -86,7 +86,7 @@ def _pending(call: Call) -> bool:
 
 def delete_system(call: Call) -> None:
     client = call.client()
-    # Scratch file systems have no backups: AWS refuses the field.
+    # Scratch file systems have no backups, and AWS refuses the field for them.
     scratch = str(call.state.get("deploymentType", "")).startswith("SCRATCH")
     skip = {"SkipFinalBackup": bool(call.state.get("skipFinalBackup", True))}
     body = {} if scratch else {"LustreConfiguration": skip}

@@ -1,4 +1,4 @@
-"""Auto Scaling groups that are reconciled: what is missing is launched, what is lost is replaced, what is over ends."""
+"""Auto Scaling groups that reconcile: launch missing instances, replace lost ones, terminate surplus ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 0.3
 RETRY_S = 3.0
-"""After a refused launch; a real group backs off for minutes."""
+"""Delay after a refused launch; a real group backs off for minutes."""
 CAPACITY = ("Pending", "InService")
 ACTIVITIES_KEPT = 100
 ROOT_DEVICE = {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 20, "VolumeType": "gp3"}}
@@ -39,7 +39,7 @@ ROOT_DEVICE = {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 20, "VolumeType"
 
 @dataclass
 class NodeGroupLaunch:
-    """What an EKS node group adds to its launch template."""
+    """An EKS node group's additions to its launch template."""
 
     instance_types: list[str] = field(default_factory=list)
     security_groups: list[str] = field(default_factory=list)
@@ -47,12 +47,12 @@ class NodeGroupLaunch:
     profile_arn: str | None = None
     market: str | None = None
     image: str = ""
-    """The AMI where the launch template names none."""
+    """The AMI if the launch template names none."""
     tags: dict[str, str] = field(default_factory=dict)
 
 
 class AutoScaling:
-    """`world.auto_scaling`: node groups register their recipes here."""
+    """`world.auto_scaling`; node groups register their launches here."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -167,7 +167,7 @@ class AutoScaling:
 
     @staticmethod
     def _subnet(group: FakeAutoScalingGroup) -> str | None:
-        """The subnet with the fewest instances of the group: zones stay balanced."""
+        """Return the subnet with the fewest instances of the group, to balance the zones."""
         subnets = group.vpc_zone_identifier.split(",") if group.vpc_zone_identifier else []
         used = Counter(state.instance.subnet_id for state in group.instance_states)
         return min(subnets, key=lambda one: used[one]) if subnets else None
@@ -262,7 +262,7 @@ class AutoScaling:
         self.remove(group)
 
     def remove(self, group: FakeAutoScalingGroup) -> None:
-        """Terminate what it still holds and forget the group."""
+        """Terminate the group's remaining instances and delete it."""
         live = [state.instance.id for state in group.instance_states if state.instance.state in LIVE]
         if live:
             self.world.backend("ec2").terminate_instances(live)
@@ -271,7 +271,7 @@ class AutoScaling:
 
 
 def _disks(mappings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As EC2 does: deleted with the instance unless the template says no."""
+    """Apply EC2's default: disks are deleted with the instance unless the template says otherwise."""
     return [{**one, "Ebs": {"DeleteOnTermination": True, **one.get("Ebs", {})}} for one in mappings if "Ebs" in one]
 
 

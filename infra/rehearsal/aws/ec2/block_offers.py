@@ -1,4 +1,4 @@
-"""What capacity blocks the emulated EC2 has on offer, and how they will behave."""
+"""The capacity blocks that the emulated EC2 offers, and their behaviour."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ BLOCK_HOURLY_USD = {
     "trn1.32xlarge": 9.532,
     "trn2.48xlarge": 35.7,
 }
-"""Made-up round figures near the public ones: a rehearsal needs a fee, not a quotation."""
+"""Invented round figures near the public ones: a rehearsal needs a fee, not a quotation."""
 OFFERINGS_PER_TYPE = 2
 MAX_BLOCK = timedelta(days=182)
 
 
 class Blocks(BaseModel):
-    """`/_site/blocks`: how blocks are offered, and how those that were bought behave; an empty body reads it."""
+    """Settings of `/_site/blocks` for the offers and for the bought blocks; an empty body reads them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     start_in_s: float | None = None
-    """The first offering begins so long after this was asked for; None: tomorrow at 11:30 UTC, as on AWS."""
+    """The first offering begins this long after it was set; None means tomorrow at 11:30 UTC, as on AWS."""
     asked_at: datetime | None = None
     late_s: float = 0.0
-    """A block is `scheduled` so long beyond its begin."""
+    """A block stays `scheduled` for this long after its begin."""
     payment: Literal["succeeds", "fails"] = "succeeds"
     end_in_s: float | None = None
-    """Blocks that were bought end so soon."""
+    """Bought blocks end after this time."""
     sold_out: bool = False
-    """An offering vanishes with its purchase; otherwise it can be bought again, which AWS does not rule out."""
+    """If True, a purchase removes its offering; otherwise it can be bought again, which AWS does not rule out."""
     groups: dict[str, tuple[str, ...]] = {}
     """ARN of a resource group -> the reservations in it."""
 
 
 def offerings(params: Parameters, region: str, blocks: Blocks) -> list[dict[str, Any]]:
-    """Answer of DescribeCapacityBlockOfferings."""
+    """Return the answer of DescribeCapacityBlockOfferings."""
     kind, count = params.get("InstanceType") or "", int(params.get("InstanceCount") or 1)
     hourly_usd = BLOCK_HOURLY_USD.get(kind)
     if hourly_usd is None:
@@ -82,5 +82,5 @@ def offerings(params: Parameters, region: str, blocks: Blocks) -> list[dict[str,
 
 
 def utc(moment: datetime | None) -> datetime | None:
-    """moto's parser gives naive UTC."""
+    """Mark a time as UTC: moto's parser returns naive UTC."""
     return moment.replace(tzinfo=UTC) if moment else None

@@ -1,4 +1,4 @@
-"""Every instance that is to be a node or a builder has a machine behind it, for exactly as long as it runs."""
+"""Machines of node and builder instances: each starts and ends with its instance."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ log = logging.getLogger(__name__)
 POD_ADDRESSES = 12
 PERIOD_S = 0.2
 SETTLE_S = 0.15
-"""RunInstances attaches the instance profile after moto made the instance: a builder waits for that."""
+"""A builder waits this long: RunInstances attaches the instance profile only after moto made the instance."""
 KEPT_FOLDERS = {"logs"}
 CONSOLE_BYTES = 64 * 1024
 
 
 class Machines:
-    """Reconciles instances and machines."""
-
     def __init__(self, world: World, images: Images) -> None:
         self.world, self.images = world, images
 
@@ -108,22 +106,22 @@ class Machines:
         )
 
     def _user_data(self, instance_id: str, text: str, tags: dict[str, str]) -> str:
-        """With the trouble `node`: as if the NodeConfig named another cluster."""
+        """Return the user data; the trouble `node` changes the NodeConfig to another cluster."""
         cluster = tags.get(CLUSTER_TAG)
         if cluster is None or not self.world.troubles.of("node", tags.get(NODE_GROUP_TAG, instance_id), "create"):
             return text
         return re.sub(rf'(\bname"?: *"?){re.escape(cluster)}\b(?!-)', rf"\g<1>{cluster}-of-yesterday", text)
 
     def get_console_output(self, params: Parameters) -> dict[str, Any]:
-        """What the machine wrote on its console; nothing is cut off and nothing comes late, unlike there."""
+        """Return the machine's console output, complete and at once, unlike EC2."""
         instance = self.world.backend("ec2").get_instance(params["InstanceId"])
         console = self.world.work / "machines" / instance.id / "logs" / "console.log"
-        said = console.read_bytes()[-CONSOLE_BYTES:] if console.exists() else b""
-        output = base64.b64encode(said).decode()
+        text = console.read_bytes()[-CONSOLE_BYTES:] if console.exists() else b""
+        output = base64.b64encode(text).decode()
         return {"InstanceId": instance.id, "Timestamp": datetime.now(UTC), "Output": output}
 
     def start(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> Any:
-        """StartInstances: a fresh machine on the old disk."""
+        """StartInstances: start a new machine on the old disk."""
         changes = original(ec2, instance_ids)
         for instance, before in changes:
             if needs_machine(instance) and before.name == "stopped":
@@ -131,7 +129,7 @@ class Machines:
         return changes
 
     def reboot(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> Any:
-        """RebootInstances: power off and on; an instance that runs no machine only says yes."""
+        """RebootInstances: switch the machine off and on; succeed for an instance without one."""
         rebooted = original(ec2, instance_ids)
         with self.world.lock:
             for instance in rebooted:
@@ -142,14 +140,14 @@ class Machines:
 
 
 def capacity(instance: Any) -> dict[str, str]:
-    """Extended resources that the hardware could offer: GPUs of the type, EFA interfaces that were asked for."""
+    """Return the extended resources of the hardware: GPUs of the type, requested EFA interfaces."""
     gpus = INSTANCE_TYPES.get(instance.instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
     found = {
         "nvidia.com/gpu": sum(gpu["Count"] for gpu in gpus if gpu["Manufacturer"] == "NVIDIA"),
         "vpc.amazonaws.com/efa": interfaces.requested_efas(instance),
     }
     offered = {name: str(count) for name, count in found.items() if count}
-    # A script part of the user data may set huge pages aside; the nodelet runs no scripts, kubelet would count them.
+    # A script in the user data may reserve huge pages. The nodelet runs no scripts, but a kubelet would count them.
     text = instance.user_data.decode() if instance.user_data is not None else ""
     if pages := re.search(r"^echo 'vm\.nr_hugepages = (\d+)'", text, re.MULTILINE):
         offered["hugepages-2Mi"] = f"{2 * int(pages[1])}Mi"
@@ -157,7 +155,7 @@ def capacity(instance: Any) -> dict[str, str]:
 
 
 def pod_addresses(instance: Any) -> tuple[str, ...]:
-    """Secondary addresses of the primary interface, as the VPC CNI takes them; kept over a reboot."""
+    """Return secondary addresses of the primary interface, as the VPC CNI takes them; a reboot keeps them."""
     primary = instance.nics[0]
     while len(primary.private_ip_addresses) <= POD_ADDRESSES:
         try:
@@ -169,7 +167,7 @@ def pod_addresses(instance: Any) -> tuple[str, ...]:
 
 
 def role_of(world: World, instance_id: str) -> str:
-    """The role of the instance's profile; empty without one."""
+    """Return the role of the instance's profile, or an empty string."""
     association = world.backend("ec2").iam_instance_profile_associations.get(instance_id)
     roles = association.iam_instance_profile.roles if association else []
     return str(roles[0].arn) if roles else ""

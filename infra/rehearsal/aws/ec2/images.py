@@ -1,4 +1,4 @@
-"""AMIs as a bake meets them: CreateImage takes its time, tags snapshots, keeps the disk; launches want a known AMI."""
+"""AMIs for a bake: CreateImage takes time, tags snapshots and keeps the disk; launches need a known AMI."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from infra.rehearsal.aws.world import Launch, LaunchRefused, World
 
 IMAGED_S = 1.0
 ROOT_DISK = "root"
-"""Folder of a machine that is its root disk."""
+"""Folder of a machine with its root disk."""
 
 
 class Images:
-    """What replaces moto's instantaneous images."""
+    """Replacement of moto's instantaneous images."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def disk(self, image_id: str) -> Path:
-        """Folder with the root disk that an image was made of."""
+        """Return the folder with an image's root disk."""
         return self.world.work / "images" / image_id
 
     def create(
@@ -61,18 +61,18 @@ class Images:
         return answer
 
     def check(self, launch: Launch) -> None:
-        """A launch hook. Node groups are left alone: EKS chooses for them, and `/_site/capacity` refuses on demand."""
+        """Check a launch's AMI. Node groups are exempt: EKS chooses theirs, and `/_site/capacity` refuses on demand."""
         if launch.node_group is not None:
             return
         image = self.world.backend("ec2").amis.get(launch.image_id)
         if image is None:
-            said = f"The image id '[{launch.image_id}]' does not exist"
-            raise LaunchRefused("InvalidAMIID.NotFound", said)
+            message = f"The image id '[{launch.image_id}]' does not exist"
+            raise LaunchRefused("InvalidAMIID.NotFound", message)
         if image.state != "available":
             raise LaunchRefused("InvalidAMIID.Unavailable", f"The image id '{launch.image_id}' is no longer available")
 
     def unpack(self, image_id: str, machine: Path) -> None:
-        """Give a machine that starts the disk of its image; a machine that started before keeps its own."""
+        """Copy the image's disk to a new machine; a machine that ran before keeps its own."""
         source, root = self.disk(image_id), machine / ROOT_DISK
         if source.is_dir() and not root.exists():
             shutil.copytree(source, root, symlinks=True, ignore_dangling_symlinks=True)

@@ -1,4 +1,4 @@
-"""EC2 instances with a life of their own: pending, running, shutting-down, terminated; status checks; launch rules."""
+"""EC2 instances with their states (pending, running, shutting-down, terminated), status checks and launch rules."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def set_state(instance: Any, name: str) -> None:
 
 
 def template_version(world: World, argument: dict[str, Any] | None) -> dict[str, Any]:
-    """LaunchTemplateData of a `LaunchTemplate` argument; empty without one."""
+    """Return the LaunchTemplateData of a `LaunchTemplate` argument, or an empty dict."""
     return dict(world.backend("ec2")._get_template_from_args(argument).data) if argument else {}
 
 
 def describe_launch(data: dict[str, Any], arguments: dict[str, Any], image_id: str, zone: str) -> Launch:
-    """`data` is the launch template's, `arguments` those of moto's run_instances."""
+    """Describe a launch from the launch template's `data` and the `arguments` of moto's run_instances."""
     reservation = data.get("CapacityReservationSpecification") or {}
     target = reservation.get("CapacityReservationTarget") or {}
     tags = (arguments.get("tags") or {}).get("instance", {})
@@ -60,7 +60,7 @@ def describe_launch(data: dict[str, Any], arguments: dict[str, Any], image_id: s
 
 
 class Instances:
-    """What replaces moto's instantaneous instances."""
+    """Replacement of moto's instantaneous instances."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -93,7 +93,7 @@ class Instances:
         return nics
 
     def _finish(self, ec2: Any, instance: Any, data: dict[str, Any], launch: Launch) -> None:
-        if instance.kernel_id == "None":  # moto knows no such image: then as of any image of today
+        if instance.kernel_id == "None":  # moto does not know the image: assume a current one
             instance.kernel_id, instance.virtualization_type, instance.root_device_name = None, "hvm", "/dev/xvda"
         instance.lifecycle = launch.market if launch.market in ("spot", "capacity-block") else None
         profile = data.get("IamInstanceProfile") or {}
@@ -115,7 +115,7 @@ class Instances:
             set_state(instance, "pending")
 
     def terminate(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> list[tuple[Any, Any]]:
-        """shutting-down at once; the interfaces and volumes go a moment later, with the machine."""
+        """Set shutting-down at once; interfaces and volumes go a moment later, with the machine."""
         instances = [] if not instance_ids else ec2.get_multi_instances_by_id(instance_ids)
         if not instances or any(one.disable_api_termination is True for one in instances):
             return original(ec2, instance_ids)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Network interfaces of a launch: several cards, EFA, and EC2's rules for them. moto knows one card and no EFA."""
+"""Network interfaces of a launch: several cards, EFA, and EC2's rules for them. moto has one card and no EFA."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from infra.rehearsal.aws.operations import wrap
 from infra.rehearsal.aws.world import LaunchRefused, World
 
 Specification = dict[str, Any]
-"""One NetworkInterfaces entry of RunInstances or of a launch template."""
+"""A NetworkInterfaces entry of RunInstances or of a launch template."""
 EFA = ("efa", "efa-only")
 PRIMARY = (0, 0)
 
 
 def place(nic: Specification) -> tuple[int, int]:
-    """(network card, device index on that card)."""
+    """Return the network card, and the device index on that card."""
     return int(nic.get("NetworkCardIndex") or 0), int(nic.get("DeviceIndex") or 0)
 
 
@@ -29,7 +29,7 @@ def kind_of(nic: Specification) -> str:
 
 
 def check(instance_type: str, nics: list[Specification]) -> None:
-    """Raise LaunchRefused as EC2 would; types that moto does not know pass."""
+    """Raise LaunchRefused as EC2 would; types unknown to moto pass."""
     if not nics or instance_type not in INSTANCE_TYPES:
         return
     network = INSTANCE_TYPES[instance_type]["NetworkInfo"]
@@ -68,7 +68,7 @@ def requested_efas(instance: Any) -> int:
 
 
 def _prepare(original: Callable[..., None], instance: Any, nics: list[Specification], **kwargs: Any) -> None:
-    """The primary interface as moto makes it, deleted with the instance unless told otherwise; then all others."""
+    """Make the primary interface by moto, deleted with the instance unless told otherwise; then add the others."""
     nics = nics or [{"DeviceIndex": 0}]
     first = next((nic for nic in nics if place(nic) == PRIMARY), nics[0])
     keep = first.get("DeleteOnTermination") is False
@@ -92,10 +92,9 @@ def _add(instance: Any, nic: Specification, primary: Any) -> None:
         delete_on_termination=nic.get("DeleteOnTermination") is not False,
     )
     if address is None:
-        # An EFA-only interface carries no IP.
         eni.private_ip_address, eni.private_ip_addresses = None, []
     eni.interface_type, eni.network_card_index = kind, card
-    # moto keys interfaces by device index alone, which repeats from card to card.
+    # moto keys interfaces by device index alone, which repeats on every card.
     instance.attach_eni(eni, card * 100 + device)
     eni.device_index = device
 

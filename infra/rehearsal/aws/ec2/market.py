@@ -1,7 +1,7 @@
-"""Prices of the emulated AWS: the price list, spot price history, and what of both a rehearsal may set.
+"""Prices of the emulated AWS: the price list and the spot price history.
 
-The list's on-demand prices are the catalogue's own, since a rehearsal has no other source; `/_site/market` sets others:
-POST `{"on_demand": {TYPE: "USD" or null}, "spot": {TYPE: "USD"}}`, an empty body reads what was set.
+On-demand prices are the catalogue's, since a rehearsal has no other source; `/_site/market` sets others:
+POST `{"on_demand": {TYPE: "USD" or null}, "spot": {TYPE: "USD"}}`. An empty body reads the prices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
 from infra.rehearsal.aws.world import World
 
 SPOT_SHARE = Decimal("0.4")
-"""Of the on-demand price: a made-up figure, since a rehearsal needs a price and not a quotation."""
+"""Fraction of the on-demand price: invented, since a rehearsal needs a price and not a quotation."""
 ZONES = "abc"
 
 
@@ -64,7 +64,7 @@ class Market:
 
 
 class PricingResponse(BaseResponse):
-    """AWS Price List, of which moto has nothing."""
+    """AWS Price List, which moto lacks."""
 
     def __init__(self) -> None:
         super().__init__(service_name="pricing")
@@ -76,7 +76,7 @@ def _usd(text: str | None) -> Decimal | None:
 
 
 def _product(name: str, price: Decimal, region: str) -> dict[str, Any]:
-    """One element of PriceList, in the shape that the API documents."""
+    """Return one element of PriceList, in the API's documented shape."""
     dimension = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price:.10f}"}, "beginRange": "0", "endRange": "Inf"}
     return {
         "product": {

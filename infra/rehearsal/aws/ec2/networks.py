@@ -1,4 +1,4 @@
-"""What EC2 shows of VPCs, security groups, NAT gateways, endpoints and addresses, where moto shows less."""
+"""VPCs, security groups, NAT gateways, endpoints and addresses, with the attributes that moto leaves out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from infra.rehearsal.aws.operations import wrap
 from infra.rehearsal.aws.world import World
 
 TAG_TYPES = {"eipalloc": "elastic-ip", "nat": "natgateway", "pcx": "vpc-peering-connection"}
-"""Prefix of an id -> DescribeTags' word for it, where moto has another or none."""
+"""ID prefix -> DescribeTags' resource type, if moto has another or none."""
 POOL = "amazon"
 Moto = Callable[..., ActionResult]
 
 
 def _vpc(moto: Callable[..., Any], ec2: Any, *args: Any, **kwargs: Any) -> Any:
-    """With a default security group that lets its own members in."""
+    """Add a default security group whose members reach each other."""
     vpc = moto(ec2, *args, **kwargs)
     group = ec2.get_security_group_from_name("default", vpc_id=vpc.id)
     if not group.ingress_rules:
@@ -33,7 +33,7 @@ def _vpc(moto: Callable[..., Any], ec2: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _authorize(direction: str) -> Callable[..., ActionResult]:
-    """moto answers with the rules of the last permission only."""
+    """Answer with all rules; moto answers with those of the last permission only."""
 
     def authorize(moto: Moto, response: Any) -> ActionResult:
         response.error_on_dryrun()
@@ -48,7 +48,7 @@ def _authorize(direction: str) -> Callable[..., ActionResult]:
 
 
 def _nat(moto: Callable[..., Any], ec2: Any, subnet_id: str, *args: Any, **kwargs: Any) -> Any:
-    """Public unless asked otherwise, with an address of its subnet."""
+    """Make the gateway public by default, with an address of its subnet."""
     if kwargs.get("connectivity_type") is None:
         kwargs["connectivity_type"] = "public"
     gateway = moto(ec2, subnet_id, *args, **kwargs)
@@ -60,7 +60,7 @@ def _nat(moto: Callable[..., Any], ec2: Any, subnet_id: str, *args: Any, **kwarg
 
 
 def _endpoint(moto: Callable[..., None], endpoint: Any, *args: Any, **kwargs: Any) -> None:
-    """Private DNS is for interfaces: a gateway has none."""
+    """Disable private DNS for a gateway: only interface endpoints have it."""
     moto(endpoint, *args, **kwargs)
     endpoint.vpc_endpoint_type = endpoint.vpc_endpoint_type or "Gateway"
     if endpoint.vpc_endpoint_type == "Gateway":

@@ -1,4 +1,4 @@
-"""EC2 placement groups: instances of a launch template that names one count as its users until they are terminated."""
+"""EC2 placement groups, in use by the instances of launch templates that name them until these are terminated."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def install(world: World) -> None:
 
 
 def _remember_groups(placement: Placement) -> None:
-    """moto drops Placement.GroupName of RunInstances and of launch templates: keep it on the instance."""
+    """Keep Placement.GroupName on the instance: moto drops it from RunInstances and from launch templates."""
 
     def from_template(moto: Callable[..., Reservation], backend: Any, *args: Any, **kwargs: Any) -> Reservation:
         reservation = moto(backend, *args, **kwargs)
@@ -139,7 +139,7 @@ def _remember_groups(placement: Placement) -> None:
 
 
 def template_data(ec2: Any, instance: Any) -> dict[str, Any]:
-    """The launch template version that an instance was started from; empty where there was none."""
+    """Return the data of the launch template version that an instance was started from, or an empty dict."""
     tags = ec2.tags.get(instance.id, {})
     template = ec2.launch_templates.get(tags.get("aws:ec2launchtemplate:id"))
     return template.get_version(tags["aws:ec2launchtemplate:version"]).data if template else {}

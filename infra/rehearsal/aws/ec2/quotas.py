@@ -1,4 +1,4 @@
-"""Service Quotas of the instance families; a file of the site can set others."""
+"""Service Quotas of the instance families; a file of the site can override them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ OTHERS = {
     ("fsx", "L-C48231E5"): ("Lustre Scratch file systems", 100),
     ("fsx", "L-AD2FC696"): ("Lustre Scratch storage capacity", 100_800),
 }
-"""Values of a new account."""
+"""Quotas of a new account."""
 OVERRIDES = "quotas.json"
-"""In <work>/aws: {quota code: value}; read at each call."""
+"""File in <work>/aws: {quota code: value}, read at each call."""
 
 
 class Quotas:

@@ -1,4 +1,4 @@
-"""EC2 capacity reservations and capacity blocks: bought, counted against launches, over at their end."""
+"""EC2 capacity reservations and capacity blocks: purchase, use by launches, end."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations,
 from infra.rehearsal.aws.world import Launch, LaunchRefused, World
 
 PAYMENT = timedelta(seconds=1)
-"""Until a purchase is paid; on AWS up to 12 hours."""
+"""Time until a purchase is paid; on AWS up to 12 hours."""
 ENDING = timedelta(minutes=30)
-"""So long before a block's end EC2 terminates what runs in it."""
+"""EC2 terminates a block's instances this long before its end."""
 PERIOD_S = 0.5
 
 
@@ -78,8 +78,8 @@ class Reservations:
         return 200, self.blocks.model_dump(mode="json")
 
     def users(self, reservation: Reservation) -> int:
-        """Live instances in the reservation; what came by a group or as open fills the oldest reservation first, and
-        what finds no place in its group runs on demand."""
+        """Return the number of live instances in the reservation. Those that target a group or any open reservation
+        fill the oldest first; beyond its capacity they run on demand."""
         ec2 = self.world.backend("ec2")
         live = [one for one in ec2.all_instances() if one.state not in ("terminated", "shutting-down")]
         asked = [(template_data(ec2, one), one.instance_type, one.placement.zone) for one in live]
@@ -90,13 +90,13 @@ class Reservations:
         return used[reservation.reservation_id]
 
     def in_block(self, reservation: Reservation) -> list[str]:
-        """Live instances that target this very reservation."""
+        """Return the live instances that target this reservation by ID."""
         ec2 = self.world.backend("ec2")
         live = [one for one in ec2.all_instances() if one.state in ("pending", "running")]
         return [one.id for one in live if _target(template_data(ec2, one)) == reservation.reservation_id]
 
     def _pool(self, data: dict[str, Any], instance_type: str, zone: str) -> tuple[str, ...]:
-        """Reservations among which a launch with this template finds its own; none where it names one."""
+        """Return the reservations that a launch with this template may use; none if it names one."""
         asked = data.get("CapacityReservationSpecification") or {}
         if _target(data):
             return ()
@@ -108,7 +108,7 @@ class Reservations:
         return ()
 
     def _fitting(self, instance_type: str, zone: str, among: Sequence[str] | None) -> tuple[str, ...]:
-        """`among`: None for every reservation that is open to all."""
+        """Return active reservations that fit; `among` None means those open to all."""
         return tuple(
             name
             for name, one in self.reservations.items()
@@ -241,9 +241,9 @@ class Reservations:
         return {"CapacityReservation": self._keep(reservation, params)}
 
     def check(self, launch: Launch) -> None:
-        """A launch that targets a reservation needs one that is active, fits, and has a place left. One that targets a
-        group needs a place only where it asks for reservations only: else it runs on demand.
+        """Refuse a launch without a place in its reservation, which must be active and fit.
 
+        A launch that targets a group needs a place only if it requests reservations only: else it runs on demand.
         https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-cr-group.html
         """
         if launch.reservations_only and not launch.capacity_reservation_id:
@@ -278,7 +278,7 @@ class Reservations:
             raise LaunchRefused("ReservationCapacityExceeded", message)
 
     def end_blocks(self) -> None:
-        """EC2 ends what runs in a block half an hour before its end."""
+        """Terminate a block's instances half an hour before its end, as EC2 does."""
         with self.world.lock:
             for one in self.reservations.values():
                 over = one.kind == "capacity-block" and one.end and one.end - ENDING <= datetime.now(UTC)

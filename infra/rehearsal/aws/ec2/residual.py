@@ -1,4 +1,4 @@
-"""What a VPC's teardown meets on AWS and moto lets pass: dependencies that refuse, deletions that take a moment."""
+"""Obstacles to a VPC's teardown that moto lacks: deletions refused for dependencies, deletions that take time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infra.rehearsal.aws.world import World
 NAT_CREATION_S = 1.0
 NAT_DELETION_S = 1.0
 NAT_FORGOTTEN_S = 60.0
-"""AWS shows a deleted NAT gateway for about an hour; here a minute."""
+"""AWS shows a deleted NAT gateway for about an hour, the emulator for a minute."""
 ENDPOINT_DELETION_S = 1.0
 Moto = Callable[..., ActionResult]
 
@@ -26,7 +26,7 @@ def violation(what: str) -> AwsError:
 
 
 class Dependencies:
-    """Checks in front of moto's own deletions."""
+    """Checks before moto's own deletions."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -58,7 +58,7 @@ class Dependencies:
             raise violation(f"resource {group.id} has a dependent object")
 
     def _references(self, group_id: str) -> Iterator[str]:
-        """Other groups whose rules name this one."""
+        """Yield other groups whose rules name this one."""
         for groups in list(self.ec2.groups.values()):
             for other in list(groups.values()):
                 rules = [*other.ingress_rules, *other.egress_rules]
@@ -114,7 +114,7 @@ def _group_ids(eni: NetworkInterface) -> set[str]:
 
 
 class Lifecycles:
-    """NAT gateways and VPC endpoints that come and go in steps, and hold their interfaces meanwhile."""
+    """NAT gateways and VPC endpoints that change state in steps and keep their interfaces meanwhile."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -203,12 +203,12 @@ class Lifecycles:
 
 
 def _claim(eni: NetworkInterface, description: str, kind: str) -> None:
-    """An interface that a service of AWS made for itself."""
+    """Mark an interface as made by an AWS service."""
     eni.description, eni.status, eni.requester_managed, eni.interface_type = description, "in-use", True, kind
 
 
 def _of_type(moto: Moto, response: Any) -> ActionResult:
-    """moto forgets InterfaceType (efa, efa-only)."""
+    """Keep InterfaceType (efa, efa-only), which moto drops."""
     answer = moto(response)
     kind = response._get_param("InterfaceType")
     if kind:
@@ -217,7 +217,7 @@ def _of_type(moto: Moto, response: Any) -> ActionResult:
 
 
 def _of_owner(moto: Moto, response: Any) -> ActionResult:
-    """moto ignores OwnerIds and would show the snapshots of every public AMI as one's own."""
+    """Apply OwnerIds, which moto ignores: it would show the snapshots of every public AMI as the account's own."""
     answer = moto(response)
     owners = {response.current_account if one == "self" else one for one in response._get_param("OwnerIds", [])}
     if owners:

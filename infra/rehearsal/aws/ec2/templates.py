@@ -1,4 +1,4 @@
-"""Launch templates as EC2 shows them: tags that change, versions made from versions, data without the own tags."""
+"""Launch templates as EC2 shows them: current tags, versions derived from others, data without the own tags."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def _create(
     data: dict[str, Any],
     tags: dict[str, dict[str, str]],
 ) -> LaunchTemplate:
-    """moto mixes the template's own tags into those of what is launched from it."""
+    """Keep the template's own tags apart: moto mixes them into those of launched resources."""
     launched = [one for one in data.pop("TagSpecifications", []) if one["ResourceType"] != "launch-template"]
     return moto(ec2, name, description, data | ({"TagSpecifications": launched} if launched else {}), tags)
 
 
 def _create_version(moto: Callable[..., ActionResult], response: Any) -> ActionResult:
-    """From the version that the request names: what the request leaves out is taken over from there."""
+    """Take what the request leaves out from its source version."""
     source = response._get_param("SourceVersion")
-    # Before the new version is: `$Latest` is then another one, and an unknown version leaves nothing behind.
+    # Read first: `$Latest` changes with the new version, and an unknown source must leave nothing behind.
     before = None if source is None else _template(response).get_version(source)
     answer = moto(response)
     if before is not None:
@@ -50,7 +50,7 @@ def _template(response: Any) -> LaunchTemplate:
 
 
 def install(world: World) -> None:
-    # moto looks at the tags once, when it makes the template.
+    # moto reads the tags only once, when it makes the template.
     LaunchTemplate.tags = property(lambda template: template.get_tags(), lambda template, tags: None)  # type: ignore[assignment]
     wrap(LaunchTemplateBackend, "create_launch_template", _create)
     wrap(EC2Response, "create_launch_template_version", _create_version)

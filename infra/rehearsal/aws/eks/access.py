@@ -1,4 +1,4 @@
-"""Access entries and their policies: who of IAM is whom in Kubernetes."""
+"""Access entries and their policies, which map IAM principals to Kubernetes users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICIES = (
     "AmazonEKSEditPolicy",
     "AmazonEKSViewPolicy",
 )
-"""Only AmazonEKSClusterAdminPolicy on the whole cluster has an effect here: identity.py."""
+"""Only AmazonEKSClusterAdminPolicy on the whole cluster has an effect in a rehearsal: see identity.py."""
 KINDS = ("STANDARD", "EC2_LINUX")
 
 

@@ -1,4 +1,4 @@
-"""EKS add-ons: ACTIVE when what they need is there, else CREATING and, after a while, DEGRADED."""
+"""EKS add-ons: ACTIVE once their needs are met, else CREATING and, after a while, DEGRADED."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ DELETION_S = 0.3
 
 @dataclass(frozen=True)
 class AddonKind:
-    """What EKS offers under a name."""
-
     version: str
     needs_node: bool
-    """A Deployment, which stays without replicas until a node is Ready; else a DaemonSet."""
+    """True for a Deployment, which has no replicas until a node is Ready; False for a DaemonSet."""
     type: str = "networking"
 
 
@@ -47,7 +45,7 @@ class Addons:
     def __init__(self, world: World) -> None:
         self.world = world
         self._since: dict[str, float] = {}
-        """ARN -> when the present change began."""
+        """ARN -> time at which the present change began."""
         self._updates: dict[str, dict[str, Any]] = {}
         """ARN -> the update in progress."""
 
@@ -89,7 +87,7 @@ class Addons:
         try:
             json.loads(params.get("configurationValues") or "{}")
         except ValueError as error:
-            # EKS takes YAML too; a program that writes JSON is checked, one that writes YAML is told.
+            # EKS accepts YAML too. JSON is checked; YAML is refused.
             raise AwsError("InvalidParameterException", f"ConfigurationValue is not JSON: {error}") from error
 
     def describe_addon(self, params: Parameters) -> dict[str, Any]:

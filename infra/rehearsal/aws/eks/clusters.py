@@ -25,17 +25,17 @@ from infra.rehearsal.aws.world import World
 log = logging.getLogger(__name__)
 
 VERSIONS = ("1.36", "1.35", "1.34", "1.33")
-"""Newest first. The control plane refuses one that it has no binaries for, and the cluster is then FAILED."""
+"""Newest first. A version without binaries fails in the control plane, and the cluster is FAILED."""
 NO_CONTROL_PLANE = ("use1-az3", "usw1-az2", "cac1-az3")
-"""Zone ids, by EKS's user guide."""
+"""Zone IDs from EKS's user guide."""
 UPDATABLE = ("upgradePolicy", "logging", "zonalShiftConfig", "deletionProtection")
 UPDATED = Delay(0.2, 0.6)
-"""How long a change of a cluster takes; on AWS minutes."""
+"""Duration of a cluster update; on AWS minutes."""
 UNKNOWN_CLUSTER = "No cluster found for name: {}."
 
 
 class EksResponse(BaseResponse):
-    """Every operation is added by the modules eks*, nodegroups."""
+    """The modules of this package add every operation."""
 
     def __init__(self) -> None:
         super().__init__(service_name="eks")
@@ -44,7 +44,7 @@ class EksResponse(BaseResponse):
 
 @dataclass
 class Cluster:
-    """`document` is what DescribeCluster shows; the rest hangs on it by name or id."""
+    """`document` is DescribeCluster's answer; the cluster's other resources are kept by name or ID."""
 
     name: str
     document: dict[str, Any]
@@ -53,7 +53,7 @@ class Cluster:
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Access entries by principal ARN; `policies` in each are its associations."""
     associations: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Pod identity associations by id."""
+    """Pod identity associations by ID."""
     updates: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -69,7 +69,7 @@ class Cluster:
         return "API" in self.document["accessConfig"]["authenticationMode"]
 
     def record(self, kind: str, params: list[dict[str, str]] | None = None, **more: Any) -> dict[str, Any]:
-        """An Update that was applied at once; `begin` makes one that takes its time."""
+        """Record an Update that was applied at once; `begin` makes one that takes time."""
         update: dict[str, Any] = {
             "id": str(uuid.uuid4()),
             "status": "Successful",
@@ -85,7 +85,7 @@ class Cluster:
 def begin(
     world: World, cluster: Cluster, apply: Callable[[], None], kind: str, changes: list[dict[str, str]]
 ) -> dict[str, Any]:
-    """A change of a cluster's configuration: meanwhile it is UPDATING, and takes no other."""
+    """Begin a change of a cluster's configuration: meanwhile it is UPDATING and refuses another."""
     document, delay = cluster.document, UPDATED.draw(world.strictness, "cluster update", len(cluster.updates))
     update = cluster.record(kind, changes)
     if not delay:
@@ -119,8 +119,6 @@ def find_active(world: World, name: str) -> Cluster:
 
 
 class Clusters:
-    """The operations on clusters."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self._numbers = itertools.count(1)
@@ -220,7 +218,7 @@ class Clusters:
         return str(group.id)
 
     def _log_group(self, cluster: Cluster) -> None:
-        """The control plane makes its log group where it finds none, at the start and again while it ends."""
+        """Create the control plane's log group if it is missing: at the start, and again while it stops."""
         enabled = any(one.get("enabled") for one in cluster.document["logging"].get("clusterLogging", []))
         name, logs = f"/aws/eks/{cluster.name}/cluster", self.world.backend("logs")
         if enabled and name not in logs.groups:
@@ -290,7 +288,7 @@ class Clusters:
                 world.clusters.pop(cluster.name, None)
 
     def _delete_security_group(self, cluster: Cluster) -> None:
-        """EKS tries; a group that an interface still uses stays behind, as there."""
+        """Delete the security group as EKS does: one that an interface still uses stays."""
         ec2 = self.world.backend("ec2")
         used = {group.id for eni in ec2.enis.values() for group in eni.group_set}
         group = ec2.get_security_group_from_id(cluster.security_group)

@@ -1,4 +1,4 @@
-"""Access entries as documents: what the creator of a cluster, a node role, and anybody else get."""
+"""Access entries as documents: for a cluster's creator, a node role, and others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def eks_arn(world: World, kind: str, *parts: str) -> str:
 
 
 def admin_entry(world: World, cluster: str, principal: str) -> dict[str, Any]:
-    """The access entry of a cluster's creator."""
+    """Make the access entry of a cluster's creator."""
     entry = access_entry(world, cluster, principal, "STANDARD")
     entry["policies"][CLUSTER_ADMIN_POLICY] = {
         "policyArn": CLUSTER_ADMIN_POLICY,
@@ -28,7 +28,7 @@ def admin_entry(world: World, cluster: str, principal: str) -> dict[str, Any]:
 
 
 def access_entry(world: World, cluster: str, principal: str, kind: str) -> dict[str, Any]:
-    """A fresh access entry; `username` may hold {{SessionName}} or {{EC2PrivateDNSName}}."""
+    """Make an access entry; `username` may contain {{SessionName}} or {{EC2PrivateDNSName}}."""
     shape, name = principal.split(":")[5].split("/")[0], principal.rpartition("/")[2]
     if kind == "EC2_LINUX":
         username = "system:node:{{EC2PrivateDNSName}}"

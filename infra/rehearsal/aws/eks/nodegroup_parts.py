@@ -1,4 +1,4 @@
-"""What EKS makes for a node group: a launch template, an instance profile, an Auto Scaling group and its user data."""
+"""EKS's resources for a node group: launch template, instance profile, Auto Scaling group and user data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from infra.rehearsal.aws.ssm_parameters import recommended
 from infra.rehearsal.aws.world import World
 
 SCALE_DOWN = timedelta(minutes=40)
-"""So long before a capacity block's end EKS empties the node group."""
+"""EKS empties the node group this long before a capacity block's end."""
 NODE_CONFIG = "application/node.eks.aws"
 TAINT_EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule"}
 
@@ -31,12 +31,12 @@ class NodeGroup:
     scaling_group: str
     profile: str
     own_template: str | None = None
-    """The launch template that EKS made where none was given."""
+    """The launch template that EKS made because none was given."""
     since: float = field(default_factory=time.monotonic)
     update: dict[str, Any] | None = None
-    """That which is in progress."""
+    """The update in progress."""
     was: str | None = None
-    """Status before a change of configuration that is under way."""
+    """Status before a configuration change in progress."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ def make_scaling_group(world: World, cluster: Cluster, group: NodeGroup, version
 
 
 def _end_with_block(world: World, group: NodeGroup, version: Any) -> None:
-    """As EKS does: a scheduled action that empties the group before EC2 ends what runs in the block."""
+    """Schedule the action that empties the group, as EKS does, before EC2 terminates the block's instances."""
     ends = world.block_ends(block_id(version.data))
     if ends is not None:
         world.backend("autoscaling").put_scheduled_update_group_action(
@@ -120,7 +120,7 @@ def set_recipe(world: World, cluster: Cluster, group: NodeGroup, version: Any) -
 
 
 def merged_user_data(cluster: Cluster, group: dict[str, Any], own: str) -> str:
-    """`own` user data (MIME or empty), then EKS's NodeConfig: what a node gets whose image EKS chose."""
+    """Return `own` user data (MIME or empty) with EKS's NodeConfig, for a node whose image EKS chose."""
     whole = MIMEMultipart("mixed")
     parsed = Parser().parsestr(own) if own else EmailMessage()
     for part in parsed.walk() if parsed.is_multipart() else ():

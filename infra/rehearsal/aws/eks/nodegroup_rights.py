@@ -1,8 +1,8 @@
-"""EKS tries the launch with its caller's rights before it makes a node group from a launch template: a dry run.
+"""The dry run of a launch, with the caller's rights, before EKS makes a node group from a launch template.
 
-Who may create node groups, and not launch what the template says, is refused
+EKS refuses a caller who may create node groups but not launch from the template
 (https://github.com/aws/containers-roadmap/issues/1602, https://github.com/aws-samples/terraform-eks-code/issues/13).
-Whether a new version of the template is tried too is not documented; here it is, so a policy that passes is enough.
+It is not documented whether EKS tries a new template version too. Here it does, so a policy that passes is enough.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from infra.rehearsal.aws.world import World
 
 
 def check_launch(world: World, cluster: Cluster, group: dict[str, Any], version: Any) -> None:
-    """Raise as EKS does unless the caller might launch from `version` (of a launch template; None: EKS's own business)
-    into every subnet of `group`, a node group's document."""
+    """Raise EKS's error unless the caller may launch from a template's `version` (None: EKS's own) in all subnets."""
     principal = caller.get()
     if version is None or principal is None:
         return
@@ -35,7 +34,7 @@ def check_launch(world: World, cluster: Cluster, group: dict[str, Any], version:
     except AwsError as error:
         if error.code != "AccessDenied":
             raise
-        # AWS encodes what was refused; whoever reads this one has no use for that.
+        # AWS encodes the refused action; plain text is of more use here.
         message = "You are not authorized to launch instances with this launch template. Encoded authorization failure"
         raise AwsError("InvalidRequestException", f"{message} message: {error.message}") from error
 

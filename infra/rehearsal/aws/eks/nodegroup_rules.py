@@ -1,4 +1,4 @@
-"""What CreateNodegroup refuses, and what UpdateNodegroupConfig changes, in the words of EKS."""
+"""The checks of CreateNodegroup and the changes of UpdateNodegroupConfig, with EKS's messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_sizes(scaling: dict[str, int]) -> None:
 
 
 def mark(document: dict[str, Any], labels: dict[str, Any], taints: dict[str, Any]) -> None:
-    """What UpdateNodegroupConfig makes of a node group's labels and taints."""
+    """Apply the labels and taints of UpdateNodegroupConfig."""
     document["labels"].update(labels.get("addOrUpdateLabels") or {})
     for key in labels.get("removeLabels") or []:
         document["labels"].pop(key, None)
@@ -41,7 +41,7 @@ def mark(document: dict[str, Any], labels: dict[str, Any], taints: dict[str, Any
 
 
 def check(world: World, cluster: Cluster, params: Parameters, template: dict[str, Any] | None) -> None:
-    """Raise what EKS would; `template` is the LaunchTemplateData."""
+    """Raise EKS's errors; `template` is the LaunchTemplateData."""
     if params["nodegroupName"] in cluster.nodegroups:
         message = f"NodeGroup already exists with name {params['nodegroupName']} and cluster name {cluster.name}"
         raise AwsError("ResourceInUseException", message)
@@ -85,7 +85,7 @@ def _check_block(template: dict[str, Any] | None, subnets: list[Any]) -> None:
 
 
 def block_id(template: dict[str, Any]) -> str:
-    """The reservation that a LaunchTemplateData targets; empty for none."""
+    """Return the reservation that a LaunchTemplateData targets, or an empty string."""
     target = (template.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
     return str(target.get("CapacityReservationId") or "")
 
@@ -97,11 +97,11 @@ CHANGES = {
     "updateConfig": {"maxUnavailable": "MaxUnavailable", "maxUnavailablePercentage": "MaxUnavailablePercentage"},
     "nodeRepairConfig": {"enabled": "NodeRepairEnabled"},
 }
-"""Parameter of an update -> each of its parts -> UpdateParamType."""
+"""Parameter of an update -> its parts -> UpdateParamType."""
 
 
 def told(params: dict[str, Any]) -> list[dict[str, str]]:
-    """The params of an Update: each part of the configuration that was asked for."""
+    """Return the params of an Update: each requested part of the configuration."""
     return [
         {"type": kind, "value": json.dumps(params[name][part])}
         for name, parts in CHANGES.items()

@@ -1,4 +1,4 @@
-"""Managed node groups: an Auto Scaling group, a profile and an access entry each; ACTIVE when the nodes have joined."""
+"""Managed node groups, each with an Auto Scaling group, profile and access entry; ACTIVE once nodes have joined."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NodeGroups:
         return {"nodegroup": self._shown(group)}
 
     def _template(self, given: dict[str, str] | None) -> Any:
-        """The LaunchTemplateVersion of a request, or None."""
+        """Return the LaunchTemplateVersion of a request, or None."""
         if not given:
             return None
         ec2 = self.world.backend("ec2")
@@ -109,7 +109,7 @@ class NodeGroups:
         return self.world.auto_scaling.groups.get(group.scaling_group)
 
     def _shown(self, group: NodeGroup) -> dict[str, Any]:
-        """The sizes are the Auto Scaling group's, whoever changed them."""
+        """Describe the group with the Auto Scaling group's sizes, since others may change these."""
         found = self._scaling_group(group)
         if found is not None and group.document["status"] != "DELETING":
             sizes = {"minSize": found.min_size, "maxSize": found.max_size, "desiredSize": found.desired_capacity}
@@ -152,7 +152,7 @@ class NodeGroups:
             raise AwsError("ResourceInUseException", message)
 
     def update_nodegroup_version(self, params: Parameters) -> dict[str, Any]:
-        """A new launch template version: every node is replaced (here all at once)."""
+        """Apply a new launch template version: every node is replaced (here all at once)."""
         cluster, group = self._find(params)
         self._refuse_unless_settled(group)
         given = params.get("launchTemplate")

@@ -1,4 +1,4 @@
-"""Pod identity associations: which role the pods of a service account take."""
+"""Pod identity associations: the role of a service account's pods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PodIdentity:
         self.world = world
 
     def _refuse_role(self, role_arn: str) -> None:
-        """EKS itself finds out only when a pod asks; here as early as a person can still see why."""
+        """Refuse a role that pods cannot assume. EKS notices only when a pod asks; here the cause is still visible."""
         for action in ("sts:AssumeRole", "sts:TagSession"):
             if not role_trusts(self.world, role_arn, SERVICE, action):
                 message = f"Role {role_arn} does not exist or its trust policy does not allow {SERVICE} {action}"

@@ -1,4 +1,4 @@
-"""A cluster's settings as EKS shows them, and its words for a change of each."""
+"""A cluster's settings as EKS shows them, and EKS's names for changes of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 ONLY_IF_SET = ("encryptionConfig", "zonalShiftConfig")
-"""What DescribeCluster leaves out of a cluster that was made without it."""
+"""Settings that DescribeCluster leaves out if the cluster was made without them."""
 LOG_TYPES = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 PARAMS = {
     "authenticationMode": "AuthenticationMode",
@@ -37,7 +37,7 @@ KINDS = {
 
 
 def logging(before: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """Every type of log, those that are on first; a type that is not asked for stays as it was."""
+    """Return every log type, enabled ones first; types that are not in the request stay unchanged."""
     on: set[str] = set()
     for setup in (*before.get("clusterLogging", []), *asked.get("clusterLogging", [])):
         types = set(setup.get("types") or [])
@@ -47,12 +47,12 @@ def logging(before: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def kind(changed: list[str]) -> str:
-    """UpdateType of a change of these settings."""
+    """Return the UpdateType of a change of these settings."""
     return KINDS[changed[0]] if changed else "ConfigUpdate"
 
 
 def told(changed: list[str], params: dict[str, Any]) -> list[dict[str, str]]:
-    """The params of an Update: each setting with the value that was asked for."""
+    """Return the params of an Update: each setting with its requested value."""
     asked = {**params, **(params.get("resourcesVpcConfig") or {}), **(params.get("accessConfig") or {})}
     return [{"type": PARAMS[name], "value": _text(asked[name])} for name in changed]
 

@@ -1,4 +1,4 @@
-"""Tags of everything that EKS holds, for EKS itself and for the tagging API."""
+"""Tags of all EKS resources, for EKS itself and for the tagging API."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from infra.rehearsal.aws.world import World
 
 
 class Tags:
-    """Tags of everything that EKS holds."""
-
     def __init__(self, world: World) -> None:
         self.world = world
 
     def everything(self) -> dict[str, dict[str, str]]:
-        """ARN -> its tags, the very dictionary that the resource shows."""
+        """Return each ARN's tags, as the same dictionary that the resource shows."""
         tagged: dict[str, dict[str, str]] = {}
         for cluster in self.world.clusters.values():
             tagged[cluster.document["arn"]] = cluster.document["tags"]
@@ -55,7 +53,7 @@ class Tags:
         resource_type_filters: Any = None,
         resource_arn_list: Any = None,
     ) -> Iterator[TaggedResource]:
-        """GetResources: what moto finds, then what EKS holds."""
+        """Yield the answer of GetResources: moto's resources, then EKS's."""
         yield from original(backend, tag_filters, resource_type_filters, resource_arn_list)
         matches = make_tag_matcher(tag_filters)
         for arn, found in self.everything().items():

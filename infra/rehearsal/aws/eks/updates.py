@@ -1,4 +1,4 @@
-"""Updates of clusters, node groups and add-ons, each under the cluster that they are part of."""
+"""Updates of clusters, node groups and add-ons, each listed under its cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def install(world: World) -> None:
         return {"update": updates[params["updateId"]]}
 
     def list_updates(params: Parameters) -> dict[str, Any]:
-        """Those of the part that the request names; those of the cluster itself where it names none."""
+        """List the updates of the part that the request names, or of the cluster itself."""
         updates = find(world, params["name"]).updates
         named = [id for id, one in updates.items() if all(one.get(part) == params.get(part) for part in PARTS)]
         return {"updateIds": named}

@@ -1,4 +1,4 @@
-"""What FSx for Lustre accepts: sizes, throughput tiers, EFA; pure functions of a request's parameters."""
+"""FSx for Lustre's limits on sizes, throughput tiers and EFA, as pure functions of a request's parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bad_request(message: str) -> AwsError:
 
 
 def with_defaults(params: dict[str, Any]) -> dict[str, Any]:
-    """The Lustre configuration of a CreateFileSystem with what AWS fills in."""
+    """Return the Lustre configuration of a CreateFileSystem with AWS's defaults."""
     lustre = dict(params.get("LustreConfiguration") or {})
     lustre.setdefault("DeploymentType", "SCRATCH_1")
     lustre.setdefault("WeeklyMaintenanceStartTime", "7:05:00")
@@ -38,7 +38,7 @@ def with_defaults(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_metadata(lustre: dict[str, Any], capacity_gib: int) -> dict[str, Any]:
-    """With the metadata IOPS that FSx provides for the capacity where it is left to FSx.
+    """Add the metadata IOPS that FSx chooses for the capacity in AUTOMATIC mode.
 
     https://docs.aws.amazon.com/fsx/latest/LustreGuide/managing-metadata-performance.html
     """
@@ -51,7 +51,7 @@ def with_metadata(lustre: dict[str, Any], capacity_gib: int) -> dict[str, Any]:
 
 
 def check_lustre(params: dict[str, Any], lustre: dict[str, Any]) -> None:
-    """Raise the error that AWS gives for a CreateFileSystem; `lustre` comes from `with_defaults`."""
+    """Raise AWS's error for a CreateFileSystem; `lustre` comes from `with_defaults`."""
     deployment = lustre["DeploymentType"]
     if deployment not in DEPLOYMENTS:
         raise bad_request(f"DeploymentType '{deployment}' is not one of {', '.join(DEPLOYMENTS)}")
@@ -118,7 +118,7 @@ def _check_persistent_2(deployment: str, lustre: dict[str, Any], capacity: int |
 
 
 def check_network(group_rules: list[list[dict[str, Any]]], own_ids: list[str], efa: bool) -> None:
-    """`group_rules`: per security group its ingress rules as {protocol, from, to, groups}; `own_ids` likewise."""
+    """Check ingress rules {protocol, from, to, groups}, a list per security group; `own_ids` are the groups' IDs."""
     rules = [rule for group in group_rules for rule in group]
 
     def covers(rule: dict[str, Any], port: int) -> bool:

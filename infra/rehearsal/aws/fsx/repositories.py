@@ -1,6 +1,6 @@
 """FSx data repositories: associations of a folder with an S3 prefix, and tasks over them.
 
-AWS imports metadata and fetches contents on first read; here contents come with the metadata.
+AWS imports metadata and fetches contents on the first read; here the contents come with the metadata.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ TASK_TYPES = ("EXPORT_TO_REPOSITORY", "IMPORT_METADATA_FROM_REPOSITORY")
 
 
 class FileSystems(Protocol):
-    """Whom the repositories belong to."""
-
     @property
     def backend(self) -> Any: ...
 
@@ -102,8 +100,6 @@ class Task:
 
 
 class Repositories:
-    """Associations and tasks of every file system."""
-
     def __init__(self, world: World, lustre: FileSystems) -> None:
         self.world, self.lustre = world, lustre
         self.associations: dict[str, Association] = {}
@@ -128,7 +124,7 @@ class Repositories:
         return [each for each in self.associations.values() if each.file_system_id == file_system_id]
 
     def forget(self, file_system_id: str) -> None:
-        """The file system goes: its associations go with it, its tasks stay on record as AWS keeps them."""
+        """Remove a deleted file system's associations; its tasks stay on record, as on AWS."""
         for association in self.of(file_system_id):
             self.associations.pop(association.association_id)
 
@@ -221,7 +217,7 @@ class Repositories:
         return identity | {"DeleteDataInFileSystem": wipe}
 
     def reconcile(self) -> None:
-        """Automatic import and export, as far as each association's policies name events."""
+        """Import and export automatically, for the events in each association's policies."""
         for association in list(self.associations.values()):
             link = association.link
             idle = association.lifecycle == "AVAILABLE" and not link.busy.locked()
@@ -280,7 +276,7 @@ class Repositories:
         try:
             link.push(relative)
             task.counts["SucceededCount"] += 1
-        except Exception as error:  # a bucket that is gone raises an error of moto's
+        except Exception as error:  # moto raises its own error for a deleted bucket
             task.counts["FailedCount"] += 1
             task.failures.append(f"{relative}: {error}")
 

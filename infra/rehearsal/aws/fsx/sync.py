@@ -1,4 +1,4 @@
-"""Moves files between a file system's folder and a bucket of moto's S3, in process, whole objects at a time."""
+"""Move files between a file system's folder and a bucket of moto's S3, in process, whole objects at a time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from infra.rehearsal.aws.world import World
 
 SETTLED_S = 2.0
-"""A file younger than this may still be written: automatic export leaves it for later."""
+"""A file younger than this may still be written, so automatic export waits."""
 STAMP = tuple[int, int]
-"""(size, mtime in ns) of a file when it equalled its object."""
+"""(size, mtime in ns) of a file when it last equalled its object."""
 
 
 @dataclass
 class Link:
-    """A folder and the prefix it mirrors; `etags` and `stamps` hold, per relative path, what both sides agreed on."""
+    """A folder and the prefix it mirrors; `etags` and `stamps` have the last common state by relative path."""
 
     world: World
     folder: Path
@@ -28,10 +28,10 @@ class Link:
     etags: dict[str, str] = field(default_factory=dict)
     stamps: dict[str, STAMP] = field(default_factory=dict)
     busy: threading.Lock = field(default_factory=threading.Lock)
-    """Held by whoever moves files; never taken with the world's lock held."""
+    """Held while files are moved; never acquired under the world's lock."""
 
     def objects(self) -> dict[str, Any]:
-        """moto's keys by path relative to the prefix, newest versions only; raises KeyError without the bucket."""
+        """Return the newest moto keys by path relative to the prefix. Raises KeyError without the bucket."""
         from moto.s3.models import FakeKey
 
         found: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class Link:
         return {str(path.relative_to(self.folder)): path for path in found}
 
     def pull(self, events: frozenset[str]) -> int:
-        """Bring objects in: NEW ones, CHANGED ones, and the loss of those that were DELETED. Returns how many."""
+        """Import NEW and CHANGED objects and remove DELETED ones, as `events` lists. Return how many."""
         moved = 0
         objects = self.objects()
         for relative, key in sorted(objects.items()):
@@ -66,7 +66,7 @@ class Link:
     def _write(self, relative: str, key: Any) -> None:
         target = self.folder / relative
         if not target.resolve().is_relative_to(self.folder.resolve()):
-            return  # a key like ../x names nothing on a file system
+            return  # a key like ../x is no path in the file system
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.importing")
         partial.write_bytes(key.value)
@@ -74,7 +74,7 @@ class Link:
         self.etags[relative], self.stamps[relative] = key.etag, _stamp(target)
 
     def changed(self, events: frozenset[str], settled_s: float = 0.0) -> list[str]:
-        """Files that differ from what was last agreed on and are at least `settled_s` old."""
+        """Return the files that differ from the last common state and are at least `settled_s` old."""
         limit = time.time() - settled_s
         found = []
         for relative, path in sorted(self.files().items()):
@@ -87,7 +87,7 @@ class Link:
         return found
 
     def push(self, relative: str) -> None:
-        """Write one file to its object; raises OSError or moto's error for a bucket that is gone."""
+        """Write one file to its object. Raises OSError, or moto's error for a deleted bucket."""
         path = self.folder / relative
         stamp = _stamp(path)
         key = self.world.backend("s3").put_object(self.bucket, self.prefix + relative, path.read_bytes())

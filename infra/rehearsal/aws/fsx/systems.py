@@ -1,4 +1,4 @@
-"""FSx for Lustre: file systems with a life of their own, each a folder of the site."""
+"""FSx for Lustre: file systems with lifecycles, each a folder of the site."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UPDATABLE = (
 
 @dataclass
 class FileSystem:
-    """Has the attributes that moto's FSxBackend reads of one."""
+    """A file system, with the attributes that moto's FSxBackend reads."""
 
     file_system_id: str
     resource_arn: str
@@ -60,7 +60,7 @@ class FileSystem:
     folder: Path
     token: str | None
     key: str | None = None
-    """None: a scratch file system, which has none that anybody sees."""
+    """None for a scratch file system, whose key is not visible."""
     lifecycle: str = "CREATING"
     creation_time: float = field(default_factory=time.time)
     actions: list[dict[str, Any]] = field(default_factory=list)
@@ -93,7 +93,7 @@ class FileSystem:
 
 
 class Lustre:
-    """The operations on file systems and on the tags of everything of FSx."""
+    """The operations on file systems, and on the tags of all FSx resources."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -159,7 +159,7 @@ class Lustre:
         return created
 
     def _key(self, arn: str | None, deployment: str) -> str | None:
-        """The customer's, else FSx's own of this account."""
+        """Return the customer's key, or FSx's own key of the account."""
         kms = self.world.backend("kms")
         if deployment.startswith("SCRATCH"):
             if arn is not None:
@@ -303,7 +303,7 @@ def _rule_facts(rule: Any) -> dict[str, Any]:
 
 
 def install(world: World) -> None:
-    """Add the Lustre side of FSx to moto; other file system types are refused."""
+    """Add FSx for Lustre to moto; other file system types are refused."""
     lustre = Lustre(world)
     own = (
         "create_file_system",

@@ -1,4 +1,4 @@
-"""Who calls, and what that principal may do: moto holds users, roles and policies; this reads and evaluates them."""
+"""Authentication and authorisation: moto stores users, roles and policies; this module evaluates them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from infra.rehearsal.aws.world import World
 OPERATOR = "operator"
 AGENT = "bivouac-site-agent"
 AGENT_PATH = "/bivouac-site/"
-"""Principals of the emulator itself: not part of the account that a certificate looks through."""
+"""Path of the emulator's own principals, which a certificate does not search."""
 ADMINISTRATOR = "arn:aws:iam::aws:policy/AdministratorAccess"
 
 
 @dataclass(frozen=True)
 class Principal:
-    """A user or the session of a role. `arn` is the session's; `identity_arn` that of the user or role."""
+    """A user or a role session. `arn` is the session's; `identity_arn` that of the user or role."""
 
     arn: str
     identity_arn: str
@@ -39,16 +39,15 @@ class Principal:
 
 
 caller: ContextVar[Principal | None] = ContextVar("caller", default=None)
-"""Whose request this thread answers; None for the emulator's own doing."""
+"""Principal of the request that this thread answers; None for the emulator's own actions."""
 LINK = "https"
-"""What a site's one link stands for. It is plain HTTP inside the site's own namespace, where no certificate of AWS's
-could be had; on AWS the same clients come by TLS. One that says otherwise of itself, as behind a balancer that ends
-TLS, is believed: X-Forwarded-Proto."""
+"""The link's assumed scheme. A site has plain HTTP in its own namespace, without a certificate of AWS's; on AWS the
+same clients use TLS. X-Forwarded-Proto overrides it, as behind a balancer that ends TLS."""
 _transport: ContextVar[str] = ContextVar("transport", default=LINK)
 
 
 def create_principals(world: World) -> None:
-    """The operator (a person or CI with AdministratorAccess) and the emulator's own agent, each with a key."""
+    """Create the operator (a person or CI with AdministratorAccess) and the emulator's own principal, with keys."""
     iam = world.backend("iam")
     for name, path in ((OPERATOR, "/"), (AGENT, AGENT_PATH)):
         user = iam.create_user(world.region, name, path)
@@ -62,9 +61,9 @@ def create_principals(world: World) -> None:
 
 
 def authenticate(world: World, message: Message, signature: Signature, lifetime: timedelta | None = None) -> Principal:
-    """The principal that signed; AwsError InvalidClientTokenId, ExpiredToken, SignatureDoesNotMatch.
+    """Return the principal that signed. Raises AwsError InvalidClientTokenId, ExpiredToken, SignatureDoesNotMatch.
 
-    `lifetime` stands in for what a presigned URL says of itself.
+    `lifetime` replaces the expiry of a presigned URL.
     """
     _transport.set(message.headers.get("x-forwarded-proto", LINK))
     if signature.token is None:
@@ -97,7 +96,7 @@ def _session(world: World, access_key: str, token: str) -> tuple[str, Principal]
 
 
 def arn_of_key(world: World, access_key: str) -> str:
-    """ARN of whom an access key belongs to, "" for nobody's."""
+    """Return the ARN of an access key's owner, or an empty string."""
     if session := world.backend("sts").get_assumed_role_from_access_key(access_key):
         return str(session.arn)
     try:
@@ -107,14 +106,14 @@ def arn_of_key(world: World, access_key: str) -> str:
 
 
 def authorise(world: World, principal: Principal, action: str, resources: list[str] | None, context: Context) -> None:
-    """Every resource must be allowed; AwsError AccessDenied names principal, action and resource."""
+    """Raise AwsError AccessDenied, with principal, action and resource, unless every resource is allowed."""
     if action == "sts:GetCallerIdentity" or principal.is_agent:
         return
     context = {**_about(world, principal), **context}
     try:
         granted, limits = list(_granted(world, principal)), list(_limits(world, principal))
     except NotFoundException as error:
-        raise AwsError("InvalidClientTokenId", f"{principal.identity_arn} is no more") from error
+        raise AwsError("InvalidClientTokenId", f"{principal.identity_arn} does not exist any more") from error
     for resource in [None] if resources is None else resources:
         if not _may(world, principal, Question(action, resource, context), granted, limits):
             on = f" on resource: {resource}" if resource else ""
@@ -124,23 +123,23 @@ def authorise(world: World, principal: Principal, action: str, resources: list[s
 def _may(
     world: World, principal: Principal, question: Question, granted: list[Document], limits: list[Document]
 ) -> bool:
-    """Allowed by the caller's policies or by the resource's own, within every limit, and denied by none of them.
+    """Return True if the caller's or the resource's policies allow it, every limit does, and none denies.
 
-    AWS lets a resource's policy that names a session pass some limits; here every limit holds.
+    AWS lets a resource policy that names a session bypass some limits; here every limit holds.
     """
-    said = policies.verdict(granted, question)
-    # A policy that names the account leaves it to IAM: it denies by that, and allows nobody.
+    by_identity = policies.verdict(granted, question)
+    # A resource policy that names the account can deny by that, but allows nobody: it leaves that to IAM.
     own, all_names = [principal.arn, principal.identity_arn], _names(world, principal)
     by_resource = bucket_policies.verdict(world, own, all_names, question)
-    if "Deny" in (said, by_resource) or not all(policies.allowed([one], question) for one in limits):
+    if "Deny" in (by_identity, by_resource) or not all(policies.allowed([one], question) for one in limits):
         return False
     if question.action.startswith("kms:") and ":key/" in str(question.resource):
-        return key_lets(world, own, question, said == "Allow")
-    return "Allow" in (said, by_resource)
+        return key_lets(world, own, question, by_identity == "Allow")
+    return "Allow" in (by_identity, by_resource)
 
 
 def _names(world: World, principal: Principal) -> list[str]:
-    """As whom the policy of a resource may name the caller."""
+    """Return the names by which a resource's policy may mean the caller."""
     return [principal.arn, principal.identity_arn, f"arn:aws:iam::{world.account}:root", world.account]
 
 
@@ -160,7 +159,7 @@ def _about(world: World, principal: Principal) -> dict[str, list[str]]:
 
 
 def _principal_tags(world: World, principal: Principal) -> dict[str, list[str]]:
-    """Of the role or user itself; this emulation's sessions carry none of their own."""
+    """Return the tags of the role or user; the emulation's sessions have none."""
     iam = world.backend("iam")
     try:
         if principal.session:
@@ -173,7 +172,7 @@ def _principal_tags(world: World, principal: Principal) -> dict[str, list[str]]:
 
 
 def role_tags(role: Any) -> dict[str, str]:
-    """moto keeps them by key, or as a list."""
+    """Return a role's tags, which moto keeps by key or as a list."""
     tags = role.tags.values() if isinstance(role.tags, dict) else role.tags
     return {str(one["Key"]): str(one["Value"]) for one in tags or ()}
 
@@ -213,7 +212,7 @@ def unquote_once(document: str) -> str:
 
 
 def trust_policy(world: World, role_arn: str) -> Document:
-    """AwsError NoSuchEntity where the role is not there."""
+    """Return a role's trust policy. Raises AwsError NoSuchEntity if the role does not exist."""
     try:
         role = world.backend("iam").get_role_by_arn(role_arn)
     except NotFoundException as error:
@@ -227,16 +226,16 @@ _SOURCES = {
     "budgets.amazonaws.com": "arn:aws:budgets::{account}:budget/*",
     "scheduler.amazonaws.com": "arn:aws:scheduler:{region}:{account}:schedule-group/default",
 }
-"""Service -> what it says as aws:SourceArn when it takes a role, as its documentation on confused deputies has it.
+"""Service -> its aws:SourceArn when it assumes a role, by its documentation on confused deputies.
 
-EC2 says neither account nor ARN; of EKS, and of its pods, only the account is told here, since a role is looked at
-before its cluster is named.
+EC2 sends neither account nor ARN. EKS and its pods send only the account here, since the role is checked before its
+cluster has a name.
 """
 _WITHOUT_SOURCE = {"ec2.amazonaws.com"}
 
 
 def role_trusts(world: World, role_arn: str, service: str, action: str = "sts:AssumeRole") -> bool:
-    """Whether the role is there and lets the AWS service `service`, for instance ec2.amazonaws.com, assume it."""
+    """Return True if the role exists and AWS service `service`, for instance ec2.amazonaws.com, may assume it."""
     try:
         document = trust_policy(world, role_arn)
     except AwsError:
@@ -250,7 +249,7 @@ def role_trusts(world: World, role_arn: str, service: str, action: str = "sts:As
 
 
 def authorise_assume_role(world: World, principal: Principal, role_arn: str, params: dict[str, Any]) -> None:
-    """The role's trust policy must name the caller or its account; the emulator's agent speaks for AWS services."""
+    """Check that the trust policy names the caller or its account; the emulator's principal acts for AWS services."""
     if principal.is_agent:
         trust_policy(world, role_arn)
         return
@@ -268,7 +267,7 @@ def authorise_assume_role(world: World, principal: Principal, role_arn: str, par
 
 
 def open_session(world: World, role_arn: str, name: str, duration_s: int = 3600) -> Any:
-    """A session of a role for an AWS service: moto's AssumedRole, with access_key_id and so on."""
+    """Open a role session for an AWS service; return moto's AssumedRole, with access_key_id and so on."""
     trust_policy(world, role_arn)
     return world.backend("sts").assume_role(
         region_name=world.region,

@@ -1,4 +1,4 @@
-"""How IAM calls what an operation of a service needs, where it is not the operation's own name."""
+"""IAM permissions of operations, where they differ from the operation's own name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ BUDGET_ACTIONS = {
 }
 """https://docs.aws.amazon.com/service-authorization/latest/reference/list_budgets.html"""
 VERSIONED = {"GetObject", "DeleteObject", "GetObjectTagging", "PutObjectTagging", "DeleteObjectTagging"}
-"""Permissions of S3 that have another name, with `Version` behind `Object`, for who names a version."""
+"""S3 permissions that become `...ObjectVersion...` when a request names a version."""
 BESIDE = {
     "BypassGovernanceRetention": "s3:BypassGovernanceRetention",
     "ObjectLockMode": "s3:PutObjectRetention",
@@ -59,11 +59,11 @@ BESIDE = {
     "Tagging": "s3:PutObjectTagging",
     "ACL": "s3:PutObjectAcl",
 }
-"""Parameter of a call on an object -> what it needs besides the call itself."""
+"""Parameter of a call on an object -> the additional permission it needs."""
 ACTIONS = {"s3": S3_ACTIONS, "budgets": BUDGET_ACTIONS}
 """Service -> operations whose permission has another name."""
 PREFIXES = {"monitoring": "cloudwatch", "email": "ses", "tagging": "tag"}
-"""Signing names whose IAM prefix is another word."""
+"""Signing names with another IAM prefix."""
 
 
 ROLE_PASSED_BY = {
@@ -80,7 +80,7 @@ ROLE_PASSED_BY = {
     ("iam", "AddRoleToInstanceProfile"): ("RoleName", "ec2.amazonaws.com"),
     ("ssm", "SendCommand"): ("ServiceRoleArn", "ssm.amazonaws.com"),
 }
-"""Operation -> (parameter that names a role, the service that will assume it): each needs iam:PassRole."""
+"""Operation -> (parameter with a role, service that will assume it): each needs iam:PassRole."""
 
 TAGS_WITH = {
     ("ecr", "CreateRepository"): "ecr:TagResource",
@@ -98,5 +98,5 @@ TAGS_WITH = {
     ("logs", "CreateLogGroup"): "logs:TagResource",
     ("sns", "CreateTopic"): "sns:TagResource",
 }
-"""Operation that makes something -> what it needs besides when it gives tags. The resource is then the new one, which
-of file systems has no id yet: `file-system/*` (https://github.com/kubernetes-sigs/aws-fsx-csi-driver/issues/214)."""
+"""Creating operation -> its additional permission when the request has tags. The resource is the new one; a file
+system has no ID yet: `file-system/*` (https://github.com/kubernetes-sigs/aws-fsx-csi-driver/issues/214)."""

@@ -1,6 +1,6 @@
-"""What a call is about, in IAM's terms: its action, the ARNs of its resources, the facts that conditions ask for.
+"""A call in IAM's terms: its action, the ARNs of its resources, and the context for conditions.
 
-Services that are not listed give None: who may do it to some named resource alone may then not.
+Unlisted services have resource None: a policy that allows only named resources then does not allow the call.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ Parameters = dict[str, Any]
 
 @dataclass(frozen=True)
 class Need:
-    """One permission that a call asks for."""
-
     action: str
     resources: list[str] | None
     context: dict[str, list[str]]
 
 
 def needs(world: World, service: str, operation: str, params: Parameters) -> Iterator[Need]:
-    """Every permission that the call asks for, its own first."""
+    """Yield every permission that the call needs, its own first."""
     prefix = PREFIXES.get(service, service)
     action = f"{prefix}:{ACTIONS.get(service, {}).get(operation, operation)}"
     resources = _resources(world, service, operation, params)
@@ -38,7 +36,7 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
     elif service == "s3":
         yield from _of_s3(world, operation, action, resources or [], params)
     else:
-        # Each by itself: conditions ask for the tags of one.
+        # One by one: conditions test the tags of a single resource.
         for one in [[part] for part in resources] if resources else [None]:
             context = _context(world, service, operation, params, one)
             yield Need(action, one, context)
@@ -56,7 +54,7 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
 
 
 def _of_s3(world: World, operation: str, action: str, resources: list[str], params: Parameters) -> Iterator[Need]:
-    """With what a version, a lock or tags ask for besides, the key of the bucket, and the source of a copy."""
+    """Add the permissions for a version, a lock or tags, the bucket's key, and the source of a copy."""
     deleted = params.get("Delete", {}).get("Objects", []) if operation == "DeleteObjects" else [params]
     for one, target in zip(resources, deleted, strict=True):
         context = _context(world, "s3", operation, params, [one])
@@ -77,7 +75,7 @@ def _of_s3(world: World, operation: str, action: str, resources: list[str], para
 
 
 def _of_ec2(world: World, operation: str, params: Parameters) -> Iterator[Need]:
-    """One for each resource: the new one with the request's tags, each other with its own."""
+    """Yield one permission per resource: the new one with the request's tags, each other with its own."""
     if operation == "RunInstances":
         params = ec2_resources.whole_launch(world, params)
     asked = _context(world, "ec2", operation, params, None)
@@ -99,14 +97,14 @@ def _of_ec2(world: World, operation: str, params: Parameters) -> Iterator[Need]:
 
 
 def _of_kind(params: Parameters, resource: str) -> Parameters:
-    """The request with the tags alone that it gives what is made of this kind."""
+    """Reduce the request's tags to those for new resources of this kind."""
     kind = resource.rpartition(":")[2].partition("/")[0]
     given = params.get("TagSpecifications") or []
     return params | {"TagSpecifications": [one for one in given if one.get("ResourceType") == kind]}
 
 
 def launch(world: World, template: Parameters, more: Parameters) -> Iterator[Need]:
-    """What a launch from a template asks for; `more`: what it says besides, as RunInstances has it."""
+    """Yield the permissions of a launch from a template; `more` has further parameters of RunInstances."""
     yield from _of_ec2(world, "RunInstances", {"LaunchTemplate": template, **more})
 
 
@@ -142,7 +140,7 @@ def _eks(world: World, operation: str, params: Parameters) -> list[str] | None:
     cluster = params.get("clusterName") or params.get("name")
     name = params.get("nodegroupName")
     if name and operation != "CreateNodegroup":
-        # The last part is a random id: the resource's own ARN where there is one.
+        # The last part is a random ID: use the resource's own ARN if it exists.
         return [_eks_tags(world).get((str(cluster), name), (arn(world, "eks", f"nodegroup/{cluster}/{name}/x"), {}))[0]]
     if "associationId" in params:
         return [arn(world, "eks", f"podidentityassociation/{cluster}/{params['associationId']}")]
@@ -171,7 +169,7 @@ def _autoscaling(world: World, operation: str, params: Parameters) -> list[str] 
         states = ((group, state) for group in list(groups.values()) for state in list(group.instance_states))
         name = next((group.name for group, state in states if state.instance.id == params["InstanceId"]), None)
         if name is None:
-            # The group is the resource, so it is looked for before IAM is asked.
+            # The group is the resource, so AWS looks for it before IAM decides.
             missing = f"Instance Id not found - No managed instance found for instance ID {params['InstanceId']}"
             raise AwsError("ValidationError", missing)
     if launch := params.get("LaunchConfigurationName"):
@@ -186,7 +184,7 @@ def _autoscaling(world: World, operation: str, params: Parameters) -> list[str] 
 
 
 def _named(kind: str, *keys: str) -> Callable[[World, str, Parameters], list[str] | None]:
-    """Resources of one kind: `kind` is 'service:type/', `keys` the parameters that name one or several."""
+    """Make a resolver for one kind: `kind` is 'service:type/', `keys` the parameters with one or several names."""
 
     def resolve(world: World, operation: str, params: Parameters) -> list[str] | None:
         service, _, rest = kind.partition(":")
@@ -229,7 +227,7 @@ def _ssm(world: World, operation: str, params: Parameters) -> list[str] | None:
 
 
 def _parameter(world: World, name: str) -> str:
-    """AWS's public ones are no account's."""
+    """Return a parameter's ARN; AWS's public ones belong to no account."""
     owner = "" if name.startswith("/aws/service/") else world.account
     return f"arn:aws:ssm:{world.region}:{owner}:parameter/{name.lstrip('/')}"
 
@@ -317,7 +315,7 @@ def _context(
 
 
 def _resource_tags(world: World, resources: list[str]) -> dict[str, str]:
-    """Tags of a single resource: instances, Auto Scaling groups, node groups, clusters."""
+    """Return the tags of a single resource: instances, Auto Scaling groups, node groups, clusters."""
     if len(resources) != 1:
         return {}
     if resources[0] == "*":

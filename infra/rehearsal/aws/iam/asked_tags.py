@@ -6,7 +6,7 @@ from typing import Any
 
 
 def given_tags(params: dict[str, Any]) -> dict[str, str]:
-    """Tags that the call gives."""
+    """Return the tags that the call sets."""
     tags = params.get("tags") or params.get("Tags") or []
     if isinstance(tags, dict):
         return tags
@@ -23,7 +23,7 @@ def given_tags(params: dict[str, Any]) -> dict[str, str]:
 
 
 def taken_tags(params: dict[str, Any]) -> list[str]:
-    """Keys of tags that the call takes away."""
+    """Return the keys of the tags that the call removes."""
     keys = params.get("tagKeys") or params.get("TagKeys") or params.get("ResourceTagKeys") or []
     return [str(key) for key in keys]
 
@@ -34,11 +34,11 @@ _IN_CLUSTER = {
     "CreateNodegroup": "nodegroup/{clusterName}/{nodegroupName}/*",
     "CreatePodIdentityAssociation": "podidentityassociation/{clusterName}/*",
 }
-"""Operation of EKS, which is about the cluster -> what it makes there."""
+"""EKS operation on a cluster -> the new resource in it."""
 
 
 def tagged_at_creation(operation: str, params: dict[str, Any], resources: list[str]) -> str:
-    """ARN of what the call makes; `resources`: of the call, the new one last where it is among them."""
+    """Return the ARN of the new resource; among the call's own `resources` it is the last one."""
     if made := _IN_CLUSTER.get(operation):
         return resources[-1].rpartition(":")[0] + ":" + made.format(**params)
     return resources[-1]

@@ -1,4 +1,4 @@
-"""Conditions of IAM policies: every operator of IAM's documentation, what a missing key means to it, policy variables.
+"""Conditions of IAM policies: every documented operator, the handling of missing keys, policy variables.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-single-vs-multi-valued-context-keys.html
@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 Context = Mapping[str, list[str]]
-"""Condition keys in lower case -> values; an absent key is absent on AWS too."""
+"""Condition keys in lower case -> values; absent keys are absent on AWS too."""
 EVERY, ANY, OPTIONAL = "ForAllValues:", "ForAnyValue:", "IfExists"
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _LITERAL = {"*": "*", "?": "?", "$": "$"}
@@ -26,8 +26,10 @@ _NOTHING = re.compile(r"(?!)")
 def holds(
     operator: str, wanted: list[Any], seen: list[str] | None, context: Context, denies: bool, variables: bool = True
 ) -> bool:
-    """Whether one test of a Condition is met. `seen`: the key's values in the request; None or none: it has no such
-    key. `denies`: of a statement that does; what AWS leaves undefined holds there, and nowhere else."""
+    """Test one condition against `seen`, the key's values in the request (None or empty without the key).
+
+    `denies` marks a Deny statement: only there a test holds that AWS leaves undefined.
+    """
     name = operator.removeprefix(EVERY).removeprefix(ANY)
     optional, name = name.endswith(OPTIONAL), name.removesuffix(OPTIONAL)
     if name == "Null":
@@ -49,7 +51,7 @@ def holds(
         return all(map(meets, seen))
     if operator.startswith(ANY):
         return any(map(meets, seen))
-    # A key of several values without a set operator: IAM promises nothing.
+    # IAM does not define a key with several values and no set operator.
     return meets(seen[0]) if len(seen) == 1 else denies
 
 
@@ -67,8 +69,8 @@ def like(pattern: str, text: str, ignore_case: bool = False) -> bool:
 
 
 def substituted(text: str, context: Context | None, wild: bool = True) -> re.Pattern[str]:
-    """What `text` matches once its variables are filled in: their values stand for themselves, whatever signs they
-    hold. A variable without a value, or with several, matches nothing; `context` None: there are no variables."""
+    """Return a pattern for `text` with its variables filled in; wildcards in their values are literal. A variable
+    without a value, or with several, matches nothing; `context` None means no variables."""
     plain: Callable[[str], str] = _expression if wild else re.escape
     if context is None or "${" not in text:
         return _pattern(text, False) if wild else re.compile(re.escape(text), re.DOTALL)
@@ -83,7 +85,7 @@ def substituted(text: str, context: Context | None, wild: bool = True) -> re.Pat
 
 
 def _value(variable: str, context: Context) -> str | None:
-    """Of `aws:username`, `aws:PrincipalTag/team, 'none'` or one of the literals `*`, `?` and `$`."""
+    """Resolve `aws:username`, `aws:PrincipalTag/team, 'none'` or one of the literals `*`, `?` and `$`."""
     if variable in _LITERAL:
         return _LITERAL[variable]
     key, comma, default = variable.partition(",")
@@ -102,8 +104,7 @@ def _alike(wanted: str, seen: str, context: Context | None) -> bool:
 
 
 def is_of(pattern: str, arn: str, context: Context | None) -> bool:
-    """Part by part, as IAM compares ARNs: a wildcard does not reach over a colon but in the last part. Parts that an
-    incomplete ARN leaves out are any."""
+    """Compare ARNs part by part, as IAM does: wildcards cross a colon only in the last part; missing parts match."""
     if pattern == "*":
         return True
     wanted, given = _parts(pattern), arn.split(":", 5)
@@ -114,7 +115,7 @@ def is_of(pattern: str, arn: str, context: Context | None) -> bool:
 
 
 def _parts(pattern: str) -> list[str]:
-    """Split at colons, though not at those of policy variables such as ${aws:username}."""
+    """Split at colons, except those in policy variables such as ${aws:username}."""
     parts, depth = [""], 0
     for at, sign in enumerate(pattern):
         depth += (sign == "{" and pattern[at - 1 : at] == "$") - (sign == "}" and depth > 0)
@@ -126,7 +127,7 @@ def _parts(pattern: str) -> list[str]:
 
 
 def _arn(wanted: str, seen: str, context: Context | None) -> bool:
-    """Wildcards count in both ArnEquals and ArnLike."""
+    """Compare ARNs: wildcards count in both ArnEquals and ArnLike."""
     return is_of(wanted, seen, context)
 
 
@@ -151,7 +152,7 @@ def _date(compare: Callable[[datetime, datetime], bool]) -> Callable[[str, str, 
 
 
 def _moment(text: str) -> datetime:
-    """Of ISO 8601 or of seconds since 1970."""
+    """Parse ISO 8601 or seconds since 1970."""
     if re.fullmatch(r"\d+(\.\d+)?", text) and len(text) > 4:
         return datetime.fromtimestamp(float(text), UTC)
     found = datetime.fromisoformat(text)

@@ -1,8 +1,8 @@
-"""What an EC2 call that changes something is about, as IAM asks for it: each resource by itself, with its own tags.
+"""The resources of a changing EC2 call, as IAM checks them: each one separately, with its own tags.
 
-A call that makes something is asked for the new resource with the tags of the request, for every resource that it names
-with the tags that this one has, and for ec2:CreateTags of what it tags. AWS leaves out some that are merely named (the
-other group of a rule, the gateway of a route); here all are asked for, so a policy that passes is no wider than needed.
+A creating call needs permission for the new resource with the request's tags, for every resource that it names with
+that resource's tags, and for ec2:CreateTags on what it tags. AWS skips some merely named ones (the other group of a
+rule, the gateway of a route); here all are checked, so a policy that passes is no wider than needed.
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
 """
 
@@ -37,7 +37,7 @@ KINDS = {
     "vpc": "vpc",
     "vpce": "vpc-endpoint",
 }
-"""Prefix of an id -> type in an ARN."""
+"""ID prefix -> type in an ARN."""
 MADE = {
     "AllocateAddress": "elastic-ip",
     "AuthorizeSecurityGroupEgress": "security-group-rule",
@@ -57,14 +57,14 @@ MADE = {
     "RunInstances": "instance",
 }
 LAUNCHED = ("instance", "volume", "network-interface")
-"""What RunInstances makes, each asked for with the tags that the request gives that kind."""
+"""Resources that RunInstances makes, each checked with the request's tags for its kind."""
 _LATER = {"CreateLaunchTemplate", "CreateLaunchTemplateVersion"}
-"""What a template names is asked for when something is launched from it."""
+"""Operations on templates: the resources in a template are checked at the launch."""
 _ID = re.compile(r"^([a-z]+)-[0-9a-f]{8,32}$")
 
 
 def made(world: World, operation: str, params: dict[str, Any]) -> list[str]:
-    """ARNs of what the call makes; the ids are not known yet."""
+    """Return the ARNs of what the call makes; their IDs are not known yet."""
     if operation not in MADE:
         return []
     kinds = LAUNCHED if operation == "RunInstances" else (MADE[operation],)
@@ -72,11 +72,11 @@ def made(world: World, operation: str, params: dict[str, Any]) -> list[str]:
 
 
 def whole_launch(world: World, params: dict[str, Any]) -> dict[str, Any]:
-    """A RunInstances with what its launch template says; the request's own goes first."""
+    """Complete a RunInstances from its launch template; the request's own parameters take precedence."""
     try:
         return template_version(world, params.get("LaunchTemplate")) | params
     except EC2ClientError:
-        return params  # for the operation itself to refuse
+        return params  # the operation itself will refuse it
 
 
 def arn(world: World, kind: str, identifier: str) -> str:
@@ -85,12 +85,12 @@ def arn(world: World, kind: str, identifier: str) -> str:
 
 
 def by_resource(operation: str) -> bool:
-    """EC2's descriptions know no resource."""
+    """Return False for EC2's Describe calls, which have no resource."""
     return not operation.startswith("Describe")
 
 
 def named(world: World, operation: str, params: dict[str, Any]) -> Iterator[tuple[str, Context]]:
-    """Every resource that the call names, with its tags as conditions ask for them."""
+    """Yield every resource that the call names, with its tags as condition keys."""
     ec2 = world.backend("ec2")
     if operation in _LATER:
         params = {key: value for key, value in params.items() if key != "LaunchTemplateData"}

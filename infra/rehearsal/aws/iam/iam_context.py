@@ -1,4 +1,4 @@
-"""What a call of IAM itself is about: the identity or policy, its tags, and the facts that its own conditions ask for.
+"""A call of IAM itself, for IAM: the identity or policy, its tags, and the context for its own conditions.
 
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsidentityandaccessmanagementiam.html
 """
@@ -18,13 +18,13 @@ UNDER_BOUNDARY = {
         ("Delete", "PermissionsBoundary"),
     )
 }  # fmt: skip
-"""Operations whose iam:PermissionsBoundary is that of the identity; those that give one say it in the request."""
+"""Operations whose iam:PermissionsBoundary is the identity's; others have it in the request."""
 
 
 def resources(world: World, operation: str, params: Parameters) -> list[str] | None:
     account = f"arn:aws:iam::{world.account}:"
     path = params.get("Path") or "/"
-    # Before the role: it is the profile that a role is added to.
+    # Before the role: a role is added to the profile.
     if "InstanceProfileName" in params:
         return [f"{account}instance-profile{path}{params['InstanceProfileName']}"]
     if "RoleName" in params:
@@ -42,7 +42,7 @@ def resources(world: World, operation: str, params: Parameters) -> list[str] | N
 
 
 def arns_of_role(world: World, name: str, params: Parameters) -> list[str]:
-    """With the role's own path where it is there already."""
+    """Return the ARNs of a role, with its own path if it exists."""
     known = [role.arn for role in list(world.backend("iam").get_roles()) if role.name == name]
     return known or [f"arn:aws:iam::{world.account}:role{params.get('Path') or '/'}{name}"]
 
@@ -67,7 +67,7 @@ def _boundary(world: World, params: Parameters) -> str | None:
 
 
 def tags(world: World, arn: str) -> dict[str, str]:
-    """Of a role or a policy."""
+    """Return the tags of a role or a policy."""
     iam = world.backend("iam")
     found = [role for role in list(iam.get_roles()) if role.arn == arn]
     found += [iam.managed_policies[arn]] if arn in iam.managed_policies else []

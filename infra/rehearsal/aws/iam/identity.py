@@ -1,4 +1,4 @@
-"""Kubernetes asks who a token is (TokenReview); pods ask for their role's credentials (eks-auth)."""
+"""Token reviews for Kubernetes (TokenReview) and role credentials for pods (eks-auth)."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ QUERY = {"Action": "GetCallerIdentity", "Version": "2011-06-15"}
 
 
 class Unknown(Exception):
-    """The token is nobody's; says why, for the log."""
+    """The token has no valid owner, for the reason in the text."""
 
 
 class Reviewer:
-    """The webhook that stands in for EKS's authenticator."""
+    """The webhook that replaces EKS's authenticator."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def review(self, name: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """`name` is the cluster that asks."""
+        """Answer a TokenReview of the cluster `name`."""
         request = json.loads(body)
         try:
             with self.world.lock:
@@ -58,7 +58,7 @@ class Reviewer:
         principal, access_key = self._principal(name, token)
         entry = next((one for arn, one in cluster.entries.items() if _same(arn, principal)), None)
         if entry is None or self._too_young(entry):
-            raise Unknown(f"no access entry for {principal.identity_arn}" + (" that counts yet" if entry else ""))
+            raise Unknown(f"no access entry for {principal.identity_arn}" + (" that is in force yet" if entry else ""))
         username = (
             entry["username"]
             .replace("{{SessionName}}", principal.session or "")
@@ -75,12 +75,12 @@ class Reviewer:
         return {"username": username, "uid": uid, "groups": groups, "extra": extra}
 
     def _too_young(self, entry: dict[str, Any]) -> bool:
-        """EKS takes its time with what a caller made, and has its own entries ready with the cluster and the nodes."""
+        """Return True for a caller's entry not yet in force; EKS's own entries are ready with cluster and nodes."""
         made = entry.get("askedFor")
         return made is not None and datetime.now(UTC) - made < timedelta(seconds=self.world.entries_count_after_s)
 
     def _host(self, entry: dict[str, Any], principal: Principal) -> str:
-        """A node's session is named by its instance, which must be running: its private DNS name is the Node's name."""
+        """Return the Node name, the private DNS name of the running instance that a node's session is named after."""
         if entry["type"] != "EC2_LINUX":
             return ""
         instance = self.world.backend("ec2").get_instance_by_id(principal.session or "")
@@ -110,12 +110,12 @@ class Reviewer:
             raise Unknown(f"the URL is not signed with the header {CLUSTER_HEADER}")
         if signature.expires is None or signature.expires > LONGEST:
             raise Unknown("the URL lives longer than 15 minutes")
-        # As on EKS, 60 s in X-Amz-Expires do not shorten the token: it is good for 15 minutes after its date.
+        # As on EKS, 60 s in X-Amz-Expires do not shorten the token: it is valid for 15 minutes after its date.
         return authenticate(self.world, message, signature, LONGEST), signature.access_key
 
 
 def _same(entry_arn: str, principal: Principal) -> bool:
-    """EKS compares without a role's path."""
+    """Compare an entry with a principal, as EKS does, without a role's path."""
     return entry_arn == principal.identity_arn or (
         principal.session is not None
         and entry_arn.split(":")[:5] == principal.identity_arn.split(":")[:5]
@@ -188,7 +188,7 @@ def install(world: World) -> None:
 
     add_operations(world, IamResponse, {"list_instance_profile_tags": profile_tags})
 
-    # Without the world's lock: the API server may ask our token review while it looks at the token.
+    # Without the world's lock: the API server may call our token review while it checks the token.
     def assume(response: EksAuthResponse) -> ActionResult:
         return ActionResult(credentials.assume_role_for_pod_identity(dict(response.params)))
 

@@ -1,9 +1,9 @@
-"""IAM's policy evaluation: Action, Resource, Condition and Principal of policies, as IAM's documentation has them.
+"""IAM's policy evaluation: Action, Resource, Condition and Principal of policies, as IAM documents them.
 
-moto's own evaluator asks for permission on the resource "*" only and turns an unmet Condition into a denial, so that
-a policy that names a resource or a condition can never allow anything. This one follows the logic of
-https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html for one account. Where this
-emulation cannot know what AWS would, an Allow does not hold and a Deny does.
+moto's own evaluator checks only the resource "*" and turns an unmet Condition into a denial, so that a policy with a
+resource or a condition can never allow anything. This one follows the logic of
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html for one account. If the
+emulation cannot know AWS's result, an Allow does not hold and a Deny does.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from infra.rehearsal.aws.iam.conditions import Context, holds, is_of, like
 Document = Mapping[str, Any]
 Effect = Literal["Allow", "Deny"]
 VARIABLES_SINCE = "2012-10-17"
-"""Documents of an older version, or of none, know no policy variables."""
+"""Documents of an older version, or of none, have no policy variables."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """May this be done? `resource` is None where this emulation cannot name what the call is about."""
+    """A request to evaluate. `resource` is None if the emulation does not know the call's resource."""
 
     action: str
     resource: str | None
@@ -41,7 +41,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def verdict(documents: Iterable[Document], question: Question) -> Effect | None:
-    """An explicit deny wins, else any allow; None where nothing is said."""
+    """Return Deny if any statement denies, else Allow if any allows, else None."""
     effects = {
         statement["Effect"]
         for document in documents
@@ -56,12 +56,12 @@ def allowed(documents: Iterable[Document], question: Question) -> bool:
 
 
 def trusts(document: Document, principals: Iterable[str], action: str, context: Context) -> bool:
-    """Whether a resource's policy (a role's trust, a topic's) lets one of `principals` (ARNs or service names) act."""
+    """Return True if a resource's policy (a role's trust, a topic's) lets one of `principals` (ARNs, services) act."""
     return said_to(document, principals, Question(action, "*", context), whole=True) == "Allow"
 
 
 def said_to(document: Document, principals: Iterable[str], question: Question, whole: bool = False) -> Effect | None:
-    """What a resource's policy says to any of `principals`; `whole`: it is about its resource whatever that names."""
+    """Return a resource policy's verdict for any of `principals`; `whole` ignores the resources it names."""
     wanted = set(principals)
     variables = document.get("Version") == VARIABLES_SINCE
     effects = {
@@ -74,7 +74,7 @@ def said_to(document: Document, principals: Iterable[str], question: Question, w
 
 
 def concerns_principal(statement: Mapping[str, Any], wanted: set[str]) -> bool:
-    """A service is named as a service only: `"AWS": "*"` is every principal of an account."""
+    """Return True if a statement is about `wanted`. `"AWS": "*"` means all of an account's principals, no service."""
     if "NotPrincipal" in statement:
         return not _named(statement["NotPrincipal"], wanted)
     return _named(statement.get("Principal", {}), wanted)

@@ -1,4 +1,4 @@
-"""Signature version 4, from the server's side: of a header or of a presigned URL."""
+"""Signature version 4 on the server's side, in a header or a presigned URL."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 
 @dataclass(frozen=True)
 class Message:
-    """An HTTP request as it came: raw path, raw query, header names in lower case."""
+    """An HTTP request as received: raw path, raw query, header names in lower case."""
 
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
     body_hash: str = ""
-    """Hexadecimal SHA-256; for S3 what the header x-amz-content-sha256 says."""
+    """Hexadecimal SHA-256; for S3 the value of the header x-amz-content-sha256."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a request claims: who signed which headers, when, for which service."""
+    """A request's claims: the signer, the signed headers, time and service."""
 
     access_key: str
     scope: str
@@ -42,11 +42,11 @@ class Signature:
     time: str
     token: str | None
     expires: timedelta | None
-    """Of a presigned URL."""
+    """Lifetime of a presigned URL."""
 
 
 def read_signature(message: Message) -> Signature | None:
-    """None for a request that nobody signed; AwsError where the signature cannot be read."""
+    """Return None for an unsigned request. Raises AwsError if the signature cannot be read."""
     header = message.headers.get("authorization", "")
     query = dict(parse_qsl(message.query, keep_blank_values=True))
     try:
@@ -73,7 +73,7 @@ def read_signature(message: Message) -> Signature | None:
 
 
 def check_signature(message: Message, signature: Signature, secret: str, lifetime: timedelta | None = None) -> None:
-    """Raise AwsError SignatureDoesNotMatch, RequestExpired or RequestTimeTooSkewed."""
+    """Raise AwsError SignatureDoesNotMatch, ExpiredToken or RequestTimeTooSkewed."""
     now = datetime.now(UTC)
     signed_at = datetime.strptime(signature.time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     if signature.expires is not None and now > signed_at + (lifetime or signature.expires):

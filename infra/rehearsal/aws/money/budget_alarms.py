@@ -1,6 +1,6 @@
-"""A budget that is told what was spent: its alarms go out, and its actions are carried out as their role.
+"""Alarms and actions of budgets whose spending is set by hand; each action runs as its role.
 
-AWS sees spending with a day's delay; here a site route tells it: `/_site/spent` with `{"budget": NAME, "usd": 12.5}`.
+AWS sees spending with a day's delay; here POST `{"budget": NAME, "usd": 12.5}` to `/_site/spent` sets it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIELDS = (
 
 
 class Known(Protocol):
-    """The budgets that there are."""
+    """The budgets, as the alarms use them."""
 
     tags: dict[str, dict[str, str]]
 
@@ -56,7 +56,7 @@ class Action:
 
 @dataclass
 class Alarms:
-    """The actions of all budgets, and what was sent to whom."""
+    """The actions of all budgets, and the messages sent."""
 
     world: World
     budgets: Known
@@ -115,11 +115,11 @@ class Alarms:
         return {"AccountId": params["AccountId"], "BudgetName": params["BudgetName"]}
 
     def forget(self, budget: str) -> None:
-        """AWS deletes a budget's actions with it."""
+        """Delete a budget's actions with it, as AWS does."""
         self.actions = {number: one for number, one in self.actions.items() if one.budget != budget}
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """Tell a budget what was spent, or (without a body) list what was sent."""
+        """Set a budget's spending, or without a body list the messages sent."""
         if not body:
             return 200, {"sent": self.sent, "actions": [one.describe() for one in self.actions.values()]}
         asked = json.loads(body)
@@ -133,10 +133,10 @@ class Alarms:
             acting = [one for one in self.actions.values() if one.budget == asked["budget"] and _due(one, spent, limit)]
         for notification in due:
             notification.details["NotificationState"] = "ALARM"
-            # moto calls one dictionary what is a list of them.
+            # moto's annotation says dictionary, but it is a list of them.
             for subscriber in cast(list[dict[str, str]], notification.subscribers):
                 self._tell(asked["budget"], subscriber, notification.details["Threshold"])
-        # Without the lock: an action calls back over HTTP.
+        # Outside the lock: an action calls back over HTTP.
         for action in acting:
             self._act(action)
         return self.route("", b"")
@@ -148,10 +148,10 @@ class Alarms:
             self.sent.append(line)
 
     def _publish(self, topic_arn: str, budget: str) -> str | None:
-        """Why the topic took nothing."""
+        """Publish to a topic; return the reason if it refuses."""
         topic = self.world.backend("sns").topics.get(topic_arn)
         if topic is None:
-            return "NotFound: the topic is not there"
+            return "NotFound: the topic does not exist"
         context = {"aws:sourceaccount": [self.world.account]}
         if not policies.trusts(json.loads(topic.policy), [SERVICE], "sns:Publish", context):
             return f"AuthorizationError: the topic's policy does not let {SERVICE} publish"

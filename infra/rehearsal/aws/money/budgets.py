@@ -1,4 +1,4 @@
-"""AWS Budgets: what moto lacks of updates, subscribers, tags and actions; a budget knows of spending by being told."""
+"""AWS Budgets: the updates, subscribers, tags and actions that moto lacks. Spending is set by a site route."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Budgets:
 
 
 def _refuse_many(subscribers: list[dict[str, str]]) -> None:
-    """AWS: "a notification can have one SNS subscriber and up to 10 email subscribers"."""
+    """Apply AWS's limit: "a notification can have one SNS subscriber and up to 10 email subscribers"."""
     for kind, most in (("SNS", 1), ("EMAIL", 10)):
         count = sum(one["SubscriptionType"] == kind for one in subscribers)
         if count > most:
@@ -127,7 +127,7 @@ def _with_defaults(notification: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_start_of(unit: str) -> dict[str, Any]:
-    """AWS: a budget without a start date begins with the present period, and ends in 2087."""
+    """Return AWS's default period: from the start of the present one until 2087."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     month = {"ANNUALLY": 1, "QUARTERLY": today.month - (today.month - 1) % 3}.get(unit, today.month)
     start = today if unit == "DAILY" else today.replace(month=month, day=1)
@@ -135,9 +135,9 @@ def _from_start_of(unit: str) -> dict[str, Any]:
 
 
 def _shown(budget: Budget) -> dict[str, Any]:
-    """AWS writes amounts with a decimal point."""
+    """Describe a budget with a decimal point in its amounts, as AWS writes them."""
     shown = budget.to_dict()
-    if "BudgetLimit" in shown:  # else planned limits, month by month
+    if "BudgetLimit" in shown:  # otherwise it has planned limits, month by month
         shown["BudgetLimit"] = _decimal(shown["BudgetLimit"])
     shown["CalculatedSpend"] = {key: _decimal(one) for key, one in shown["CalculatedSpend"].items()}
     return shown
@@ -148,7 +148,7 @@ def _decimal(spend: dict[str, str]) -> dict[str, str]:
 
 
 def _same(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """AWS fills in ThresholdType PERCENTAGE and names a notification without its state."""
+    """Compare notifications: AWS defaults ThresholdType to PERCENTAGE and ignores the state."""
     keys = ("NotificationType", "ComparisonOperator", "Threshold")
     kinds = {each.get("ThresholdType") or "PERCENTAGE" for each in (known, wanted)}
     return len(kinds) == 1 and all(known.get(key) == wanted.get(key) for key in keys)

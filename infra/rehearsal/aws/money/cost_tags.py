@@ -1,8 +1,8 @@
 """Cost allocation tags of Cost Explorer, which moto lacks.
 
-AWS lists a key up to a day after a resource first carried it; a rehearsal is told: `/_site/cost-tags` with
-`{"listed": {KEY: "Active" | "Inactive"}, "linked": true}` sets it, an empty body reads it. A linked account (a member
-of an organization) may neither look nor change.
+AWS lists a key up to a day after a resource first carried it; here `/_site/cost-tags` with
+`{"listed": {KEY: "Active" | "Inactive"}, "linked": true}` sets it, and an empty body reads it. A linked account (a
+member of an organization) may neither read nor change them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from infra.rehearsal.aws.world import World
 from infra.spec.names import CAMPAIGN_TAG
 
 MOST = 20
-"""Entries in one UpdateCostAllocationTagsStatus."""
+"""Limit of entries in one UpdateCostAllocationTagsStatus."""
 
 
 class CostTags:
     def __init__(self) -> None:
-        # As in an account that has had a campaign before, and nobody who went to its Billing console.
+        # As in an account with an earlier campaign whose Billing console was never used.
         self.listed = {CAMPAIGN_TAG: "Inactive"}
         self.changed: dict[str, str] = {}
         self.linked = False

@@ -1,7 +1,7 @@
-"""Bucket policies with their conditions, and locks on buckets that hold something already, as S3 allows.
+"""Bucket policies with their conditions, and locks on buckets that are not empty, as S3 allows.
 
-moto applies a Deny whatever its Condition says and to whomever, and locks only empty buckets. Here a bucket's policy is
-asked where IAM asks it, with the caller and the request's own context (`access.authorise`), and no more by moto.
+moto applies a Deny whatever its Condition and principal, and locks only empty buckets. Here IAM evaluates a bucket's
+policy with the caller and the request's context (`access.authorise`); moto's own check is off.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _ARN = "arn:aws:s3:::"
 
 
 def verdict(world: World, own: list[str], names: list[str], question: Question) -> Effect | None:
-    """What the policy of the bucket that `question` is about says to a caller; None: nothing.
+    """Return the verdict of the bucket's policy on a caller, None if there is none.
 
-    `own`: the caller's own names, by which it is allowed; `names`: those and its account's, by which it is denied.
+    `own` are the caller's names, by which it is allowed; `names` also has its account's, by which it is denied.
     """
     resource = str(question.resource)
     if not resource.startswith(_ARN):

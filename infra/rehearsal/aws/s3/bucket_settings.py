@@ -1,6 +1,6 @@
-"""Settings of buckets as S3 shows them: what AWS sets in a new bucket, and every field of what was written.
+"""Settings of buckets as S3 shows them: AWS's defaults in a new bucket, and every field that was written.
 
-moto makes buckets as they were before 2023, and keeps of a lifecycle rule only the fields that it knows.
+moto makes buckets as before 2023, and keeps only the fields of a lifecycle rule that it knows.
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/create-bucket-faq.html
 """
 
@@ -22,16 +22,16 @@ from infra.rehearsal.aws.operations import wrap
 from infra.rehearsal.aws.world import World
 
 BY_S3 = {"Rule": {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}, "BucketKeyEnabled": "false"}}
-"""Every bucket's encryption since 2023, where nothing else is said."""
+"""Every bucket's default encryption since 2023."""
 SMALLEST_MOVED = "x-amz-transition-default-minimum-object-size"
 UNLOCKED = "NoSuchObjectLockConfiguration"
 CANONICAL_USER = "75aa57f09aa0c8caeab4f8c24e99d10f8e7faeebf76c078efc7c6caea54ba06a"
-"""Of the account, as moto has it everywhere else."""
+"""The account's canonical user, as everywhere in moto."""
 Answer = tuple[int, dict[str, Any], Any]
 
 
 def _new(moto: Callable[..., FakeBucket], *args: Any, **kwargs: Any) -> FakeBucket:
-    """CreateBucket since April 2023: encrypted, closed to the public, without access lists."""
+    """Create a bucket with the defaults since April 2023: encrypted, not public, without access lists."""
     bucket = moto(*args, **kwargs)
     bucket.encryption = dict(BY_S3)
     bucket.public_access_block = PublicAccessBlock(True, True, True, True)  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def _new(moto: Callable[..., FakeBucket], *args: Any, **kwargs: Any) -> FakeBuck
 
 
 def _plain_again(moto: Callable[..., None], backend: S3Backend, bucket_name: str) -> None:
-    """DeleteBucketEncryption goes back to S3's own keys: no bucket is without encryption."""
+    """Encrypt with S3's own keys after DeleteBucketEncryption: no bucket is unencrypted."""
     moto(backend, bucket_name)
     backend.get_bucket(bucket_name).encryption = dict(BY_S3)
 
@@ -59,7 +59,7 @@ def _answer_shape(operation: str) -> Any:
 
 
 def typed(shape: Any, value: Any) -> Any:
-    """`value`, an element as xmltodict reads it, with the types and the names that the model gives it."""
+    """Convert `value`, an element as xmltodict reads it, to the types and names of the model."""
     if isinstance(shape, StructureShape):
         found = {}
         for name, member in shape.members.items():
@@ -94,7 +94,7 @@ def _lifecycle(moto: Callable[..., Answer], response: S3Response) -> Answer:
 
 
 def _get(moto: Callable[..., Answer], response: S3Response, bucket_name: str, query: dict[str, Any]) -> Answer:
-    """moto answers what it does not know with a list of objects."""
+    """Answer GetBucketRequestPayment; moto answers unknown operations with a list of objects."""
     if "requestPayment" in query:
         response.data["Action"] = "GetBucketRequestPayment"
         return response.serialized(ActionResult({"Payer": response.backend.get_bucket(bucket_name).payer}))
@@ -102,7 +102,7 @@ def _get(moto: Callable[..., Answer], response: S3Response, bucket_name: str, qu
 
 
 def _lock(moto: Callable[..., Answer], response: S3Response) -> Answer:
-    """A default retention has days or years, never both."""
+    """Show the object lock; a default retention has days or years, never both."""
     enabled, mode, days, years = response.backend.get_object_lock_configuration(response.bucket_name)
     shown: dict[str, Any] = {"ObjectLockEnabled": "Enabled" if enabled else "Disabled"}
     if mode:
@@ -112,7 +112,7 @@ def _lock(moto: Callable[..., Answer], response: S3Response) -> Answer:
 
 
 def _get_of_object(moto: Callable[..., Answer], response: S3Response, query: dict[str, Any], key_name: str) -> Answer:
-    """GetObjectRetention, for which moto would send the object itself."""
+    """Answer GetObjectRetention, for which moto would send the object itself."""
     if "retention" not in query:
         return moto(response, query, key_name)
     key = response.backend.get_object(response.bucket_name, key_name, query.get("versionId", [None])[0])
@@ -129,7 +129,7 @@ def _begin(moto: Callable[..., None], upload: Any, *args: Any, **kwargs: Any) ->
 
 
 def _uploads(moto: Callable[..., Answer], response: S3Response) -> Answer:
-    """With the time that each upload began, where moto says 2010 of all."""
+    """List uploads with the times they began; moto says 2010 for all."""
     name, owner = response.bucket_name, {"ID": CANONICAL_USER}
     begun = response.backend.list_multipart_uploads(name).values()
     prefix = response.querystring.get("prefix", [""])[0]

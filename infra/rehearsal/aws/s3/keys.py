@@ -1,4 +1,4 @@
-"""Customers' keys: what S3 asks of KMS in a caller's name, and what a key's own policy says to it.
+"""Customer-managed keys: S3's use of KMS on a caller's behalf, and the verdict of a key's own policy.
 
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/UsingKMSEncryption.html
 https://docs.aws.amazon.com/kms/latest/developerguide/key-policies.html
@@ -21,16 +21,16 @@ ASKS = {
     "PutObject": _MAKES,
     "CopyObject": _MAKES,
     "CreateMultipartUpload": _MAKES,
-    # A part is put to what came before it, so that is opened first.
+    # A part extends earlier ones, which S3 decrypts first.
     "UploadPart": (*_MAKES, *_READS),
     "CompleteMultipartUpload": (*_MAKES, *_READS),
     "GetObject": _READS,
 }
-"""Operation of S3 -> what it needs of the key."""
+"""S3 operation -> the permissions it needs on the key."""
 
 
 def through_s3(world: World, operation: str, params: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, list[str]]]]:
-    """Action, key and conditions: of its own for an object that is read, of the asked or the bucket's for a write."""
+    """Yield action, key and conditions; a read uses the object's key, a write the requested or the bucket's."""
     bucket = world.backend("s3").buckets.get(params.get("Bucket"))
     if bucket is None or operation not in ASKS:
         return
@@ -38,7 +38,7 @@ def through_s3(world: World, operation: str, params: dict[str, Any]) -> Iterator
     if asked := params.get("SSEKMSKeyId"):
         key, by_bucket = asked, False
     if key:
-        # With a key per bucket the context of the encryption is the bucket, else the object.
+        # With a bucket key the encryption context is the bucket, otherwise the object.
         about = f"arn:aws:s3:::{params['Bucket']}" + ("" if by_bucket else f"/{params['Key']}")
         via = {"kms:viaservice": [f"s3.{world.region}.amazonaws.com"], "kms:encryptioncontext:aws:s3:arn": [about]}
         for action in ASKS[operation]:
@@ -54,7 +54,7 @@ def _default(bucket: Any) -> tuple[str | None, bool]:
 
 
 def _of_object(world: World, params: dict[str, Any]) -> tuple[str | None, bool]:
-    """What it was written under, whatever the bucket says by now."""
+    """Return the key that the object was written with, whatever the bucket's key is now."""
     try:
         found = world.backend("s3").get_object(params["Bucket"], params["Key"], params.get("VersionId"))
     except S3ClientError:
@@ -65,24 +65,24 @@ def _of_object(world: World, params: dict[str, Any]) -> tuple[str | None, bool]:
 
 
 def key_lets(world: World, names: list[str], question: Question, by_identity: bool) -> bool:
-    """Whether the key's policy agrees: it names the caller (`names`: its ARNs), or the account, which leaves it to IAM.
+    """Return True if the key's policy names the caller (`names`: its ARNs), or the account, which defers to IAM.
 
-    `by_identity`: what IAM says. A key that is not here is judged by IAM alone.
+    `by_identity` is IAM's verdict. It alone decides for an unknown key.
     """
     key = world.backend("kms").keys.get(str(question.resource).rpartition("/")[2])
     if key is None:
         return by_identity
     account = f"arn:aws:iam::{world.account}:root"
     question = Question(question.action, "*", {**question.context, "kms:calleraccount": [world.account]})
-    said = set[tuple[str, bool]]()
+    verdicts = set[tuple[str, bool]]()
     for statement in listed(json.loads(key.policy)["Statement"]):
         principal = statement.get("Principal", {})
-        # Services do not sign requests here.
+        # Only AWS principals: services do not sign requests here.
         who = set(listed(principal.get("AWS", []) if isinstance(principal, dict) else principal))
         if applies({**statement, "Resource": "*"}, question):
             direct = bool(who & {"*", *names})
             if direct or who & {account, world.account}:
-                said.add((statement["Effect"], direct))
-    if any(effect == "Deny" for effect, _ in said):
+                verdicts.add((statement["Effect"], direct))
+    if any(effect == "Deny" for effect, _ in verdicts):
         return False
-    return ("Allow", True) in said or (("Allow", False) in said and by_identity)
+    return ("Allow", True) in verdicts or (("Allow", False) in verdicts and by_identity)

@@ -1,4 +1,4 @@
-"""Customers' keys as KMS shows them: what a key is for, and when it is rotated."""
+"""Customer-managed keys as KMS shows them: usage and rotation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infra.rehearsal.aws.world import World
 
 PERIOD_DAYS = 365
 OF_FSX = "alias/aws/fsx"
-"""Of FSx's own key, which moto does not know."""
+"""Alias of FSx's own key, which moto lacks."""
 
 
 def _create(
@@ -35,7 +35,7 @@ def _create(
 
 
 def _default(moto: Callable[..., str | None], kms: KmsBackend, alias_name: str) -> str | None:
-    """A service's own key of this account is managed by AWS."""
+    """Mark a service's own key of the account as managed by AWS."""
     made = moto(kms, alias_name)
     if made is not None:
         kms.keys[made].key_manager = "AWS"
@@ -43,7 +43,7 @@ def _default(moto: Callable[..., str | None], kms: KmsBackend, alias_name: str) 
 
 
 def _shown(moto: Callable[..., dict[str, Any]], key: Key) -> dict[str, Any]:
-    """Only the algorithms of what the key is for."""
+    """Show only the algorithms of the key's usage."""
     shown = moto(key)
     metadata = shown["KeyMetadata"]
     for algorithms in ("SigningAlgorithms", "EncryptionAlgorithms"):

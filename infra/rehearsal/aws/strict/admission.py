@@ -1,6 +1,6 @@
-"""What stands between the gateway and the services of a strict site: pages, delays, quotas.
+"""Pages, delays and quotas of a strict site, between the gateway and the services.
 
-Nothing here concerns the emulator's own agent, which speaks for services of AWS.
+None of them applies to the emulator's own principal, which acts for AWS services.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from infra.rehearsal.aws.strict.limits import Limits
 from infra.rehearsal.aws.world import World
 
 _GATHERED = 100
-"""Pages of moto's own that are put together at most."""
+"""Limit of moto's own pages to combine."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that is admitted."""
-
     service: str
     operation: str
     model: ServiceModel
@@ -40,7 +38,7 @@ class Admission:
         self.lag, self.limits = Lag(world), Limits(world)
 
     def admit(self, asked: Asked) -> None:
-        """Refuse what AWS does not know yet, and what is over a quota."""
+        """Refuse IDs that AWS does not know yet, and requests beyond a quota."""
         if not self._concerned():
             return
         if (how := self._paging(asked)) is not None:
@@ -55,7 +53,6 @@ class Admission:
         return pages.paging(asked.model.service_name, asked.model.operation_model(asked.operation))
 
     def around(self, asked: Asked, serve: Serve) -> Serve:
-        """How this request is served."""
         if not self._concerned():
             return serve
         if asked.service == "s3":
@@ -118,7 +115,7 @@ class Admission:
         return [answer.body]
 
     def _whole(self, asked: Asked, how: pages.Paging, serve: Serve, service: str, environ: Environ) -> HeldAnswer:
-        """All of moto's pages in one answer."""
+        """Combine all of moto's pages in one answer."""
         operation = asked.model.operation_model(asked.operation)
         _restate(environ, asked, dict.fromkeys(how.asked))
         answer = HeldAnswer.of(serve, service, environ)

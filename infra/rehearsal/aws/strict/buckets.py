@@ -1,4 +1,4 @@
-"""Request limits: a bucket of tokens per operation, as EC2 documents its own, and now and then a refusal for nothing.
+"""Request limits: a token bucket per operation, as EC2 documents them, and a rare refusal by chance.
 
 https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html
 """
@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 from infra.rehearsal.aws.world import Call, Fault, World
 
 SHARE = 0.005
-"""Of all requests, refused by chance; never twice in a row of one operation."""
+"""Fraction of requests refused by chance, never two in a row of one operation."""
 _READS = ("Describe", "Get", "List", "Head")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Of one operation: tokens at most, and how many come back in a second."""
+    """The limit of one operation: maximum tokens, and tokens added per second."""
 
     burst: float
     per_s: float
 
 
 READS, CHANGES = Limit(100, 20), Limit(50, 5)
-"""EC2's for what changes nothing, and for what does."""
+"""EC2's limits of reading and of changing operations."""
 OWN = {
     ("ec2", "RunInstances"): Limit(5, 2),
     ("ec2", "StartInstances"): Limit(5, 2),
@@ -40,7 +40,7 @@ OWN = {
 SERVICES = {"iam": Limit(100, 20), "sts": Limit(600, 600), "logs": Limit(100, 25), "ecr": Limit(200, 100)}
 SERVICES |= {"kms": Limit(1000, 1000)}
 FREE = ("s3", "eks-auth")
-"""S3 takes thousands a second per prefix."""
+"""Services without limits: S3 allows thousands of requests per second and prefix."""
 CODES = {"ec2": ("RequestLimitExceeded", 503), "s3": ("SlowDown", 503), "autoscaling": ("Throttling", 400)}
 CODES |= {name: ("Throttling", 400) for name in ("iam", "sts", "sns", "elasticloadbalancing", "monitoring")}
 OTHER_CODE = ("ThrottlingException", 400)
@@ -72,13 +72,13 @@ def limit_of(service: str, action: str) -> Limit | None:
 
 
 class Buckets:
-    """A hook of faults."""
+    """A fault hook."""
 
     def __init__(self, world: World, clock: Callable[[], float] = time.monotonic) -> None:
         self._world, self._clock = world, clock
         self._buckets: dict[tuple[str, str], Bucket] = {}
         self._seen: Counter[tuple[str, str]] = Counter()
-        self._struck: dict[tuple[str, str], int] = {}
+        self._last_chance: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
     def hook(self, call: Call) -> Fault | None:
@@ -89,10 +89,10 @@ class Buckets:
             self._seen[key] += 1
             number = self._seen[key]
             if not self._take(key):
-                return _refusal(call, "the requests of this operation are over its limit")
+                return _refusal(call, "the requests of this operation exceed its limit")
             by_chance = self._world.strictness.chance("throttle", *key, number) < SHARE
-            if by_chance and self._struck.get(key, 0) < number - 1:
-                self._struck[key] = number
+            if by_chance and self._last_chance.get(key, 0) < number - 1:
+                self._last_chance[key] = number
                 return _refusal(call, "chance")
         return None
 

@@ -1,4 +1,4 @@
-"""The lists in an answer of a service, whatever its protocol, and the members of a request that say which page."""
+"""The lists in a service's answer, in any protocol, and the paging members of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Item = Any
 
 
 class Document(Protocol):
-    """An answer; members have the names of the AWS model."""
+    """An answer, with member names of the AWS model."""
 
     def items(self, member: str) -> list[Item]: ...
     def fill(self, member: str, items: list[Item]) -> None: ...
@@ -106,7 +106,7 @@ def _names(operation: OperationModel) -> dict[str, str]:
 
 
 def restate(environ: Environ, operation: OperationModel, changes: dict[str, str | int | None]) -> None:
-    """Set members of a request, or remove them (None)."""
+    """Set members of a request; None removes one."""
     members = operation.input_shape.members if operation.input_shape else {}
     in_query, in_body = dict[str, Any](), dict[str, Any]()
     for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""What was just made is not found on AWS for a moment, its tags come later, and IAM's changes count later still."""
+"""AWS's eventual consistency: new resources are unknown at first, then untagged; IAM's changes take longer still."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from infra.rehearsal.aws.world import World
 
 now = time.monotonic
 KNOWN = Delay(0.05, 0.4, share=0.6)
-"""Until EC2 knows an id."""
+"""Time until EC2 knows an ID."""
 TAGGED = Delay(0.05, 0.4, share=0.6)
-"""From then until EC2 shows its tags, and finds by them."""
+"""Additional time until EC2 shows its tags, and filters by them."""
 INDEXED = Delay(0.2, 1.0)
-"""Until the tagging service lists a new thing."""
+"""Time until the tagging API lists a new resource."""
 COUNTS = Delay(0.3, 1.0)
-"""Until services go by a new role, instance profile, trust or permission."""
+"""Time until a new role, instance profile, trust or permission takes effect."""
 
 MADE = {
     "AllocateAddress": "allocationId",
@@ -46,7 +46,7 @@ MADE = {
     "CreateVpcPeeringConnection": "vpcPeeringConnectionId",
     "RunInstances": "instanceId",
 }
-"""EC2 operation -> element of its answer that holds the new id."""
+"""EC2 operation -> element of its answer with the new ID."""
 SHOWN = {
     "DescribeAddresses": ("Addresses", "allocationId"),
     "DescribeCapacityReservations": ("CapacityReservations", "capacityReservationId"),
@@ -67,7 +67,7 @@ SHOWN = {
     "DescribeVpcPeeringConnections": ("VpcPeeringConnections", "vpcPeeringConnectionId"),
     "DescribeVpcs": ("Vpcs", "vpcId"),
 }
-"""EC2 operation -> list in its answer and the element that says whose an item is."""
+"""EC2 operation -> list in its answer, and the element with an item's ID."""
 NOT_FOUND = {
     "ami": "InvalidAMIID.NotFound",
     "cr": "InvalidCapacityReservationId.NotFound",
@@ -86,24 +86,23 @@ NOT_FOUND = {
     "vpc": "InvalidVpcID.NotFound",
     "vpce": "InvalidVpcEndpointId.NotFound",
 }
-"""Prefix of an id -> what EC2 answers to one that it does not know."""
+"""ID prefix -> EC2's error for an unknown ID."""
 ELSEWHERE = {"eks": "InvalidParameterException", "fsx": "InvalidNetworkSettings", "autoscaling": "ValidationError"}
-"""Service -> what it answers to an id that EC2 does not know."""
+"""Service -> its error for an ID that EC2 does not know."""
 _ARN = re.compile(rb"arn:aws:[a-z0-9-]+:[a-z0-9-]*:[0-9]{12}:[A-Za-z0-9_./:+=,@-]+")
 _GRANTS = re.compile(r"(Put|Delete|Attach|Detach)(Role|User)Policy")
 
 
 @dataclass
 class Young:
-    """Of something new: when (monotonic) it is known, and when its tags are."""
+    """Times (monotonic) at which a new resource and its tags become known."""
 
     known: float
     tagged: float
 
 
 class Lag:
-    """What is not known yet. Each delay is drawn by the kind of thing and its number: the order of others is nothing
-    to it."""
+    """Resources and changes not known yet. Each delay is drawn by kind and number, independent of other kinds."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -118,7 +117,7 @@ class Lag:
         self._drawn[kind] += 1
         return delay.draw(self.world.strictness, kind, self._drawn[kind])
 
-    # What EC2 and the tagging service show.
+    # Answers of EC2 and the tagging API.
 
     def makes(self, service: str, operation: str) -> bool:
         return operation in MADE if service == "ec2" else service != "s3" and operation.startswith("Create")
@@ -127,7 +126,7 @@ class Lag:
         return (service, operation) == ("tagging", "GetResources") or (service == "ec2" and operation in SHOWN)
 
     def hides(self) -> bool:
-        """Whether anything is not known yet."""
+        """Return True if anything is not known yet."""
         at = now()
         with self.world.lock:
             self._young = {key: one for key, one in self._young.items() if one.tagged > at}
@@ -135,7 +134,7 @@ class Lag:
             return bool(self._young or self._indexed)
 
     def note(self, service: str, operation: str, params: dict[str, Any], body: bytes) -> None:
-        """Something was made."""
+        """Record a new resource."""
         at = now()
         with self.world.lock:
             for arn in set(_ARN.findall(body)):
@@ -149,7 +148,7 @@ class Lag:
                 self._indexed[made] = tagged + self._draw(INDEXED, "indexed")
 
     def hide(self, service: str, operation: str, params: dict[str, Any], document: Document) -> None:
-        """Take out of an answer what is not known yet."""
+        """Remove from an answer what is not known yet."""
         if service == "tagging" and isinstance(document, JsonDocument):
             listed = document.items("ResourceTagMappingList")
             kept = [one for one in listed if not self._unindexed(one["ResourceARN"])]
@@ -177,7 +176,7 @@ class Lag:
                 part[:] = []
         return one.known <= at and not by_tag
 
-    # What services refuse.
+    # Refusals by services.
 
     def refuse_unknown(self, service: str, operation: str, params: dict[str, Any]) -> None:
         at = now()
@@ -197,15 +196,15 @@ class Lag:
             message = f"The specified principalArn is invalid: invalid principal: {params['principalArn']}"
             raise RequestRefused("InvalidParameterException", message)
 
-    # What IAM's changes count for.
+    # Delayed effect of IAM's changes.
 
     def settling(self, arn: str, what: str) -> list[Any] | None:
-        """The documents that count yet; None: those that IAM shows."""
+        """Return the documents still in force, or None for those that IAM shows."""
         until, documents = self._past.get((arn, what), (0.0, []))
         return documents if until > now() else None
 
     def before(self, service: str, operation: str, params: dict[str, Any]) -> None:
-        """Keep what a change that comes now will replace. To be called with the world's lock held."""
+        """Keep what the coming change will replace. The caller holds the world's lock."""
         if service != "iam":
             return
         if operation in ("CreateInstanceProfile", "AddRoleToInstanceProfile"):
@@ -256,14 +255,14 @@ class Lag:
 
 
 def _texts(element: ElementTree.Element, name: str) -> list[str]:
-    """What stands in elements of this name, the element's own children first."""
+    """Return the texts of elements of this name, the element's own children first."""
     own = [one for one in element if one.tag.rpartition("}")[2] == name]
     found = own or [one for one in element.iter() if one.tag.rpartition("}")[2] == name]
     return list(dict.fromkeys(one.text for one in found if one.text))
 
 
 def _named(value: Any) -> Iterator[str]:
-    """Every word of a request but those of its filters, which match nothing where nothing is."""
+    """Yield every word of a request except its filters, which match unknown IDs without an error."""
     if isinstance(value, dict):
         for key, part in value.items():
             if key not in ("Filter", "Filters", "TagSpecifications", "Tags"):

@@ -1,4 +1,4 @@
-"""Quotas that hold: what would be over one is refused, with the code of the service whose it is."""
+"""Quotas that are enforced: a request beyond one is refused with its service's error code."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SPOT = {
     "L-C4BD4855": r"p5", "L-7212CCBC": r"p[234]", "L-3819A6DF": r"(g|vt)\d", "L-6B0D517C": r"trn\d",
     "L-34B43A08": r"[acdhimrtz]\d",
 }  # fmt: skip
-"""Quota -> the instance types whose vCPUs it counts."""
+"""Quota -> pattern of the instance types whose vCPUs it counts."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """How one operation is held to a quota."""
+    """The quota of one operation."""
 
     service: str
     quota: str
@@ -48,7 +48,7 @@ def _group(world: World, params: Params) -> Any:
 
 
 def _asked_rules(world: World, params: Params) -> int:
-    """Each source of a rule counts; moto keeps a rule for each."""
+    """Return the number of requested rules: each source counts, as in moto."""
     sources = ("IpRanges", "Ipv6Ranges", "UserIdGroupPairs", "PrefixListIds")
     return sum(max(1, sum(len(one.get(key) or ()) for key in sources)) for one in params.get("IpPermissions") or [{}])
 
@@ -79,7 +79,7 @@ def _lustre(world: World, kind: str) -> list[Any]:
 
 
 def _systems_held(kind: str, number: str, capacity: str) -> list[Held]:
-    """`kind`: how the deployment type begins."""
+    """Return the quotas of deployment types that begin with `kind`."""
 
     def mine(params: Params) -> bool:
         return str((params.get("LustreConfiguration") or {}).get("DeploymentType") or "SCRATCH_1").startswith(kind)
@@ -165,7 +165,7 @@ class Limits:
                 raise RequestRefused(held.code, message)
 
     def refuse_launch(self, launch: Launch) -> None:
-        """Places of reservations and blocks were counted when they were made."""
+        """Refuse a launch beyond its vCPU quota; reservations and blocks were counted at their purchase."""
         reserved = launch.capacity_reservation_id or launch.capacity_reservation_group or launch.reservations_only
         if not self.world.strictness.on or reserved or launch.market == "capacity-block":
             return

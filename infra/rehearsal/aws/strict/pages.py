@@ -1,7 +1,7 @@
-"""Every listing that AWS gives in pages comes in pages, short ones, whatever size the caller asks for.
+"""Short pages for every listing that AWS pages, whatever page size the caller requests.
 
-A caller who reads the first page only misses something wherever there are two things: that is what it is for. A first
-page may also be empty, as AWS allows itself. Which listings have pages is what botocore's own models say.
+A caller that reads only the first page misses something as soon as there are two items, which is the purpose. As on
+AWS, a first page may be empty. botocore's models tell which listings have pages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from infra.rehearsal.aws.strict.document import Document, Item, read
 from infra.rehearsal.aws.strict.settings import Strictness
 
 PAGES = 3
-"""So many pages at most, where nobody asks for shorter ones: a long listing costs no more requests than that."""
+"""Maximum number of pages unless the caller requests shorter ones, to bound the requests for a long listing."""
 EMPTY_SHARE = 0.2
 S3_PAGE = 40
 S3_LIMITS = {
@@ -35,7 +35,7 @@ S3_LIMITS = {
     "ListParts": "MaxParts",
     "ListMultipartUploads": "MaxUploads",
 }
-"""S3's tokens are keys, so moto makes its pages itself, of the size that the request says."""
+"""S3's tokens are keys, so moto makes its pages, of the requested size."""
 KEPT = 2000
 _TOKEN = "bivouac-page-"
 _NAMES = re.compile(r"(Ids|Names|names|Arns|ARNs|ARNList|Versions|InstanceTypes|TagKeys)$")
@@ -43,7 +43,7 @@ _NAMES = re.compile(r"(Ids|Names|names|Arns|ARNs|ARNList|Versions|InstanceTypes|
 
 @dataclass(frozen=True)
 class Paging:
-    """How one operation gives its pages, with the names of the AWS model."""
+    """The paging of one operation, with names of the AWS model."""
 
     token: str
     next_token: str
@@ -70,12 +70,12 @@ def _models(service: str) -> dict[str, Any]:
 
 
 def paging(service: str, operation: OperationModel) -> Paging | None:
-    """None where AWS answers at once, and for S3, which counts by keys."""
+    """Return None for an operation without pages, and for S3, whose tokens are keys."""
     return None if service == "s3" else _by_botocore(service, operation.name) or _by_shapes(operation)
 
 
 def _by_shapes(operation: OperationModel) -> Paging | None:
-    """botocore knows no pages of some listings that take and give a token and have one list."""
+    """Find the paging of listings that botocore lacks: a token in and out, and one list."""
     given = dict(operation.input_shape.members) if operation.input_shape else {}
     told = dict(operation.output_shape.members) if operation.output_shape else {}
     lists = [name for name, shape in told.items() if shape.type_name == "list"]
@@ -97,7 +97,7 @@ def _by_botocore(service: str, operation: str) -> Paging | None:
 
 @dataclass(frozen=True)
 class Rest:
-    """What of a listing is still to be given."""
+    """The remaining items of a listing."""
 
     question: str
     template: bytes
@@ -106,7 +106,7 @@ class Rest:
 
 
 class Pages:
-    """A listing is taken once, at its first page: what goes or comes later shifts nothing between its pages."""
+    """Pages of listings. A listing is read once, at its first page: later changes shift nothing between its pages."""
 
     def __init__(self, strictness: Callable[[], Strictness]) -> None:
         self._strictness = strictness
@@ -116,7 +116,7 @@ class Pages:
         self._lock = threading.Lock()
 
     def next(self, how: Paging, operation: OperationModel, params: dict[str, Any]) -> bytes | None:
-        """The page that the request's token stands for; None for a request without one."""
+        """Return the page of the request's token, or None without a token."""
         rest = self._rests.get(str(params.get(how.token)))
         return None if rest is None else self._page(how, read(rest.template, operation), rest)
 
@@ -127,7 +127,6 @@ class Pages:
             raise RequestRefused("InvalidNextToken", f"the token {token!r} is none of this listing's")
 
     def first(self, how: Paging, operation: OperationModel, params: dict[str, Any], document: Document) -> bytes:
-        """The first page of a whole listing."""
         items = [(name, item) for name in how.lists for item in document.items(name)]
         for name in how.lists:
             if document.items(name):
@@ -169,5 +168,5 @@ def _question(how: Paging, operation: OperationModel, params: dict[str, Any]) ->
 
 
 def named(params: dict[str, Any]) -> bool:
-    """Whether the request names what it wants to see: that comes in one answer."""
+    """Return True if the request names resources: AWS answers that without pages."""
     return any(value and isinstance(value, list) and _NAMES.search(key) for key, value in params.items())

@@ -1,4 +1,4 @@
-"""How strict the emulated AWS of a site is: one setting, with the seed of all that chance decides there."""
+"""The strictness of a site's emulated AWS, with the seed of its random choices."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 FILE = "aws/strictness.json"
-"""In the site's folder, written before the emulation starts; without it the site is strict."""
+"""File in the site's folder, written before the emulation starts. Without the file the site is strict."""
 Level = Literal["strict", "soft"]
 
 
 class Strictness(BaseModel):
-    """`strict`: late where AWS is late, listings in pages, quotas and request limits that hold. `soft`: none of it."""
+    """`strict`: AWS's delays, pages, quotas and request limits. `soft`: none of them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,7 +27,7 @@ class Strictness(BaseModel):
         return self.level == "strict"
 
     def chance(self, *words: object) -> float:
-        """A number from 0 to below 1 that depends on the seed and the words alone, in whatever order they are asked."""
+        """Return a number in [0, 1) that depends only on the seed and the words, in any order of calls."""
         digest = hashlib.sha256(repr((self.seed, *words)).encode()).digest()
         return int.from_bytes(digest[:7], "big") / 2**56
 
@@ -38,12 +38,12 @@ SOFT = Strictness(level="soft")
 
 @dataclass(frozen=True)
 class Delay:
-    """Seconds that AWS takes until something is known; on AWS some ten times as long."""
+    """Seconds until AWS knows something; on AWS about ten times as long."""
 
     shortest: float
     longest: float
     share: float = 1.0
-    """The others are known at once."""
+    """Fraction of cases with a delay; the others have none."""
 
     def draw(self, strictness: Strictness, *words: object) -> float:
         if not strictness.on or strictness.chance("share", *words) >= self.share:
@@ -52,7 +52,7 @@ class Delay:
 
 
 def write(folder: Path, strictness: Strictness) -> None:
-    """For a site that is about to be pitched; one that stands keeps what it has."""
+    """Set the strictness of a site that is about to start; a running one keeps its own."""
     path = folder / FILE
     if not path.exists():
         path.parent.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
-"""A container's security context as a machine of a rehearsal can honour it; what it cannot is refused, never ignored.
+"""A container's security context, as far as a machine of a rehearsal can apply it; it refuses the rest.
 
-Every pod of a site is one user to the kernel, so a pod's own user is a name inside its user namespace: it has no right
-of root's, and files belong to it. Seccomp profiles are not loaded: the site's honesty list says both.
+To the kernel every pod of a site is one user. A pod's own user is a name inside its user namespace: it lacks root's
+rights, and files belong to it. Seccomp profiles are not loaded. The site's honesty list says both.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CAPABILITIES = (
     "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
     "CHECKPOINT_RESTORE",
 )  # fmt: skip
-"""By their number in the kernel (linux/capability.h)."""
+"""Ordered by their number in the kernel (linux/capability.h)."""
 DEFAULT = frozenset({
     "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW",
     "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 })  # fmt: skip
-"""What containerd leaves a container that asks for nothing."""
+"""containerd's default capabilities."""
 _OF_POD = {"runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile"}
 _OF_CONTAINER = _OF_POD | {"allowPrivilegeEscalation", "capabilities", "privileged", "readOnlyRootFilesystem"}
 
@@ -38,7 +38,7 @@ class Confinement:
     user: int
     group: int
     capabilities: tuple[int, ...]
-    """Numbers of those that the container keeps."""
+    """Numbers of the capabilities that the container keeps."""
     no_new_privileges: bool
     read_only_root: bool
 
@@ -51,10 +51,10 @@ class NotHonoured(TemporaryError):
 
 
 def confinement(pod: Object, container: Object) -> Confinement:
-    """Return what the container is held to. Raises NotHonoured."""
+    """Return the container's confinement. Raises NotHonoured."""
     of_pod, own = pod.get("securityContext") or {}, container.get("securityContext") or {}
     if strange := sorted(_strange(pod, of_pod, own)):
-        cure = "leave it out: a machine of a rehearsal is no host of its own"
+        cure = "leave it out: a machine of a rehearsal is no separate host"
         raise NotHonoured("this node cannot honour a security context", ", ".join(strange), cure)
     merged = {**of_pod, **own}
     user = int(merged.get("runAsUser") or 0)

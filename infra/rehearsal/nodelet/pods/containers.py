@@ -1,4 +1,4 @@
-"""One container of a pod over its restarts, and what its status says."""
+"""One container of a pod over its restarts, with its status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Policy = Literal["Always", "OnFailure", "Never"]
 
 @dataclass(frozen=True)
 class Folders:
-    """Where a container's files lie: `root` is assembled in `run`, output goes to `logs`."""
+    """A container's folders: its root is assembled in `run`, its output goes to `logs`."""
 
     run: Path
     logs: Path
@@ -37,7 +37,7 @@ class Folders:
 
 
 class PodContainer:
-    """Not thread-safe: only its pod's thread calls it; `on_exit` is called from a thread that waits."""
+    """Not thread-safe: only its pod's thread calls it. `on_exit` is called from a waiting thread."""
 
     def __init__(self, spec: Object, kind: Kind, policy: Policy, uid: str, folders: Folders) -> None:
         self.spec, self.kind, self.policy = spec, kind, policy
@@ -50,7 +50,7 @@ class PodContainer:
         self.starts = 0
         self.ready = False
         self.exit_code: int | None = None
-        """Of the latest run; None before the first has ended and while one runs."""
+        """Exit code of the latest run; None while one runs and before the first has ended."""
         self._backoff_s, self._due, self._started = 0.0, 0.0, 0.0
 
     @property
@@ -59,22 +59,22 @@ class PodContainer:
 
     @property
     def started_s(self) -> float:
-        """Seconds since it was started."""
+        """Seconds since its latest start."""
         return time.monotonic() - self._started
 
     @property
     def finished(self) -> bool:
-        """It ended, and its policy does not start it again."""
+        """True if it ended and its policy does not restart it."""
         if self.running or self.exit_code is None:
             return False
         return self.policy == "Never" or (self.policy == "OnFailure" and self.exit_code == 0)
 
     def due_in(self) -> float | None:
-        """Seconds until it should be started; None while it runs or when it is finished."""
+        """Return the seconds until it should be started, or None while it runs or if it is finished."""
         return None if self.running or self.finished else max(0.0, self._due - time.monotonic())
 
     def wait_for(self, reason: str, message: str, delay_s: float) -> None:
-        """It cannot be started now."""
+        """Put off the next start, with the reason as its state."""
         if "terminated" in self._state:
             self._last = self._state
         self._state = {"waiting": {"reason": reason, "message": message}}
@@ -83,7 +83,7 @@ class PodContainer:
     def start(
         self, image: ContainerImage, root: RootSpec, network: Network | None, on_exit: Callable[[int], None]
     ) -> None:
-        """A program that cannot be executed has ended at once, with exit code 128."""
+        """Start the program. One that cannot be executed ends at once with exit code 128."""
         if "terminated" in self._state:
             self._last = self._state
         restart = self.starts
@@ -122,7 +122,7 @@ class PodContainer:
     def _back_off(self) -> None:
         if self.started_s > BACKOFF_FORGOTTEN_S:
             self._backoff_s = 0.0
-        # The first restart is immediate, as a kubelet's is.
+        # The first restart is immediate, as in a kubelet.
         self._due = time.monotonic() + self._backoff_s
         if self._backoff_s:
             self._last = self._state
@@ -131,7 +131,7 @@ class PodContainer:
         self._backoff_s = min(max(self._backoff_s * 2, FIRST_BACKOFF_S), LONGEST_BACKOFF_S)
 
     def lost(self) -> None:
-        """It ran before the machine was rebooted."""
+        """Record that it ran before a reboot of the machine."""
         self.exit_code, now = 137, timestamp()
         message = "The container could not be located when the pod was terminated"
         why = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": now}
@@ -167,7 +167,7 @@ class PodContainer:
 
     @property
     def message_path(self) -> str:
-        """Where the program writes its last words."""
+        """The file for the program's termination message."""
         return str(self.spec.get("terminationMessagePath") or DEFAULT_MESSAGE_PATH)
 
     def _message(self, code: int) -> str:
@@ -186,7 +186,7 @@ class PodContainer:
 
 
 def command_line(spec: Object, image: ContainerImage, expand: Callable[[str], str]) -> list[str]:
-    """`command` replaces the image's entrypoint and its command; `args` replaces the command only."""
+    """Return the command line: `command` replaces the image's entrypoint and command, `args` only its command."""
     command, arguments = spec.get("command"), spec.get("args")
     if command is None:
         command = image.entrypoint

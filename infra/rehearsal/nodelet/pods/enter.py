@@ -1,9 +1,9 @@
-"""The first code in a container's new namespaces: build the root, move into it, become the program.
+"""The first program in a container's namespaces: it builds the root, moves into it and becomes the container's.
 
 Run as `python -I -S enter.py SPEC STATUS_FD`, standard library only, so that it starts in a few milliseconds.
-`unshare --pid` (without --fork) has made the namespaces: our child is their PID 1 and becomes the program, while we
-stay outside to pass on signals and to report how it ended (util-linux' own --fork reports a SIGKILL as exit code 1).
-The program is PID 1 itself, as under a container runtime: signals that it does not handle are not delivered to it,
+`unshare --pid` (without --fork) has made the namespaces: our child is their PID 1 and becomes the program. We stay
+outside to pass on signals and to report its exit code (util-linux' --fork reports a SIGKILL as exit code 1).
+As under a container runtime, the program is PID 1 itself: signals that it does not handle are not delivered to it,
 and when it ends the kernel ends everything else in its namespace.
 STATUS_FD closes silently when the program runs; otherwise it carries {"stage", "error"}.
 """
@@ -66,7 +66,7 @@ def make_read_only(target: str) -> None:
     path = os.fsencode(target)
     if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, ctypes.byref(attributes), size) == 0:
         return
-    # Before Linux 5.12: only the topmost mount, keeping the flags that a user namespace may not drop.
+    # Before Linux 5.12: only the topmost mount, with the flags that a user namespace may not drop.
     kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
     mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
 
@@ -83,7 +83,7 @@ def bind(source: str, target: str, read_only: bool) -> None:
 
 
 def change_root(spec: dict[str, Any]) -> None:
-    """pivot_root first, mounts after: absolute links in an image or a volume then resolve inside the new root."""
+    """Call pivot_root before mounting: absolute links in an image or a volume then resolve inside the new root."""
     root = spec["root"]
     if spec["persistent"]:
         mount(root, root, None, MS_BIND)
@@ -127,7 +127,7 @@ def make_devices() -> None:
     mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
     os.symlink("pts/ptmx", "/dev/ptmx")
     os.mkdir("/dev/shm")
-    # 64 MiB is what containerd gives; who needs more mounts an emptyDir with medium Memory, there as here.
+    # containerd's default is 64 MiB; for more, mount an emptyDir with medium Memory, as on EKS.
     mount("shm", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=65536k")
 
 
@@ -138,7 +138,7 @@ def mount_kernel_views() -> None:
     try:
         mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
     except OSError:
-        # Refused where the host's own /sys is partly hidden (some container runtimes).
+        # Refused if the host's own /sys is partly hidden, as in some container runtimes.
         bind(f"{OLD}/sys", "/sys", True)
 
 
@@ -150,24 +150,24 @@ def build(spec: dict[str, Any]) -> None:
     furnish(spec)
     checked(libc.umount2(os.fsencode(OLD), MNT_DETACH), "umount of the old root")
     if not spec["persistent"]:
-        # A persistent root may be in use by another script, whose mount point this is too.
+        # Another script may use the persistent root, with the same mount point.
         os.rmdir(OLD)
     os.makedirs(spec["cwd"], exist_ok=True)
     os.chdir(spec["cwd"])
 
 
 def confine(confined: dict[str, Any]) -> None:
-    """What the program that comes next can never do: its rights end with the bounding set at its execve."""
+    """Restrict the program to come: the rights outside its bounding set end at its execve."""
     if confined["read_only_root"]:
         kept = os.statvfs("/").f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
         mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
     user, group = confined["user"], confined["group"]
     if (user, group) != (0, 0):
-        # Here we own one user only: the pod's is another name for it, in a namespace where root is nobody.
+        # We own one user only: the pod's is another name for it, in a namespace where it has no root.
         outside = os.geteuid(), os.getegid()
         checked(libc.unshare(CLONE_NEWUSER), "unshare of a user namespace")
-        told = ("setgroups", "deny"), ("uid_map", f"{user} {outside[0]} 1"), ("gid_map", f"{group} {outside[1]} 1")
-        for name, text in told:
+        mappings = ("setgroups", "deny"), ("uid_map", f"{user} {outside[0]} 1"), ("gid_map", f"{group} {outside[1]} 1")
+        for name, text in mappings:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     for number in range(64):
@@ -175,12 +175,12 @@ def confine(confined: dict[str, Any]) -> None:
             checked(libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0), "drop of a capability")
     if confined["no_new_privileges"]:
         checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-    # A change of user may have taken it away.
+    # A change of user may have cleared it.
     checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
 
 
 def reset_signals() -> None:
-    # Python ignores two signals for itself, and a caller may have blocked some: a program inherits both.
+    # A program inherits the two signals that Python ignores, and those that a caller blocked.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is not None:
             signal.signal(number, signal.SIG_DFL)
@@ -188,7 +188,7 @@ def reset_signals() -> None:
 
 
 def become(spec_path: str, status: int) -> None:
-    """Never returns: the program, or exit code 128 with the reason written to `status`."""
+    """Become the program, or exit with code 128 and write the reason to `status`."""
     stage = "spec"
     try:
         checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
@@ -205,13 +205,13 @@ def become(spec_path: str, status: int) -> None:
         reset_signals()
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
     except BaseException as error:
-        told = f"{spec['argv'][0]!r}: {os.strerror(getattr(error, 'errno', 0))}" if stage == "exec" else str(error)
-        os.write(status, json.dumps({"stage": stage, "error": told}).encode())
+        reason = f"{spec['argv'][0]!r}: {os.strerror(getattr(error, 'errno', 0))}" if stage == "exec" else str(error)
+        os.write(status, json.dumps({"stage": stage, "error": reason}).encode())
     os._exit(128)
 
 
 def attend(program: int) -> int:
-    """Pass on what we are told, until the program ends. Returns its exit code, 128 + n for signal n."""
+    """Pass on signals until the program ends. Return its exit code, 128 + n for signal n."""
     while True:
         number = signal.sigwait(ATTENDED)
         if number != signal.SIGCHLD:
@@ -232,7 +232,7 @@ def main() -> None:
         become(sys.argv[1], status)
     os.close(status)
     os.closerange(0, 3)
-    # Not sys.exit: a torn-down interpreter has nothing more to say here.
+    # Not sys.exit: the interpreter needs no cleanup.
     os._exit(attend(program))
 
 

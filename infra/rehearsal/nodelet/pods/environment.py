@@ -1,4 +1,4 @@
-"""What a container is told: its environment, with references resolved and $(NAME) expanded as Kubernetes does.
+"""A container's environment, with references resolved and $(NAME) expanded as in Kubernetes.
 
 https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
 """
@@ -14,14 +14,14 @@ from infra.errors import TemporaryError
 from infra.rehearsal.nodelet.client import Object
 
 Lookup = Callable[[str, str], Mapping[str, str] | None]
-"""("configmaps" or "secrets", name) -> its data as text; None when it is not there."""
+"""("configmaps" or "secrets", name) -> its data as text, or None if it does not exist."""
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
 RETRY = timedelta(seconds=2)
 
 
 class ConfigError(TemporaryError):
-    """Something that the container refers to is not there (yet): CreateContainerConfigError."""
+    """A missing reference of the container: CreateContainerConfigError."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, delay=RETRY)
@@ -29,7 +29,7 @@ class ConfigError(TemporaryError):
 
 
 def environment(pod: Object, container: Object, base: Mapping[str, str], lookup: Lookup) -> dict[str, str]:
-    """`base` (image and injected variables), then envFrom, then env in order. Raises ConfigError."""
+    """Apply envFrom, then env in order, to `base` (image and injected variables). Raises ConfigError."""
     found = dict(base)
     for source in container.get("envFrom") or []:
         for kind, key in (("configmaps", "configMapRef"), ("secrets", "secretRef")):
@@ -44,7 +44,7 @@ def environment(pod: Object, container: Object, base: Mapping[str, str], lookup:
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """`$(NAME)` of a known name; `$$` is a dollar; an unknown name stays as it is."""
+    """Expand `$(NAME)` of known names and `$$` to a dollar; unknown names stay."""
 
     def replaced(match: re.Match[str]) -> str:
         return "$" if match[0] == "$$" else known.get(match[1], match[0])
@@ -53,7 +53,7 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 def field(pod: Object, path: str) -> str:
-    """The downward API's field; ConfigError for one that does not exist."""
+    """Return a field of the downward API. Raises ConfigError if it does not exist."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     if match := SUBSCRIPT.fullmatch(path):
         return str((metadata.get(match[1]) or {}).get(match[2], ""))

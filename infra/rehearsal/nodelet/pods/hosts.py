@@ -1,4 +1,4 @@
-"""Names in a pod: /etc/hosts follows the EndpointSlices of its cluster, in place of a DNS server."""
+"""Pod names without a DNS server: /etc/hosts follows the EndpointSlices of the cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOMAIN = "cluster.local"
 
 @dataclass(frozen=True)
 class PodHosts:
-    """One pod's file: `own` lines first."""
+    """One pod's hosts file; `own` lines come first."""
 
     namespace: str
     own: tuple[str, ...]
@@ -24,7 +24,7 @@ class PodHosts:
 
 
 class Hosts:
-    """Writes the file of every pod of this node that was added, whenever it changes."""
+    """The hosts files of this node's added pods, rewritten whenever they change."""
 
     def __init__(self, api: Api) -> None:
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Hosts:
 
 
 def hosts_lines(item: Object, namespace: str) -> Iterator[str]:
-    """What a resolver in `namespace` would answer for one slice: its service, and each endpoint with a host name."""
+    """Yield the names of one slice as resolved in `namespace`: its service, and each endpoint with a host name."""
     service = (item["metadata"].get("labels") or {}).get(SERVICE)
     if not service:
         return
@@ -84,7 +84,7 @@ def hosts_lines(item: Object, namespace: str) -> Iterator[str]:
 
 
 def own_lines(pod: Object, address: str) -> tuple[str, ...]:
-    """The lines that a kubelet writes, hostAliases included."""
+    """Return the lines that a kubelet writes, hostAliases included."""
     spec, namespace = pod["spec"], pod["metadata"]["namespace"]
     name = host_name(pod)
     full = f"{name}.{spec['subdomain']}.{namespace}.svc.{DOMAIN} " if spec.get("subdomain") else ""

@@ -1,4 +1,4 @@
-"""Images from the account's registry: pulled with the instance role, every digest checked, unpacked once."""
+"""Images from the account's registry: pulled with the instance role, checked by digest, unpacked once."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from infra.rehearsal.nodelet.pods.sandbox import Bind, host_parts, remove_tree
 from infra.rehearsal.toolchain.table import MPI_OPERATOR
 
 HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
-"""A layer that the node image already holds: the host's own programs and libraries."""
+"""A layer that the node image already contains: the host's own programs and libraries."""
 MANIFESTS = ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"]
 REFERENCE = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com/(?P<repository>[^@:]+)"
     r"(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 PUBLIC = {f"docker.io/mpioperator/mpi-operator:{MPI_OPERATOR}": ("mpi-operator", "/opt/mpi-operator")}
-"""Image -> the tool that stands for it, and the path of the image's entry point."""
+"""Image -> the tool that replaces it, and the path of the image's entry point."""
 RETRY = timedelta(seconds=5)
 FETCH_WITHIN_S = 60.0
 MADE_BY_US = ("/dev", "/proc", "/sys", "/run", "/tmp", "/etc", "/var/run")
-"""What every root has for itself: an image may add below, and never replaces."""
+"""Folders that every root has: an image may add files below, but not replace them."""
 
 
 class PullError(PermanentError):
-    """This image cannot be had; a kubelet shows ErrImagePull and tries again later."""
+    """The image cannot be pulled; as a kubelet, the nodelet shows ErrImagePull and retries later."""
 
 
 @dataclass(frozen=True)
@@ -51,26 +51,25 @@ class ContainerImage:
     command: list[str]
     cwd: str
     files: Path
-    """What the image adds to the host's programs."""
+    """The image's files, apart from the host's programs."""
 
     def binds(self) -> list[Bind]:
-        """Read-only mounts that put the image's files at their paths. Raises PullError where a path is the host's."""
+        """Return read-only mounts of the image's files at their paths. Raises PullError if a path is the host's."""
         _, host = host_parts()
         taken = {bind.target for bind in host}
         return _placed(self.files, "", taken, {*taken, *MADE_BY_US})
 
 
 class ImageStore:
-    """The images of one machine, below `folder`."""
+    """The images of one machine, below `folder`; `tools` has the programs of public images."""
 
     def __init__(self, folder: Path, region: str, credentials: RoleCredentials, tools: Path) -> None:
-        """`tools`: where the programs of public images lie."""
         self._folder, self._region, self._credentials, self._tools = folder, region, credentials, tools
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._known: dict[str, ContainerImage] = {}
 
     def pull(self, reference: str) -> ContainerImage:
-        """Raises PullError, TemporaryError."""
+        """Return an image, pulled if necessary. Raises PullError, TemporaryError."""
         if reference in PUBLIC:
             return self._built(reference)
         match = REFERENCE.fullmatch(reference)
@@ -91,7 +90,7 @@ class ImageStore:
             return self._known[reference]
 
     def _built(self, reference: str) -> ContainerImage:
-        """A public image: what it holds is the program that the toolchain built from the same version's source."""
+        """Return a public image, made of the program that the toolchain built from the same version's source."""
         tool, path = PUBLIC[reference]
         program, files = self._tools / tool, self._folder / tool
         if not program.exists():
@@ -116,7 +115,7 @@ class ImageStore:
         text = answer["images"][0]["imageManifest"].encode()
         digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
         if match["digest"] not in (None, digest):
-            raise PullError("the manifest is not the one asked for", seen=f"{reference} has digest {digest}")
+            raise PullError("the manifest is not the requested one", seen=f"{reference} has digest {digest}")
         manifest = json.loads(text)
 
         def blob(entry: dict[str, Any]) -> bytes:
@@ -144,12 +143,12 @@ def _download(url: str, digest: str) -> bytes:
         content: bytes = answer.read()
     seen = f"sha256:{hashlib.sha256(content).hexdigest()}"
     if seen != digest:
-        raise PullError("a blob is not what the manifest says", seen=f"{seen} instead of {digest}")
+        raise PullError("a blob does not match the manifest", seen=f"{seen} instead of {digest}")
     return content
 
 
 def unpack(layer: bytes, root: Path) -> None:
-    """Lay one tar, plain or gzip, over `root`; `.wh.` entries remove what lower layers put there."""
+    """Extract one tar, plain or gzip, over `root`; `.wh.` entries remove files of lower layers."""
     if layer[:2] == b"\x1f\x8b":
         layer = gzip.decompress(layer)
 
@@ -158,7 +157,7 @@ def unpack(layer: bytes, root: Path) -> None:
         if name.startswith(".wh."):
             _remove(root / folder / name.removeprefix(".wh."), whole=name == ".wh..wh..opq")
             return None
-        # A mapped root owns one user only: what the layer says of owners cannot be kept.
+        # A mapped root owns one user only, so the layer's owners cannot be kept.
         return tarfile.tar_filter(member, path).replace(uid=None, gid=None, uname=None, gname=None, deep=False)  # type: ignore[arg-type]
 
     try:
@@ -178,7 +177,7 @@ def _remove(path: Path, *, whole: bool) -> None:
 
 
 def _placed(folder: Path, path: str, host: set[str], taken: set[str]) -> list[Bind]:
-    """One mount per topmost folder that nothing else lies in, or leads to."""
+    """Return one mount per topmost folder that nothing else is mounted in, or links to."""
     binds: list[Bind] = []
     for entry in sorted(folder.iterdir()):
         target = f"{path}/{entry.name}"

@@ -1,4 +1,4 @@
-"""The kubelet's port: `kubectl logs` reads a container's output through the API server."""
+"""The kubelet's port, through which `kubectl logs` reads a container's output by way of the API server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from infra.rehearsal.nodelet.pods.stamps import Stamped, nanoseconds
 log = logging.getLogger(__name__)
 
 Find = Callable[[str, str, str, bool], Path | None]
-"""(namespace, pod, container, previous) -> its output; None for what this node does not know."""
+"""(namespace, pod, container, previous) -> its output, or None if this node does not know it."""
 Running = Callable[[str, str, str], bool]
 CHUNK = 65536
 FOLLOW_S = 0.2
@@ -35,7 +35,7 @@ BY_TIME = ("timestamps", "sinceTime", "sinceSeconds")
 
 
 def self_signed(address: str, hostname: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """A serving certificate of our own making, as a kubelet without a signer has."""
+    """Make a self-signed serving certificate, as a kubelet without a signer does."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hostname)])
     now = datetime.now(UTC)
@@ -55,7 +55,7 @@ def self_signed(address: str, hostname: str) -> tuple[ec.EllipticCurvePrivateKey
 
 
 def certificate(address: str, hostname: str, folder: Path) -> Path:
-    """Key and certificate in one file."""
+    """Write key and certificate to one file."""
     key, made = self_signed(address, hostname)
     plain = serialization.NoEncryption()
     path = folder / "kubelet.pem"
@@ -73,7 +73,7 @@ class Server(LocalServer):
         self._tls = tls
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        # The handshake belongs to the connection's own thread: a silent client must not stop the others.
+        # The handshake runs on the connection's own thread, so that a silent client does not block the others.
         request.settimeout(10)
         try:
             secured = self._tls.wrap_socket(request, server_side=True)
@@ -89,7 +89,7 @@ class Server(LocalServer):
 
 
 def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, find: Find, running: Running) -> None:
-    """Only who has a certificate of the cluster's authority, the API server, may read."""
+    """Serve logs to clients with a certificate of the cluster's authority, which only the API server has."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate(address, hostname, folder))
     tls.load_verify_locations(cadata=authority_pem)
@@ -163,7 +163,7 @@ def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, fi
 
 
 def _since(query: dict[str, str]) -> int:
-    """ns since the epoch."""
+    """Return the earliest time wanted, in ns since the epoch."""
     if query.get("sinceTime"):
         return nanoseconds(query["sinceTime"])
     return time.time_ns() - int(query["sinceSeconds"]) * 10**9 if query.get("sinceSeconds") else 0
@@ -173,7 +173,7 @@ def _seek_tail(file: BinaryIO, lines: str | None) -> None:
     if lines is None:
         return
     end = position = file.seek(0, 2)
-    # A last line without its newline counts as one, so one newline more is looked for.
+    # A last line without its newline counts as one, so one more newline is searched for.
     wanted, found = int(lines), 0
     if wanted == 0:
         return

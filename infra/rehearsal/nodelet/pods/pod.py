@@ -1,4 +1,4 @@
-"""One pod from its binding to this node until it is gone: a thread that owns its containers and tells its status."""
+"""One pod from its binding to this node until it is gone: a thread owns its containers and reports its status."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ OVER = ("Succeeded", "Failed")
 
 
 class Deleted(Exception):
-    """The pod is to end within its grace period."""
+    """The pod must end within its grace period."""
 
 
 class Gone(Exception):
-    """The pod is no more: end at once, tell nobody."""
+    """The pod no longer exists: end at once, without a report."""
 
 
 class PodWorker:
-    """Runs one pod in a thread of its own."""
-
     def __init__(self, around: Surroundings, pod: Object, on_end: Callable[[str], None]) -> None:
         self._around, self._pod, self._on_end = around, pod, on_end
         self.uid: str = pod["metadata"]["uid"]
@@ -106,7 +104,7 @@ class PodWorker:
         return None
 
     def unheard(self) -> Object | None:
-        """After the end: the latest news that came too late."""
+        """Return the latest update that arrived after the end, or None."""
         latest = None
         while not self._inbox.empty():
             kind, what = self._inbox.get()
@@ -114,13 +112,13 @@ class PodWorker:
         return latest
 
     def _existed_before(self) -> bool:
-        """It ran here before a reboot, and its policy does not start it twice."""
+        """Return True if it ran before a reboot and its policy forbids a second start."""
         seen = (self._pod.get("status") or {}).get("containerStatuses") or []
         ran = any("running" in one["state"] or "terminated" in one["state"] for one in seen)
         return ran and self._pod["spec"].get("restartPolicy") == "Never"
 
     def _take_in(self) -> None:
-        """Network, names and volumes; each is tried until it is there."""
+        """Set up network, names and volumes; retry each until it works."""
         for step in (self._box.plug_in, self._box.mount):
             while True:
                 try:
@@ -196,7 +194,7 @@ class PodWorker:
             Prober(liveness, one.spec, address, still, lambda good: self._inbox.put(("alive", (one, good)))).start()
 
     def _take(self, timeout_s: float | None) -> None:
-        """Wait for news and act on all there is. Raises Deleted, Gone."""
+        """Wait for messages and handle all that arrived. Raises Deleted, Gone."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -204,7 +202,7 @@ class PodWorker:
                 self._hear(*self._inbox.get(timeout=left))
             except queue.Empty:
                 return
-            deadline = time.monotonic()  # whatever else has come, without waiting for more
+            deadline = time.monotonic()  # handle what else has arrived, without waiting for more
 
     def _hear(self, kind: str, what: Any) -> None:
         if kind == "gone":
@@ -238,7 +236,7 @@ class PodWorker:
         self._end_processes(self._grace())
 
     def _end_processes(self, grace_s: float) -> None:
-        """SIGTERM, after the grace SIGKILL; a shorter grace that comes meanwhile is taken. Nothing restarts after."""
+        """Send SIGTERM, and SIGKILL after the grace; adopt a shorter grace that arrives meanwhile. Nothing restarts."""
         began, killed = time.monotonic(), False
         running = [one for one in (*self._init, *self._apps) if one.running]
         for one in running if grace_s else ():
@@ -260,7 +258,7 @@ class PodWorker:
                 grace_s = 0.0
 
     def _report(self) -> None:
-        """Tell the status if it changed. Raises Gone; a server out of reach is asked again next time."""
+        """Report the status if it changed. Raises Gone. If the server is unreachable, the next call retries."""
         document = self._status.document(self._init, self._apps, self._failure)
         if document == self._told:
             return
@@ -277,7 +275,7 @@ class PodWorker:
             log.warning("status of %s: %s", metadata["name"], error)
 
     def _report_surely(self) -> None:
-        """The last word of a pod must be heard."""
+        """Report the final status until it is stored."""
         while True:
             self._report()
             if self._told == self._status.document(self._init, self._apps, self._failure):

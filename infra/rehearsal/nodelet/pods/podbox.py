@@ -1,4 +1,4 @@
-"""What surrounds the containers of one pod: its network, its names, its volumes, and each container's root."""
+"""The surroundings of one pod's containers: network, names, volumes, and each container's root."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infra.rehearsal.nodelet.surroundings import RETRY, Surroundings
 from infra.rehearsal.site import network
 
 BAKED = "root/etc/bivouac/image.json"
-"""In a machine's folder, where its image is one of ours, which hold a Lustre client."""
+"""File in a machine's folder if its image is one of ours, which contain a Lustre client."""
 BRIDGE = "br0"
 LINK = "eth0"
 OWN = "/run/pod"
@@ -53,7 +53,7 @@ class PodBox:
         )
 
     def plug_in(self, pod: Object) -> None:
-        """An address, a network namespace behind it, and a hosts file. Raises TemporaryError."""
+        """Set up an address, a network namespace and a hosts file. Raises TemporaryError."""
         for folder in ("run", "volumes", "own"):
             (self._folder / folder).mkdir(parents=True, exist_ok=True)
         if pod["spec"].get("hostNetwork"):
@@ -87,7 +87,7 @@ class PodBox:
         self._around.addresses.give_back(address)
 
     def mount(self, pod: Object) -> None:
-        """The volumes. Raises TemporaryError."""
+        """Prepare the volumes. Raises TemporaryError."""
         if self._identity is None:
             self._identity = self._has_identity()
         self._volumes.prepare({**pod, "status": self._seen(pod)}, self._identity)
@@ -96,7 +96,7 @@ class PodBox:
         self._volumes.refresh()
 
     def root(self, pod: Object, container: PodContainer, image: ContainerImage) -> RootSpec:
-        """Raises PullError, TemporaryError."""
+        """Return the root of a container. Raises PullError, TemporaryError."""
         pod = {**pod, "status": self._seen(pod)}
         env = environment(pod, container.spec, self._base_environment(image), self._lookup)
         message = Bind(container.message_file(container.starts), container.message_path, read_only=False)
@@ -117,7 +117,7 @@ class PodBox:
         )
 
     def remove(self) -> None:
-        """Network, names, volumes; the containers have ended."""
+        """Remove network, names and volumes after the containers have ended."""
         self._around.hosts.remove(self._uid)
         if self.network is not None:
             self._unplug(self.address)
@@ -147,7 +147,7 @@ class PodBox:
         return base
 
     def _has_identity(self) -> bool:
-        """EKS's webhook decides this in the control plane, so it is not the node's role that asks."""
+        """Return True if the service account has an association. On EKS a webhook asks this, not the node's role."""
         try:
             pages = self._around.credentials.agent_client("eks").get_paginator("list_pod_identity_associations")
             asked = {"clusterName": self._around.node.cluster, "namespace": self._namespace}
@@ -169,7 +169,7 @@ class PodBox:
 
 
 def make_containers(pod: Object, folders: Folders) -> tuple[list[PodContainer], list[PodContainer]]:
-    """(init containers and sidecars in order, app containers)."""
+    """Return the init containers and sidecars in order, and the app containers."""
     uid: str = pod["metadata"]["uid"]
     policy: Policy = pod["spec"].get("restartPolicy") or "Always"
     once: Policy = "Never" if policy == "Never" else "OnFailure"

@@ -1,4 +1,4 @@
-"""Readiness and liveness by HTTP or TCP, asked from the machine as a kubelet does."""
+"""Readiness and liveness probes by HTTP or TCP, sent from the machine as a kubelet does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.rehearsal.nodelet.client import Object
 
 
 class Prober:
-    """Asks until `still` says no, and tells `on_change` (True after enough successes, False after enough failures)."""
+    """Thread that probes while `still()`; it calls `on_change`, True or False, after enough successes or failures."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Prober:
         threading.Thread(target=self._run, name=f"probe {self._container['name']}", daemon=True).start()
 
     def _run(self) -> None:
-        probe, streak, last, told = self._probe, 0, None, None
+        probe, streak, last, reported = self._probe, 0, None, None
         period_s = float(probe.get("periodSeconds") or 10)
         time.sleep(float(probe.get("initialDelaySeconds") or 0))
         while self._still():
@@ -38,11 +38,11 @@ class Prober:
             streak = streak + 1 if good == last else 1
             last = good
             needed = int(probe.get("successThreshold" if good else "failureThreshold") or (1 if good else 3))
-            if streak >= needed and good != told and self._still():
-                told = good
+            if streak >= needed and good != reported and self._still():
+                reported = good
                 self._on_change(good)
-            # A container that starts should not wait a whole period to be seen ready.
-            time.sleep(period_s if told is not None else min(period_s, 1.0))
+            # A starting container should not wait a whole period to become ready.
+            time.sleep(period_s if reported is not None else min(period_s, 1.0))
 
     def _ask(self) -> bool:
         timeout_s = float(self._probe.get("timeoutSeconds") or 1)
@@ -60,7 +60,7 @@ class Prober:
         host, port = ask.get("host") or self._address, self._port(ask["port"])
         connection: http.client.HTTPConnection
         if ask.get("scheme") == "HTTPS":
-            context = ssl._create_unverified_context()  # as a kubelet: a probe does not check certificates
+            context = ssl._create_unverified_context()  # a kubelet's probe does not check certificates either
             connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
         else:
             connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
@@ -77,5 +77,5 @@ class Prober:
 
 
 def askable(probe: Object) -> bool:
-    """Only these two kinds are asked here."""
+    """Return True for the two supported kinds of probe."""
     return "httpGet" in probe or "tcpSocket" in probe

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities of bytes."""
+"""Byte quantities of Kubernetes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNITS = {
 
 
 def size_bytes(quantity: str) -> int:
-    """ "64Mi" -> 67108864; raises ValueError for what is no size."""
+    """ "64Mi" -> 67108864; raises ValueError for anything else."""
     for unit, factor in UNITS.items():
         if quantity.endswith(unit):
             return int(Decimal(quantity.removesuffix(unit)) * factor)

@@ -38,10 +38,10 @@ class Bind:
 
 @dataclass(frozen=True)
 class RootSpec:
-    """What one container finds around it. `binds` are mounted in order, after the host's parts."""
+    """The root and program of one container. `binds` are mounted in order, after the host's parts."""
 
     root: Path
-    """An empty folder where the new root is assembled; with `persistent` it is the root and keeps what is written."""
+    """An empty folder to assemble the root in; if `persistent`, it is the root itself and keeps its changes."""
     hostname: str
     argv: list[str]
     env: dict[str, str]
@@ -51,7 +51,7 @@ class RootSpec:
     links: dict[str, str] = field(default_factory=dict)
     persistent: bool = False
     confined: Confinement | None = None
-    """None: root with everything that a machine's own programs may do."""
+    """None means root with all rights of a machine's own programs."""
 
     def document(self) -> dict[str, Any]:
         links, host = host_parts()
@@ -72,7 +72,7 @@ class RootSpec:
 
 
 def host_parts() -> tuple[dict[str, str], list[Bind]]:
-    """(links, read-only binds) of the host that every root shares: programs, libraries, and this interpreter."""
+    """Return the host's (links, read-only binds) for every root: programs, libraries, and this interpreter."""
     links: dict[str, str] = {}
     binds: list[Bind] = []
     for folder in HOST_FOLDERS:
@@ -90,7 +90,7 @@ def host_parts() -> tuple[dict[str, str], list[Bind]]:
 
 
 def interpreter_prefixes() -> list[str]:
-    """The environment and the base interpreter at every name by which a link or a setting may reach them."""
+    """Return every path by which a link or a setting may reach the environment or the base interpreter."""
     prefixes = [sys.prefix, os.path.realpath(sys.prefix), sys.base_prefix, os.path.realpath(sys.base_prefix)]
     hop = sys.executable
     while os.path.islink(hop):
@@ -100,12 +100,12 @@ def interpreter_prefixes() -> list[str]:
 
 
 def python_path() -> str:
-    """PATH of a container whose image names none: the environment's programs first."""
+    """Return the PATH of a container whose image sets none: the environment's programs come first."""
     return f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class StartError(PermanentError):
-    """The program could not be started at all; `stage` is spec, root or exec."""
+    """The program could not be started; `stage` is spec, root or exec."""
 
     def __init__(self, stage: str, message: str) -> None:
         super().__init__(message)
@@ -143,10 +143,10 @@ class Network:
 
 
 class Container:
-    """One started program. Its output goes to a file as it is written, without a process of ours between."""
+    """One started program. It writes its output directly to a file."""
 
     def __init__(self, spec: RootSpec, log: Path, network: Network | None) -> None:
-        """Raises StartError when the root cannot be built or the program is not there."""
+        """Start the program. Raises StartError if the root cannot be built or the program does not exist."""
         spec.root.mkdir(parents=True, exist_ok=True)
         self._document = spec.root.with_name(spec.root.name + ".json")
         self._document.write_text(json.dumps(spec.document()))
@@ -168,22 +168,22 @@ class Container:
             refusal = status.read()
         if refusal:
             self._process.wait()
-            told = json.loads(refusal)
-            raise StartError(told["stage"], told["error"])
+            failure = json.loads(refusal)
+            raise StartError(failure["stage"], failure["error"])
 
     def signal(self, number: signal.Signals) -> None:
-        """To the program; SIGKILL ends the process that waits for it, and the program with it."""
+        """Send a signal to the program; SIGKILL ends the process that waits for it, and so the program."""
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """The exit code as a container runtime reports it: 128 + n for signal n."""
+        """Return the exit code as a container runtime reports it: 128 + n for signal n."""
         code = self._process.wait()
         self._document.unlink(missing_ok=True)
         return 128 - code if code < 0 else code
 
 
 def isolated(document: Path, status: int) -> list[str]:
-    """The command line that runs `document` in new mount, PID and UTS namespaces."""
+    """Return the command line that runs `document` in new mount, PID and UTS namespaces."""
     return ["unshare", "--mount", "--pid", "--uts", sys.executable, "-I", "-S", str(ENTER), str(document), str(status)]
 
 

@@ -1,6 +1,6 @@
-"""Times of a log's lines: a container writes its file by itself, so a line is as old as the file when it was read.
+"""Timestamps of a log's lines. A container writes its file directly, so a line gets the file's time at its reading.
 
-A line keeps the time that it was first given, and no two lines of a file have the same: readers may go on by it.
+A line keeps its first timestamp, and no two lines of a file share one, so readers may resume by it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _S = 10**9
 
 
 class Stamped:
-    """One log file; safe for several readers."""
+    """One log file. Safe for several readers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._times, self._ends = array("q"), array("q")
-        """Of each whole line: ns since the epoch, and the offset behind it."""
+        """Per whole line: ns since the epoch, and the offset of its end."""
         self._lock = threading.Lock()
 
     def look(self, all_of_it: bool) -> int:
-        """How many lines there are now; `all_of_it`: the last one counts although its end is missing."""
+        """Read on and return the number of lines; `all_of_it` counts a last line without its newline."""
         with self._lock, self.path.open("rb") as file:
             offset = file.seek(self._ends[-1] if self._ends else 0)
             for line in file:
@@ -39,12 +39,12 @@ class Stamped:
             return len(self._ends)
 
     def since(self, at: int) -> int:
-        """Number of the first line that is not older than this, ns since the epoch."""
+        """Return the number of the first line that is not older than `at`, in ns since the epoch."""
         with self._lock:
             return bisect_left(self._times, at)
 
     def lines(self, first: int, end: int, with_times: bool) -> Iterator[bytes]:
-        """As a kubelet gives them, of those that were looked at."""
+        """Yield lines that `look` has read, in a kubelet's format."""
         with self.path.open("rb") as file:
             file.seek(self._ends[first - 1] if first else 0)
             for number in range(first, end):
@@ -53,7 +53,7 @@ class Stamped:
 
 
 def nanoseconds(rfc3339: str) -> int:
-    """Of a time as the API server passes it on. Raises `ValueError`."""
+    """Convert a time in the API server's format. Raises `ValueError`."""
     moment = datetime.fromisoformat(rfc3339.replace("Z", "+00:00"))
     return int(moment.timestamp()) * _S
 

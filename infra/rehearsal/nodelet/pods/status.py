@@ -22,7 +22,7 @@ def phase_of(init: Sequence[PodContainer], apps: Sequence[PodContainer]) -> str:
 
 @dataclass
 class PodStatus:
-    """Builds the status document; remembers since when each condition is as it is."""
+    """Builder of the status document; it remembers since when each condition holds."""
 
     host: str
     started: str = field(default_factory=timestamp)
@@ -32,7 +32,7 @@ class PodStatus:
     def document(
         self, init: Sequence[PodContainer], apps: Sequence[PodContainer], failure: tuple[str, str] | None
     ) -> Object:
-        """`failure` is (reason, message) of a pod that fails for a reason of its own."""
+        """`failure` is the (reason, message) of a pod that fails apart from its containers."""
         phase = "Failed" if failure else phase_of(init, apps)
         over = phase in ("Failed", "Succeeded")
         initialized = all(one.exit_code == 0 or one.kind == "sidecar" for one in init)

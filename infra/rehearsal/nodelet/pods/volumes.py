@@ -1,4 +1,4 @@
-"""A pod's volumes: made on the machine's disk, kept current while the pod lives."""
+"""A pod's volumes, on the machine's disk, kept current while the pod lives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from infra.rehearsal.nodelet.pods.sandbox import Bind, remove_tree
 FSX_DRIVER = "fsx.csi.aws.com"
 RETRY = timedelta(seconds=2)
 REFRESH_S = 60.0
-"""As often as a kubelet looks whether a ConfigMap or Secret changed."""
+"""A kubelet's interval for ConfigMap and Secret changes."""
 MNT_DETACH = 2
 IDENTITY_VOLUME = "eks-pod-identity-token"
 IDENTITY_FOLDER = "/var/run/secrets/pods.eks.amazonaws.com/serviceaccount"
@@ -30,14 +30,14 @@ Payload = dict[str, bytes]
 
 
 class NotMounted(TemporaryError):
-    """FailedMount: something is missing, and may come."""
+    """FailedMount: something is missing and may still appear."""
 
     def __init__(self, what: str, *, seen: object = None, cure: str | None = None) -> None:
         super().__init__(what, seen=seen, cure=cure, delay=RETRY)
 
 
 class Volumes:
-    """The volumes of one pod, below `folder`."""
+    """The volumes of one pod, below `folder`. `lustre` returns True once the machine has a client."""
 
     def __init__(
         self,
@@ -49,17 +49,16 @@ class Volumes:
         local_disk: bool,
         lustre: Callable[[], bool],
     ) -> None:
-        """`lustre`: whether the machine has a client by now."""
         self._api, self._pod, self._folder, self._lustre = api, pod, folder, lustre
         self._work, self._fsx_root, self._local_disk = work, fsx_root, local_disk
         self._namespace = pod["metadata"]["namespace"]
         self._paths: dict[str, Path] = {}
         self._memory: list[Path] = []
         self._living: dict[str, tuple[Object, float]] = {}
-        """Written volumes: their source, and when to write them again (monotonic seconds)."""
+        """Written volumes: their source, and when to rewrite them (monotonic seconds)."""
 
     def prepare(self, pod: Object, identity: bool) -> None:
-        """Make what is not there yet. Raises NotMounted, TemporaryError. May be called again after either."""
+        """Make the missing volumes. Raises NotMounted, TemporaryError; may be called again after either."""
         self._pod = pod
         wanted = [(volume["name"], volume) for volume in pod["spec"].get("volumes") or []]
         if identity:
@@ -70,7 +69,7 @@ class Volumes:
                 self._paths[name] = self._make(name, volume)
 
     def binds(self, container: Object, identity: bool, expand: Callable[[str], str]) -> list[Bind]:
-        """The container's mounts, outer paths before inner ones."""
+        """Return the container's mounts, outer paths before inner ones."""
         mounts = list(container.get("volumeMounts") or [])
         if identity:
             mounts.append({"name": IDENTITY_VOLUME, "mountPath": IDENTITY_FOLDER, "readOnly": True})
@@ -89,7 +88,7 @@ class Volumes:
         return binds
 
     def refresh(self) -> None:
-        """Write again what is due. What cannot be had now stays as it is until the next time."""
+        """Rewrite what is due. A volume that cannot be read now stays unchanged until the next time."""
         for name, (source, due) in list(self._living.items()):
             if time.monotonic() >= due:
                 try:
@@ -128,7 +127,7 @@ class Volumes:
         self._memory.append(folder)
 
     def _host_path(self, source: Object) -> Path:
-        """Paths of the node are below the machine's own disks."""
+        """Return the path on the machine's own disks for a path of the node."""
         asked = os.path.normpath(source["path"])
         on_nvme = self._local_disk and (asked == LOCAL_DISK or asked.startswith(LOCAL_DISK + "/"))
         disk, below = (self._work / "nvme", asked[len(LOCAL_DISK) :]) if on_nvme else (self._work / "host", asked)
@@ -159,7 +158,7 @@ class Volumes:
             cure = f"use {FSX_DRIVER}"
             raise NotMounted("this node has no such storage driver", seen=csi.get("driver"), cure=cure)
         if not self._lustre():
-            cure = "install lustre-client in the image, or at boot: EKS's own images come without"
+            cure = "install lustre-client in the image, or at boot: EKS's own images lack it"
             raise NotMounted("mount.lustre: No such device; are the lustre modules loaded?", seen=claim, cure=cure)
         folder = self._fsx_root / csi["volumeHandle"]
         if not folder.is_dir():
@@ -174,7 +173,7 @@ class Volumes:
         self._living[name] = (volume, time.monotonic() + life_s)
 
     def _payload(self, volume: Object) -> tuple[Payload, float]:
-        """(files, seconds until they should be looked at again)."""
+        """Return the files, and the seconds until they are due again."""
         if "projected" not in volume:
             return self._part(volume)
         files: Payload = {}
@@ -218,7 +217,7 @@ class Volumes:
             made = self._api.post(path, request)
         except ApiRefused as error:
             raise NotMounted("no service account token", seen=error) from error
-        # A kubelet renews at 80 % of a token's life.
+        # A kubelet renews at 80 % of a token's lifetime.
         return {wanted["path"]: made["status"]["token"].encode()}, life_s * 0.8
 
 
@@ -234,7 +233,7 @@ def _chosen(data: Payload, source: Object) -> Payload:
         return data
     missing = [one["key"] for one in items if one["key"] not in data]
     if missing and not source.get("optional"):
-        raise NotMounted("references a key that is not there", seen=", ".join(missing))
+        raise NotMounted("references a missing key", seen=", ".join(missing))
     return {one["path"]: data[one["key"]] for one in items if one["key"] in data}
 
 
@@ -246,7 +245,7 @@ def _mode(volume: Object) -> int:
 
 
 def write_atomically(folder: Path, payload: Mapping[str, bytes], mode: int) -> None:
-    """Readers see the old files or the new ones, never a mixture: the kubelet's `..data` link, swapped by rename."""
+    """Replace all files at once by renaming the kubelet's `..data` link: readers never see a mixture."""
     folder.mkdir(parents=True, exist_ok=True)
     link = folder / "..data"
     former = folder / os.readlink(link) if link.is_symlink() else None
