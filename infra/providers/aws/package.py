@@ -200,7 +200,7 @@ def _entry(token: str) -> Resource:
     if token not in RESOURCES:
         raise OperationFailed(
             f"unknown resource type {token}; the rehearsal's table knows: {', '.join(sorted(RESOURCES))}; "
-            "cure: add an entry in infra/rehearsal/providers/aws"
+            "cure: add an entry in infra/providers/aws"
         )
     return RESOURCES[token]
 
