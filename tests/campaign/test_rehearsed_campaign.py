@@ -52,6 +52,7 @@ class Story:
     strayed: str
     left: str
     last_run: Any
+    page: Any
     events: list[dict[str, Any]]
 
 
@@ -82,9 +83,11 @@ def _told(rehearsal: Rehearsal) -> Story:
     rehearsal.kill(first)
     leaky = rehearsal.run("run", str(rehearsal.path), timeout=HUNG_S)
     rehearsal.python(f"import boto3; boto3.client('ec2').delete_volume(VolumeId='{left}')")
-    last = rehearsal.run("run", str(rehearsal.path))
+    last = rehearsal.run("run", str(rehearsal.path), "--json")
+    page = rehearsal.run("report", rehearsal.name, "--json")
     events = rehearsal.events()
-    return Story(rehearsal, listens, second, nodes, logs, stack, denied, _text(leaky), strayed, left, last, events)
+    first_end = _text(leaky)
+    return Story(rehearsal, listens, second, nodes, logs, stack, denied, first_end, strayed, left, last, page, events)
 
 
 def _whole(rehearsal: Rehearsal) -> str:
@@ -157,6 +160,15 @@ def struck(story: Story) -> Any:
 
 def test_the_campaign_ends_well_after_everything(story: Story) -> None:
     assert story.last_run.returncode == 0, _text(story.last_run)
+
+
+def test_run_and_report_answer_machines_as_the_record_has_it(story: Story) -> None:
+    answer, page = json.loads(story.last_run.stdout), json.loads(story.page.stdout)
+    assert (answer["campaign"], answer["outcome"], answer["ended"]) == (story.rehearsal.name, "done", True)
+    assert answer["certificate"]["clean"] is True and answer["archive"]["step"] == STEPS
+    finished = {data["stage"]: data["seconds"] for data in of_kind(story, "stage.finished")}
+    assert {row["stage"]: row["seconds"] for row in answer["stages"]} == finished
+    assert page["campaign"] == story.rehearsal.name and Path(page["written"]["html"]).is_file()
 
 
 def test_a_second_driver_is_refused_with_the_name_of_the_first(story: Story) -> None:
