@@ -27,9 +27,9 @@ from infra.spec.campaign import Spec
 from infra.spec.names import BUILD_NETWORK, REPOSITORY, buckets, builder_guard_role
 from infra.stack.access import policies
 from infra.stack.outputs import FoundationOutputs
+from tests.root import ROOT
 from tests.waiting import until as eventually
 
-ROOT = Path(__file__).parents[2]
 WORK = Path(os.environ["BAKE_WORK"])
 AWS = "10.77.0.2"
 SPEC = Spec.model_validate(yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nodelet_camp import Camp, eventually, pod
+from tests.rehearsal.nodelet_camp import Camp, eventually, pod
 
 WHO_AM_I = """
 import json, os, socket

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from aws_fakes import resize
-from campaign_world import Camp
-
 from infra.spec.names import buckets
+from tests.rehearsal.aws_fakes import resize
+from tests.rehearsal.campaign_world import Camp
 
 DENY = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]})
 READS = ("Describe", "Get", "List", "Head", "BatchGet", "BatchCheck", "AssumeRole")

@@ -18,8 +18,6 @@ from urllib.request import urlopen
 import pulumi
 import pulumi_aws as aws
 import pytest
-from aws_fakes import Site, fake_site, resize, until
-from pulumi_world import World, counts
 
 from infra.plan.catalogue import InstanceType, instance_types
 from infra.spec.campaign import Capacity, Spec
@@ -28,6 +26,8 @@ from infra.stack.cluster.nodes import GpuNodes
 from infra.stack.network.efa import efa_layout
 from infra.stack.tags import tags
 from tests.example import DEADLINE, example_spec
+from tests.rehearsal.aws_fakes import Site, fake_site, resize, until
+from tests.rehearsal.pulumi_world import World, counts
 
 ZONE = "us-east-1a"
 ARN = "arn:aws:resource-groups:us-east-1:123456789012:group/{}"

@@ -13,7 +13,6 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from bake_camp import ROOT, SPEC, WORK, account, build_network, campaign, eventually, nothing_is_left, said, world
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account
@@ -24,6 +23,18 @@ from infra.rehearsal.aws.world import World
 from infra.session.context import Context
 from infra.spec.names import BUILD_NETWORK, INPUTS_TAG, MANIFEST_TAG, ROLE_TAG
 from infra.stack.outputs import FoundationOutputs
+from tests.rehearsal.bake_camp import (
+    SPEC,
+    WORK,
+    account,
+    build_network,
+    campaign,
+    eventually,
+    nothing_is_left,
+    said,
+    world,
+)
+from tests.root import ROOT
 
 __all__ = ["account", "build_network", "world"]
 

@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from infra.bake import playbook
+from tests.root import ROOT
 
-ROOT = Path(__file__).parents[2]
 WORK = Path(os.environ["BOOT_WORK"])
 VERSIONS: dict[str, Any] = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]
 DRIVER = str(VERSIONS["nvidia_driver"]["version"])

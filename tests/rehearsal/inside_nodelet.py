@@ -11,15 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confined_cases import (
+
+import infra
+from infra.rehearsal.nodelet.machine import Machine
+from tests.rehearsal.confined_cases import (
     test_a_claim_on_a_folder_of_the_node_is_another_folder_on_every_node,
     test_a_security_context_is_honoured,
     test_a_security_context_that_cannot_be_honoured_is_refused,
 )
-from nodelet_camp import WORK, Camp, camp, config_for, eventually, image, machine_of, pod, processes, reachable, world
-
-import infra
-from infra.rehearsal.nodelet.machine import Machine
+from tests.rehearsal.nodelet_camp import (
+    WORK,
+    Camp,
+    camp,
+    config_for,
+    eventually,
+    image,
+    machine_of,
+    pod,
+    processes,
+    reachable,
+    world,
+)
 
 __all__ = [
     "camp",

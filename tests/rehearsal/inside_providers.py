@@ -11,13 +11,13 @@ import pulumi_kubernetes as kubernetes
 import pytest
 from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import ConfigMap, Namespace, PersistentVolumeClaim, Secret
-from pulumi_world import Program, World, counts
 from pyroute2 import IPRoute
 
 from infra.providers.kubernetes.package import KubernetesPackage
 from infra.providers.package import OperationFailed, Request
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.rehearsal.paths import tools_dir
+from tests.rehearsal.pulumi_world import Program, World, counts
 
 ADDRESS = "10.77.0.10"
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_account import Account, make_user, signed_in
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account as Own
@@ -20,6 +19,7 @@ from infra.providers.aws.package import AwsPackage
 from infra.providers.package import Request
 from infra.rehearsal.aws.world import World
 from infra.spec.names import CAMPAIGN_TAG
+from tests.rehearsal.aws_account import Account, make_user, signed_in
 
 TAGS = {"Name": "bivouac-cut", CAMPAIGN_TAG: "cut", "bivouac:region": "us-east-1"}
 EIP, NAT = "aws:ec2/eip:Eip", "aws:ec2/natGateway:NatGateway"

@@ -13,7 +13,6 @@ from typing import Any
 
 import boto3
 import pytest
-from aws_account import world  # noqa: F401
 from botocore.config import Config
 from botocore.exceptions import HTTPClientError
 
@@ -57,7 +56,7 @@ class Wire(Parts):
 
 
 @pytest.fixture
-def site(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> SimpleNamespace:  # noqa: F811
+def site(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> SimpleNamespace:
     key, secret = world.operator_key
     session = boto3.Session(key, secret, region_name=world.region)
     s3 = session.client("s3", endpoint_url=world.endpoint_url, config=Config(signature_version="s3v4"))

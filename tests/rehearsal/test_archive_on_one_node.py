@@ -12,8 +12,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from aws_fakes import until
-from steward_world import Camp, Fuse, lone_camp
 
 from infra.aws.account import Account
 from infra.cluster.nodes import GpuNodes
@@ -23,6 +21,8 @@ from infra.spec.names import Names
 from infra.steward import release
 from infra.steward.seeing import committed
 from infra.steward.seeing.committed import Committed
+from tests.rehearsal.aws_fakes import until
+from tests.rehearsal.steward_world import Camp, Fuse, lone_camp
 
 SPEC: dict[str, Any] = {"campaign": "one", "recovery": {"capacity_timeout": "20s"}}
 NODES = 5

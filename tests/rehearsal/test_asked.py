@@ -12,9 +12,6 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from aws_account import *  # noqa: F403
-from aws_account import Account as Account_
-from aws_account import World, code_of
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 from rich.console import Console
 
@@ -31,6 +28,8 @@ from infra.session.session import STACK_CONFIG
 from infra.spec.names import BUILD_NETWORK, PROJECT, buckets
 from infra.stack.settings import CampaignSettings, read_settings
 from tests.example import example_spec
+from tests.rehearsal.aws_account import Account as Account_
+from tests.rehearsal.aws_account import World, code_of
 
 P_ON_DEMAND = "L-417A185B"
 

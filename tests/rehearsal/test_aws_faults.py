@@ -10,11 +10,11 @@ from typing import Any
 
 import boto3
 import pytest
-from aws_account import Account, make_user, until
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, HTTPClientError, ResponseStreamingError
 
 from infra.rehearsal.aws.world import World
+from tests.rehearsal.aws_account import Account, make_user, until
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 

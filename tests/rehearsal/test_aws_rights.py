@@ -9,13 +9,12 @@ from typing import Any
 
 import boto3
 import pytest
-from aws_account import Account, aws, code_of, make_user, network, world
 
 from infra.rehearsal.aws.world import World
+from tests.rehearsal.aws_account import Account, code_of, make_user
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 
-__all__ = ["aws", "network", "world"]
 DENIED = {"AccessDenied", "AccessDeniedException", "403"}
 MARK = [{"Key": "bivouac:campaign", "Value": "camp"}]
 

@@ -1,5 +1,4 @@
 """FSx, ECR and SSM of the emulated AWS, seen as product code sees them: boto3 over HTTP, IAM switched on."""
-# ruff: noqa: F811  (fixtures are imported)
 
 from __future__ import annotations
 
@@ -12,10 +11,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_account import Account, LocalMachine, aws, code_of, launch, make_user, network, pitch_lustre, until, world  # noqa: F401
 
 from infra.rehearsal.aws.fsx import systems
 from infra.rehearsal.aws.world import World
+from tests.rehearsal.aws_account import (
+    Account,
+    LocalMachine,
+    code_of,
+    launch,
+    make_user,
+    pitch_lustre,
+    until,
+)
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 

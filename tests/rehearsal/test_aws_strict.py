@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_account import Account, code_of, make_role, make_user
 from botocore.exceptions import ClientError
 from moto.moto_api._internal.models import moto_api_backend
 
@@ -29,6 +28,7 @@ from infra.rehearsal.aws.strict.pages import Pages, paging
 from infra.rehearsal.aws.strict.settings import SOFT, Delay, Strictness
 from infra.rehearsal.aws.world import Call, Launch, LaunchRefused, World
 from infra.session.session import campaigns
+from tests.rehearsal.aws_account import Account, code_of, make_role, make_user
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 

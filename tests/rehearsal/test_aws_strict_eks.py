@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from aws_account import code_of
-from aws_fakes import Site, fake_site, pitch_gang, until
 
 from infra.aws.account import every
 from infra.rehearsal.aws.strict.settings import SOFT, STRICT
 from infra.spec.names import Names
+from tests.rehearsal.aws_account import code_of
+from tests.rehearsal.aws_fakes import Site, fake_site, pitch_gang, until
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 

@@ -9,13 +9,13 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from aws_account import Account, code_of, launch, make_role, pitch_lustre, state_of, until
 
 from infra.plan.catalogue import instance_type
 from infra.rehearsal.aws.ec2 import residual
 from infra.rehearsal.aws.world import World
 from infra.spec.campaign import Capacity, Nodes
 from infra.stack.cluster.capacity import purchase
+from tests.rehearsal.aws_account import Account, code_of, launch, make_role, pitch_lustre, state_of, until
 
 
 def runs(world: World, name: str) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_account import *  # noqa: F403
 
 from infra.aws.account import Account
 from infra.aws.asked import asked

@@ -10,10 +10,6 @@ from typing import Any
 import pulumi
 import pulumi_aws
 import pytest
-from aws_account import Account as Client
-from aws_account import code_of
-from pulumi_world import Program, counts
-from pulumi_world import World as Stacks
 
 from infra.aws.account import Account
 from infra.bake.builder import INSTANCE_TYPE
@@ -26,6 +22,10 @@ from infra.stack.access.policies import AccountPlace
 from infra.stack.network.build_network import BuildNetwork
 from infra.stack.settings import FoundationSettings
 from tests.example import example_spec
+from tests.rehearsal.aws_account import Account as Client
+from tests.rehearsal.aws_account import code_of
+from tests.rehearsal.pulumi_world import Program, counts
+from tests.rehearsal.pulumi_world import World as Stacks
 
 REFUSED = "Your requested instance type is not supported in your requested Availability Zone."
 

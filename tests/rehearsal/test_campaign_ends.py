@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from campaign_world import Camp, camp
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 
@@ -20,6 +19,7 @@ from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
+from tests.rehearsal.campaign_world import Camp, camp
 
 OWN = {"name": "cpus", "ok": True, "seen": "8", "wanted": ">= 1"}
 FABRIC = {"name": "fabric", "ok": True, "seen": "met", "wanted": "an all-reduce over all nodes"}

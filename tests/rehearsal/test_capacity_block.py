@@ -7,8 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from aws_fakes import until
-from campaign_world import Camp, camp
 
 from infra.campaign import capacity, provision
 from infra.cluster.kubernetes import from_outside
@@ -20,6 +18,8 @@ from infra.record.events import Stage
 from infra.session import block_clock
 from infra.session.context import Context
 from infra.spec.campaign import Spec
+from tests.rehearsal.aws_fakes import until
+from tests.rehearsal.campaign_world import Camp, camp
 
 END = timedelta(hours=24)
 

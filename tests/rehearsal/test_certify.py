@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_account import Account, make_user, signed_in
 
 from infra.aws.account import Account as Ours
 from infra.errors import NotProven
@@ -15,6 +14,7 @@ from infra.inventory import Knowledge
 from infra.inventory.certify import look_through, refuse_unclean
 from infra.rehearsal.aws.world import World
 from infra.spec.names import CAMPAIGN_TAG, REGION_TAG, Names
+from tests.rehearsal.aws_account import Account, make_user, signed_in
 
 NAMES = Names("leaky")
 

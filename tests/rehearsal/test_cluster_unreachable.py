@@ -18,12 +18,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from aws_fakes import until
 from botocore.exceptions import ClientError
-from campaign_world import node_of
 from lightkube.resources.core_v1 import ConfigMap
 from rich.console import Console
-from steward_world import GANG_OF, Camp, Fuse, lone_camp
 
 from infra.campaign import capacity, preflight, supervise
 from infra.campaign.launch import deploy
@@ -44,6 +41,9 @@ from infra.rehearsal.aws.eks import nodegroups
 from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.names import NAMESPACE, Names
+from tests.rehearsal.aws_fakes import until
+from tests.rehearsal.campaign_world import node_of
+from tests.rehearsal.steward_world import GANG_OF, Camp, Fuse, lone_camp
 
 SPEC: dict[str, Any] = {"campaign": "deaf", "recovery": {"capacity_timeout": "3s"}}
 

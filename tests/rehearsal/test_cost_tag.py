@@ -10,8 +10,6 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from aws_account import *  # noqa: F403
-from aws_account import World, make_user, signed_in
 from rich.console import Console
 
 from infra.aws.account import Account
@@ -20,6 +18,7 @@ from infra.cli.prepare.offers import offers_command
 from infra.errors import LeaseLost
 from infra.spec.names import CAMPAIGN_TAG
 from tests.example import example_spec
+from tests.rehearsal.aws_account import World, make_user, signed_in
 
 
 def tags(world: World, **asked: Any) -> dict[str, Any]:

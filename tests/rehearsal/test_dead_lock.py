@@ -6,8 +6,6 @@ import json
 import os
 from pathlib import Path
 
-from campaign_world import camp
-
 from infra.bake.keeping import campaign_settings
 from infra.campaign import teardown
 from infra.campaign.stages import Step, run_step
@@ -15,6 +13,7 @@ from infra.engine.engine import Engine
 from infra.folders import writable
 from infra.record.events import Stage
 from infra.spec.names import PROJECT
+from tests.rehearsal.campaign_world import camp
 
 NOBODY = 2**22 + 1
 """Above the greatest process id that Linux gives."""

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from acting import as_reader
-from campaign_world import Camp, camp
-from drift_cases import HANDS, desired, mutations
 from rich.console import Console
 
 from infra.bake.keeping import campaign_settings
@@ -29,6 +26,9 @@ from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.preview.looking import data_digest, looking, other_spec
 from infra.record.events import Kind, Stage
 from infra.record.lease import LeaseRecord
+from tests.rehearsal.acting import as_reader
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.rehearsal.drift_cases import HANDS, desired, mutations
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_fakes import until
 from rich.console import Console
-from steward_world import GANG_OF, Camp, Fuse, Killed, lone_camp
 
 from infra.bake.bake import ImageManifest
 from infra.campaign import relaunch as relaunching
@@ -30,6 +28,8 @@ from infra.session.context import Context
 from infra.session.session import opened, spec_key
 from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
+from tests.rehearsal.aws_fakes import until
+from tests.rehearsal.steward_world import GANG_OF, Camp, Fuse, Killed, lone_camp
 
 ONCE = ("training.finished", "archive.verified", "nodes.at-zero")
 QUICK = 3

@@ -13,7 +13,6 @@ import pytest
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from rich.console import Console
-from steward_world import Camp, lone_camp
 
 from infra.bake import node_image
 from infra.bake.bake import ImageManifest, manifest_key
@@ -27,6 +26,7 @@ from infra.plan.survey import survey
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
 from infra.session.session import opened
+from tests.rehearsal.steward_world import Camp, lone_camp
 
 CAMPAIGN = "failing"
 OLD, NEW = "images@sha256:0", "images@sha256:1"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleet_cases import Case, all_cases, fleet_in, life
+
+from tests.rehearsal.fleet_cases import Case, all_cases, fleet_in, life
 
 SELECTED = (
     "p5.48xlarge on-demand", "p6-b300.48xlarge capacity-block by id", "p4d.24xlarge reservation by id",

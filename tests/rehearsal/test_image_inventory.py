@@ -10,8 +10,6 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from aws_account import *  # noqa: F403
-from aws_account import World, signed_in, until
 from rich.console import Console
 
 from infra.aws.account import Account
@@ -27,6 +25,7 @@ from infra.record.store import CampaignStore
 from infra.rehearsal.aws.ecr import BASE_REPOSITORY, BASE_TAG
 from infra.session import session
 from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, MANIFEST_TAG, REPOSITORY, buckets
+from tests.rehearsal.aws_account import World, signed_in, until
 
 NOW = datetime.now(UTC)
 BASES = ("amazon-eks-node-al2023-x86_64-nvidia-1.36-v1", "amazon-eks-node-al2023-x86_64-nvidia-1.36-v2")

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "drills"))
-
-from leaks import Environment, environment, round_of, run_round
 
 from infra.bake.bake import BUILDER_IMAGE
 from infra.errors import NotProven
 from infra.inventory import certify, sweep
 from infra.session.context import Context
 from infra.spec.names import CAMPAIGN_TAG
+from tests.drills.leaks import Environment, environment, round_of, run_round
 
 OURS = [{"Key": CAMPAIGN_TAG, "Value": "drilled"}]
 

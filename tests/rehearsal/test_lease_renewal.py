@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from aws_account import signed_in, until
 
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
 from infra.session import session
+from tests.rehearsal.aws_account import signed_in, until
 
 TTL = timedelta(seconds=10)
 

@@ -14,8 +14,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from aws_account import until
-from campaign_world import ROOT, Camp, camp
 
 from infra.campaign import provision
 from infra.engine import leash
@@ -25,6 +23,9 @@ from infra.errors import LeaseLost, PermanentError
 from infra.record.events import Kind, Stage
 from infra.rehearsal.aws.world import Call
 from infra.spec.names import PROJECT
+from tests.rehearsal.aws_account import until
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.root import ROOT
 
 LEASE_S = 10.0
 """Long enough for a busy machine to renew it three times."""

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_account import Account, code_of, launch, make_user, pitch_lustre, signed_in, state_of, until
 
 from infra.inventory.leftovers import holding, remains
 from infra.kinds import Remain
 from infra.rehearsal.aws.world import World
 from infra.spec.names import CAMPAIGN_TAG, Names
+from tests.rehearsal.aws_account import Account, code_of, launch, make_user, pitch_lustre, signed_in, state_of, until
 
 NAMES = Names("stuck")
 TAGS = [{"Key": CAMPAIGN_TAG, "Value": NAMES.campaign}]

@@ -13,10 +13,6 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
-from acting import policy
-from aws_account import *  # noqa: F403
-from aws_account import Account as Account_
-from aws_account import World, make_user, signed_in
 from rich.console import Console
 
 from infra.aws import block_purchase
@@ -34,6 +30,9 @@ from infra.record.store import CampaignStore
 from infra.session.session import FOUNDATION, ensure_bucket
 from infra.spec.names import buckets
 from tests.example import example_spec
+from tests.rehearsal.acting import policy
+from tests.rehearsal.aws_account import Account as Account_
+from tests.rehearsal.aws_account import World, make_user, signed_in
 
 FILE = Path(catalogue.__file__).with_name("instance_types.yaml")
 

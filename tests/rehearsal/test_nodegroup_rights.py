@@ -7,10 +7,10 @@ from typing import Any
 
 import boto3
 import pytest
-from acting import OPERATOR, policy
-from aws_account import make_user
 from botocore.exceptions import ClientError
 
+from tests.rehearsal.acting import OPERATOR, policy
+from tests.rehearsal.aws_account import make_user
 from tests.rehearsal.aws_cluster import node_role, role, site, subnets
 from tests.rehearsal.aws_fakes import Site
 

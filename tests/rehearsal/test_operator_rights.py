@@ -12,16 +12,10 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from acting import BUYER, CI, FOUNDER, OPERATOR, acting, as_reader, policy
-from aws_account import code_of
 from botocore import xform_name
 from botocore.exceptions import ClientError
 from botocore.session import get_session
-from campaign_world import ROOT, Camp, camp
 from rich.console import Console
-from test_drift import said
-from test_sections import CI as FROZEN
-from test_sections import OPTIONS, driver_vpc
 
 from infra.bake.foundation import foundation
 from infra.campaign import provision, teardown
@@ -38,6 +32,13 @@ from infra.rehearsal.aws.iam.policies import like
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 from infra.stack.rules import broken
+from tests.rehearsal.acting import BUYER, CI, FOUNDER, OPERATOR, acting, as_reader, policy
+from tests.rehearsal.aws_account import code_of
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.rehearsal.test_drift import said
+from tests.rehearsal.test_sections import CI as FROZEN
+from tests.rehearsal.test_sections import OPTIONS, driver_vpc
+from tests.root import ROOT
 
 DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 DRIVER_TAG = [{"Key": "bivouac:driver", "Value": "true"}]

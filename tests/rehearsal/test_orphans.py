@@ -10,7 +10,6 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from campaign_world import Camp, camp
 from rich.console import Console
 
 from infra.cli.end.down import down_command
@@ -26,6 +25,7 @@ from infra.record.identity import claim_identity
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG, Names
+from tests.rehearsal.campaign_world import Camp, camp
 
 PAST, FUTURE = "2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 

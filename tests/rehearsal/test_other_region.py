@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from aws_account import World, signed_in
 from typer.testing import CliRunner
 
 from infra.cli.main import app
 from infra.errors import UserError
+from tests.rehearsal.aws_account import World, signed_in
 
 COMMANDS = (["shell", "far", "--", "true"], ["status", "far"], ["repair", "far"], ["down", "far"])
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from aws_account import Account, until
-from fake_kubelet import START_NS, Kubelet, PodLog
 from lightkube import Client, KubeConfig
 from lightkube.config.models import Cluster, User
 
@@ -25,6 +23,8 @@ from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
 from infra.steward.seeing import followed, logs
 from infra.steward.seeing.logs import Listener, LogShipper
+from tests.rehearsal.aws_account import Account, until
+from tests.rehearsal.fake_kubelet import START_NS, Kubelet, PodLog
 
 POD = "c-a1-gang-0-0-x"
 SECOND = 10**9

@@ -12,12 +12,12 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from steward_world import GANG_OF, Camp
-from test_cluster_unreachable import context, gpu_nodes, made, said  # noqa: F401
 
 from infra.campaign import preflight, proving
 from infra.errors import PermanentError, UserError
 from infra.session.context import Context
+from tests.rehearsal.steward_world import GANG_OF, Camp
+from tests.rehearsal.test_cluster_unreachable import context, gpu_nodes, made, said  # noqa: F401
 
 FIT = {"name": "cpus", "ok": True, "seen": "8", "wanted": ">= 1"}
 APART = {"name": "fabric", "ok": False, "seen": "not all came", "wanted": "an all-reduce over all nodes"}

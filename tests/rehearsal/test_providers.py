@@ -19,7 +19,6 @@ import pulumi_aws as aws
 import pytest
 from moto.server import ThreadedMotoServer
 from pulumi import automation
-from pulumi_world import Program, World, counts
 
 from infra.providers.aws.catalogue import RESOURCES
 from infra.providers.aws.mapping import changes, overlay
@@ -29,6 +28,7 @@ from infra.providers.kubernetes import objects
 from infra.providers.package import OperationFailed, Request
 from infra.providers.wire import UNKNOWN, decode, encode, has_unknown
 from infra.rehearsal.paths import tools_dir
+from tests.rehearsal.pulumi_world import Program, World, counts
 from tests.waiting import HUNG_S
 
 TRUST = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",

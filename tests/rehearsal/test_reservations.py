@@ -10,9 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_account import *  # noqa: F403
-from aws_account import Account as Account_
-from aws_account import World
 
 from infra.aws.account import Account
 from infra.aws.asked import asked
@@ -25,6 +22,8 @@ from infra.plan.survey import survey
 from infra.spec.campaign import Spec, SpecFile
 from infra.spec.names import Names
 from tests.example import example_spec
+from tests.rehearsal.aws_account import Account as Account_
+from tests.rehearsal.aws_account import World
 
 ZONE, TYPE = "us-east-1a", "p5.48xlarge"
 

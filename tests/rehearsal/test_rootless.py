@@ -12,9 +12,9 @@ import pytest
 
 from infra.folders import cache_root
 from infra.rehearsal.site import handle
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 
-ROOT = Path(__file__).parents[2]
 NO_ROOT = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"] if os.geteuid() == 0 else []
 """Root's way to become somebody else: another user id, no capability, the same files."""
 DAY = """

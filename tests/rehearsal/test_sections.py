@@ -9,9 +9,6 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from aws_account import until
-from aws_fakes import resize
-from campaign_world import Camp, camp
 from rich.console import Console
 
 from infra.bake import keeping
@@ -29,6 +26,9 @@ from infra.session.session import ensure_bucket
 from infra.spec.campaign import Spec
 from infra.spec.names import FOUNDATION_STACK
 from infra.stack.settings import Keeping
+from tests.rehearsal.aws_account import until
+from tests.rehearsal.aws_fakes import resize
+from tests.rehearsal.campaign_world import Camp, camp
 
 CI = "ci-driver"
 OPTIONS = {

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from acting import BUYER, OPERATOR, policy
-from aws_account import Account, code_of, make_user, signed_in
 from botocore.exceptions import ClientError
 
 from infra.aws import keys
@@ -23,6 +21,8 @@ from infra.stack.access.key import key_policy
 from infra.stack.foundation import encryption
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, campaign_graph, held
+from tests.rehearsal.acting import BUYER, OPERATOR, policy
+from tests.rehearsal.aws_account import Account, code_of, make_user, signed_in
 
 REGION = "us-east-1"
 BUCKETS = buckets(ACCOUNT, REGION)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from steward_world import Camp, Fuse, lone_camp
 
 from infra.aws.account import Account
 from infra.campaign import capacity
@@ -27,6 +26,7 @@ from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
+from tests.rehearsal.steward_world import Camp, Fuse, lone_camp
 
 SPEC: dict[str, Any] = {"campaign": "sick", "recovery": {"capacity_timeout": "2m"}}
 XID = {

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 import yaml
-from aws_account import until
 
 from infra.folders import cache_root
 from infra.rehearsal.site import handle, processes
 from infra.rehearsal.site.layout import AWS_PORT
+from tests.rehearsal.aws_account import until
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 
-ROOT = Path(__file__).parents[2]
 BIVOUAC = [sys.executable, "-m", "infra.cli.main"]
 PORTS = (AWS_PORT, 2379, 2380, 6443, 10250, 10257, 10259)
 """Of what a site runs, as a busy machine may have them in use."""

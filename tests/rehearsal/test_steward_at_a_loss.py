@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_fakes import until
 from rich.console import Console
-from steward_world import Camp, Fuse, lone_camp
 
 from infra.aws.account import Account
 from infra.campaign import supervise
@@ -32,6 +30,8 @@ from infra.spec.names import Names
 from infra.steward import archiving, returns
 from infra.steward.seeing import committed
 from infra.steward.seeing.committed import Committed
+from tests.rehearsal.aws_fakes import until
+from tests.rehearsal.steward_world import Camp, Fuse, lone_camp
 
 SPEC: dict[str, Any] = {"campaign": "loss", "recovery": {"capacity_timeout": "4s"}}
 

@@ -13,10 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from aws_fakes import FakeMachine, Site, fake_site, pitch_gang, until
 from botocore.exceptions import ClientError
-from campaign_world import node_of
-from fake_kubernetes import FakeKubernetes
 from lightkube import Client, KubeConfig
 from lightkube.config.models import Cluster, User
 
@@ -30,6 +27,9 @@ from infra.spec.names import NAMESPACE, Names
 from infra.steward import returns as returns_module
 from infra.steward.reconcile import reconcile
 from infra.steward.returns import Returns
+from tests.rehearsal.aws_fakes import FakeMachine, Site, fake_site, pitch_gang, until
+from tests.rehearsal.campaign_world import node_of
+from tests.rehearsal.fake_kubernetes import FakeKubernetes
 
 numbers = itertools.count(1)
 NAMES = Names("killed")

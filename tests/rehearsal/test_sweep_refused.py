@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from campaign_world import camp
 
 from infra.campaign import teardown
 from infra.cli.end.sweep import _refuse_alive
 from infra.errors import NotProven
 from infra.record.events import Kind, Stage
+from tests.rehearsal.campaign_world import camp
 
 
 def test_a_teardown_that_was_refused_opens_no_way_for_sweep_and_one_that_was_told_to_abandon_does(

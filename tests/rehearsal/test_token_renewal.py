@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_kubernetes import FakeKubernetes
 from lightkube.resources.core_v1 import Node
 
 from infra.cluster import kubernetes
 from infra.rehearsal.kubernetes.pki import Authority
+from tests.rehearsal.fake_kubernetes import FakeKubernetes
 
 
 @pytest.fixture

@@ -34,10 +34,10 @@ from infra.rehearsal.toolchain.table import (
     TOOLS,
     Tool,
 )
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 from tests.waiting import until as eventually
 
-ROOT = Path(__file__).parents[2]
 BASE_PYTHON = Path(sys.base_prefix) / "bin" / "python3"
 
 

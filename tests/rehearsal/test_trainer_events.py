@@ -10,9 +10,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from aws_account import Account, until
-from fake_kubelet import START_NS, Kubelet, PodLog
-from test_aws_faults import ONCE, ask
 
 from infra.cluster.pod_logs import PodLogs
 from infra.record import pod_logs
@@ -22,6 +19,9 @@ from infra.rehearsal.aws.world import World
 from infra.steward.seeing import logs
 from infra.steward.seeing.logs import Listener, LogShipper
 from infra.steward.seeing.trainer_events import TrainerEvents
+from tests.rehearsal.aws_account import Account, until
+from tests.rehearsal.fake_kubelet import START_NS, Kubelet, PodLog
+from tests.rehearsal.test_aws_faults import ONCE, ask
 
 POD, SHARD = "c-a2-0", "rank-0.bin"
 EVENT = {"event": "refused_shard", "time": 1.0, "attempt": 2, "step": 20, "tier": "local", "rank": 0, "file": SHARD,

@@ -10,7 +10,6 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from campaign_world import Camp, camp
 from rich.console import Console
 
 from infra.aws.account import Account
@@ -35,6 +34,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import BUILD_NETWORK, CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_STACK, REGION_TAG, Names, buckets
 from infra.stack.access import policies
 from infra.stack.network import build_network
+from tests.rehearsal.campaign_world import Camp, camp
 
 HOME, FAR = "us-east-1", "us-west-2"
 PAST = "2026-01-01T00:00:00Z"

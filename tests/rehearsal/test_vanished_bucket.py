@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from io import StringIO
 
 import pytest
-from aws_account import signed_in, world  # noqa: F401
 from rich.console import Console
 
 from infra.aws.account import Account
@@ -16,10 +15,11 @@ from infra.errors import UserError
 from infra.rehearsal.aws.world import World
 from infra.session.session import campaigns, ensure_bucket, record_of
 from infra.spec.names import CAMPAIGN_TAG, FOUNDATION_TAG, buckets
+from tests.rehearsal.aws_account import signed_in
 
 
 @pytest.fixture
-def here(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:  # noqa: F811
+def here(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     yield signed_in(monkeypatch, world)
 
 
@@ -28,7 +28,7 @@ def names(account: Account) -> set[str]:
 
 
 def test_a_new_account_gets_its_bucket_and_a_vanished_one_is_refused_with_what_is_left(
-    world: World,  # noqa: F811
+    world: World,
     here: Account,
 ) -> None:
     where = buckets(world.account, world.region)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from aws_account import signed_in
 
 from infra.aws.account import Account
 from infra.errors import LeaseLost
 from infra.rehearsal.aws.world import World
+from tests.rehearsal.aws_account import signed_in
 
 
 @pytest.fixture

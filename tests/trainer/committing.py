@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from saved_steps import TinyEngine, Told
 
+from tests.trainer.saved_steps import TinyEngine, Told
 from trainer.checkpoint import commit
 from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.checkpoint.fence import raise_fence

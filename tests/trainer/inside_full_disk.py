@@ -1,6 +1,6 @@
 """Run in a private mount namespace: a tier on a tiny tmpfs, saves until it is full, and what is left then.
 
-inside_full_disk.py FOLDER '[[TIER, MOUNT_OPTIONS], ...]'
+python -m tests.trainer.inside_full_disk FOLDER '[[TIER, MOUNT_OPTIONS], ...]'
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/drills")]
-
-from storage_gang import Camp, Orders, run_attempt  # noqa: E402
+from tests.drills.storage_gang import Camp, Orders, run_attempt
 
 SHARD_BYTES = 2 * 2**20
 

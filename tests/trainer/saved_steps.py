@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +10,11 @@ from typing import Any
 
 import torch
 
+from tests.drills.storage_gang import TinyEngine
 from tests.manifests import manifest_of, shard_at
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, Shard, parse_manifest
 from trainer.gang import Gang
-
-sys.path.append(str(Path(__file__).parents[1] / "drills"))
-
-from storage_gang import TinyEngine
 
 MODEL = "mp_rank_00_model_states.pt"
 

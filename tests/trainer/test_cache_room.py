@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cached_shards import SIZE, Shelves, World, caches_at, content, shard
 
+from tests.trainer.cached_shards import SIZE, Shelves, World, caches_at, content, shard
 from trainer.data.cache import Cache
 
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cached_shards import SIZE, World, caches_at, content, shard, shard_of
 
+from tests.trainer.cached_shards import SIZE, World, caches_at, content, shard, shard_of
 from trainer.contract import TokenShard
 from trainer.data import cache as caching
 from trainer.data.cache import Cache

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from committing import MakeRank, ranks_at, steps
 
 from tests.manifests import shard_at
+from tests.trainer.committing import MakeRank, ranks_at, steps
 from trainer.checkpoint import commit
 from trainer.checkpoint.commit import VOTES, Begun
 from trainer.checkpoint.files import digest_of

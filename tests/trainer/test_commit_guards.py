@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from committing import MakeRank, ranks_at, steps
-from saved_steps import TinyEngine, flip
 
 from tests.manifests import manifest_of
+from tests.trainer.committing import MakeRank, ranks_at, steps
+from tests.trainer.saved_steps import TinyEngine, flip
 from trainer.checkpoint import commit, writing
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.fence import raise_fence

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow
 import pytest
 import zstandard
-from data_sets import ROOT, content, decoded, prepare, quiet, recipe, simple, texts, write_text
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
+from tests.root import ROOT
+from tests.trainer.data_sets import content, decoded, prepare, quiet, recipe, simple, texts, write_text
 from trainer.contract.recipe import Source
 from trainer.data.prepare import documents
 from trainer.data.prepare.inputs import list_source

@@ -8,10 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from agents import ROOT, Attempt, Hold, World, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.root import ROOT
+from tests.trainer.agents import Attempt, Hold, World, run
 from trainer.contract import Manifest
 from trainer.contract.audit import Audit, Executed, audit
 from trainer.contract.ledger import Consumed

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_sets import used_bytes
 
 from tests import waiting
+from tests.root import ROOT
+from tests.trainer.data_sets import used_bytes
 from tests.waiting import HUNG_S
 from trainer.contract import Parameters, TokenShard
 from trainer.contract.recipe import Recipe, Source
@@ -25,8 +26,6 @@ from trainer.data.reader import Reader, folder_opener, load_manifest
 from trainer.data.sources import BucketSource, FolderSource
 from trainer.data.staging import Stager
 from trainer.errors import DataError, StorageError
-
-ROOT = Path(__file__).parents[2]
 
 
 class Troubled:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_sets import open_data, prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trainer.data_sets import open_data, prepare
 from trainer.contract.ledger import step_digest
 from trainer.data.feed import Feed, Share
 from trainer.data.order import ROUND, Order, Pool, quotas

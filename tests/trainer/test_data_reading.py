@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_sets import open_data, quiet, recipe, simple, write_text
 
+from tests.trainer.data_sets import open_data, quiet, recipe, simple, write_text
 from trainer.data.prepare.prepare import make
 from trainer.data.reader import TokenRow, folder_opener
 from trainer.errors import DataError

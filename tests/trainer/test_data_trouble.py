@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from data_sets import prepare
 
+from tests.root import ROOT
+from tests.trainer.data_sets import prepare
 from tests.waiting import HUNG_S
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode, Parameters
 from trainer.contract.recipe import Recipe, Source
@@ -21,7 +22,6 @@ from trainer.data.prepare import inputs
 from trainer.errors import DataError
 
 COMMAND = [sys.executable, "-m", "trainer.data"]
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import io
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.drills.storage_gang import PipeGang
 from tests.manifests import manifest_of, shard_at
 from trainer.checkpoint import restore, search
 from trainer.checkpoint.neighbour import Neighbours
@@ -30,10 +30,6 @@ from trainer.data.reader import TokenRow, folder_opener, load_manifest, verify_s
 from trainer.data.sources import BucketSource
 from trainer.data.supply import Supply
 from trainer.errors import classify
-
-sys.path.append(str(Path(__file__).parents[1] / "drills"))
-
-from storage_gang import PipeGang
 
 PASSING = ("EIO", "ESHUTDOWN", "ESTALE", "ETIMEDOUT", "ENOTCONN", "EHOSTDOWN", "ENODEV", "EMFILE")
 LASTING = ("ENOENT", "ENOTDIR", "EISDIR", "EACCES", "EPERM", "ELOOP")

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agents import PORT, ROOT
-
+from tests.root import ROOT
+from tests.trainer.agents import PORT
 from trainer.contract import Env, Expectation, HealthReport, Verdict
 from trainer.health.fabric import bus_bandwidth
 from trainer.place import TERMINATION_LOG_VARIABLE

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from agents import ROOT
-from test_checkpoint_parts import Harmful
 
+from tests.root import ROOT
+from tests.trainer.test_checkpoint_parts import Harmful
 from trainer.checkpoint.search import verified
 from trainer.checkpoint.tiers import Tier
 

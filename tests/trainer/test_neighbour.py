@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Attempt, run
 
+from tests.trainer.agents import Attempt, run
 from trainer.checkpoint import fetching
 from trainer.checkpoint.files import digest_of
 from trainer.checkpoint.neighbour import ShardAddress

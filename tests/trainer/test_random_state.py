@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from committing import MakeRank, ranks_at
-from saved_steps import TinyEngine, Told
 
+from tests.trainer.committing import MakeRank, ranks_at
+from tests.trainer.saved_steps import TinyEngine, Told
 from trainer.checkpoint import restore
 from trainer.checkpoint.writing import rng_state, set_rng_state
 

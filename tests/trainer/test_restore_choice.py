@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from saved_steps import TinyEngine, Told, flip, random_state, saved
 
 from tests.manifests import manifest_of
+from tests.trainer.saved_steps import TinyEngine, Told, flip, random_state, saved
 from trainer.checkpoint import restore, search
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.neighbour import Neighbours, ShardAddress

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saved_steps import TinyEngine, Told, changed, flip, saved, watched
 
+from tests.trainer.saved_steps import TinyEngine, Told, changed, flip, saved, watched
 from trainer.checkpoint import restore, room, search
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.fence import raise_fence

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from saved_steps import MODEL, TinyEngine, Told, changed, flip, random_state, saved, watched
 
+from tests.trainer.saved_steps import MODEL, TinyEngine, Told, changed, flip, random_state, saved, watched
 from trainer.checkpoint import restore, room, search
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.files import digest_of

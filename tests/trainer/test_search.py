@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from saved_steps import MODEL, Told, flip, saved
 
+from tests.trainer.saved_steps import MODEL, Told, flip, saved
 from trainer.checkpoint import room, search
 from trainer.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.checkpoint.search import Search, identity_of, needed, verified

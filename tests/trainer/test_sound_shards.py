@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from saved_steps import flip, saved
-from test_checkpoint_parts import Harmful
 
 from tests.manifests import shard_at
+from tests.trainer.saved_steps import flip, saved
+from tests.trainer.test_checkpoint_parts import Harmful
 from trainer.checkpoint import search
 from trainer.checkpoint.search import identity_of, look, verified
 from trainer.checkpoint.tiers import Tiers, campaign_tiers

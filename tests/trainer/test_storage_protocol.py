@@ -11,18 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_checkpoint_parts import Harmful, committed
 
+from tests.drills import storage_gang
+from tests.drills.storage_gang import Camp, Orders, run_attempt
 from tests.manifests import manifest_of
+from tests.trainer.test_checkpoint_parts import Harmful, committed
 from trainer.checkpoint.commit import TrainingProgress
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, Shard, parse_manifest
 from trainer.errors import Fenced
-
-sys.path.append(str(Path(__file__).parents[1] / "drills"))
-
-import storage_gang
-from storage_gang import Camp, Orders, run_attempt
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import httpx2
 import pytest
 import yaml
 from botocore.exceptions import EndpointConnectionError
-from fake_s3 import FakeS3, Time
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import ConfigMap, Node, Pod
@@ -39,9 +38,10 @@ from infra.steward.decide import History
 from infra.steward.seeing import committed, observe
 from infra.steward.steward import Steward
 from tests.part import part
+from tests.root import ROOT
+from tests.unit.fake_s3 import FakeS3, Time
 from trainer.contract import Phase, Status
 
-ROOT = Path(__file__).parents[2]
 TURN = timedelta(seconds=10)
 RUNS = {"name": "trainer", "image": "", "imageID": "", "ready": True, "restartCount": 0, "state": {"running": {}}}
 PODS = 2

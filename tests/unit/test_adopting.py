@@ -8,8 +8,6 @@ from typing import Any
 import httpx2
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
-from steward_story import answer
-from test_finding_again import CLUSTER, LINK, LUSTRE, NAT, TAGS, Answers, found, found_by
 
 from infra.engine import adoption
 from infra.engine.adoption import (
@@ -24,6 +22,8 @@ from infra.engine.adoption import (
 )
 from infra.errors import LeaseLost, PermanentError
 from infra.kinds import BY_TYPE, ResourceKind
+from tests.unit.steward_story import answer
+from tests.unit.test_finding_again import CLUSTER, LINK, LUSTRE, NAT, TAGS, Answers, found, found_by
 
 VPC, SUBNET = "aws:ec2/vpc:Vpc", "aws:ec2/subnet:Subnet"
 ROUTE, RULE = "aws:ec2/route:Route", "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"

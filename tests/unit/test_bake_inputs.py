@@ -13,8 +13,8 @@ import yaml
 
 from infra.bake import bake, node_image
 from infra.spec.campaign import Spec
+from tests.root import ROOT
 
-ROOT = Path(__file__).parents[2]
 SPEC = Spec.model_validate(yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text()))
 NOT_CODE = (
     "infra/campaigns/rehearsal.yaml",

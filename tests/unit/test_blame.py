@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from test_decide import NOW, POLICY, node, pod, seen
 
 from infra.cluster.fitness import Sickness
 from infra.steward.blame import ailing, causes_first, dead_nodes, first_failed, short_of, stranded, unstarted
@@ -23,6 +22,7 @@ from infra.steward.decide import (
     Wait,
     decide,
 )
+from tests.unit.test_decide import NOW, POLICY, node, pod, seen
 
 MINUTE = timedelta(minutes=1)
 PROGRESSED = Attempt(number=1, failure=FailureClass.PROCESS, ended_at=NOW, committed_at_launch=-1, committed_at_end=50)

@@ -17,8 +17,8 @@ from rich.console import Console
 from infra.cli.prepare.check import check_command
 from infra.cli.prepare.plan import plan_command
 from infra.plan.plan import Plan
+from tests.root import ROOT
 
-ROOT = Path(__file__).parents[2]
 CAMPAIGNS = ("rehearsal", "p5-32-nodes", "p5en-capacity-block")
 HEAVY = ("pulumi", "boto3", "botocore", "torch", "kubernetes", "lightkube", "moto", "deepspeed", "requests")
 

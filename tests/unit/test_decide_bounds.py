@@ -6,7 +6,6 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
-from test_decide import NOW, POLICY, ended, node, pod, seen
 
 from infra.cluster.fitness import Sickness
 from infra.steward import blame
@@ -25,6 +24,7 @@ from infra.steward.decide import (
     hold_until,
 )
 from infra.steward.seeing.views import Unseen
+from tests.unit.test_decide import NOW, POLICY, ended, node, pod, seen
 from trainer.contract import ExitCode, Phase
 
 NONE = History()

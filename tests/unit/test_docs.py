@@ -15,8 +15,8 @@ from infra.cli.main import app
 from infra.spec.campaign import Spec
 from tests.docs import spec_reference
 from tests.docs.__main__ import PAGES
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "infra/ci/README.md"]
 LONGEST_README = 150
 AT_ROOT = re.compile(r"(?:infra|trainer|tests|docs|images|playbooks|requirements|\.github|\.ci)/[\w./*-]*")

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from infra.cli.answers import write_json
 from infra.cli.main import app
 from infra.cli.version import version
+from tests.root import ROOT
 
-ROOT = Path(__file__).parents[2]
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "schema"],
     "Run": ["preview", "run", "relaunch", "repair"],

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from fake_s3 import FakeS3, Time, refusal
 
 from infra.errors import LeaseHeld, LeaseLost, LeaseUnproven
 from infra.record import lease as module
 from infra.record.holder import Holder
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
+from tests.unit.fake_s3 import FakeS3, Time, refusal
 
 TTL = timedelta(seconds=15)
 

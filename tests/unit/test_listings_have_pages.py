@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from botocore import xform_name
 from botocore.session import get_session
 
-ROOT = Path(__file__).parents[2]
+from tests.root import ROOT
+
 ASIDE = ROOT / "infra/rehearsal/aws"
 SERVICES = (
     "autoscaling", "backup", "budgets", "ce", "cloudwatch", "ec2", "ecr", "eks", "elb", "elbv2", "events", "fsx", "iam",

@@ -14,7 +14,6 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 from rich.console import Console
-from test_tiers_seen import CAMPAIGN, commit
 
 from infra.aws.account import Account
 from infra.checkpoints import requests, work
@@ -28,6 +27,7 @@ from infra.record.lease import Lease
 from infra.record.store import CampaignStore
 from infra.spec import names
 from infra.steward import request_handling
+from tests.unit.test_tiers_seen import CAMPAIGN, commit
 from trainer import serving
 from trainer.contract import step_folder
 from trainer.serving import Node, serve

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.mutants.operators import mutants
+from tests.root import ROOT
 
-ROOT = Path(__file__).parents[2]
 SOURCE = '''"""A price."""
 
 from limits import LIMIT

@@ -10,10 +10,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from fake_s3 import Time
 from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import Pod
-from steward_story import config
 
 from infra.clock import Clock
 from infra.cluster.fitness import Ailment, NodeFacts, Sickness
@@ -24,6 +22,8 @@ from infra.steward.seeing import observe
 from infra.steward.seeing.observe import Observer
 from infra.steward.seeing.sources import Sources
 from tests.part import part
+from tests.unit.fake_s3 import Time
+from tests.unit.steward_story import config
 from trainer.contract import AGENT_PORT, Phase, Status
 
 ENDED = datetime(2026, 11, 22, 11, 59, tzinfo=UTC)

@@ -15,8 +15,8 @@ import yaml
 from jinja2 import Environment
 
 from infra.bake import playbook
+from tests.root import ROOT
 
-ROOT = Path(__file__).parents[2]
 PLAYBOOKS = ROOT / "playbooks"
 ROLES = sorted(path.name for path in (PLAYBOOKS / "roles").iterdir())
 VERSIONS = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from infra.campaign.verdicts import judge
+from tests.root import ROOT
 from tests.unit.test_gang_verdicts import FACTS, probe, report
 from tests.unit.test_health_parsers import sample
 from trainer.contract import Expectation, HealthReport, Probe, Verdict
@@ -22,7 +23,6 @@ from trainer.health.looking import CannotLook, Output, look
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
 
-ROOT = Path(__file__).parents[2]
 PLAIN = Expectation(
     profile="p", cpus=1, memory_gib=0.1, accelerators=0, local_disk_gib=0, shared_disk_gib=0, mounts=(),
     clock_skew_s=1, all_reduce_mib=1, bus_bandwidth_gb_s=0,

@@ -22,8 +22,8 @@ from infra.preview import markdown
 from infra.preview.preview import PlanChange, Preview, as_facts, loses, plan_changes
 from infra.stack.rules import RuleFinding
 from tests.example import example_spec
+from tests.root import ROOT
 
-ROOT = Path(__file__).parents[2]
 URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:{0}${1}::{2}"
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.root import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONTRACTS = {one["name"]: one for one in PROJECT["tool"]["importlinter"]["contracts"]}
 BROUGHT = {"botocore": "boto3", "awscrt": "boto3"}

@@ -7,12 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from steward_story import config
 
 from infra.campaign.launch import _deployment
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import SpecFile
+from tests.unit.steward_story import config
 
 
 def deployment(count: int) -> dict[str, Any]:

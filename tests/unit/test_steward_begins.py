@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_s3 import refusal
-from steward_story import MINUTE_S, Story, config, pod, story
 
 from infra.clock import Clock
 from infra.errors import LeaseLost
@@ -17,6 +15,8 @@ from infra.record.lease import Lease
 from infra.record.store import CampaignStore
 from infra.steward import __main__ as main
 from infra.steward.last_resort import HOLDER, other_holder, sign
+from tests.unit.fake_s3 import refusal
+from tests.unit.steward_story import MINUTE_S, Story, config, pod, story
 
 __all__ = ["story"]
 

@@ -11,8 +11,6 @@ from typing import Any
 import httpx2
 import pytest
 from botocore.exceptions import EndpointConnectionError
-from fake_s3 import FakeS3, Time
-from steward_story import FakeCluster, answer, config, pod
 
 from infra.clock import Clock
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
@@ -24,6 +22,8 @@ from infra.steward.clocks import CLOCKS, Clocks
 from infra.steward.keeping import Keeper
 from infra.steward.last_resort import give_back, other_holder, sign
 from infra.steward.seeing.sources import Away, Sources
+from tests.unit.fake_s3 import FakeS3, Time
+from tests.unit.steward_story import FakeCluster, answer, config, pod
 
 FAR = EndpointConnectionError(endpoint_url="https://ec2")
 MINUTE = timedelta(minutes=1)

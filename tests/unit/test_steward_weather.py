@@ -6,14 +6,14 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from fake_s3 import refusal
-from steward_story import Story, config, story
 
 from infra.errors import LeaseLost
 from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.steward.last_resort import HOLDER
 from infra.steward.watchdog import STUCK_S
+from tests.unit.fake_s3 import refusal
+from tests.unit.steward_story import Story, config, story
 
 __all__ = ["story"]
 MINUTE = 60.0
@@ -178,7 +178,7 @@ def test_a_steward_that_was_followed_by_another_gives_back_nothing(story: Story)
         held.data = {"pod": "steward-b"}
         story.cluster.pods["steward-b"] = other
 
-    from steward_story import pod
+    from tests.unit.steward_story import pod
 
     other = pod("steward-b", 9, {"app": "steward"})
     with pytest.raises(LeaseLost, match="steward-b"):

@@ -10,7 +10,6 @@ from typing import Any
 import httpx2
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
-from fake_s3 import refusal
 
 from infra.campaign import teardown
 from infra.engine.failures import EngineFailed, Failure
@@ -18,6 +17,7 @@ from infra.errors import LeaseLost, NotProven, PermanentError, UserError
 from infra.kinds import Remain
 from infra.record.events import CampaignState, Kind, Stage
 from infra.spec.names import Names
+from tests.unit.fake_s3 import refusal
 
 TRAINED = CampaignState(begun_with=Stage.CHECK, attempts=({"attempt": 1, "committed_step": -1},))
 NOTHING_TOLD = CampaignState()
