@@ -23,18 +23,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/campaign"), str(Path(__file__).parent)]
+import psutil
+import yaml
 
-import psutil  # noqa: E402
-import yaml  # noqa: E402
-from kills_live import SHORT, pitched  # noqa: E402
-from kills_watch import Seen, Watcher  # noqa: E402
-from rehearsal import BIVOUAC, Rehearsal  # noqa: E402
-from struck import environ_restored, left_over, until  # noqa: E402
-
-from infra.record.events import Stage  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.record.events import Stage
+from tests.campaign.rehearsal import BIVOUAC, Rehearsal
+from tests.drills.kills_live import SHORT, pitched
+from tests.drills.kills_watch import Seen, Watcher
+from tests.drills.struck import environ_restored, left_over, until
+from tests.results import results_of
+from tests.root import ROOT
 
 RESULTS = results_of("drills", "kills_inside")
 POINT_S, END_S = 600.0, 1200.0

@@ -8,16 +8,12 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
-
-from rehearsal import Rehearsal  # noqa: E402
-
-from infra.record.events import Stage  # noqa: E402
-from infra.rehearsal.site import handle  # noqa: E402
+from infra.record.events import Stage
+from infra.rehearsal.site import handle
+from tests.campaign.rehearsal import Rehearsal
+from tests.root import ROOT
 
 _ASK = """
 import json, sys, urllib.request, os, boto3

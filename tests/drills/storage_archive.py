@@ -23,16 +23,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from storage_aws import account, start_aws
-from storage_damage import flip
-from storage_gang import CAMPAIGN, Camp, Orders, run_attempt
-
 from infra.archive import archive
 from infra.archive.bucket import ArchiveBucket
 from infra.archive.files import workspace
 from infra.aws.parts import Parts
 from infra.aws.transfer import Transfer
 from infra.errors import PermanentError
+from tests.drills.storage_aws import account, start_aws
+from tests.drills.storage_damage import flip
+from tests.drills.storage_gang import CAMPAIGN, Camp, Orders, run_attempt
 from trainer.checkpoint.convert.export import export
 from trainer.contract import DataConfig, ModelConfig, TrainConfig
 from trainer.errors import TrainerError

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from storage_gang import Camp
+from tests.drills.storage_gang import Camp
 
 SHARD = "zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from campaign_world import Camp
-
 from infra.spec.names import PROJECT, buckets
+from tests.rehearsal.campaign_world import Camp
 
 Mend = Callable[[], Any]
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 
-INSIDE = Path(__file__).with_name("inside_full_disk.py")
 TWO_FIT, ONE_FITS, NONE_FITS = "size=5m", "size=3m", "size=1m"
 FEW_INODES = {"local": "size=64m,nr_inodes=9", "shared": "size=64m,nr_inodes=12"}
 SCENARIOS = [
@@ -25,8 +25,15 @@ Seen = dict[str, Any]
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Seen]:
     """All scenarios in one process, since torch takes long to import."""
-    inner = [sys.executable, str(INSIDE), str(tmp_path_factory.mktemp("full")), json.dumps(SCENARIOS)]
-    done = subprocess.run(["unshare", "-Urm", *inner], capture_output=True, text=True, timeout=HUNG_S)
+    inner = [
+        sys.executable,
+        "-m",
+        "tests.trainer.inside_full_disk",
+        str(tmp_path_factory.mktemp("full")),
+        json.dumps(SCENARIOS),
+    ]
+    command, environment = ["unshare", "-Urm", *inner], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HUNG_S)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(zip(SCENARIOS, json.loads(done.stdout.splitlines()[-1]), strict=True))
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-DRILL = ROOT / "tests/drills/storage.py"
+from tests.root import ROOT
+
+DRILL = "tests.drills.storage"
 
 
 def drill(results: Path, *options: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    start = f"import runpy, sys; sys.path[:0] = [{str(ROOT)!r}]; {code}\nsys.argv[0] = {str(DRILL)!r}\n"
-    command = [sys.executable, "-c", f"{start}runpy.run_path({str(DRILL)!r}, run_name='__main__')", *options]
-    environment = os.environ | {"BIVOUAC_RESULTS": str(results)}
+    start = f"{code}\nimport runpy\nrunpy.run_module({DRILL!r}, run_name='__main__', alter_sys=True)"
+    command = [sys.executable, "-c", start, *options]
+    environment = os.environ | {"BIVOUAC_RESULTS": str(results), "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
