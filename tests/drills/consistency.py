@@ -26,7 +26,7 @@ from infra.inventory import certify
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
 from tests.drills import teardown as drill
-from tests.drills.teardown_cases import Fault, Mend, rule
+from tests.drills.parts.teardown_cases import Fault, Mend, rule
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of
 

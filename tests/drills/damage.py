@@ -28,8 +28,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
-from tests.drills.storage_damage import cut, flip, swap
-from tests.drills.storage_gang import Camp, Orders, run_attempt
+from tests.drills.parts.storage_damage import cut, flip, swap
+from tests.drills.parts.storage_gang import Camp, Orders, run_attempt
 from tests.results import results_of
 
 RESULTS = results_of("drills", "damage")

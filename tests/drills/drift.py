@@ -38,7 +38,7 @@ from infra.record.events import Stage
 from infra.session.context import Context
 from tests.rehearsal.acting import as_reader
 from tests.rehearsal.campaign_world import Camp, camp
-from tests.rehearsal.drift_cases import HANDS, Hand, desired, lose_file_system, mutations
+from tests.rehearsal.engine.drift_cases import HANDS, Hand, desired, lose_file_system, mutations
 from tests.results import results_of
 
 RESULTS = results_of("drills", "drift")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.campaign.rehearsal import Rehearsal, quick
-from tests.drills.struck import environ_restored, until
+from tests.drills.parts.struck import environ_restored, until
 from tests.results import results_of
 from tests.root import ROOT
 

@@ -33,7 +33,7 @@ from infra.inventory import certify
 from infra.record.events import Kind, Stage
 from infra.rehearsal.aws.world import Call
 from infra.spec.names import PROJECT
-from tests.drills.struck import environ_restored, until
+from tests.drills.parts.struck import environ_restored, until
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of
 from tests.root import ROOT

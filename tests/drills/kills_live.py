@@ -29,8 +29,8 @@ from infra.errors import LeaseLost
 from infra.record.events import Stage
 from infra.rehearsal.aws.faults import Rule
 from tests.campaign.rehearsal import BIVOUAC, Rehearsal, quick
-from tests.drills.kills_watch import Seen, Watcher
-from tests.drills.struck import environ_restored, left_over, until
+from tests.drills.parts.kills_watch import Seen, Watcher
+from tests.drills.parts.struck import environ_restored, left_over, until
 from tests.results import results_of
 from tests.root import ROOT
 
@@ -246,7 +246,7 @@ class Campaign:
         finished = [str(stage) for what, stage in seen.stages if what == "finished"]
         twice = {stage: finished.count(stage) for stage in map(str, STAGES) if finished.count(stage) != 1}
         expect(not twice, f"finished other than once: {twice}")
-        expect(seen.clean and all(seen.clean), f"certificates: {seen.clean}")
+        expect(bool(seen.clean) and all(seen.clean), f"certificates: {seen.clean}")
         expect(state["manifests"] == 1, f"archive manifests: {state['manifests']}")
         expect(not state["locks"], f"locks: {state['locks']}")
         expect(not state["pending"], f"pending: {state['pending']}")

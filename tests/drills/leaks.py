@@ -26,7 +26,7 @@ from infra.record.events import Kind, Stage
 from infra.session.context import Context
 from infra.spec.names import CAMPAIGN_TAG, Names
 from infra.stack.outputs import CampaignOutputs
-from tests.drills.leak_plants import LOG_GROUP, PLANTS, ROLE, Place, Plant, listed
+from tests.drills.parts.leak_plants import LOG_GROUP, PLANTS, ROLE, Place, Plant, listed
 from tests.rehearsal.aws_account import make_user
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of

@@ -29,11 +29,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
-from tests.drills import storage_archive
-from tests.drills.storage_damage import expected, inflict
-from tests.drills.storage_gang import NOBODY, Camp, Orders, run_attempt
-from tests.drills.storage_operations import Count, KillAt, install
-from tests.drills.storage_power import Announcing, Disk, Recorder, read_record
+from tests.drills.parts import storage_archive
+from tests.drills.parts.storage_damage import expected, inflict
+from tests.drills.parts.storage_gang import NOBODY, Camp, Orders, run_attempt
+from tests.drills.parts.storage_operations import Count, KillAt, install
+from tests.drills.parts.storage_power import Announcing, Disk, Recorder, read_record
 from tests.results import results_of
 from trainer.contract import COMMITTED_NAME, step_of_folder
 

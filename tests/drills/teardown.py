@@ -32,7 +32,7 @@ from infra.errors import BivouacError
 from infra.inventory import certify, sweep
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
-from tests.drills.teardown_cases import Fault, at_provision, at_teardown
+from tests.drills.parts.teardown_cases import Fault, at_provision, at_teardown
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of
 

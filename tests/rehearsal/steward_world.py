@@ -229,3 +229,7 @@ def _steward_camp(site: Site, shared: Path, **changes: Any) -> Iterator[Camp]:
         yield made
     finally:
         api.stop()
+
+
+def gpu_nodes(made: Camp) -> list[Any]:
+    return [one for one in made.site.alive() if "eks:nodegroup-name" in one.settings["tags"]]

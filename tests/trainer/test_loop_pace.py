@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.drills.storage_gang import Camp, PipeGang
+from tests.drills.parts.storage_gang import Camp, PipeGang
 from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity
 from trainer.checkpoint.pace import Pace
 from trainer.contract import CheckpointConfig, TrainConfig
