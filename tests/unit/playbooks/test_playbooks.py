@@ -15,6 +15,7 @@ import yaml
 from jinja2 import Environment
 
 from infra.bake import playbook
+from playbooks.library import machine
 from tests.root import ROOT
 
 PLAYBOOKS = ROOT / "playbooks"
@@ -212,11 +213,6 @@ def test_a_package_source_that_is_down_ends_the_bake_within_bounds_and_leaves_no
 
 
 def test_a_machine_is_known_by_its_files(tmp_path: Path) -> None:
-    sys.path.insert(0, str(PLAYBOOKS / "library"))
-    try:
-        import machine
-    finally:
-        sys.path.pop(0)
     files = {
         "etc/os-release": 'NAME="Amazon Linux"\nID="amzn"\nVERSION_ID="2023"\n',
         "sys/bus/pci/devices/0/vendor": "0x10de\n",
@@ -240,11 +236,6 @@ def test_a_machine_is_known_by_its_files(tmp_path: Path) -> None:
 
 def test_nvidias_module_is_found_where_the_base_keeps_it_until_a_boot(tmp_path: Path) -> None:
     """Names as DKMS gives them: kernel and architecture of one build, or without them when there are several."""
-    sys.path.insert(0, str(PLAYBOOKS / "library"))
-    try:
-        import machine
-    finally:
-        sys.path.pop(0)
     kept = tmp_path / "var/lib/dkms-archive/nvidia-open"
     kept.mkdir(parents=True)
     kernel = "6.18.20-22.226.amzn2023.x86_64"

@@ -8,10 +8,11 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
+from images import build_args
 from infra.campaign.verdicts import judge
 from tests.root import ROOT
 from tests.unit.campaign.test_gang_verdicts import FACTS, probe, report
@@ -150,21 +151,12 @@ def test_an_image_without_dcgm_is_told_with_the_cure(monkeypatch: pytest.MonkeyP
 
 
 def test_the_container_holds_what_the_diagnostic_starts_in_one_version_with_the_nodes() -> None:
-    arguments = images().build_args(ROOT, f"sha256:{'a' * 64}")
+    arguments = build_args.build_args(ROOT, f"sha256:{'a' * 64}")
     parts = dict(part.split("=") for part in arguments["DCGM_PACKAGES"].split(","))
     assert {"datacenter-gpu-manager-4-core", "datacenter-gpu-manager-4-cuda13"} <= set(parts)
     (version,) = set(parts.values())
-    node = images().yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]["dcgm"]["package"]
+    node = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]["dcgm"]["package"]
     assert node.endswith(version.partition(":")[2]), "the node's and the container's are one release"
-
-
-def images() -> Any:
-    sys.path.insert(0, str(ROOT / "images"))
-    try:
-        import build_args
-    finally:
-        sys.path.pop(0)
-    return build_args
 
 
 def test_throughput_is_measured_with_many_calls_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
