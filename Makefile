@@ -51,7 +51,7 @@ test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph
 
 drills: setup  ## Seeded drills of kills, leaks, storage and more, an hour; DRILLS="leaks --seed 2" for some, DRILLS=--whole
-	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python tests/drills/all.py $(DRILLS)
+	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.drills.all $(DRILLS)
 
 mutants: setup  ## Small changes of the code that tests must notice, 20 minutes; MUTANTS=--whole, MUTANTS="--module FILE"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
@@ -60,14 +60,14 @@ docs: venv  ## The generated pages anew: docs/spec.md, docs/commands.md
 	@$(BIN)/python -m tests.docs
 
 bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names
-	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python tests/bench/$*.py $(BENCH)
+	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.bench.$* $(BENCH)
 
 lint: venv  ## Style, types, layers, structure
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --explicit-package-bases infra trainer tests
 	@$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
-	@$(BIN)/python tests/structure.py
+	@$(BIN)/python -m tests.structure
 	@cd playbooks && PATH="$(abspath $(BIN)):$$PATH" ansible-lint --offline -q
 
 doctor: venv  ## What is here, what is missing, and its cure

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-CAMPAIGNS = sorted((Path(__file__).parents[1] / "infra" / "campaigns").glob("*.yaml"))
+from tests.root import ROOT
+
+CAMPAIGNS = sorted((ROOT / "infra" / "campaigns").glob("*.yaml"))
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 10**29, 10**400, -(10**18), 0.5, -0.5, 1e-300, 1e300, float("nan"), float("inf"),
     "", " ", "no", "on", "0100", "1:30", "1_000", "0x10", "1e400", "nan", "P9999999999D", "99999999999d", "90s", "-5m", "\u0663" * 12,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-ROOT = Path(__file__).parents[1]
+from tests.root import ROOT
 
 
 def results_of(kind: Literal["drills", "bench"], name: str) -> Path:

@@ -1,7 +1,7 @@
 """The structure of the code, printed, as part of `make lint`. Exits 1 for a folder too full or a circle of imports.
 
-import-linter holds the layers between packages; this counts what it does not: modules in a folder, loose modules,
-circles between single modules (imports for types included), edges between packages, lines.
+import-linter holds the layers between packages; this counts what it does not: modules in a folder, also of the tests,
+loose modules, circles between single modules (imports for types included), edges between packages, lines.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from rich.console import Console
 from infra.console.tables import Listing
 
 ROOTS = ("infra", "trainer")
+TESTS = "tests"
+MIRRORS = {"unit": "infra", "rehearsal": "infra", "trainer": "trainer"}
+"""Folder of the tests -> what its folders are named after; else after one of the clone, or `project`: all of it."""
 MOST_MODULES, MOST_LOOSE, MOST_DEPTH = 20, 8, 3
 Edges = dict[str, set[str]]
 
 
 def folders() -> dict[Path, list[Path]]:
-    """Folder -> its modules, without `__init__`."""
+    """Folder -> its modules, without `__init__`; of the tests, too."""
     found: dict[Path, list[Path]] = defaultdict(list)
-    for root in ROOTS:
+    for root in (*ROOTS, TESTS):
         for path in sorted(Path(root).rglob("*.py")):
             if path.name != "__init__.py":
                 found[path.parent].append(path)
@@ -53,6 +56,12 @@ def package(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
+def mirrors(parts: tuple[str, ...]) -> bool:
+    """Whether a folder of the tests has the name of what is tested there, if it must have one."""
+    root, below = MIRRORS.get(parts[0]) if parts else None, Path(*parts[1:])
+    return root is None or any(path.is_dir() for path in (Path(root, below), below)) or parts[1:] == ("project",)
+
+
 def main() -> int:
     graph = grimp.build_graph(*ROOTS, cache_dir=None)
     edges = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
@@ -65,7 +74,9 @@ def main() -> int:
             wrong.append(f"{folder} has {len(paths)} {what}, at most {limit}")
         if len(folder.parts) - 1 > MOST_DEPTH:
             wrong.append(f"{folder} lies deeper than {MOST_DEPTH} folders below {folder.parts[0]}")
-        for path in paths:
+        if folder.parts[0] == TESTS and not mirrors(folder.parts[1:]):
+            wrong.append(f"{folder} has the name of no package")
+        for path in paths if folder.parts[0] != TESTS else ():
             name = package(".".join(path.with_suffix("").parts))
             modules[name] += 1
             lines[name] += len(path.read_text().splitlines())

@@ -22,8 +22,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 import boto3
 from botocore.config import Config
 
@@ -34,7 +32,7 @@ RESULTS = results_of("bench", "archive")
 MIB, SLACK_MIB = 2**20, 32
 KINDS = ("ours", "boto3", "boto3 + SHA-256")
 BUCKET = "bench"
-ENDPOINT = Path(__file__).with_name("s3_endpoint.py")
+ENDPOINT = (sys.executable, "-m", "tests.bench.s3_endpoint")
 
 
 def client() -> Any:
@@ -97,7 +95,8 @@ def measure(size_mib: int, pairs: int, part: int, at_once: int, work: Path) -> l
     rows = []
     for number in range(pairs):
         for kind in KINDS[number % len(KINDS) :] + KINDS[: number % len(KINDS)]:
-            command = [sys.executable, __file__, "--one", kind, str(source), f"k{number}", str(part), str(at_once)]
+            command = [sys.executable, "-m", "tests.bench.archive", "--one", kind, str(source), f"k{number}"]
+            command += [str(part), str(at_once)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             rows.append({"kind": kind, "pair": number, **json.loads(done.stdout.splitlines()[-1])})
             print(f"  pair {number + 1} {kind:16} {rows[-1]['up_s']:6.2f} s up {rows[-1]['back_s']:6.2f} s back")
@@ -127,7 +126,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="bivouac-bench-") as work,
         tempfile.TemporaryDirectory(prefix="bivouac-bench-s3-", dir=_memory()) as stored,
-        subprocess.Popen([sys.executable, ENDPOINT, stored], stdin=-1, stdout=-1, text=True) as server,
+        subprocess.Popen([*ENDPOINT, stored], stdin=-1, stdout=-1, text=True) as server,
     ):
         try:
             os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{server.stdout.readline().strip()}"  # type: ignore[union-attr]

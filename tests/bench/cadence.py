@@ -1,6 +1,6 @@
 """What checkpoints cost in the end: a training whose interval follows from what its own saves were seen to cost.
 
-    .venv/bin/python tests/bench/cadence.py [--seconds 90] [--mtbf 60]
+    .venv/bin/python -m tests.bench.cadence [--seconds 90] [--mtbf 60]
 
 One rank on this machine's CPU, saves replicated to a shared tier on the same disk. Failures come so often (`--mtbf`,
 seconds) that Daly's formula alone would save all the time: the bound on the overhead decides. The peer, DeepSpeed's own
@@ -20,8 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from saves import Bench
-
+from tests.bench.saves import Bench
 from tests.results import results_of
 from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.checkpoint.pace import Pace

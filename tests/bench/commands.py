@@ -1,6 +1,6 @@
 """How long a person waits: `bivouac --help`, `status` of a campaign that trains, `down --all` of a living site.
 
-The machine's own speed is in the same table: a bare start of the interpreter. `python tests/bench/commands.py`
+The machine's own speed is in the same table: a bare start of the interpreter. `python -m tests.bench.commands`
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
+from rich.console import Console
+from rich.table import Table
 
-from rehearsal import BIVOUAC, Rehearsal, until  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-
-from tests.results import results_of  # noqa: E402
+from tests.campaign.rehearsal import BIVOUAC, Rehearsal, until
+from tests.results import results_of
+from tests.root import ROOT
 
 RESULTS = results_of("bench", "commands")
 

@@ -17,18 +17,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from tokenizers import Tokenizer  # noqa: E402
+from tokenizers import Tokenizer
 
-from tests.results import results_of  # noqa: E402
-from trainer.contract import Parameters  # noqa: E402
-from trainer.contract.recipe import Recipe, Source  # noqa: E402
-from trainer.data.prepare.encode import BATCH_CHARACTERS  # noqa: E402
-from trainer.data.prepare.prepare import make  # noqa: E402
-from trainer.data.prepare.vocabulary import load_tokenizer, train_tokenizer  # noqa: E402
+from tests.results import results_of
+from trainer.contract import Parameters
+from trainer.contract.recipe import Recipe, Source
+from trainer.data.prepare.encode import BATCH_CHARACTERS
+from trainer.data.prepare.prepare import make
+from trainer.data.prepare.vocabulary import load_tokenizer, train_tokenizer
 
 RESULTS = results_of("bench", "data_prepare")
 

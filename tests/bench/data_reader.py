@@ -21,14 +21,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.results import results_of  # noqa: E402
-from tests.trainer.data_sets import open_data  # noqa: E402
-from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ModelConfig, Parameters, SourceCounts, TokenShard  # noqa: E402  # noqa: E402
-from trainer.data.indexed import index_bytes  # noqa: E402
-from trainer.data.reader import Reader  # noqa: E402
+from tests.results import results_of
+from tests.root import ROOT
+from tests.trainer.data_sets import open_data
+from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ModelConfig, Parameters, SourceCounts, TokenShard
+from trainer.data.indexed import index_bytes
+from trainer.data.reader import Reader
 
 RESULTS = results_of("bench", "data_reader")
 

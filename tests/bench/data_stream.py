@@ -1,6 +1,6 @@
 """Bench: how long training waits for data that comes from S3 while it trains, with a cache smaller than the data set.
 
-    .venv/bin/python tests/bench/data_stream.py [--times 20] [--seconds 20]
+    .venv/bin/python -m tests.bench.data_stream [--times 20] [--seconds 20]
 
 A paced consumer takes steps as the loop does, at so many times the rate that the rehearsal trains with; shards come
 from `s3_endpoint.py` in another process, as slowly as `--mib-per-s` says, into a cache of half of the set. Waiting in
@@ -21,26 +21,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/bench")]
+import boto3
+import numpy as np
 
-import boto3  # noqa: E402
-import numpy as np  # noqa: E402
-from s3_endpoint import __file__ as ENDPOINT  # noqa: E402
-
-from tests.results import results_of  # noqa: E402
-from tests.trainer.data_sets import used_bytes  # noqa: E402
-from trainer.contract import DataManifest, Parameters, SourceCounts, TokenShard  # noqa: E402
-from trainer.data.cache import Cache  # noqa: E402
-from trainer.data.feed import Feed, Share  # noqa: E402
-from trainer.data.indexed import index_bytes  # noqa: E402
-from trainer.data.reader import Reader  # noqa: E402
-from trainer.data.sources import BucketSource  # noqa: E402
-from trainer.data.staging import Stager  # noqa: E402
+from tests.results import results_of
+from tests.trainer.data_sets import used_bytes
+from trainer.contract import DataManifest, Parameters, SourceCounts, TokenShard
+from trainer.data.cache import Cache
+from trainer.data.feed import Feed, Share
+from trainer.data.indexed import index_bytes
+from trainer.data.reader import Reader
+from trainer.data.sources import BucketSource
+from trainer.data.staging import Stager
 
 RESULTS = results_of("bench", "data_stream")
 
 BUCKET, CONTEXT, BATCH, SHARD_TOKENS, SHARDS = "bench", 512, 8, 2**17, 48
+ENDPOINT = (sys.executable, "-m", "tests.bench.s3_endpoint")
 TRAINED = 3000
 """Tokens per second that the rehearsal trains with, about: `tests/bench/data_reader.py` measures it."""
 CEILING = 0.001
@@ -140,7 +137,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="bivouac-bench-stream-") as name,
         tempfile.TemporaryDirectory(prefix="bivouac-bench-s3-") as stored,
-        subprocess.Popen([sys.executable, ENDPOINT, stored], stdin=-1, stdout=-1, text=True) as server,
+        subprocess.Popen([*ENDPOINT, stored], stdin=-1, stdout=-1, text=True) as server,
     ):
         try:
             os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{server.stdout.readline().strip()}"  # type: ignore[union-attr]

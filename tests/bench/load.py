@@ -1,6 +1,6 @@
 """Bench: restore with every digest compared, beside DeepSpeed's own load, which compares none.
 
-    .venv/bin/python tests/bench/load.py [--width 512] [--layers 8] [--rounds 7]
+    .venv/bin/python -m tests.bench.load [--width 512] [--layers 8] [--rounds 7]
 
 One rank on this machine's CPU, the same engine and the same state on the same disk. Ours is the whole restore: the
 newest step is found, every shard read and its SHA-256 compared, what must not be unpickled looked for, loaded. The peer
@@ -23,7 +23,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29633"}

@@ -3,7 +3,7 @@
 The engine, the plugins and the program are real, AWS is emulated in this process. Pairs are interleaved, so that what
 else the machine does falls on both; the ratio is that of the medians.
 
-    .venv/bin/python tests/bench/preview.py [--rounds 3]
+    .venv/bin/python -m tests.bench.preview [--rounds 3]
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
 os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.01")
 
-import yaml  # noqa: E402
-from campaign_world import Camp, camp  # noqa: E402
-from pulumi import automation as auto  # noqa: E402
-from rich.console import Console  # noqa: E402
+import yaml
+from pulumi import automation as auto
+from rich.console import Console
 
-from infra.campaign import provision  # noqa: E402
-from infra.campaign.stages import Step, run_step  # noqa: E402
-from infra.cli.run.preview import preview_command  # noqa: E402
-from infra.preview.looking import looking, stacks  # noqa: E402
-from infra.record.events import Stage  # noqa: E402
-from infra.spec.names import PROJECT  # noqa: E402
-from infra.stack.program import program  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.campaign import provision
+from infra.campaign.stages import Step, run_step
+from infra.cli.run.preview import preview_command
+from infra.preview.looking import looking, stacks
+from infra.record.events import Stage
+from infra.spec.names import PROJECT
+from infra.stack.program import program
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.results import results_of
 
 RESULTS = results_of("bench", "preview")
 LIMIT_S = 15.0

@@ -15,18 +15,15 @@ import time
 from io import StringIO
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
+from rich.console import Console
 
-from campaign_world import Camp, camp  # noqa: E402
-from rich.console import Console  # noqa: E402
-
-from infra.engine.drift import look  # noqa: E402
-from infra.plan.plan import make_plan  # noqa: E402
-from infra.plan.survey import survey  # noqa: E402
-from infra.preview.looking import looking, stacks  # noqa: E402
-from infra.spec.campaign import Spec  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.engine.drift import look
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.preview.looking import looking, stacks
+from infra.spec.campaign import Spec
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.results import results_of
 
 RESULTS = results_of("bench", "preview_scale")
 SMALL, LARGE = 2, 512

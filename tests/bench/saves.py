@@ -1,6 +1,6 @@
 """What a save costs the training: stall and dip, beside a plain host copy, DeepSpeed's own save and DCP's async_save.
 
-    .venv/bin/python tests/bench/saves.py [--width 672] [--layers 6] [--rounds 9] [--dips 3] [--variants]
+    .venv/bin/python -m tests.bench.saves [--width 672] [--layers 6] [--rounds 9] [--dips 3] [--variants]
 
 One rank on this machine's CPU. First the stall: in each round every peer saves the same live state once, in a turning
 order, a plain copy of the same bytes before each and nothing else at work, so that each has a pair of its own; then
@@ -24,7 +24,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29631"}

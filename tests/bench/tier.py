@@ -1,6 +1,6 @@
 """Bench: the local tier's writing, digests and fsync included, beside `fio` with as many writers on the same disk.
 
-    .venv/bin/python tests/bench/tier.py [--writers 2] [--mib 512] [--rounds 7] [--folder DIR]
+    .venv/bin/python -m tests.bench.tier [--writers 2] [--mib 512] [--rounds 7] [--folder DIR]
 
 Each writer of ours is a process that saves one shard as a rank does: torch's format, SHA-256 as it streams, direct
 I/O, fsync, rename, fsync of the folder. `fio` writes as many files of the same size with the same block, direct,
@@ -29,8 +29,6 @@ from tests.results import results_of
 
 RESULTS = results_of("bench", "tier")
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ["OMP_NUM_THREADS"] = "1"
 

@@ -16,8 +16,8 @@ import yaml
 from infra.folders import cache_root
 from infra.rehearsal.site import handle
 from tests import waiting
+from tests.root import ROOT
 
-ROOT = Path(__file__).parents[2]
 BIVOUAC = [sys.executable, "-m", "infra.cli.main"]
 
 
@@ -83,7 +83,7 @@ class Rehearsal:
         )
 
     def python(self, code: str) -> str:
-        done = self.inside(sys.executable, "-c", code)
+        done = self.inside("env", f"PYTHONPATH={ROOT}", sys.executable, "-c", code)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsal import Rehearsal, quick, until
 
+from tests.campaign.rehearsal import Rehearsal, quick, until
 from tests.waiting import HUNG_S
 
 pytestmark = pytest.mark.nightly

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 
-ROOT = Path(__file__).parents[2]
 TEN_MISTAKES: dict[str, Any] = {
     "campaign": "A Name",
     "target": "moon",

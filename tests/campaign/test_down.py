@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from rehearsal import ROOT, Rehearsal, quick, until
 
+from tests.campaign.rehearsal import Rehearsal, quick, until
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 
 pytestmark = pytest.mark.nightly

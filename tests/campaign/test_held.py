@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from rehearsal import Rehearsal, quick, until
 
 from infra.cluster.gang import CAMPAIGN_LABEL
+from tests.campaign.rehearsal import Rehearsal, quick, until
 from tests.waiting import HUNG_S
 
 pytestmark = pytest.mark.nightly

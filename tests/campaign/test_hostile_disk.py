@@ -17,11 +17,11 @@ from infra.errors import UserError
 from infra.record.holder import start_ticks
 from infra.rehearsal.site import campaigns, handle, processes
 from infra.spec.campaign import Spec
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode, Parameters
 from trainer.contract.recipe import Recipe, Source
 
-ROOT = Path(__file__).parents[2]
 SPEC = "infra/campaigns/rehearsal.yaml"
 FOLDERS = """
 import json, sys

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsal import Rehearsal, quick, until
 
 from infra.data import dataset
 from infra.rehearsal.paths import sites_dir
 from infra.spec.campaign import Spec
+from tests.campaign.rehearsal import Rehearsal, quick, until
 from tests.trainer.agents import World, run
 from tests.waiting import HUNG_S
 from trainer.contract import TrainConfig
@@ -72,7 +72,7 @@ def _told(rehearsal: Rehearsal) -> Story:
     until(lambda: first.poll() is not None or rehearsal.step() >= 5, "training has begun")
     assert first.poll() is None, rehearsal.log()
     # First what needs the campaign's own things, which end with it; a command takes seconds beside a training.
-    denied = rehearsal.python(AS_STEWARD.format(tests=Path(__file__).parent, role=f"bivouac-{rehearsal.name}-steward"))
+    denied = rehearsal.python(AS_STEWARD.format(role=f"bivouac-{rehearsal.name}-steward"))
     strayed = rehearsal.python(LEAVE_A_VOLUME.format(key="bivouac:campaign", value=rehearsal.name))
     left = rehearsal.python(LEAVE_A_VOLUME.format(key="Name", value=f"bivouac-{rehearsal.name}-builder"))
     listens = listening(rehearsal)
@@ -97,10 +97,8 @@ def _whole(rehearsal: Rehearsal) -> str:
 
 
 AS_STEWARD = """
-import sys
-sys.path.insert(0, "{tests}")
 from botocore.exceptions import ClientError
-from role_credentials import of_role
+from tests.campaign.role_credentials import of_role
 session = of_role("{role}")
 try:
     session.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1)

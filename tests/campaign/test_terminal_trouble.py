@@ -16,9 +16,9 @@ from infra.cli.refusals import refusal
 from infra.console.terminal import agreed
 from infra.errors import BivouacError, UserError
 from infra.folders import cache_root, keep, refuse_unwritable, writable
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 
-ROOT = Path(__file__).parents[2]
 SPEC = "infra/campaigns/rehearsal.yaml"
 
 

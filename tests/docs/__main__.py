@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.docs import command_reference, spec_reference
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"docs/spec.md": spec_reference.page, "docs/commands.md": command_reference.page}
 """Path from the repository's root -> the function that returns its text."""
 

@@ -19,8 +19,8 @@ from infra.spec import duration
 from infra.spec.campaign import Spec
 from infra.spec.schema import descriptions, model_in
 from tests.docs.tables import table
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "infra/campaigns/rehearsal.yaml"
 EXAMPLES = Path(__file__).with_name("examples.yaml")
 """Section -> its fields with values, in a spec on AWS."""

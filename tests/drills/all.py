@@ -1,4 +1,4 @@
-"""Drills one after the other, each a script of this folder; prints a table, exits 1 if any case failed.
+"""Drills one after the other, each a module of this folder; prints a table, exits 1 if any case failed.
 
 About an hour as it is, the kills, leaks and storage cases in full; `--whole` runs every drill in full, for hours.
 """
@@ -10,13 +10,11 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from rich.console import Console
 
 from infra.console.tables import Listing
 
-FOLDER = Path(__file__).parent
 CASES = {
     "leaks": (200, 200),
     "storage": (1000, 1000),
@@ -65,7 +63,7 @@ def main() -> int:
 def _run(drill: str, seed: int, count: int) -> tuple[str, str, str]:
     """(cases, failed, seconds) as the drill's last line says; one that dies without it has failed."""
     begun = time.monotonic()
-    command = [sys.executable, str(FOLDER / f"{drill}.py"), "--seed", str(seed), "--count", str(count)]
+    command = [sys.executable, "-m", f"tests.drills.{drill}", "--seed", str(seed), "--count", str(count)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     said = ""
     for line in process.stdout or ():

@@ -17,21 +17,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal"), str(Path(__file__).parent)]
 os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.01")
 
-import teardown as drill  # noqa: E402
-from campaign_world import Camp, camp  # noqa: E402
-from teardown_cases import Fault, Mend, rule  # noqa: E402
-
-from infra.bake.foundation import OUTPUTS, foundation  # noqa: E402
-from infra.campaign import teardown  # noqa: E402
-from infra.engine import kubernetes_state  # noqa: E402
-from infra.inventory import certify  # noqa: E402
-from infra.record.events import Kind, Stage  # noqa: E402
-from infra.session.context import Context  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.bake.foundation import OUTPUTS, foundation
+from infra.campaign import teardown
+from infra.engine import kubernetes_state
+from infra.inventory import certify
+from infra.record.events import Kind, Stage
+from infra.session.context import Context
+from tests.drills import teardown as drill
+from tests.drills.parts.teardown_cases import Fault, Mend, rule
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.results import results_of
 
 RESULTS = results_of("drills", "consistency")
 LAG_S = 2.0

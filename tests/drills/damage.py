@@ -1,6 +1,6 @@
 """Seeded faults in every copy of one file of a checkpoint: all of them refused before anything of it is loaded.
 
-    .venv/bin/python tests/drills/damage.py --seed 1 --count 1000
+    .venv/bin/python -m tests.drills.damage --seed 1 --count 1000
 
 A flipped bit in one byte, a truncation, another sound file in its place (of another rank, of another kind), or a stale
 one (the same file of an earlier step), in a shard or in the manifest, on every tier alike, so that no sound copy is
@@ -23,16 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import torch  # noqa: E402
-from storage_damage import cut, flip, swap  # noqa: E402
-from storage_gang import Camp, Orders, run_attempt  # noqa: E402
+import torch
 
-from tests.results import results_of  # noqa: E402
+from tests.drills.parts.storage_damage import cut, flip, swap
+from tests.drills.parts.storage_gang import Camp, Orders, run_attempt
+from tests.results import results_of
 
 RESULTS = results_of("drills", "damage")
 

@@ -1,6 +1,6 @@
 """Drill: preparations that are killed at any moment and continued on other numbers of cores, by seed.
 
-`python tests/drills/data.py --seed 1 --count 20`: random texts in random formats; however often it was killed, the set
+`python -m tests.drills.data --seed 1 --count 20`: random texts in random formats; however often it was killed, the set
 is, byte for byte, what an undisturbed run on one core made; and until then there is no manifest.
 """
 
@@ -24,12 +24,10 @@ import pyarrow
 import zstandard
 from pyarrow import parquet
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.results import results_of  # noqa: E402
-from trainer.contract import DATA_MANIFEST_NAME, Parameters  # noqa: E402
-from trainer.contract.recipe import Recipe, Source  # noqa: E402
+from tests.results import results_of
+from tests.root import ROOT
+from trainer.contract import DATA_MANIFEST_NAME, Parameters
+from trainer.contract.recipe import Recipe, Source
 
 RESULTS = results_of("drills", "data")
 

@@ -19,29 +19,27 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
 os.environ.setdefault("BIVOUAC_LEASE_SECONDS", "300")  # this process holds AWS too: a busy machine is no lost lease
 
-import yaml  # noqa: E402
-from acting import as_reader  # noqa: E402
-from campaign_world import Camp, camp  # noqa: E402
-from drift_cases import HANDS, Hand, desired, lose_file_system, mutations  # noqa: E402
-from rich.console import Console  # noqa: E402
+import yaml
+from rich.console import Console
 
-from infra.campaign import provision  # noqa: E402
-from infra.campaign.stages import Step, run_step  # noqa: E402
-from infra.cli.run.preview import preview_command  # noqa: E402
-from infra.cli.run.repair import repair_command  # noqa: E402
-from infra.engine.drift import look  # noqa: E402
-from infra.engine.engine import Engine  # noqa: E402
-from infra.engine.refusal import refusals, standing  # noqa: E402
-from infra.errors import UserError  # noqa: E402
-from infra.preview.looking import looking, stacks  # noqa: E402
-from infra.preview.preview import preview  # noqa: E402
-from infra.record.events import Stage  # noqa: E402
-from infra.session.context import Context  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.campaign import provision
+from infra.campaign.stages import Step, run_step
+from infra.cli.run.preview import preview_command
+from infra.cli.run.repair import repair_command
+from infra.engine.drift import look
+from infra.engine.engine import Engine
+from infra.engine.refusal import refusals, standing
+from infra.errors import UserError
+from infra.preview.looking import looking, stacks
+from infra.preview.preview import preview
+from infra.record.events import Stage
+from infra.session.context import Context
+from tests.rehearsal.acting import as_reader
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.rehearsal.engine.drift_cases import HANDS, Hand, desired, lose_file_system, mutations
+from tests.results import results_of
 
 RESULTS = results_of("drills", "drift")
 EXCLUDE = {"schedule deleted": "schedule disabled", "schedule disabled": "schedule deleted"}

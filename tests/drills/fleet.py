@@ -17,12 +17,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal")]
-
-from fleet_cases import Case, all_cases, fleet_in, life  # noqa: E402
-
-from tests.results import results_of  # noqa: E402
+from tests.rehearsal.stack.fleet_cases import Case, all_cases, fleet_in, life
+from tests.results import results_of
 
 RESULTS = results_of("drills", "fleet")
 SHORT_S = (0.0, 0.0, 1.0, 2.5)

@@ -18,13 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
-
-from rehearsal import Rehearsal, quick  # noqa: E402
-from struck import environ_restored, until  # noqa: E402
-
-from tests.results import results_of  # noqa: E402
+from tests.campaign.rehearsal import Rehearsal, quick
+from tests.drills.parts.struck import environ_restored, until
+from tests.results import results_of
+from tests.root import ROOT
 
 SPEC = quick(
     40,

@@ -1,6 +1,6 @@
 """Drill: broken specs, troubled data, broken caches and left sites, by seed.
 
-`python tests/drills/input.py --seed 1 --count 500`: each case is one of four kinds and has one right end.
+`python -m tests.drills.input --seed 1 --count 500`: each case is one of four kinds and has one right end.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from rich.console import Console
 
-from rich.console import Console  # noqa: E402
-
-from infra.cli.prepare.check import check_command  # noqa: E402
-from infra.cli.prepare.plan import plan_command  # noqa: E402
-from infra.rehearsal.site import handle, processes  # noqa: E402
-from infra.rehearsal.toolchain.origin import in_cache  # noqa: E402
-from infra.rehearsal.toolchain.table import TOOLS  # noqa: E402
-from tests.mutations import broken_spec  # noqa: E402
-from tests.results import results_of  # noqa: E402
-from tests.trainer.data_sets import open_data  # noqa: E402
-from trainer.contract import DATA_MANIFEST_NAME  # noqa: E402
+from infra.cli.prepare.check import check_command
+from infra.cli.prepare.plan import plan_command
+from infra.rehearsal.site import handle, processes
+from infra.rehearsal.toolchain.origin import in_cache
+from infra.rehearsal.toolchain.table import TOOLS
+from tests.mutations import broken_spec
+from tests.results import results_of
+from tests.root import ROOT
+from tests.trainer.data_sets import open_data
+from trainer.contract import DATA_MANIFEST_NAME
 
 RESULTS = results_of("drills", "input")
 

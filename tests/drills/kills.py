@@ -25,21 +25,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rehearsal")]
-
-from campaign_world import Camp, camp  # noqa: E402
-from struck import environ_restored, until  # noqa: E402
-
-from infra.campaign import provision, teardown  # noqa: E402
-from infra.engine import leash  # noqa: E402
-from infra.engine.engine import Engine  # noqa: E402
-from infra.errors import LeaseLost  # noqa: E402
-from infra.inventory import certify  # noqa: E402
-from infra.record.events import Kind, Stage  # noqa: E402
-from infra.rehearsal.aws.world import Call  # noqa: E402
-from infra.spec.names import PROJECT  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.campaign import provision, teardown
+from infra.engine import leash
+from infra.engine.engine import Engine
+from infra.errors import LeaseLost
+from infra.inventory import certify
+from infra.record.events import Kind, Stage
+from infra.rehearsal.aws.world import Call
+from infra.spec.names import PROJECT
+from tests.drills.parts.struck import environ_restored, until
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.results import results_of
+from tests.root import ROOT
 
 RESULTS = results_of("drills", "kills")
 

@@ -20,21 +20,20 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/campaign"), str(Path(__file__).parent)]
+import psutil
+import yaml
 
-import psutil  # noqa: E402
-import yaml  # noqa: E402
-from kills_live import SHORT, pitched  # noqa: E402
-from kills_watch import Seen, Watcher  # noqa: E402
-from rehearsal import BIVOUAC, Rehearsal  # noqa: E402
-from struck import environ_restored, left_over, until  # noqa: E402
-
-from infra.record.events import Stage  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.record.events import Stage
+from tests.campaign.rehearsal import BIVOUAC, Rehearsal
+from tests.drills.kills_live import SHORT, pitched
+from tests.drills.parts.kills_watch import Seen, Watcher
+from tests.drills.parts.struck import environ_restored, left_over, until
+from tests.results import results_of
+from tests.root import ROOT
 
 RESULTS = results_of("drills", "kills_inside")
 POINT_S, END_S = 600.0, 1200.0
@@ -43,7 +42,7 @@ SLIP = {"learning_rate": 3.0e8, "minimum_learning_rate": 1.0e8, "warmup_steps": 
 MENDED = {"learning_rate": 3.0e-3, "minimum_learning_rate": 3.0e-4, "warmup_steps": 20}
 STEWARD = ["-m", "infra.steward"]
 MOST_CHANGES = 10
-"""A relaunch that changes the spec alone asks for about so many: `tests/rehearsal/test_every_write_of_a_steward.py`."""
+"""A relaunch that changes the spec alone asks for about so many: `test_every_write_of_a_steward.py`."""
 Row = dict[str, Any]
 
 
@@ -92,19 +91,23 @@ def stewards(rehearsal: Rehearsal, rows: list[Row], count: int) -> list[str]:
         ("in training", lambda _: re.search(r"attempt 1: step (\d{2,})", driver.words())),
         ("in the archive", lambda seen: seen.archiving),
     ]
+
+    def there(reached: Callable[[Seen], Any]) -> Any:
+        return driver.ended() or reached(watcher.seen())
+
+    def another(than: int) -> bool:
+        found = steward_of(rehearsal)
+        return found is not None and found.pid != than
+
     try:
         for name, reached in points[:count]:
-            until(lambda reached=reached: driver.ended() or reached(watcher.seen()), name, within_s=POINT_S)
+            until(partial(there, reached), name, within_s=POINT_S)
             assert not driver.ended(), f"it ended before {name}: {driver.words()[-600:]}"
             until(lambda: steward_of(rehearsal), "a steward runs", within_s=POINT_S)
             steward = steward_of(rehearsal)
             assert steward is not None
             steward.kill()
-            until(
-                lambda pid=steward.pid: (new := steward_of(rehearsal)) and new.pid != pid,
-                "another steward",
-                within_s=POINT_S,
-            )
+            until(partial(another, steward.pid), "another steward", within_s=POINT_S)
             rows.append(told("steward", name))
         until(driver.ended, "the campaign ends", within_s=END_S)
         return wrong_of(watcher, driver, attempts=1)
@@ -118,6 +121,10 @@ def relaunches(rehearsal: Rehearsal, rows: list[Row], count: int, dice: random.R
     driver = Command(rehearsal, "driver", "run", str(rehearsal.path))
     until(lambda: driver.ended() or pitched(rehearsal), "the site is pitched", within_s=POINT_S)
     watcher, going = Watcher(rehearsal), driver
+
+    def come_to(command: Command, at: int) -> bool:
+        return command.ended() or changes(watcher, command) >= at
+
     try:
         until(lambda: driver.ended() or "held" in watcher.seen().kinds, "the cluster is held", within_s=POINT_S)
         assert not driver.ended(), driver.words()[-600:]
@@ -130,7 +137,7 @@ def relaunches(rehearsal: Rehearsal, rows: list[Row], count: int, dice: random.R
             if number == count:
                 break
             at = dice.randint(1, MOST_CHANGES)
-            until(lambda at=at, now=going: now.ended() or changes(watcher, now) >= at, f"change {at}", within_s=POINT_S)
+            until(partial(come_to, going, at), f"change {at}", within_s=POINT_S)
             assert not going.ended(), f"it ended before change {at}: {going.words()[-600:]}"
             going.kill()
             rows.append(told("relaunch", f"at change {at}"))

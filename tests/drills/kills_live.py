@@ -23,19 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "campaign")]
-
-from kills_watch import Seen, Watcher  # noqa: E402
-from rehearsal import BIVOUAC, Rehearsal, quick  # noqa: E402
-from struck import environ_restored, left_over, until  # noqa: E402
-
-from infra.campaign.stages import STEPS  # noqa: E402
-from infra.engine import leash  # noqa: E402
-from infra.errors import LeaseLost  # noqa: E402
-from infra.record.events import Stage  # noqa: E402
-from infra.rehearsal.aws.faults import Rule  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.campaign.stages import STEPS
+from infra.engine import leash
+from infra.errors import LeaseLost
+from infra.record.events import Stage
+from infra.rehearsal.aws.faults import Rule
+from tests.campaign.rehearsal import BIVOUAC, Rehearsal, quick
+from tests.drills.parts.kills_watch import Seen, Watcher
+from tests.drills.parts.struck import environ_restored, left_over, until
+from tests.results import results_of
+from tests.root import ROOT
 
 RESULTS = results_of("drills", "kills_live")
 
@@ -249,7 +246,7 @@ class Campaign:
         finished = [str(stage) for what, stage in seen.stages if what == "finished"]
         twice = {stage: finished.count(stage) for stage in map(str, STAGES) if finished.count(stage) != 1}
         expect(not twice, f"finished other than once: {twice}")
-        expect(seen.clean and all(seen.clean), f"certificates: {seen.clean}")
+        expect(bool(seen.clean) and all(seen.clean), f"certificates: {seen.clean}")
         expect(state["manifests"] == 1, f"archive manifests: {state['manifests']}")
         expect(not state["locks"], f"locks: {state['locks']}")
         expect(not state["pending"], f"pending: {state['pending']}")

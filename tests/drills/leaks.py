@@ -19,21 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rehearsal"), str(ROOT / "tests" / "drills")]
-
-from aws_account import make_user  # noqa: E402
-from campaign_world import Camp, camp  # noqa: E402
-from leak_plants import LOG_GROUP, PLANTS, ROLE, Place, Plant, listed  # noqa: E402
-
-from infra.aws.account import Account  # noqa: E402
-from infra.inventory import certify, sweep  # noqa: E402
-from infra.kinds import Thing, kind_named  # noqa: E402
-from infra.record.events import Kind, Stage  # noqa: E402
-from infra.session.context import Context  # noqa: E402
-from infra.spec.names import CAMPAIGN_TAG, Names  # noqa: E402
-from infra.stack.outputs import CampaignOutputs  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.aws.account import Account
+from infra.inventory import certify, sweep
+from infra.kinds import Thing, kind_named
+from infra.record.events import Kind, Stage
+from infra.session.context import Context
+from infra.spec.names import CAMPAIGN_TAG, Names
+from infra.stack.outputs import CampaignOutputs
+from tests.drills.parts.leak_plants import LOG_GROUP, PLANTS, ROLE, Place, Plant, listed
+from tests.rehearsal.aws_account import make_user
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.results import results_of
 
 RESULTS = results_of("drills", "leaks")
 

@@ -22,12 +22,10 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT)]
-
-from tests.results import results_of  # noqa: E402
-from trainer.contract import Env, Expectation, HealthReport  # noqa: E402
-from trainer.place import TERMINATION_LOG_VARIABLE  # noqa: E402
+from tests.results import results_of
+from tests.root import ROOT
+from trainer.contract import Env, Expectation, HealthReport
+from trainer.place import TERMINATION_LOG_VARIABLE
 
 RESULTS = results_of("drills", "preflight")
 PORT = 29531

@@ -1,6 +1,6 @@
 """Drill: training killed at seeded random moments goes on bit for bit as an undisturbed twin did.
 
-    .venv/bin/python tests/drills/resume.py --seed 1 --count 50
+    .venv/bin/python -m tests.drills.resume --seed 1 --count 50
 
 Real agents and real DeepSpeed ranks on loopback addresses. A case is one kill: of a node, or of all at once, at any
 moment from the start of an attempt to well into its steps, now and then with the node's own disk lost. Up to five
@@ -24,14 +24,10 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/trainer")]
-
-from agents import Attempt, World, run, wait_until  # noqa: E402
-from data_sets import prepare  # noqa: E402
-
-from tests.results import results_of  # noqa: E402
-from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig, parse_manifest  # noqa: E402
+from tests.results import results_of
+from tests.trainer.agents import Attempt, World, run, wait_until
+from tests.trainer.data_sets import prepare
+from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig, parse_manifest
 
 RESULTS = results_of("drills", "resume")
 

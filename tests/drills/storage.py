@@ -1,6 +1,6 @@
 """Seeded storage kills, corruptions, power losses and archives: none loaded that is unsound, none lost.
 
-    .venv/bin/python tests/drills/storage.py --seed 1 --count 1000
+    .venv/bin/python -m tests.drills.storage --seed 1 --count 1000
 
 One case is drawn by `--seed` and its number alone; `--only N` runs a single one again and keeps its folder.
 """
@@ -24,20 +24,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import storage_archive  # noqa: E402
-import torch  # noqa: E402
-from storage_damage import expected, inflict  # noqa: E402
-from storage_gang import NOBODY, Camp, Orders, run_attempt  # noqa: E402
-from storage_operations import Count, KillAt, install  # noqa: E402
-from storage_power import Announcing, Disk, Recorder, read_record  # noqa: E402
+import torch
 
-from tests.results import results_of  # noqa: E402
-from trainer.contract import COMMITTED_NAME, step_of_folder  # noqa: E402
+from tests.drills.parts import storage_archive
+from tests.drills.parts.storage_damage import expected, inflict
+from tests.drills.parts.storage_gang import NOBODY, Camp, Orders, run_attempt
+from tests.drills.parts.storage_operations import Count, KillAt, install
+from tests.drills.parts.storage_power import Announcing, Disk, Recorder, read_record
+from tests.results import results_of
+from trainer.contract import COMMITTED_NAME, step_of_folder
 
 RESULTS = results_of("drills", "storage")
 

@@ -18,25 +18,23 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/rehearsal"), str(Path(__file__).parent)]
 os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.02")
 os.environ.setdefault("BIVOUAC_LEASE_SECONDS", "300")  # this process holds AWS too: a busy machine is no lost lease
 
-from botocore.exceptions import BotoCoreError, ClientError  # noqa: E402
-from campaign_world import Camp, camp  # noqa: E402
-from teardown_cases import Fault, at_provision, at_teardown  # noqa: E402
+from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.aws.account import explained  # noqa: E402
-from infra.bake.foundation import OUTPUTS, foundation  # noqa: E402
-from infra.campaign import provision, teardown  # noqa: E402
-from infra.campaign.stages import Step, run_step  # noqa: E402
-from infra.engine import kubernetes_state  # noqa: E402
-from infra.errors import BivouacError  # noqa: E402
-from infra.inventory import certify, sweep  # noqa: E402
-from infra.record.events import Kind, Stage  # noqa: E402
-from infra.session.context import Context  # noqa: E402
-from tests.results import results_of  # noqa: E402
+from infra.aws.account import explained
+from infra.bake.foundation import OUTPUTS, foundation
+from infra.campaign import provision, teardown
+from infra.campaign.stages import Step, run_step
+from infra.engine import kubernetes_state
+from infra.errors import BivouacError
+from infra.inventory import certify, sweep
+from infra.record.events import Kind, Stage
+from infra.session.context import Context
+from tests.drills.parts.teardown_cases import Fault, at_provision, at_teardown
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.results import results_of
 
 RESULTS = results_of("drills", "teardown")
 PATIENCE_S = 25.0

@@ -10,8 +10,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from aws_account import make_user
-from campaign_world import ROOT, Camp
+from tests.rehearsal.aws_account import make_user
+from tests.rehearsal.campaign_world import Camp
+from tests.root import ROOT
 
 CI = ROOT / "infra/ci"
 OPERATOR = ("operator/look", "operator/network", "operator/cluster", "operator/rights")

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from aws_fakes import FakeControlPlane, FakeMachine, Site, fake_site
-from fake_kubernetes import FakeKubernetes
 from rich.console import Console
 
 from infra.plan.plan import make_plan
@@ -28,8 +26,9 @@ from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
-
-ROOT = Path(__file__).parents[2]
+from tests.rehearsal.aws_fakes import FakeControlPlane, FakeMachine, Site, fake_site
+from tests.rehearsal.fake_kubernetes import FakeKubernetes
+from tests.root import ROOT
 
 
 class Plane(FakeControlPlane):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from aws_account import aws, here, network, world
 
+from tests.rehearsal.aws_account import aws, here, network, world
 from tests.rehearsal.aws_shapes import watch
 
 __all__ = ["aws", "here", "network", "world"]

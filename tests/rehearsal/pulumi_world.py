@@ -49,5 +49,5 @@ class World:
         return automation.create_or_select_stack("test", "providers", program, opts=options)
 
 
-def counts(result: automation.UpResult | automation.RefreshResult) -> dict[str, int]:
+def counts(result: automation.UpResult | automation.RefreshResult | automation.DestroyResult) -> dict[str, int]:
     return {str(kind): number for kind, number in (result.summary.resource_changes or {}).items() if number}

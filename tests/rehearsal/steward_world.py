@@ -15,10 +15,6 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
-from aws_account import signed_in
-from aws_fakes import FakeControlPlane, Site, fake_site, pitch_gang, until
-from campaign_world import ROOT, node_of
-from fake_kubernetes import FakeKubernetes
 from lightkube import Client, KubeConfig
 from lightkube.config.models import Cluster, User
 
@@ -35,6 +31,11 @@ from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE, Names, buckets
 from infra.steward.seeing import committed
 from infra.steward.steward import Steward
+from tests.rehearsal.aws_account import signed_in
+from tests.rehearsal.aws_fakes import FakeControlPlane, Site, fake_site, pitch_gang, until
+from tests.rehearsal.campaign_world import node_of
+from tests.rehearsal.fake_kubernetes import FakeKubernetes
+from tests.root import ROOT
 from trainer.contract import COMMITTED_NAME
 
 ARCHIVED = {"manifest": "s3://archive/m", "step": 20, "objects": 1, "bytes": 1}
@@ -228,3 +229,7 @@ def _steward_camp(site: Site, shared: Path, **changes: Any) -> Iterator[Camp]:
         yield made
     finally:
         api.stop()
+
+
+def gpu_nodes(made: Camp) -> list[Any]:
+    return [one for one in made.site.alive() if "eks:nodegroup-name" in one.settings["tags"]]

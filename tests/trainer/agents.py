@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from tests import waiting
+from tests.root import ROOT
 from tests.trainer.warm import AGENT, SETTINGS, Process, warm
 from trainer.contract import COMMITTED_NAME, Env, TrainConfig, step_folder
 from trainer.place import TERMINATION_LOG_VARIABLE
 
 PORT = 29517
-ROOT = Path(__file__).parents[2]
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from agents import Attempt, World, run
-from data_sets import prepare
-
+from tests.trainer.agents import Attempt, World, run
+from tests.trainer.data_sets import prepare
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig
 
 

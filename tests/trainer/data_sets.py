@@ -18,7 +18,6 @@ from trainer.data.prepare.prepare import make
 from trainer.data.prepare.workers import Progress
 from trainer.data.reader import Reader, check_vocabulary, folder_opener, load_manifest, verify_shards
 
-ROOT = Path(__file__).parents[2]
 _INDEX = struct.Struct("<9sQBQQ")
 """Head of Megatron's `.idx`: magic, version, type, sequences, document marks."""
 

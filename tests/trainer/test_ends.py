@@ -6,8 +6,7 @@ import signal
 import urllib.request
 from pathlib import Path
 
-from agents import Attempt, World, run, wait_until
-
+from tests.trainer.agents import Attempt, World, run, wait_until
 from trainer.checkpoint.fence import newest_attempt, raise_fence
 from trainer.contract import AGENT_PORT, DataConfig, ModelConfig, OptimizerConfig, Status, TrainConfig
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.drills.parts.storage_gang import Camp, PipeGang
 from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity
 from trainer.checkpoint.pace import Pace
 from trainer.contract import CheckpointConfig, TrainConfig
 from trainer.data.ledger import DataLedger
 from trainer.loop import Loop
-
-sys.path.append(str(Path(__file__).parents[1] / "drills"))
-
-from storage_gang import Camp, PipeGang
 
 
 def alone(tmp_path: Path) -> Loop:

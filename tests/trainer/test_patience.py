@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import torch.multiprocessing as mp
-from agents import World, run
 
+from tests.trainer.agents import World, run
 from trainer.checkpoint import restore
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.search import FoundShard, Search

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from agents import ROOT, Attempt, Hold, World, run
 
+from tests.root import ROOT
+from tests.trainer.agents import Attempt, Hold, World, run
 from trainer.checkpoint.search import verified
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, TrainConfig

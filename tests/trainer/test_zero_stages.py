@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from agents import Attempt, World, run
 
+from tests.trainer.agents import Attempt, World, run
 from trainer.checkpoint.convert.export import export
 from trainer.contract import ExitCode, Manifest, TrainConfig
 from trainer.evaluate import evaluate

@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.root import ROOT
+
 AGENT = "from trainer import agent; agent._exit(agent.main())"
 SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 """What an agent sets before it imports torch, which is too late for one that is forked."""

@@ -15,9 +15,10 @@ from infra.plan.checks import Finding, check
 from infra.plan.facts import Facts
 from infra.plan.survey import survey
 from infra.spec.campaign import SpecFile, load
+from tests.root import ROOT
 
-CAMPAIGNS = Path(__file__).parents[2] / "infra" / "campaigns"
-BASE = Path(__file__).with_name("base.yaml")
+CAMPAIGNS = ROOT / "infra" / "campaigns"
+BASE = ROOT / "tests/unit/base.yaml"
 FRESH = date(2026, 8, 1)
 REMOVED = object()
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 
-ROOT = Path(__file__).parents[2]
 KILL = "lambda: os.kill(os.getpid(), signal.{name})"
 PROGRAM = """
 import os, signal, sys, threading, time

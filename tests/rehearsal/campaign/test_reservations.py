@@ -1,0 +1,146 @@
+"""A reservation is looked at before anybody says yes, and told of while it bills: against the emulated account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infra.aws.account import Account
+from infra.aws.asked import asked
+from infra.campaign import billing, capacity
+from infra.campaign.reserved import bills_on
+from infra.plan.checks import Finding, Level, check
+from infra.plan.estimates.cost import RESERVATION_REST
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.spec.campaign import Spec, SpecFile
+from infra.spec.names import Names
+from tests.example import example_spec
+from tests.rehearsal.aws_account import Account as Account_
+from tests.rehearsal.aws_account import World
+
+ZONE, TYPE = "us-east-1a", "p5.48xlarge"
+
+
+@pytest.fixture
+def ec2(world: World) -> Any:
+    return Account_(world, *world.operator_key).ec2
+
+
+@pytest.fixture
+def held(ec2: Any) -> Iterator[str]:
+    """Eight places, open to all."""
+    made = ec2.create_capacity_reservation(
+        InstanceType=TYPE, InstancePlatform="Linux/UNIX", AvailabilityZone=ZONE, InstanceCount=8
+    )["CapacityReservation"]["CapacityReservationId"]
+    yield made
+    (left,) = ec2.describe_capacity_reservations(CapacityReservationIds=[made])["CapacityReservations"]
+    if left["State"] == "active":
+        ec2.cancel_capacity_reservation(CapacityReservationId=made)
+
+
+def reserved(named: str, zone: str = ZONE, **nodes: Any) -> Spec:
+    chosen = {"count": 8, "capacity": "reservation", "reservation_id": named} | nodes
+    return example_spec(zone=zone, nodes=chosen, money={"budget_usd": "50000"})
+
+
+def found(here: Account, spec: Spec) -> dict[str, Finding]:
+    """What `bivouac check` says of reservation and types once AWS was asked, by rule."""
+    told: list[str] = []
+    facts = asked(here, spec, survey(spec), told.append)
+    assert not told
+    seen = check(SpecFile(path=Path("spec.yaml"), spec=spec, lines={}), facts, date(2026, 11, 21))
+    return {one.rule: one for one in seen if one.rule.startswith("the-")}
+
+
+def test_a_reservation_that_cannot_hold_the_nodes_is_refused_before_the_yes(here: Account, ec2: Any, held: str) -> None:
+    assert not found(here, reserved(held))
+    wrong = {
+        "no such capacity reservation": reserved("cr-0123456789abcdef0"),
+        "another type, zone": reserved(held, zone="us-east-1b"),
+        "of another type": reserved(held, instance_type="p5en.48xlarge"),
+        "fewer free places": reserved(held, count=16),
+    }
+    for what, spec in wrong.items():
+        finding = found(here, spec)["the-reservation-holds-the-nodes"]
+        assert (finding.level, finding.field) == (Level.ERROR, "nodes.reservation_id")
+        assert what in finding.message and finding.seen and finding.cure, finding
+    ec2.cancel_capacity_reservation(CapacityReservationId=held)
+    gone = found(here, reserved(held))["the-reservation-holds-the-nodes"]
+    assert gone.level is Level.ERROR and "never be active" in gone.message and "cancelled" in gone.seen
+
+
+GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/training"
+
+
+@pytest.mark.parametrize("named", ["open", GROUP])
+def test_where_no_reservation_matches_a_group_or_open_that_is_said(here: Account, held: str, named: str) -> None:
+    assert not found(here, reserved(named))
+    for spec in (reserved(named, count=9), reserved(named, zone="us-east-1b")):
+        finding = found(here, spec)["the-reservation-holds-the-nodes"]
+        assert finding.level is Level.WARNING and "free in" in finding.seen
+
+
+def test_a_zone_that_does_not_sell_a_type_is_refused_before_the_yes(here: Account) -> None:
+    for nodes, field in (
+        ({"instance_type": "p5en.48xlarge"}, "nodes.instance_type"),
+        ({"system_instance_type": "m9.giant"}, "nodes.system_instance_type"),
+    ):
+        finding = found(here, example_spec(zone="us-east-1b", nodes=nodes))["the-zone-sells-the-types"]
+        assert (finding.level, finding.field) == (Level.ERROR, field)
+    assert not found(here, example_spec(zone="us-east-1c", nodes={"instance_type": "p5en.48xlarge"}))
+
+
+def context_of(here: Account, spec: Spec) -> Any:
+    plan = make_plan(spec, survey(spec))
+    return SimpleNamespace(plan=plan, spec=spec, account=here, names=Names(spec), turns=lambda seconds: iter(()))
+
+
+class NoNode:
+    """A node group in which nothing ever came."""
+
+    def launched(self) -> tuple[()]:
+        return ()
+
+    def set_desired(self, count: int) -> None:
+        assert count == 0
+
+
+def test_a_reservation_bills_while_no_node_is_there_and_every_sentence_says_so(
+    here: Account, ec2: Any, held: str
+) -> None:
+    context, nobody = context_of(here, reserved(held)), NoNode()
+    bill = billing.bill(context)
+    assert bill.lines == ((f"8 unused of reservation {held}", Decimal("440.32")),) and not bill.unseen
+    cancel = f"`aws ec2 cancel-capacity-reservation --region us-east-1 --capacity-reservation-id {held}`"
+    said = bill.sentence("example"), capacity.retreat(context, nobody), bills_on(context) or ""  # type: ignore[arg-type]
+    for one in said:
+        assert f"reservation {held} bills on" in one and "until you cancel it" in one and cancel in one
+        assert "440.32 USD/h" in one and "nothing was paid" not in one
+    small = context_of(here, reserved(held, count=2))
+    assert billing.bill(small).usd_per_hour == Decimal("110.08"), "other campaigns may wait for the other places"
+    ec2.cancel_capacity_reservation(CapacityReservationId=held)
+    assert bills_on(context) is None and not billing.bill(context).lines
+    assert "nothing was paid" in capacity.retreat(context, nobody)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("named", ["open", GROUP])
+def test_what_a_group_or_open_reservations_bill_is_said_to_be_outside_the_campaign(here: Account, named: str) -> None:
+    context = context_of(here, reserved(named))
+    for one in (billing.bill(context).sentence("example"), capacity.retreat(context, NoNode())):  # type: ignore[arg-type]
+        assert "reserved and unused bills on, outside of this campaign" in one and "nothing was paid" not in one
+
+
+def test_the_plan_counts_a_reservation_while_it_waits_for_its_nodes() -> None:
+    reservation, bought = reserved("cr-0123456789abcdef0"), example_spec(nodes={"count": 8})
+    plan, plain = (make_plan(spec, survey(spec)) for spec in (reservation, bought))
+    (rest,) = [line for line in plan.cost if line.name == RESERVATION_REST]
+    assert rest.usd > 100 and "cr-0123456789abcdef0 bills 440.32" in rest.formula
+    assert plan.totals.usd.value == plain.totals.usd.value + rest.usd
+    assert plan.totals.usd_per_hour_idle == plain.totals.usd_per_hour_idle, "the steward counts it with the nodes"

@@ -1,0 +1,174 @@
+"""Run by test_boot.py in a mount namespace of its own: boot.yml and validate.yml really applied, where a machine looks
+like the base image.
+
+The package database is a script that answers as rpm would on the base; /etc, /opt and /usr/lib64 are private copies, so
+that what the roles write is written where they write it. Nothing of the machine outside is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.bake import playbook
+from tests.root import ROOT
+
+WORK = Path(os.environ["BOOT_WORK"])
+VERSIONS: dict[str, Any] = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]
+DRIVER = str(VERSIONS["nvidia_driver"]["version"])
+PACKAGES = {
+    "nvidia-fabricmanager": DRIVER,
+    "nvidia-container-toolkit": str(VERSIONS["container_toolkit"]["version"]),
+    "efa": str(VERSIONS["efa"]["kernel_module"]),
+    "kernel": "6.18.1",
+}
+PLUGIN = Path("/opt/amazon/ofi-nccl/lib64/libnccl-net.so")
+MODULES = {"efa": "3.1.0g", "lustre": "2.15.6", "gdrdrv": "2.5"}
+KERNEL = Path("/lib/modules") / os.uname().release
+KEPT = Path("/var/lib/dkms-archive/nvidia-open")
+"""Where the base keeps NVIDIA's module until a boot with a GPU."""
+ROLES = {path.name for path in (ROOT / "playbooks/roles").iterdir()} - {"trainer_image"}
+WHOLE = {"node_image_gdrcopy": True}
+"""Every role, so that each one's tasks are run."""
+
+
+def private(place: str) -> None:
+    """From now on this folder is a copy of itself."""
+    copy = WORK / "private" / place.strip("/").replace("/", "-")
+    shutil.copytree(place, copy, symlinks=True, ignore_dangling_symlinks=True)
+    subprocess.run(["mount", "--bind", str(copy), place], check=True)
+
+
+def opened(place: str) -> None:
+    """From now on this folder has room for entries of our own, beside those it had."""
+    name = place.strip("/").replace("/", "-")
+    behind, front = WORK / "behind" / name, WORK / "front" / name
+    behind.mkdir(parents=True)
+    front.mkdir(parents=True)
+    subprocess.run(["mount", "--bind", place, str(behind)], check=True)
+    for entry in behind.iterdir():
+        (front / entry.name).symlink_to(entry)
+    subprocess.run(["mount", "--bind", str(front), place], check=True)
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[Path]:
+    """A machine as the base image leaves it; the folder of its package tools."""
+    for place in ("/etc", "/opt", "/usr/lib64"):
+        private(place)
+    for place in ("/usr/lib", "/var/lib"):
+        opened(place)
+    KERNEL.mkdir(parents=True)
+    (KERNEL / "modules.dep").write_text("".join(f"extra/{name}.ko.xz: extra/other.ko\n" for name in MODULES))
+    KEPT.mkdir(parents=True)
+    (KEPT / f"nvidia-open-{DRIVER}-kernel{KERNEL.name}-x86_64.dkms.tar.gz").touch()
+    release = Path("/etc/os-release")
+    release.unlink(missing_ok=True)
+    release.write_text('NAME="Amazon Linux"\nID="amzn"\nVERSION_ID="2023"\n')
+    (Path("/usr/lib64") / f"libcuda.so.{DRIVER}").touch()
+    PLUGIN.parent.mkdir(parents=True)
+    PLUGIN.touch()
+    old = Path("/etc/systemd/system/multi-user.target.wants/nvidia-dcgm.service")
+    old.parent.mkdir(parents=True, exist_ok=True)
+    old.symlink_to("/usr/lib/systemd/system/nvidia-dcgm.service")
+    tools = WORK / "tools"
+    tools.mkdir()
+    rows = "".join(f"  *' {name}') echo {version}-1.amzn2023 ;;\n" for name, version in PACKAGES.items())
+    (tools / "rpm").write_text(f'#!/bin/sh\ncase "$*" in\n{rows}  *) exit 1 ;;\nesac\n')
+    rows = "".join(f"  *version\\ {KERNEL}/extra/{name}.ko.xz) echo {text} ;;\n" for name, text in MODULES.items())
+    (tools / "modinfo").write_text(f'#!/bin/sh\ncase "$*" in\n{rows}  *) exit 1 ;;\nesac\n')
+    (tools / "dnf").write_text("#!/bin/sh\necho dnf was called: $* >&2\nexit 1\n")
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    yield tools
+
+
+def play(name: str, tools: Path, number: str, **given: Any) -> playbook.Heard:
+    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return playbook.run(
+        playbook.PLAYBOOKS / f"{name}.yml",
+        {"all": {"hosts": {"node": host}}},
+        {
+            "node_image_inputs": "inputs",
+            "node_image_base": "base",
+            "node_image_accelerator": "nvidia",
+            "node_image_gdrcopy": True,
+            **given,
+        },
+        WORK / f"{name}-{number}",
+        environment={"PATH": path},
+    )
+
+
+def written() -> dict[str, tuple[str, int]]:
+    """Every file of ours under /etc and /opt, with its content and time."""
+    found = [*Path("/etc").rglob("*bivouac*"), Path("/etc/nccl.conf"), *Path("/opt/bivouac").rglob("*")]
+    return {str(one): (one.read_text(), one.lstat().st_mtime_ns) for one in found if one.is_file()}
+
+
+def test_every_role_validates_the_base_and_configures_it_without_a_download(base: Path) -> None:
+    checked = play("validate", base, "first")
+    assert checked.failure is None and checked.changed == 0
+    assert set(checked.seconds) >= ROLES, "a role that did not run proved nothing"
+    first = play("boot", base, "first")
+    assert first.failure is None, first.failure
+    assert set(first.seconds) >= ROLES
+    files = written()
+    names = {"etc/nccl.conf", "etc/ld.so.conf.d/bivouac-efa.conf", "etc/modprobe.d/bivouac-lustre.conf",
+             "etc/udev/rules.d/90-bivouac-gdrcopy.rules", "etc/sysctl.d/90-bivouac.conf",
+             "etc/security/limits.d/90-bivouac.conf"}  # fmt: skip
+    assert {f"/{name}" for name in names} <= set(files), sorted(files)
+    assert "options ksocklnd credits=2560" in files["/etc/modprobe.d/bivouac-lustre.conf"][0]
+    assert "vm.nr_hugepages = 5128" in files["/etc/sysctl.d/90-bivouac.conf"][0]
+    image = json.loads(Path("/etc/bivouac/image.json").read_text())
+    assert image["driver"] == DRIVER and image["modules"] == ["efa", "gdrdrv"]
+    assert image["module_versions"] == {**MODULES, "nvidia": DRIVER}
+    wants = Path("/etc/systemd/system/multi-user.target.wants")
+    units = {"nvidia-fabricmanager.service", "nvidia-persistenced.service", "bivouac-gdrcopy.service"}
+    assert units <= {one.name for one in wants.iterdir()} and (wants / "bivouac-gdrcopy.service").is_file()
+    assert not (wants / "nvidia-dcgm.service").is_symlink(), "the exporter brings an engine of its own"
+
+
+def test_a_second_time_only_what_was_changed_by_hand_is_set_back(base: Path) -> None:
+    before = written()
+    Path("/etc/nccl.conf").write_text("NCCL_PROTO=simple\n")
+    again = play("boot", base, "again")
+    assert (again.failure, again.changed) == (None, 1)
+    after = written()
+    assert {name: text for name, (text, _) in after.items()} == {name: text for name, (text, _) in before.items()}
+    assert [name for name in after if after[name] != before[name]] == ["/etc/nccl.conf"]
+
+
+def test_a_base_that_differs_is_refused_by_the_role_that_it_concerns(base: Path) -> None:
+    rpm = base / "rpm"
+    text = rpm.read_text()
+    rpm.write_text(text.replace(f"echo {PACKAGES['efa']}-", "echo 9.9.9-"))
+    try:
+        other = play("validate", base, "other-module")
+    finally:
+        rpm.write_text(text)
+    assert other.failure is not None and "role efa" in other.failure and "seen: 9.9.9-1.amzn2023" in other.failure
+
+
+def test_a_kernel_that_cannot_load_what_the_image_is_for_is_refused(base: Path) -> None:
+    listed, (kept,) = KERNEL / "modules.dep", KEPT.iterdir()
+    text, another = listed.read_text(), kept.with_name(kept.name.replace(KERNEL.name, "6.1.0-other"))
+    listed.write_text("".join(line for line in text.splitlines(True) if "lustre" not in line))
+    kept.rename(another)
+    try:
+        heard = play("boot", base, "without")
+    finally:
+        listed.write_text(text)
+        another.rename(kept)
+    assert heard.failure is not None and "cure: choose a base.release" in heard.failure
+    assert f"kernel {KERNEL.name} has no module lustre, nvidia (seen for this kernel: {{'efa'" in heard.failure

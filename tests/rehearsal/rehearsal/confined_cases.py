@@ -1,0 +1,99 @@
+"""Pods with a security context, and pods with claims on folders of nodes: tests that inside_nodelet.py runs."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from tests.rehearsal.rehearsal.nodelet_camp import Camp, eventually, pod
+
+WHO_AM_I = """
+import json, os, socket
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+said = {"user": [os.getuid(), os.getgid()], "no_new_privileges": int(status["NoNewPrivs"])}
+said |= {key: int(status[key], 16) for key in ("CapEff", "CapPrm", "CapBnd")}
+def tried(act):
+    try:
+        act()
+    except OSError as error:
+        return error.errno
+    return 0
+said["root"] = tried(lambda: open("/etc/mine", "w"))
+said["volume"] = tried(lambda: open("/scratch/mine", "w").write("x"))
+said["host name"] = tried(lambda: socket.sethostname("other"))
+open("/dev/termination-log", "w").write("heard")
+print(json.dumps(said))
+"""
+BARE: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+SCRATCH: dict[str, Any] = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
+SETS = ("CapEff", "CapPrm", "CapBnd")
+
+
+def test_a_security_context_is_honoured(camp: Camp, image: str) -> None:
+    nobody = {"runAsUser": 65532, "runAsGroup": 65532, "runAsNonRoot": True}
+    own = {"securityContext": {**BARE, "readOnlyRootFilesystem": True}, **SCRATCH}
+    root = {"securityContext": {**BARE, "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}, **SCRATCH}
+    volumes = [{"name": "scratch", "emptyDir": {}}]
+    camp.apply(
+        pod("confined-nobody", image, WHO_AM_I, container=own, volumes=volumes, securityContext=nobody),
+        pod("bare-root", image, WHO_AM_I, container=root, volumes=volumes),
+        pod("unasked", image, WHO_AM_I, container=SCRATCH, volumes=volumes),
+    )
+    names = ("confined-nobody", "bare-root", "unasked")
+    assert [camp.ended(name).get("message") for name in names] == ["heard"] * 3, camp.kubectl("logs", "confined-nobody")
+    seen = {name: json.loads(camp.kubectl("logs", name)) for name in names}
+    bare = {"no_new_privileges": 1, "volume": 0, "host name": 1}
+    assert seen["confined-nobody"] == {**bare, "user": [65532, 65532], "root": 30, **dict.fromkeys(SETS, 0)}
+    assert seen["bare-root"] == {**bare, "user": [0, 0], "root": 0, **dict.fromkeys(SETS, 1 << 10)}
+    # What containerd leaves by default, as `capsh --decode=00000000a80425fb` lists it.
+    assert seen["unasked"]["CapEff"] == 0xA80425FB and seen["unasked"]["no_new_privileges"] == 0
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "privileged": ({"privileged": True}, {}, "privileged"),
+    "strange": ({"capabilities": {"add": ["FLY"]}}, {}, "capability FLY"),
+    "group": ({}, {"securityContext": {"fsGroup": 12}}, "fsGroup"),
+    "processes": ({}, {"hostPID": True}, "hostPID"),
+    "as-root": ({"runAsNonRoot": True}, {}, "would run as root"),
+}
+"""Pod -> context of its container, fields of the pod, and a word of what is said."""
+
+
+def test_a_security_context_that_cannot_be_honoured_is_refused(camp: Camp, image: str) -> None:
+    camp.apply(
+        *(pod(name, image, "", container={"securityContext": own}, **more) for name, (own, more, _) in REFUSED.items())
+    )
+
+    def waits(name: str) -> str:
+        statuses = camp.pod(name)["status"].get("containerStatuses", [])
+        waiting = statuses[0]["state"].get("waiting", {}) if statuses else {}
+        return str(waiting.get("message")) if waiting.get("reason") == "CreateContainerConfigError" else ""
+
+    for name, (_, _, word) in REFUSED.items():
+        assert word in eventually(partial(waits, name)), name
+    camp.kubectl("delete", "pod", *REFUSED, "--grace-period=0", "--force")
+
+
+def test_a_claim_on_a_folder_of_the_node_is_another_folder_on_every_node(camp: Camp, image: str) -> None:
+    size, shared = {"storage": "1Gi"}, {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    path = {"path": "/mnt/k8s-disks/0/claimed", "type": "DirectoryOrCreate"}
+    claim = {**shared, "volumeName": "local", "resources": {"requests": size}}
+    camp.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": "local"},
+            "spec": {**shared, "capacity": size, "hostPath": path},
+        },
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "local"}, "spec": claim},
+    )
+    mounts = {"volumeMounts": [{"name": "local", "mountPath": "/local-checkpoints"}]}
+    volumes = [{"name": "local", "persistentVolumeClaim": {"claimName": "local"}}]
+    nodes = camp.ready_nodes()
+    for number, node in enumerate((*nodes, nodes[0])):
+        script = f"echo {number} >> /local-checkpoints/it; cat /local-checkpoints/it"
+        where = {"nodeSelector": {"kubernetes.io/hostname": node}}
+        camp.apply(pod(f"local-{number}", image, script, kind="sh", container=mounts, volumes=volumes, **where))
+        assert camp.ended(f"local-{number}")["exitCode"] == 0
+    assert [camp.kubectl("logs", f"local-{number}").split() for number in range(3)] == [["0"], ["1"], ["0", "2"]]

@@ -1,0 +1,343 @@
+"""Run by test_control_plane.py in private namespaces: a real control plane on a bridge, with a fake token webhook."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import os
+import re
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube import ApiError, Client
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.core_v1 import Container, NodeSpec, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Namespace, Node, Pod, Secret, ServiceAccount
+from pyroute2 import IPRoute
+
+from infra.campaign.launch import steward_pod
+from infra.cluster.admission import POD_SECURITY, binding, policies
+from infra.cluster.gang import GangJob
+from infra.cluster.gang import jobset as gang_jobset
+from infra.errors import PermanentError
+from infra.providers.kubernetes.releases import STATE_ANNOTATION
+from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
+from infra.rehearsal.paths import tools_dir
+from infra.spec.names import STEWARD_PRIORITY_CLASS
+from tests.pods import IMAGE, archive, gang
+from tests.rehearsal.rehearsal import admission
+from tests.waiting import until as eventually
+
+RBAC = "rbac.authorization.k8s.io"
+ADDRESS, WEBHOOK = "10.77.0.10", "10.77.0.2"
+JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
+USERS = {
+    "owner": ("arn:aws:iam::123456789012:user/operator", ["eks:cluster-admin"]),
+    "node": ("system:node:ip-10-42-1-17.ec2.internal", ["system:nodes"]),
+}
+
+
+class TokenReviews(BaseHTTPRequestHandler):
+    """Knows the tokens that are keys of USERS."""
+
+    def do_POST(self) -> None:
+        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        known = USERS.get(review["spec"]["token"].removeprefix("k8s-aws-v1."))
+        review["status"] = {"authenticated": known is not None}
+        if known:
+            review["status"]["user"] = {"username": known[0], "groups": known[1]}
+        body = json.dumps(review).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def config() -> Iterator[ControlPlaneConfig]:
+    with IPRoute() as links:
+        links.link("add", ifname="camp0", kind="bridge")
+        bridge = links.link_lookup(ifname="camp0")[0]
+        for address in (WEBHOOK, ADDRESS):
+            links.addr("add", index=bridge, address=address, prefixlen=16)
+        links.link("set", index=bridge, state="up")
+        links.link("set", index=links.link_lookup(ifname="lo")[0], state="up")
+    server = ThreadingHTTPServer((WEBHOOK, 5000), TokenReviews)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    work = Path(os.environ["CONTROL_PLANE_WORK"])
+    url = f"http://{WEBHOOK}:5000/_site/token-review"
+    yield ControlPlaneConfig("bivouac-test", "1.36", ADDRESS, work, url, tools_dir())
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def plane(config: ControlPlaneConfig) -> Iterator[ControlPlane]:
+    started = time.monotonic()
+    running = ControlPlane.start(config)
+    print(f"control plane ready in {time.monotonic() - started:.1f} s")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(plane: ControlPlane) -> Client:
+    return plane.client()
+
+
+def ask(plane: ControlPlane, token: str, path: str) -> int:
+    context = ssl.create_default_context(cadata=plane.ca_pem)
+    connection = http.client.HTTPSConnection(ADDRESS, 6443, timeout=5, context=context)
+    connection.request("GET", path, headers={"Authorization": f"Bearer k8s-aws-v1.{token}"})
+    return connection.getresponse().status
+
+
+def release_secret(release: str, chart: str) -> Secret:
+    document = {"name": release, "chart": {"metadata": {"name": chart, "version": "0.10.1"}}}
+    data = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(document).encode()))).decode()
+    labels = {"owner": "helm", "name": release, "status": "deployed", "version": "1"}
+    metadata = ObjectMeta(name=f"sh.helm.release.v1.{release}.v1", namespace="kube-system", labels=labels)
+    return Secret(metadata=metadata, type="helm.sh/release.v1", data={"release": data})
+
+
+def jobset(name: str) -> Any:
+    container = {"name": "trainer", "image": "trainer", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    job = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": pod}
+    spec = {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}
+    return JobSet(metadata=ObjectMeta(name=name, namespace="campaign"), spec=spec)
+
+
+def state_of(client: Client, release: str) -> str | None:
+    secret = client.get(Secret, f"sh.helm.release.v1.{release}.v1", namespace="kube-system")
+    assert secret.metadata
+    return (secret.metadata.annotations or {}).get(STATE_ANNOTATION)
+
+
+def names(objects: Iterable[Any]) -> list[str]:
+    return [one.metadata.name for one in objects]
+
+
+def status_of(one: Any) -> Any:
+    return one.status
+
+
+def release_states(plane: ControlPlane) -> dict[str, str]:
+    """By `namespace/release`."""
+    return {"/".join(key): state for key, (_, state) in list(plane._releases._states.items())}
+
+
+def test_kubectl_works_with_the_admin_kubeconfig(plane: ControlPlane, config: ControlPlaneConfig) -> None:
+    argv = [
+        str(config.tools / "kubectl"),
+        f"--kubeconfig={plane.admin_kubeconfig}",
+        f"--cache-dir={config.work}",
+        "get",
+        "ns",
+    ]
+    answer = subprocess.run(argv, capture_output=True, text=True)
+    assert "kube-system" in answer.stdout, answer.stderr
+    assert plane.alive()
+
+
+def test_an_access_entry_of_the_owner_may_do_everything_and_a_stranger_nothing(plane: ControlPlane) -> None:
+    assert ask(plane, "owner", "/api/v1/secrets") == 200
+    assert ask(plane, "stranger", "/api/v1/namespaces") == 401
+
+
+def test_a_node_reads_what_its_agents_need_and_not_the_secrets_of_others(plane: ControlPlane) -> None:
+    assert ask(plane, "node", "/apis/discovery.k8s.io/v1/endpointslices") == 200
+    assert ask(plane, "node", "/api/v1/services") == 200
+    assert ask(plane, "node", "/api/v1/namespaces/kube-system/secrets?labelSelector=owner%3Dhelm") == 200
+    assert ask(plane, "node", "/api/v1/namespaces/default/secrets") == 403
+
+
+def test_a_terminated_instance_loses_its_node_and_only_that(plane: ControlPlane, client: Client) -> None:
+    for name, instance in (("node-a", "i-0a"), ("node-b", "i-0b")):
+        spec = NodeSpec(providerID=f"aws:///us-east-1a/{instance}")
+        client.create(Node(metadata=ObjectMeta(name=name), spec=spec))
+    plane.delete_node("aws:///us-east-1a/i-0a")
+    plane.delete_node("aws:///us-east-1a/i-never-was")
+    assert names(client.list(Node)) == ["node-b"]
+
+
+def test_without_the_release_a_jobset_is_an_unknown_kind(client: Client) -> None:
+    client.create(Namespace(metadata=ObjectMeta(name="campaign")))
+    with pytest.raises(Exception, match="404"):
+        client.create(jobset("too-early"))
+
+
+def test_the_steward_is_granted_the_priority_of_an_add_on_outside_of_the_systems_namespace(client: Client) -> None:
+    eventually(lambda: list(client.list(ServiceAccount, namespace="default")))
+    spec = PodSpec(containers=[Container(name="steward", image="i")], priorityClassName=STEWARD_PRIORITY_CLASS)
+    made = client.create(Pod(metadata=ObjectMeta(name="steward", namespace="default"), spec=spec))
+    assert made.spec and made.spec.priority == 2_000_000_000
+    client.delete(Pod, "steward", namespace="default", grace_period=0)
+
+
+def a_failed_pod_of_a_health_check_ends_no_other(client: Client) -> None:
+    """Each node's report is wanted, also of those that answer after an unfit one, or start after it."""
+    gang = GangJob(name="check", campaign="c", attempt=0, image="i@sha256:0", code_digest="d", nodes=2,
+                   ranks_per_node=1,
+                accelerators=1, efa_interfaces=0, command=("true",), config_map="preflight", grace_seconds=5,
+                each_to_its_end=True)  # fmt: skip
+    manifest = gang_jobset(gang)
+    pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    del pod["serviceAccountName"], pod["priorityClassName"]
+    client.create(JobSet.from_dict(manifest))
+
+    def pods() -> dict[str, Any]:
+        found = list(client.list(Pod, namespace="campaign", labels={"bivouac.dev/campaign": "c"}))
+        return dict(zip(names(found), found, strict=True))
+
+    first, second = eventually(lambda: sorted(pods()) if len(pods()) == 2 else None)
+    client.patch(Pod.Status, first, {"status": {"phase": "Failed"}}, namespace="campaign")
+    eventually(lambda: status_of(client.get(Job, "check-gang-0", namespace="campaign")).failedIndexes == "0")
+    assert pods()[second].metadata.deletionTimestamp is None and pods()[second].status.phase == "Pending"
+    client.delete(JobSet, "check", namespace="campaign")
+    eventually(lambda: names(client.list(Job, namespace="campaign")) == ["first-workers-0"])
+
+
+def test_a_jobset_release_makes_jobs_and_pods_and_its_end_stops_the_controller(
+    plane: ControlPlane, client: Client
+) -> None:
+    client.create(release_secret("jobset", "jobset"))
+    eventually(lambda: state_of(client, "jobset"))
+    client.create(jobset("first"))
+    eventually(lambda: names(client.list(Job, namespace="campaign")) == ["first-workers-0"])
+    pods = eventually(lambda: list(client.list(Pod, namespace="campaign")))
+    assert {pod.status.phase for pod in pods} == {"Pending"}
+    assert all(pod.spec.hostname for pod in pods), "the pod webhook and the Job's index name the pods"
+    wrong = jobset("wrong")
+    wrong.spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": ["nobody"]}
+    with pytest.raises(ApiError, match=r"vjobset\.kb\.io.*denied the request"):
+        client.create(wrong)
+    a_failed_pod_of_a_health_check_ends_no_other(client)
+    client.delete(Secret, "sh.helm.release.v1.jobset.v1", namespace="kube-system")
+    eventually(lambda: "kube-system/jobset" not in release_states(plane))
+    eventually(lambda: not plane._jobset.alive())
+    client.create(jobset("nobody-looks-after-it"))
+    assert names(client.list(Job, namespace="campaign")) == ["first-workers-0"]
+
+
+def test_a_jobset_controller_that_dies_is_started_again(plane: ControlPlane, client: Client) -> None:
+    client.create(release_secret("again", "jobset"))
+    eventually(lambda: state_of(client, "again"))
+    plane._jobset.kill()
+    eventually(plane._jobset.alive)
+
+
+@pytest.fixture(scope="module")
+def asking(plane: ControlPlane, config: ControlPlaneConfig) -> admission.Asking:
+    """The campaign's namespace as the stack makes it, with a steward that may create jobs."""
+    one = admission.Asking(config.endpoint, plane.ca_pem, (config.pki / "admin.crt", config.pki / "admin.key"))
+    bounds = policies("bivouac-example", IMAGE.partition("@")[0])
+    plane.client().patch(Namespace, "campaign", {"metadata": {"labels": POD_SECURITY}})
+    place = {"namespace": "campaign"}
+    rules = [{"apiGroups": ["batch", "jobset.x-k8s.io"], "resources": ["jobs", "jobsets"], "verbs": ["create"]}]
+    who = {"kind": "ServiceAccount", "name": "steward", "namespace": "campaign"}
+    role = {"apiGroup": RBAC, "kind": "Role", "name": "steward"}
+    accounts = ("archive", "steward", "trainer")
+    one.make(
+        *({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**place, "name": name}} for name in accounts),
+        {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {**place, "name": "steward"}, "rules": rules},
+        {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": {**place, "name": "steward"},
+         "subjects": [who], "roleRef": role},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "bivouac-training"},
+         "value": 1000},
+        *bounds.values(),
+        *(binding(policy) for policy in bounds.values()),
+    )  # fmt: skip
+    # The API server takes a policy up some time after it was made.
+    strange = admission.changed(archive(), lambda pod: pod.update(serviceAccountName="default"))
+    eventually(lambda: one.refusal(strange, admission.STEWARD))
+    eventually(lambda: "image" in one.refusal(admission.as_pod(ROGUE)))
+    return one
+
+
+ROGUE = admission.changed(gang(), lambda pod: pod["containers"][0].update(image="docker.io/library/busybox"))
+
+
+def test_what_we_make_is_admitted(asking: admission.Asking) -> None:
+    for manifest in (gang(), gang(sees_node=True), archive()):
+        assert asking.refusal(manifest, admission.STEWARD) == ""
+        assert asking.refusal(admission.as_pod(manifest)) == ""
+    steward = {"kind": "Pod", "spec": steward_pod(IMAGE, 0, 2)}
+    assert asking.refusal(admission.as_pod(steward)) == ""
+    relaunched = admission.changed(
+        gang(), lambda pod: pod["containers"][0].update(image=IMAGE.partition("@")[0] + admission.OTHER_DIGEST)
+    )
+    assert asking.refusal(relaunched, admission.STEWARD) == "", "another image of ours"
+
+
+def test_what_no_pod_of_ours_may_have_is_refused_whoever_asks(asking: admission.Asking) -> None:
+    for name, (change, word) in admission.FORBIDDEN.items():
+        asked = admission.changed(gang(), change)
+        said = asking.refusal(asked, admission.STEWARD)
+        assert "bivouac-example-steward" in said and re.search(word, said), (name, said)
+        said = asking.refusal(admission.as_pod(asked))
+        assert re.search(word, said), (name, said)
+
+
+def test_the_steward_has_no_account_but_two_and_the_archives_is_for_the_archive(asking: admission.Asking) -> None:
+    for manifest, table in (
+        (gang(), admission.FORBIDDEN_TO_THE_STEWARD),
+        (archive(), admission.FORBIDDEN_TO_THE_ARCHIVE),
+    ):
+        for name, (change, word) in table.items():
+            said = asking.refusal(admission.changed(manifest, change), admission.STEWARD)
+            assert "bivouac-example-steward" in said and word in said, (name, said)
+
+
+def test_a_job_of_the_teams_own_runs_an_image_of_its_own_but_no_privileged_one(asking: admission.Asking) -> None:
+    container = {"name": "theirs", "image": "docker.io/library/python:3.12"}
+    theirs = {"kind": "Pod", "spec": {"containers": [container]}}
+    assert asking.refusal(admission.as_pod(theirs)) == ""
+    for name in ("privileged", "a folder of the node", "the node's network"):
+        change, _ = admission.FORBIDDEN[name]
+        spec = {"containers": [{**container, "securityContext": {}}], "volumes": []}
+        said = asking.refusal(admission.as_pod(admission.changed({"kind": "Pod", "spec": spec}, change)))
+        assert "violates PodSecurity" in said, (name, said)
+    borrowed = {"kind": "Pod", "spec": {"containers": [container], "serviceAccountName": "archive"}}
+    assert "denied request" in asking.refusal(admission.as_pod(borrowed))
+
+
+def test_a_chart_that_nothing_stands_behind_is_recorded(plane: ControlPlane, client: Client) -> None:
+    client.create(release_secret("nvidia-device-plugin", "nvidia-device-plugin"))
+    eventually(lambda: state_of(client, "nvidia-device-plugin") == "recorded")
+    assert release_states(plane)["kube-system/nvidia-device-plugin"] == "recorded"
+
+
+def test_a_taken_address_is_refused_with_a_cure(plane: ControlPlane, config: ControlPlaneConfig) -> None:
+    with pytest.raises(PermanentError, match="cure"):
+        ControlPlane.start(config)
+
+
+def test_stop_is_quick_leaves_no_process_and_frees_the_address(plane: ControlPlane, config: ControlPlaneConfig) -> None:
+    started = time.monotonic()
+    plane.stop()
+    assert time.monotonic() - started < 60
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [command for command in commands if str(config.tools).encode() in command]
+    assert not plane.alive()
+
+
+def test_a_cluster_can_be_made_again_at_the_same_address_and_is_empty(config: ControlPlaneConfig) -> None:
+    again = ControlPlane.start(config)
+    try:
+        assert "campaign" not in names(again.client().list(Namespace))
+    finally:
+        again.stop()

@@ -1,0 +1,146 @@
+"""Machines as nodes: the whole in private namespaces, and what can be told apart without one."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from infra.rehearsal.nodelet.boot import NotJoining, Taint, read_node_config
+from infra.rehearsal.nodelet.pods.environment import ConfigError, environment
+from infra.rehearsal.nodelet.pods.hosts import hosts_lines
+from infra.rehearsal.nodelet.pods.images import unpack
+from infra.rehearsal.nodelet.pods.volumes import write_atomically
+from infra.rehearsal.paths import tools_dir
+from infra.stack.lustre import client_script
+from tests.waiting import HUNG_S
+
+INSIDE = Path(__file__).with_name("inside_nodelet.py")
+
+
+def test_machines_join_and_run_pods_in_private_namespaces(tmp_path: Path) -> None:
+    if not (tools_dir() / "kube-apiserver").exists():
+        pytest.fail("no Kubernetes binaries: make setup")
+    unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+    unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
+    inner = [sys.executable, "-m", "pytest", str(INSIDE), "-p", "no:cacheprovider", "-s"]
+    environment = {**os.environ, "NODELET_WORK": str(tmp_path / "site")}
+    answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=HUNG_S)
+    print(answer.stdout)
+    assert answer.returncode == 0, answer.stdout[-12000:] + answer.stderr[-2000:]
+
+
+def certificate() -> str:
+    from cryptography.hazmat.primitives import serialization
+
+    from infra.rehearsal.nodelet.pods.logs import self_signed
+
+    _, made = self_signed("10.0.0.1", "somewhere")
+    return base64.b64encode(made.public_bytes(serialization.Encoding.PEM)).decode()
+
+
+def node_config(**cluster: str) -> str:
+    settings = {
+        "name": "camp",
+        "apiServerEndpoint": "https://10.77.0.10:6443",
+        "certificateAuthority": certificate(),
+        "cidr": "172.20.0.0/16",
+    } | cluster
+    lines = "\n".join(f"    {key}: {value!r}" for key, value in settings.items())
+    return f"apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  cluster:\n{lines}\n"
+
+
+def mime(*documents: str) -> str:
+    parts = "".join(f"--cut\nContent-Type: application/node.eks.aws\n\n{one}\n" for one in documents)
+    return f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="cut"\n\n{parts}--cut--\n'
+
+
+def test_node_configs_of_one_user_data_are_merged_and_their_flags_added_up() -> None:
+    own = """
+apiVersion: node.eks.aws/v1alpha1
+kind: NodeConfig
+spec:
+  instance: {localStorage: {strategy: RAID0}}
+  kubelet:
+    config: {maxPods: 20}
+    flags: ["--node-labels=a=1,b/c=2"]
+"""
+    eks = (
+        node_config()
+        + "  kubelet:\n    flags: ['--register-with-taints=nvidia.com/gpu=present:NoSchedule,x:NoExecute']\n"
+    )
+    found = read_node_config(mime(own, eks))
+    assert (found.cluster, found.endpoint) == ("camp", "https://10.77.0.10:6443")
+    assert found.labels == {"a": "1", "b/c": "2"} and found.max_pods == 20 and found.local_disk
+    assert found.taints == (Taint("nvidia.com/gpu", "present", "NoSchedule"), Taint("x", "", "NoExecute"))
+
+
+def test_lustre_is_mounted_where_the_user_data_brings_its_client() -> None:
+    for script, brought in ((client_script(), True), ("#!/bin/sh\necho lustre-client\n", False)):
+        user = mime(node_config()).replace("--cut--", f"--cut\nContent-Type: text/x-shellscript\n\n{script}\n--cut--")
+        assert read_node_config(user).lustre_client is brought
+
+
+def test_a_refused_node_config_names_every_finding_at_once() -> None:
+    wrong = node_config(name="", apiServerEndpoint="10.77.0.10", certificateAuthority="bm90IGE=", cidr="172.20.0.0/40")
+    with pytest.raises(NotJoining) as refusal:
+        read_node_config(mime(wrong))
+    for finding in ("cluster.name", "apiServerEndpoint", "certificateAuthority", "cluster.cidr"):
+        assert finding in str(refusal.value)
+
+
+@pytest.mark.parametrize("user_data", ["", "#!/bin/sh\necho hello\n", mime("kind: [NodeConfig")])
+def test_user_data_without_a_readable_node_config_makes_no_node(user_data: str) -> None:
+    with pytest.raises(NotJoining):
+        read_node_config(user_data)
+
+
+def test_variables_see_those_before_them_and_an_absent_config_map_is_waited_for() -> None:
+    pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u", "annotations": {"rank/x": "3"}}, "spec": {}}
+    rank = {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['rank/x']"}}}
+    late = {"name": "LATE", "value": "$(RANK) $$(RANK) $(LATER)"}
+    absent = {"name": "ABSENT", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k", "optional": True}}}
+    found = environment(pod, {"env": [rank, late, absent]}, {"PATH": "/bin"}, lambda kind, name: None)
+    assert found == {"PATH": "/bin", "RANK": "3", "LATE": "3 $(RANK) $(LATER)"}
+    with pytest.raises(ConfigError, match='configmap "c" not found'):
+        environment(pod, {"envFrom": [{"configMapRef": {"name": "c"}}]}, {}, lambda kind, name: None)
+
+
+def test_an_endpoint_has_its_short_name_only_in_its_own_namespace() -> None:
+    endpoint = {"hostname": "w-0", "addresses": ["10.42.0.9"], "conditions": {"ready": True}}
+    metadata = {"namespace": "campaign", "labels": {"kubernetes.io/service-name": "gang"}}
+    item = {"metadata": metadata, "endpoints": [endpoint, {**endpoint, "conditions": {"ready": False}}]}
+    (home,) = hosts_lines(item, "campaign")
+    (abroad,) = hosts_lines(item, "default")
+    assert {"w-0.gang", "gang", "w-0.gang.campaign", "w-0.gang.campaign.svc.cluster.local"} <= set(home.split())
+    assert "w-0.gang" not in abroad.split() and "w-0.gang.campaign.svc" in abroad.split()
+
+
+def test_a_written_volume_changes_as_a_whole(tmp_path: Path) -> None:
+    write_atomically(tmp_path, {"a": b"1", "deep/b": b"2"}, 0o600)
+    write_atomically(tmp_path, {"a": b"3"}, 0o600)
+    assert (tmp_path / "a").read_bytes() == b"3"
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("..")] == ["a"]
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+
+
+def layer(*entries: tuple[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in entries:
+            member = tarfile.TarInfo(name)
+            member.size, member.uid = len(content), 12345
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_a_layer_can_take_away_what_a_lower_one_brought(tmp_path: Path) -> None:
+    unpack(layer(("opt/a", b"1"), ("opt/b", b"2")), tmp_path)
+    unpack(layer(("opt/.wh.a", b""), ("opt/c", b"3")), tmp_path)
+    assert sorted(path.name for path in (tmp_path / "opt").iterdir()) == ["b", "c"]

@@ -1,0 +1,90 @@
+"""A preflight pod tells a fit node from an unfit one, and names what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.root import ROOT
+from tests.trainer.agents import PORT
+from trainer.contract import Env, Expectation, HealthReport, Verdict
+from trainer.health.fabric import bus_bandwidth
+from trainer.place import TERMINATION_LOG_VARIABLE
+
+PLAIN = Expectation(
+    profile="cpu",
+    cpus=1,
+    memory_gib=1,
+    accelerators=0,
+    local_disk_gib=0.01,
+    shared_disk_gib=0.01,
+    mounts=("/local-checkpoints", "/shared-checkpoints"),
+    clock_skew_s=5.0,
+    all_reduce_mib=4,
+    bus_bandwidth_gb_s=0.0001,
+)
+
+
+CLOCK = "import time\n_right = time.time\ntime.time = lambda: _right() + {ahead_s}\n"
+"""As `sitecustomize`: every process of the node that starts Python reads a clock that is so far ahead."""
+
+
+def examine(
+    tmp_path: Path, nodes: int, ahead_s: dict[int, float] | None = None, **changes: Any
+) -> list[tuple[int, HealthReport]]:
+    """A gang of real preflight pods, of which each has ended; `ahead_s`: node -> what its clock is ahead."""
+    file = tmp_path / "expectation.json"
+    file.write_text(PLAIN.model_copy(update=changes).model_dump_json())
+    network = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}."
+    pods = []
+    for node in range(nodes):
+        local, message = tmp_path / f"local-{node}", tmp_path / f"message-{node}"
+        local.mkdir()
+        environment = os.environ | {
+            Env.CAMPAIGN: "tiny",
+            Env.ATTEMPT: "1",
+            Env.NODE_NAME: f"node-{node}",
+            Env.POD_IP: f"{network}{node + 1}",
+            Env.NODE_RANK: str(node),
+            Env.NODE_COUNT: str(nodes),
+            Env.RANKS_PER_NODE: "1",
+            Env.RENDEZVOUS: f"{network}1:{PORT}",
+            TERMINATION_LOG_VARIABLE: str(message),
+        }
+        if ahead_s and node in ahead_s:
+            (local / "sitecustomize.py").write_text(CLOCK.format(ahead_s=ahead_s[node]))
+            environment["PYTHONPATH"] = os.pathsep.join([str(local), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "trainer.health", "--expectation", str(file)]
+        command += ["--local", str(local), "--shared", str(tmp_path), "--join-timeout-s", "60"]
+        pods.append((subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL), message))
+    return [(pod.wait(), HealthReport.model_validate(json.loads(message.read_text()))) for pod, message in pods]
+
+
+def test_two_sound_nodes_are_fit_and_agree_on_the_bandwidth(tmp_path: Path) -> None:
+    answers = examine(tmp_path, 2)
+    assert [(code, report.fit) for code, report in answers] == [(0, True), (0, True)]
+    bandwidths = {report.bus_bandwidth_gb_s for _, report in answers}
+    assert len(bandwidths) == 1 and (bandwidths.pop() or 0) > 0
+
+
+def test_a_node_below_its_profile_is_unfit_and_says_in_what(tmp_path: Path) -> None:
+    ((code, report),) = examine(tmp_path, 1, cpus=4096, mounts=("/nowhere",))
+    assert code == 70 and not report.fit
+    assert {probe.name for probe in report.probes if probe.verdict is Verdict.FAIL} == {"cpus", "mount /nowhere"}
+
+
+def test_the_node_whose_clock_is_off_is_the_one_that_is_blamed_also_when_it_is_the_first(tmp_path: Path) -> None:
+    answers = examine(tmp_path, 3, ahead_s={0: 60.0})
+    assert [(code, report.fit) for code, report in answers] == [(70, False), (0, True), (0, True)]
+    (bad,) = [probe for probe in answers[0][1].probes if probe.verdict is Verdict.FAIL]
+    assert bad.name == "clock_skew_s" and 55 < float(bad.seen) < 65, bad
+
+
+def test_bus_bandwidth_follows_the_ring_formula() -> None:
+    assert bus_bandwidth(10**9, 1.0, 2) == 1.0
+    assert bus_bandwidth(10**9, 1.0, 4) == 1.5

@@ -1,0 +1,178 @@
+"""The archiver over S3 and a shared tier in memory: every byte is read back, and a wrong one is no archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infra.archive import archive
+from infra.archive.bucket import Content, Unsound
+from infra.archive.manifest import MANIFEST_NAME, EvaluationProof
+from infra.errors import PermanentError
+from tests.manifests import manifest_of, seal
+from tests.unit.archive.archive_story import BODY, CAMPAIGN, IDENTITY, PREFIX, a_file, archiver, commit, site_at
+from trainer.contract import step_folder
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Any:
+    return site_at(tmp_path)
+
+
+def test_all_that_is_placed_is_read_back_before_the_manifest_is_written(site: Any) -> None:
+    commit(site, 30)
+    manifest = archiver(site).run()
+    calls = site.s3.calls
+    sent = [call.removeprefix("put ") for call in calls if call.startswith("put ")]
+    assert sent[-1] == MANIFEST_NAME and len(sent) == len(set(sent)) == len(manifest.objects) + 1
+    assert {f"golden/{step_folder(30)}/{name}" for name in ("attempt-0001/a.pt", "manifest.json")} <= set(sent)
+    assert {"train.json", "data/tokenizer.json", "data/validation-00000.bin", "record/spec.json"} <= set(sent)
+    assert {"huggingface/model.safetensors", "huggingface/README.md"} <= set(sent)
+    published = calls.index(f"put {MANIFEST_NAME}")
+    assert all(f"get {name}" in calls[calls.index(f"put {name}") : published] for name in sent[:-1])
+    assert (manifest.proof, manifest.step, manifest.reference_evaluation_loss) == (EvaluationProof.RECORDED, 30, 2.25)
+    # Of all that came back only the checkpoint is needed again.
+    kept = [path.relative_to(site.root / "work").parts[0] for path in (site.root / "work").rglob("*") if path.is_file()]
+    assert (
+        set(kept) <= {"golden", "huggingface", "logs"}
+        and (site.root / "work/golden" / step_folder(30) / "attempt-0001/a.pt").read_bytes() == BODY + b"30"
+    )
+
+
+def test_who_comes_again_reads_everything_back_and_sends_nothing(site: Any) -> None:
+    commit(site, 30)
+    first = archiver(site).run()
+    site.s3.calls.clear()
+    assert archiver(site, restored=9.9).run() == first
+    assert sorted(call.removeprefix("get ") for call in site.s3.calls) == sorted(
+        [MANIFEST_NAME, *(item.key.removeprefix(f"{PREFIX}/") for item in first.objects)]
+    )
+    key = first.objects[0].key
+    site.s3.held[key] = (b"?", site.s3.held[key][1])
+    with pytest.raises(Unsound):
+        archiver(site).run()
+
+
+def test_bytes_that_come_back_wrong_are_no_archive(site: Any) -> None:
+    commit(site, 30)
+    site.s3.spoiled = 1
+    with pytest.raises(PermanentError, match="something else lies in the archive"):
+        archiver(site).run()
+    assert f"{PREFIX}/{MANIFEST_NAME}" not in site.s3.held
+
+
+@pytest.mark.parametrize("recorded", [None, 2.5])
+def test_another_loss_after_the_read_back_is_no_archive(site: Any, recorded: float | None) -> None:
+    commit(site, 30, loss=recorded)
+    with pytest.raises(PermanentError, match="does not evaluate as the one that was archived"):
+        archiver(site, restored=2.5000000000000004, here=2.5).run()
+    assert f"{PREFIX}/{MANIFEST_NAME}" not in site.s3.held
+    proof = archiver(site, restored=2.5, here=2.5).run().proof
+    assert proof is (EvaluationProof.EVALUATED if recorded is None else EvaluationProof.RECORDED)
+
+
+def test_a_step_that_does_not_evaluate_is_refused_only_where_its_bytes_are_wrong(site: Any) -> None:
+    commit(site, 20)
+    shard = commit(site, 30, loss=None)
+    with pytest.raises(PermanentError, match="torch says no"):
+        archiver(site, here=PermanentError("torch says no", seen="", cure="")).run()
+    shard.write_bytes(shard.read_bytes().upper())
+    manifest = archiver(site, here=PermanentError("torch says no", seen="", cure="")).run()
+    assert manifest.step == 20 and manifest.accounts_for == 30 and "its digest" in manifest.refused[0]
+
+
+def test_the_newest_sound_step_is_carried_and_newer_ones_are_refused_by_name(site: Any) -> None:
+    commit(site, 10)
+    commit(site, 20)
+    commit(site, 30).unlink()
+    other = commit(site, 40)
+    other.write_bytes(other.read_bytes().upper())
+    commit(site, 50, identity="other")
+    (site.root / "shared" / CAMPAIGN / step_folder(60)).mkdir()
+    manifest = archiver(site, committed=50).run()
+    assert manifest.step == 20 and manifest.accounts_for == 50
+    assert [row.partition(":")[0] for row in manifest.refused] == [step_folder(step) for step in (50, 40, 30)]
+    assert not any(step_folder(10) in item.key for item in manifest.objects)
+    assert [path.name for path in (site.root / "work/golden").iterdir()] == [step_folder(20)]
+
+
+def test_a_step_without_shards_is_none_and_no_step_at_all_is_an_error(site: Any) -> None:
+    with pytest.raises(PermanentError, match="no sound checkpoint"):
+        archiver(site).run()
+    folder = commit(site, 30).parent.parent
+    seal(folder, manifest_of(30, (), campaign=CAMPAIGN, identity=IDENTITY))
+    with pytest.raises(PermanentError, match="it names no shards"):
+        archiver(site).run()
+    commit(site, 40).unlink()
+    with pytest.raises(PermanentError, match=r"a\.pt is not there in its size"):
+        archiver(site).run()
+
+
+def test_a_newer_step_that_the_record_or_the_tier_knows_forbids_an_older_archive(site: Any) -> None:
+    commit(site, 30)
+    with pytest.raises(PermanentError, match="is not on the shared tier"):
+        archiver(site, committed=31).run()
+    archiver(site, committed=30).run()
+    with pytest.raises(PermanentError, match="older than what was trained"):
+        archiver(site, committed=31).run()
+    commit(site, 32)
+    commit(site, 35)
+    with pytest.raises(PermanentError, match="newest committed step: 35"):
+        archiver(site).run()
+
+
+def test_whoever_publishes_first_has_the_archive_if_it_is_sound_and_not_older(site: Any) -> None:
+    commit(site, 30)
+    first = archiver(site).run()
+    site.s3.calls.clear()
+    ours = first.model_copy(update={"tokens": 1})
+    assert archiver(site)._publish(ours) == first
+    assert len([call for call in site.s3.calls if call.startswith("get ")]) == 1 + len(first.objects)
+    commit(site, 40)
+    with pytest.raises(PermanentError, match="older than what was trained"):
+        archiver(site)._publish(ours)
+
+
+def test_uploads_of_killed_tries_end_with_the_archive_and_do_not_spoil_it(site: Any) -> None:
+    commit(site, 30)
+    site.s3.uploads["killed"] = {"key": f"{PREFIX}/golden/x", "metadata": {}, "parts": {}}
+    archiver(site).run()
+    assert not site.s3.uploads
+    site.s3.uploads["killed"] = {"key": f"{PREFIX}/x", "metadata": {}, "parts": {}, "ended": "AccessDenied"}
+    archiver(site).run()
+
+
+def test_a_disk_without_room_is_told_before_anything_is_sent(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = commit(site, 30).stat().st_size
+    free: Callable[[int], None] = lambda left: monkeypatch.setattr(  # noqa: E731
+        archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=left)
+    )
+    free(size - 1)
+    with pytest.raises(PermanentError, match="does not fit"):
+        archiver(site).run()
+    assert not any(call.startswith("put") for call in site.s3.calls)
+    free(size)
+    archiver(site).run()
+
+
+def test_a_shard_that_changed_refuses_its_step_and_another_file_ends_the_archive(site: Any) -> None:
+    path, content = a_file(site.root, BODY)
+    path.write_bytes(BODY.upper())
+    with pytest.raises(archive.SourceLost):
+        archiver(site)._place(f"golden/{step_folder(30)}/a.pt", content)
+    with pytest.raises(PermanentError, match="changed or went"):
+        archiver(site)._place("train.json", content)
+
+
+@pytest.mark.parametrize("name", ["record/live.json", "huggingface/README.md", "train.json"])
+def test_a_record_that_moved_on_stands_as_it_was_first_placed(site: Any, name: str) -> None:
+    first = archiver(site)._place(name, Content.of(BODY))
+    if name == "train.json":
+        with pytest.raises(PermanentError):
+            archiver(site)._place(name, Content.of(BODY.upper()))
+    else:
+        assert archiver(site)._place(name, Content.of(BODY.upper())) == first

@@ -1,0 +1,135 @@
+"""The command line as a person meets it: help in the order of a campaign's life, version, completion, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from infra.cli.answers import write_json
+from infra.cli.main import app
+from infra.cli.version import version
+from tests.root import ROOT
+
+LIFE = {
+    "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "schema"],
+    "Run": ["preview", "run", "relaunch", "repair"],
+    "Look": ["list", "status", "report", "shell"],
+    "End": ["down", "sweep"],
+    "Data and checkpoints": ["data", "checkpoints"],
+    "Administration": ["doctor", "addons"],
+}
+SAYS_NOTHING_TO_MACHINES = {
+    "init",  # writes a file and tells its name
+    "schema",  # is JSON anyway
+    "shell",  # what runs in it speaks for itself
+    "token",  # is JSON anyway, in kubectl's form
+}
+
+
+def leaves(command: object, path: str = "") -> dict[str, object]:
+    """Every command that does something, by its words."""
+    inner = getattr(command, "commands", {})
+    found = {path: command} if not inner or getattr(command, "invoke_without_command", False) else {}
+    for name, one in inner.items():
+        found |= leaves(one, f"{path} {name}".strip())
+    return {name: one for name, one in found.items() if name}
+
+
+def test_help_lists_the_commands_in_the_order_of_a_campaigns_life() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    seen: dict[str, list[str]] = {}
+    panel = ""
+    for line in shown.splitlines():
+        if title := re.match(r"╭─ ([A-Z][A-Za-z ]*?) ─", line):
+            panel = title[1]
+        elif (row := re.match(r"│ ([a-z]+)  ", line)) and panel != "Options":
+            seen.setdefault(panel, []).append(row[1])
+    assert seen == LIFE and list(seen) == list(LIFE)
+
+
+def test_every_command_that_tells_something_tells_machines_too() -> None:
+    without = {
+        name
+        for name, command in leaves(get_command(app)).items()
+        if "--json" not in [option for one in command.params for option in one.opts]  # type: ignore[attr-defined]
+    }
+    assert without == SAYS_NOTHING_TO_MACHINES
+
+
+def test_completion_knows_the_commands() -> None:
+    shown = CliRunner().invoke(
+        app, [], env={"_BIVOUAC_COMPLETE": "complete_bash", "COMP_WORDS": "bivouac re", "COMP_CWORD": "1"},
+        prog_name="bivouac",
+    )  # fmt: skip
+    assert shown.stdout.split() == ["relaunch", "repair", "report"]
+
+
+def test_the_version_names_the_commit_of_a_checkout_and_of_nothing_else(tmp_path: Path) -> None:
+    alone = version(tmp_path)
+    assert re.fullmatch(r"bivouac \d+\.\d+\.\d+", alone)
+
+    def git(*arguments: str) -> str:
+        own = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(
+            ["git", "-C", str(tmp_path), *own, *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-qm", "one")
+    commit = git("rev-parse", "HEAD")[:12]
+    assert version(tmp_path) == f"{alone} (commit {commit})"
+    (tmp_path / "file").write_text("two")
+    assert version(tmp_path) == f"{alone} (commit {commit}, with changes)"
+    (tmp_path / "project" / ".venv").mkdir(parents=True)
+    assert version(tmp_path / "project" / ".venv") == alone, "the commit of another project's checkout"
+    assert CliRunner().invoke(app, ["--version"]).stdout.startswith("bivouac ")
+
+
+def test_amounts_are_numbers_in_json() -> None:
+    out = io.StringIO()
+    moment = datetime(2026, 8, 1, 12, tzinfo=UTC)
+    value = {
+        "usd": Decimal("12.50"),
+        "count": Decimal("3"),
+        "at": moment,
+        "deadline": timedelta(hours=1),
+        "x": Path("a"),
+    }
+    write_json(Console(file=out, width=20), value)
+    assert json.loads(out.getvalue()) == {
+        "usd": 12.5, "count": 3, "at": "2026-08-01T12:00:00Z", "deadline": "PT1H", "x": "a",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [["catalogue"], ["plan", str(ROOT / "infra/campaigns/p5-32-nodes.yaml")]])
+def test_no_number_is_written_as_a_text(command: list[str]) -> None:
+    def texts(value: object, path: str = "") -> list[str]:
+        if isinstance(value, dict):
+            return [found for key, one in value.items() for found in texts(one, f"{path}.{key}")]
+        if isinstance(value, list):
+            return [found for one in value for found in texts(one, path)]
+        return [path] if isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?", value) else []
+
+    shown = CliRunner().invoke(app, [*command, "--json"]).stdout
+    assert json.loads(shown) and texts(json.loads(shown)) == []
+
+
+def test_help_imports_neither_models_nor_clouds() -> None:
+    code = "import sys, infra.cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded & {"pydantic", "boto3", "botocore", "pulumi", "yaml", "torch", "lightkube", "jinja2"} == set()

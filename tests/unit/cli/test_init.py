@@ -1,0 +1,92 @@
+"""`bivouac init` writes specs that pass `check`; `bivouac schema` takes the specs that the product ships."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from infra.cli.main import app
+from infra.cli.prepare.checked import checked
+from infra.plan.checks import failed
+from tests.root import ROOT
+
+SHIPPED = sorted((ROOT / "infra/campaigns").glob("*.yaml"))
+AWS = ["--target=aws", "--account=111122223333", "--zone=us-east-1b", "--email=a@example.com", "--data=s3://text/web"]
+BLOCK = ["--capacity=capacity-block", "--reservation=cr-0123456789abcdef0", "--block-fee=4000", "--block-hourly=41.61"]
+
+
+def init(path: Path, *options: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["init", str(path), *options])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--steps", "40", "--owner", "ann", "--nodes", "3"),
+        (*AWS, "--nodes", "4"),
+        (*AWS, "--capacity", "spot", "--instance-type", "p4d.24xlarge"),
+        (*AWS, "--budget", "45000", "--deadline", "2d", "--nodes", "16"),
+        (*AWS, *BLOCK, "--instance-type", "p5en.48xlarge", "--nodes", "4"),
+    ],
+)
+def test_what_init_writes_passes_check(tmp_path: Path, options: tuple[str, ...]) -> None:
+    path = tmp_path / "mine.yaml"
+    code, words = init(path, *options)
+    assert code == 0 and f"bivouac plan {path}" in words.replace("\n", ""), words
+    seen = checked(path)
+    assert seen.spec is not None and seen.spec.campaign == "mine" and not failed(seen.findings), seen.findings
+    assert not [one for one in seen.findings if one.field.startswith("money.deadline")], "it leaves room for the plan"
+
+
+def test_words_that_yaml_reads_as_something_else_stay_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "0123.yaml"
+    code, words = init(path, "--name", "true-or", "--owner", "0123", "--data", str(tmp_path / "a: b # c"))
+    assert code == 64 and "a: b # c" in words, "the folder is looked for by its whole name"
+    (tmp_path / "a: b # c").mkdir()
+    (tmp_path / "a: b # c" / "text").write_text("word " * 2_000_000)
+    assert init(path, "--name", "true-or", "--owner", "0123", "--data", str(tmp_path / "a: b # c"))[0] == 0
+    written = yaml.safe_load(path.read_text())
+    assert (written["owner"], written["data"]["source"]) == ("0123", str(tmp_path / "a: b # c"))
+
+
+def test_a_budget_that_was_not_given_covers_the_plan_to_its_deadline(tmp_path: Path) -> None:
+    init(tmp_path / "mine.yaml", *AWS, "--nodes", "8")
+    money = yaml.safe_load((tmp_path / "mine.yaml").read_text())["money"]
+    assert 8 * 55 < money["budget_usd"] < 20_000, "eight nodes cost 55 USD an hour each, for hours"
+
+
+def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("mine: already")
+    done = CliRunner().invoke(app, ["init", str(path)])
+    assert done.exit_code != 0 and "already" in str(done.exception) and path.read_text() == "mine: already"
+
+
+def test_answers_that_make_no_campaign_are_told_and_write_nothing(tmp_path: Path) -> None:
+    code, words = init(tmp_path / "mine.yaml", "--target", "aws", "--region", "us-esat-1")
+    assert code == 64 and "account" in words and "us-esat-1" in words and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_schema_takes_what_the_product_ships_and_refuses_a_mistake(path: Path) -> None:
+    made: dict[str, Any] = json.loads(CliRunner().invoke(app, ["schema"]).output)
+    jsonschema.Draft202012Validator.check_schema(made)
+    spec = yaml.safe_load(path.read_text())
+    jsonschema.validate(spec, made)
+    for section, field, value in (("money", "deadline", 16), ("money", "dedline", "16h"), ("nodes", "count", "two")):
+        wrong = {**spec, section: {**spec[section], field: value}}
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, made)
+
+
+def test_the_schema_says_what_a_field_means() -> None:
+    made = json.loads(CliRunner().invoke(app, ["schema"]).output)
+    assert "The most that the campaign may cost" in made["$defs"]["Money"]["properties"]["budget_usd"]["description"]

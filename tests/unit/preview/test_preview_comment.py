@@ -1,0 +1,173 @@
+"""The comment on a pull request: what is wrong comes first, what holds state is flagged, the bill's change is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.engine.drift import Change, Look, Row
+from infra.engine.explain import CostChange
+from infra.errors import UserError
+from infra.plan.checks.finding import Level
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.preview import markdown
+from infra.preview.preview import PlanChange, Preview, as_facts, loses, plan_changes
+from infra.stack.rules import RuleFinding
+from tests.example import example_spec
+from tests.root import ROOT
+
+URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:{0}${1}::{2}"
+
+
+def row(component: str, kind: str, name: str, verb: str, *changes: Change) -> Row:
+    return Row(URN.format(component, kind, name), verb, changes)
+
+
+CLUSTER = row("Cluster", "aws:eks/cluster:Cluster", "cluster", "replace", Change("vpcConfig.subnetIds", "a", "b", True))
+SUBNET = row("Network", "aws:ec2/subnet:Subnet", "gpu", "create")
+ROLE = row("Identity", "aws:iam/rolePolicy:RolePolicy", "steward", "update", Change("policy", "old", "new"))
+
+
+def a_preview(*found: RuleFinding, rows: tuple[Row, ...] = (CLUSTER, SUBNET, ROLE), **more: Any) -> Preview:
+    fields: dict[str, Any] = {
+        "campaign": "x", "looks": (Look("campaign-x", planned=rows),), "refused": (), "findings": found,
+        "costs": (CostChange("GPU nodes", Decimal("13.76"), Decimal("10044.80"), Decimal("3.71")),),
+        "total_usd": Decimal("4711.5"), "changed": None,
+    }  # fmt: skip
+    return Preview(**fields | more)
+
+
+def finding(level: Level) -> RuleFinding:
+    return RuleFinding(level=level, rule="efa_devices", resource="LaunchTemplate gpu-nodes", message="too | few",
+                   seen="31 of 32", cure="attach all")  # fmt: skip
+
+
+def test_an_error_makes_the_preview_fail_and_stands_first() -> None:
+    seen = a_preview(finding(Level.ERROR))
+    text = markdown.of(seen)
+    assert seen.exit_code == UserError.exit_code and "must not be merged" in text.splitlines()[1]
+    assert text.startswith(markdown.MARK) and "too \\| few (`efa_devices`)" in text
+    assert text.index("#### Findings") < text.index("#### Cost") < text.index("<details>")
+    assert a_preview(finding(Level.WARNING)).exit_code == 2
+    assert a_preview(rows=()).exit_code == 0 and "nothing to change" in markdown.of(a_preview(rows=()))
+
+
+def test_changes_are_grouped_by_component_and_what_holds_state_is_flagged() -> None:
+    text = markdown.of(a_preview())
+    assert text.index("**Cluster**") < text.index("**Network**") < text.index("**Identity**")
+    lost = text[text.index("#### Replaced or deleted though it holds state") : text.index("#### Cost")]
+    assert "**Cluster cluster**: replace, forced by `vpcConfig.subnetIds`" in lost and "Subnet" not in lost
+    assert "! Cluster cluster  replace  holds state" in text and "+ Subnet gpu  create\n" in text
+    assert [loses(one) for one in (CLUSTER, SUBNET, ROLE)] == [True, False, False]
+
+
+def test_the_bill_is_told_for_a_month_and_for_the_campaign() -> None:
+    text = markdown.of(a_preview(changed=(PlanChange("GPU nodes", Decimal(100), Decimal(250), Decimal("8000")),)))
+    assert "| GPU nodes | 100.00 | 250.00 | +8,000.00 |" in text and "| **together** | 100.00 | 250.00" in text
+    assert "| GPU nodes | +10,044.80 | +3.71 |" in text and "**4,711.50 USD**" in text
+
+
+def test_twice_the_nodes_change_the_lines_that_depend_on_them() -> None:
+    four, eight = (make_plan(spec, survey(spec)) for spec in (example_spec(), example_spec(nodes={"count": 8})))
+    lines = {one.what: one for one in plan_changes(four, eight)}
+    hourly = next(line.usd_per_hour for line in four.cost if line.name == "GPU nodes")
+    assert lines["GPU nodes"].month_usd == hourly * 730
+    assert "EKS control plane" not in lines or lines["EKS control plane"].month_usd == 0
+    assert plan_changes(four, four) == ()
+
+
+def test_a_comment_stays_within_githubs_limit_and_says_that_it_was_cut() -> None:
+    many = tuple(
+        row("Network", "aws:ec2/subnet:Subnet", f"s{n}", "update", Change("p", "x" * 80, "y" * 80)) for n in range(900)
+    )
+    text = markdown.of(a_preview(rows=many))
+    assert len(text) < 65_536 and "Cut here" in text
+
+
+def test_what_cannot_be_previewed_is_a_comment_too() -> None:
+    text = markdown.refused("x", UserError("its teardown has begun", seen="x", cure="another name"))
+    assert "must not be merged" in text and "| its teardown has begun | x | another name |" in text
+
+
+def test_machines_get_the_same_facts() -> None:
+    facts = as_facts(a_preview(finding(Level.ERROR)))
+    assert facts["ok"] is False and facts["findings"][0]["rule"] == "efa_devices"
+    assert facts["stacks"][0]["planned"][0]["component"] == "Cluster" and facts["total_usd"] == Decimal("4711.5")
+
+
+def test_the_workflow_may_read_code_take_the_role_and_comment_and_nothing_else() -> None:
+    flow = yaml.safe_load((ROOT / ".github/workflows/preview.yml").read_text())
+    assert flow["permissions"] == {"contents": "read", "id-token": "write", "pull-requests": "write"}
+    assert set(flow[True]) == {"pull_request"}, "`on`; never pull_request_target, which runs a fork's code with rights"
+    job = flow["jobs"]["preview"]
+    assert "head.repo.full_name == github.repository" in job["if"] and "permissions" not in job
+    assert any("role-to-assume" in (step.get("with") or {}) for step in job["steps"])
+
+
+def test_the_role_of_the_workflow_reads_only() -> None:
+    policy = json.loads((ROOT / "infra/ci/preview-role.json").read_text())
+    verbs = ("Describe", "Get", "List", "View")
+    actions = [
+        action
+        for one in policy["Statement"]
+        for action in ([one["Action"]] if isinstance(one["Action"], str) else one["Action"])
+    ]
+    # To decrypt is to read, and only what the role may read from S3: where a customer's key encrypts the state.
+    (key,) = [one for one in policy["Statement"] if one["Action"] == "kms:Decrypt"]
+    assert set(key["Condition"]["StringLike"]) == {"kms:ViaService", "kms:EncryptionContext:aws:s3:arn"}
+    assert key["Condition"]["StringLike"]["kms:EncryptionContext:aws:s3:arn"] == "arn:aws:s3:::bivouac-state-*"
+    actions.remove("kms:Decrypt")
+    assert all(action.partition(":")[2].startswith(verbs) for action in actions)
+    assert not {"s3:*", "s3:Get*", "secretsmanager:GetSecretValue", "ecr:GetAuthorizationToken"} & set(actions)
+    trust = json.loads((ROOT / "infra/ci/preview-trust.json").read_text())["Statement"][0]
+    assert trust["Action"] == "sts:AssumeRoleWithWebIdentity"
+    whose = trust["Condition"]["StringEquals"]["token.actions.githubusercontent.com:sub"]
+    assert whose == "repo:OWNER/REPOSITORY:environment:bivouac-preview", "not any branch's code, nor a fork's"
+    flow = yaml.safe_load((ROOT / ".github/workflows/preview.yml").read_text())
+    assert flow["jobs"]["preview"]["environment"] == "bivouac-preview"
+
+
+@pytest.mark.parametrize(
+    ("codes", "old", "wanted", "verb"),
+    [([2, 0], "", 0, "POST"), ([2, 2], "77", 0, "PATCH"), ([64, 2], "77", 64, "PATCH"), ([1, 0], "", 1, "POST")],
+)
+def test_the_script_fails_on_an_error_and_keeps_one_comment(
+    tmp_path: Path, codes: list[int], old: str, wanted: int, verb: str
+) -> None:
+    """`bivouac`, `aws` and `gh` are stand-ins that note how they are called."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    scripts = {
+        "aws": "echo 111122223333",
+        "bivouac": f'echo "bivouac $@" >> {tmp_path}/calls; echo "<!-- bivouac preview -->"; echo "### about $2"; '
+        f'n=$(grep -c "^bivouac" {tmp_path}/calls); [ "$n" = 1 ] && exit {codes[0]}; exit {codes[1]}',
+        "gh": f'echo "gh $@" >> {tmp_path}/calls; case "$*" in *--jq*) echo "{old}";; '
+        f'*) for a in "$@"; do case "$a" in body=@*) cp "${{a#body=@}}" {tmp_path}/posted;; esac; done;; esac',
+        "git": f'echo "git $@" >> {tmp_path}/calls; [ "$2" = "abc:one.yaml" ] && echo "campaign: was" || exit 128',
+    }
+    for name, body in scripts.items():
+        (tools / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tools / name).chmod(0o755)
+    for name, account, target in (("one", "111122223333", "aws"), ("two", '"111122223333"', "aws"),
+                                  ("other", "999999999999", "aws"), ("here", "111122223333", "rehearsal")):  # fmt: skip
+        (tmp_path / f"{name}.yaml").write_text(f"campaign: {name}\ntarget: {target}\naccount: {account}\n")
+    environment = os.environ | {
+        "PATH": f"{tools}:{os.environ['PATH']}", "SPECS": "one.yaml\ntwo.yaml\nother.yaml\nhere.yaml\n",
+        "PULL_REQUEST": "5", "BASE_SHA": "abc", "GITHUB_REPOSITORY": "o/r",
+    }  # fmt: skip
+    done = subprocess.run([ROOT / "infra/ci/preview.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert done.returncode == wanted, done.stderr
+    mine = [call for call in calls if call.startswith("bivouac")]
+    assert len(mine) == 2 and "--before" in mine[0] and "--before" not in mine[1] and "--no-cluster" in mine[0]
+    assert sum(verb in call for call in calls if call.startswith("gh")) == 1
+    posted = (tmp_path / "posted").read_text()
+    assert posted.count("<!-- bivouac preview -->") == 1 and "### about one.yaml" in posted and "two.yaml" in posted

@@ -1,0 +1,85 @@
+"""What pyproject.toml says of the project holds for all of it: layers and packages; and the workflow of the tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import yaml
+
+from tests.root import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CONTRACTS = {one["name"]: one for one in PROJECT["tool"]["importlinter"]["contracts"]}
+BROUGHT = {"botocore": "boto3", "awscrt": "boto3"}
+"""Parts of a package that is declared, under a name of their own; `awscrt` is its extra `crt`."""
+
+
+def parts(package: str) -> set[str]:
+    """Its modules and packages at the top."""
+    folder = ROOT / package
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    return {f"{package}.{name}" for name in modules | {path.parent.name for path in folder.glob("*/__init__.py")}}
+
+
+def test_the_layers_of_the_trainer_name_each_of_its_parts() -> None:
+    listed = CONTRACTS["Of the trainer, the infrastructure knows the contract"]["forbidden_modules"]
+    assert set(listed) == parts("trainer") - {"trainer.contract"} and len(set(listed)) == len(listed)
+
+
+def test_the_layers_name_each_package() -> None:
+    layers = CONTRACTS["Layers: each package knows only those below it"]["layers"]
+    listed = [name for layer in layers for name in layer.split(" | ")]
+    assert set(listed) == parts("infra") and len(set(listed)) == len(listed)
+
+
+def imported(folder: str) -> Iterator[tuple[str, Path]]:
+    """Names of modules of others, and who imports them."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from ((name.name, path) for name in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module, path
+
+
+def named(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~; ]", requirement)[0]).lower()
+
+
+def test_what_is_imported_is_declared() -> None:
+    """A package that only another one brings is gone the day that the other does without."""
+    always = {named(one) for one in PROJECT["project"]["dependencies"]}
+    extras = {key: {named(one) for one in many} for key, many in PROJECT["project"]["optional-dependencies"].items()}
+    owners, missing = packages_distributions(), set()
+    here = {"infra", "trainer", *sys.stdlib_module_names}
+    for folder in ("infra", "trainer"):
+        for module, path in imported(folder):
+            top = module.partition(".")[0]
+            if top in here:
+                continue
+            declared = set(always)
+            if any(path.is_relative_to(ROOT / one) for one in ("infra/rehearsal", "infra/providers")):
+                declared |= extras["rehearsal"]
+            found = {BROUGHT.get(top, named(owner)) for owner in owners.get(top, [top])}
+            if not found & declared:
+                missing.add(f"{path.relative_to(ROOT)} imports {module} of {', '.join(sorted(found))}")
+    assert missing == set()
+
+
+def test_every_requirement_has_an_upper_bound() -> None:
+    project = PROJECT["project"]
+    extras = (one for many in project["optional-dependencies"].values() for one in many)
+    assert [one for one in (*project["dependencies"], *extras) if "<" not in one] == []
+
+
+def test_pushes_and_pull_requests_run_what_ci_runs_and_may_only_read() -> None:
+    flow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
+    assert set(flow[True]) == {"push", "pull_request"} and flow["permissions"] == {"contents": "read"}
+    (job,) = flow["jobs"].values()
+    assert "permissions" not in job and job["steps"][-1] == {"run": ".ci/run"} and job["timeout-minutes"] == 90

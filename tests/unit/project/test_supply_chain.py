@@ -1,0 +1,91 @@
+"""What comes from outside comes by a sum or a commit: Python packages, actions of workflows, what images stand on."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.root import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = [one for many in PROJECT["optional-dependencies"].values() for one in many]
+DECLARED = {
+    "all": [*PROJECT["dependencies"], *EXTRAS],
+    "image": PROJECT["dependencies"],
+    "build": ["setuptools", "wheel"],
+}
+
+
+def locked(name: str) -> dict[str, str]:
+    """Package -> version; every entry is one version with sums."""
+    text = (ROOT / f"requirements/{name}.txt").read_text()
+    found = dict[str, str]()
+    for entry in re.split(r"(?<!\\)\n", text):
+        if entry.strip():
+            match = re.fullmatch(r"(\S+)==(\S+)( ; [^\\]+)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)", entry)
+            assert match, f"{name}: {entry[:80]}"
+            found[canonicalize_name(match[1])] = match[2]
+    return found
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_lock_holds_what_the_project_declares_in_a_version_that_it_allows(name: str) -> None:
+    pins = locked(name)
+    for text in DECLARED[name]:
+        wanted = Requirement(text)
+        version = pins.get(canonicalize_name(wanted.name))
+        assert version and wanted.specifier.contains(version), f"{text}: {version}; cure: make lock"
+
+
+def test_the_locks_do_not_differ_in_what_both_hold() -> None:
+    whole = locked("all")
+    for name in ("image", "build"):
+        pins = locked(name)
+        assert pins and {key: whole.get(key) for key in pins} == pins
+
+
+def test_only_what_people_develop_and_rehearse_with_stays_out_of_an_image() -> None:
+    assert not {"moto", "pytest", "ansible-lint", "mypy"} & set(locked("image"))
+
+
+def test_a_lock_tells_no_place_that_packages_come_from() -> None:
+    assert [path for path in (ROOT / "requirements").iterdir() if "://" in path.read_text()] == []
+
+
+INSTALLED_BY = ("Makefile", "images/trainer.Dockerfile", ".github/workflows/preview.yml", ".github/workflows/test.yml")
+
+
+@pytest.mark.parametrize("name", INSTALLED_BY)
+def test_pip_installs_nothing_whose_sum_is_not_written_down(name: str) -> None:
+    text = (ROOT / name).read_text()
+    commands = [line for line in text.splitlines() if re.search(r"(pip|\$\(PIP\)) install", line)]
+    assert commands or name.endswith("test.yml")
+    for line in commands:
+        ours = re.search(r"--no-deps (-e \.|/var/tmp/bivouac)( |$)", line)
+        assert "--require-hashes" in line or ours, line
+        assert "build.txt" in line or "--no-build-isolation" in line, f"an isolated build takes what it likes: {line}"
+
+
+def test_every_action_is_a_commit_with_its_version_beside_it() -> None:
+    used = [
+        line.split("uses:")[1].strip()
+        for path in sorted((ROOT / ".github/workflows").glob("*.yml"))
+        for line in path.read_text().splitlines()
+        if "uses:" in line
+    ]
+    assert len(used) > 6
+    assert [one for one in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", one)] == []
+
+
+def test_an_image_stands_on_nothing_that_has_no_digest() -> None:
+    text = (ROOT / "images/trainer.Dockerfile").read_text()
+    stages = re.findall(r"^FROM (\S+)(?: AS (\w+))?$", text, re.MULTILINE)
+    outside = [base for base, _ in stages if base not in {name for _, name in stages}]
+    assert outside == ["${BASE}"] and re.search(r"^ARG BASE$", text, re.MULTILINE), "no default"
+    versions = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", versions["trainer_container"].get("base_digest", "sha256:" + "0" * 64))

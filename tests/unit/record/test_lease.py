@@ -1,0 +1,173 @@
+"""A lease by a virtual clock: taken, renewed, run out, taken over; and what a patient holder does while S3 is away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from infra.errors import LeaseHeld, LeaseLost, LeaseUnproven
+from infra.record import lease as module
+from infra.record.holder import Holder
+from infra.record.lease import Lease
+from infra.record.store import CampaignStore
+from tests.unit.fake_s3 import FakeS3, Time, refusal
+
+TTL = timedelta(seconds=15)
+
+
+def holder(name: str) -> Holder:
+    """On another machine than this: nobody can see whether it lives."""
+    return Holder(user=name, host=name, boot_id=name, pid_namespace="", pid=1, start_ticks=1)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    made = Time()
+    monkeypatch.setattr(module, "_monotonic", made)
+    return made
+
+
+@pytest.fixture
+def s3(time: Time) -> FakeS3:
+    return FakeS3(time)
+
+
+class Leases:
+    """No thread renews them: each renewal is the test's."""
+
+    def __init__(self, s3: FakeS3, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Lease, "_renew", lambda self: None)
+        self.store = CampaignStore(s3, "state", "c", "w")
+
+    def of(self, name: str, patient: bool = True) -> Lease:
+        return self.store.lease("steward", TTL, holder(name), patient=patient)
+
+
+@pytest.fixture
+def leases(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leases]:
+    yield Leases(s3, monkeypatch)
+
+
+def test_a_patient_lease_that_ran_out_while_s3_was_away_touches_nothing_and_is_ours_again_after(
+    s3: FakeS3, leases: Leases, time: Time
+) -> None:
+    """Ten minutes of 5xx ended the steward, and each of its successors."""
+    ours = leases.of("a")
+    ours.acquire()
+    s3.away = refusal("InternalError", 500)
+    for _ in range(40):
+        time.go(15)
+        assert ours.renew() == TTL / 20
+    with pytest.raises(LeaseUnproven, match=r"600 s.*not now"):
+        ours.check()
+    s3.away = None
+    with pytest.raises(LeaseUnproven):
+        ours.check()
+    assert ours.renew() == TTL / 5
+    ours.check()
+
+
+def test_a_patient_lease_that_somebody_took_meanwhile_is_lost(s3: FakeS3, leases: Leases, time: Time) -> None:
+    ours, other = leases.of("a"), leases.of("b")
+    ours.acquire()
+    time.go(TTL.total_seconds() + 2)
+    assert other.acquire() == holder("a")
+    assert ours.renew() is None
+    with pytest.raises(LeaseLost, match="another steward"):
+        ours.check()
+    assert ours.covers_until == 0.0 and ours.renew() is None
+    other.check()
+
+
+def test_a_lease_without_patience_that_ran_out_stays_lost(s3: FakeS3, leases: Leases, time: Time) -> None:
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    time.go(TTL.total_seconds())
+    ours.check()
+    time.go(0.1)
+    with pytest.raises(LeaseLost, match="not renewed in time"):
+        ours.check()
+    assert ours.renew() is None, "its engine is being ended"
+
+
+def test_a_living_holder_is_named_until_its_time_is_over(s3: FakeS3, leases: Leases, time: Time) -> None:
+    ours, other = leases.of("a"), leases.of("b")
+    assert ours.acquire() is None
+    # Both of S3's moments are whole seconds: it is never thought older than it is.
+    for _ in range(int(TTL.total_seconds()) + 1):
+        with pytest.raises(LeaseHeld, match="a@a"):
+            other.acquire()
+        time.go(1)
+    assert other.acquire() == holder("a")
+    (lapse,) = other.lapsed
+    assert lapse.holder == holder("a")
+
+
+def test_a_lease_that_was_given_back_is_anybody_s_at_once_and_nobody_lapsed(leases: Leases) -> None:
+    ours, other = leases.of("a"), leases.of("b")
+    ours.acquire()
+    ours.release()
+    assert other.acquire() is None and other.lapsed == ()
+
+
+def test_the_same_holder_takes_its_own_lease_again(leases: Leases) -> None:
+    leases.of("a").acquire()
+    again = leases.of("a")
+    assert again.acquire() is None
+    again.check()
+
+
+def test_a_write_that_landed_unheard_does_not_lose_the_lease_to_itself(s3: FakeS3, leases: Leases, time: Time) -> None:
+    ours = leases.of("a")
+    ours.acquire()
+    s3.unheard = 1
+    time.go(3)
+    assert ours.renew() == TTL / 20
+    time.go(1)
+    assert ours.renew() == TTL / 5
+    assert ours.covers_until == time() + TTL.total_seconds()
+
+
+def test_what_is_remembered_of_holders_that_lapsed_is_the_newest_eight(leases: Leases, time: Time) -> None:
+    for number in range(10):
+        leases.of(f"h{number}").acquire()
+        time.go(TTL.total_seconds() + 2)
+    last = leases.of("last")
+    last.acquire()
+    assert [one.holder.user for one in last.lapsed] == [f"h{n}" for n in range(9, 1, -1)]
+
+
+def test_a_lease_covers_its_time_from_before_the_write_was_asked(s3: FakeS3, leases: Leases, time: Time) -> None:
+    """An answer that takes its time lengthens no lease."""
+    ours = leases.of("a")
+    ours.acquire()
+    put = s3.put_object
+
+    def slow(**asked: object) -> object:
+        time.go(4)
+        return put(**asked)  # type: ignore[arg-type]
+
+    s3.put_object = slow  # type: ignore[assignment,method-assign]
+    begun = time()
+    ours.renew()
+    assert ours.covers_until == begun + TTL.total_seconds()
+
+
+def test_an_unclean_end_is_told_to_whoever_comes_next(leases: Leases) -> None:
+    ours, other = leases.of("a"), leases.of("b")
+    ours.acquire()
+    ours.unclean = True
+    ours.release()
+    other.acquire()
+    assert [one.holder for one in other.lapsed] == [holder("a")]
+
+
+def test_a_user_without_a_name_holds_a_lease_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 65532")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert Holder.this_process().user == str(os.getuid())

@@ -1,0 +1,93 @@
+"""The commands on the page are commands that exist: parsed by the programs that they name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import shlex
+
+import pytest
+
+from infra.archive.manifest import DATA, EXPORT
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Kind
+from infra.report import build, render
+from infra.spec.campaign import load
+from tests.unit.conftest import CAMPAIGNS
+from tests.unit.report.campaign_story import SITE, whole
+from trainer import evaluate
+
+SPEC = load(CAMPAIGNS / "rehearsal.yaml").spec
+
+
+def commands() -> list[str]:
+    golden = build(whole().record(SPEC, make_plan(SPEC, survey(SPEC)), 192.0, site=SITE)).golden
+    assert golden is not None
+    return [recipe.commands for recipe in golden.recipes]
+
+
+def test_the_trainer_takes_the_arguments_of_its_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = next(line for text in commands() for line in text.splitlines() if "trainer.evaluate" in line)
+    _, _, _, *arguments = shlex.split(line)
+    monkeypatch.setattr("sys.argv", ["evaluate", *arguments])
+    options = evaluate._parse()
+    assert (str(options.checkpoint), str(options.config), str(options.data)) == ("golden", "train.json", "data")
+
+
+def test_a_restore_takes_the_step_that_is_golden() -> None:
+    from typer.main import get_command
+
+    from infra.cli.main import app
+
+    line = next(line for text in commands() for line in text.splitlines() if line.startswith("bivouac checkpoints"))
+    _, _, _, *arguments = shlex.split(line)
+    restore = get_command(app).commands["checkpoints"].commands["restore"]  # type: ignore[attr-defined]
+    given = restore.make_context("restore", arguments).params
+    assert (given["place"], str(given["out"]), given["step"]) == ("rehearsal", ".", 110)
+
+
+def test_what_the_python_lines_import_exists() -> None:
+    text = next(text for text in commands() if text.startswith("python - <<") and "trainer" in text)
+    tree = ast.parse(text.split("\n", 1)[1].rsplit("\nEND", 1)[0])
+    imported = [
+        (node.module, name.name) for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names
+    ]
+    assert len(imported) == 4
+    assert all(hasattr(importlib.import_module(str(module)), name) for module, name in imported)
+
+
+def test_files_are_fetched_from_where_the_archive_put_them() -> None:
+    root = "s3://bivouac-archive-123456789012-us-east-1/campaigns/rehearsal"
+    text = next(text for text in commands() if "aws s3 cp" in text)
+    sources = [shlex.split(line)[-2] for line in text.splitlines() if line.startswith("aws")]
+    assert sources == [f"{root}/train.json", f"{root}/{DATA}/", f"{root}/{EXPORT}/"]
+    assert "mv step-00000110 golden" in text
+
+
+@pytest.mark.parametrize(
+    ("recorded", "reference", "proof", "proven"),
+    [
+        (2.5, 2.5, "recorded in training", True),
+        (None, 2.5, "evaluated before upload", True),
+        (None, 2.5000000000000004, "evaluated before upload", False),
+    ],
+)
+def test_the_page_says_which_evaluation_proves_it(
+    recorded: float | None, reference: float, proof: str, proven: bool
+) -> None:
+    story = whole()
+    for event in story.events:
+        if event.kind is Kind.ARCHIVE_VERIFIED:
+            event.data.update(
+                proof=proof,
+                recorded_evaluation_loss=recorded,
+                reference_evaluation_loss=reference,
+                restored_evaluation_loss=2.5,
+            )
+    made = build(story.record(SPEC, make_plan(SPEC, survey(SPEC)), 192.0, site=SITE))
+    assert made.golden is not None and made.golden.proven is proven
+    html = render(made)
+    assert (f"equals, exactly, that {proof}" in html) is proven
+    bad = [notice for notice in made.notices if "archived checkpoint" in notice.text]
+    assert bool(bad) is not proven

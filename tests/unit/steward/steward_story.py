@@ -1,0 +1,303 @@
+"""A steward through weather, by a virtual clock: S3, Kubernetes and AWS in memory, each away when told to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from botocore.exceptions import EndpointConnectionError
+from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import ConfigMap, Node, Pod
+
+from infra.bounded import BoundedLook
+from infra.clock import Clock
+from infra.cluster.gang import COMPLETION_INDEX
+from infra.cluster.kubernetes import JobSet
+from infra.cluster.steward_config import STEWARD_LEASE, StewardConfig
+from infra.plan.plan import make_plan, train_config
+from infra.plan.survey import survey
+from infra.record import lease as lease_module
+from infra.record.events import CampaignState, Event, Kind
+from infra.record.holder import Holder
+from infra.record.lease import Lease
+from infra.record.store import LIVE, CampaignStore
+from infra.spec.campaign import Spec
+from infra.spec.names import GPU_POOL, POOL_LABEL
+from infra.steward import archiving
+from infra.steward.decide import History
+from infra.steward.seeing import committed, observe
+from infra.steward.steward import Steward
+from tests.part import part
+from tests.root import ROOT
+from tests.unit.fake_s3 import FakeS3, Time
+from trainer.contract import Phase, Status
+
+TURN = timedelta(seconds=10)
+RUNS = {"name": "trainer", "image": "", "imageID": "", "ready": True, "restartCount": 0, "state": {"running": {}}}
+PODS = 2
+MINUTE_S = 60.0
+
+
+class Over(BaseException):
+    """The story's time is over: its steward is killed, as by SIGKILL."""
+
+
+def answer(code: int, words: str) -> ApiError:
+    body = {"code": code, "message": words, "reason": words, "status": "Failure"}
+    request = httpx2.Request("GET", "https://cluster")
+    return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))
+
+
+@dataclass
+class FakeCluster:
+    """Kubernetes' API as lightkube's client gives it."""
+
+    config_maps: dict[str, ConfigMap] = field(default_factory=dict)
+    jobs: dict[str, Any] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    away: bool = False
+    refused: str = ""
+    """Words with which every new JobSet is refused."""
+    writes: list[str] = field(default_factory=list)
+
+    def list(self, kind: Any, namespace: str = "", labels: dict[str, str] | None = None) -> list[Any]:
+        self._weather()
+        kinds: dict[Any, dict[str, Any]] = {Node: self.nodes, Pod: self.pods, JobSet: self.jobs}
+        wanted = (labels or {}).items()
+        return [one for one in kinds[kind].values() if wanted <= ((one.metadata and one.metadata.labels) or {}).items()]
+
+    def get(self, kind: Any, name: str, namespace: str = "") -> Any:
+        self._weather()
+        assert kind is ConfigMap
+        if name not in self.config_maps:
+            raise answer(404, "NotFound")
+        return self.config_maps[name]
+
+    def create(self, document: Any) -> None:
+        self._weather()
+        name = document.metadata.name
+        if isinstance(document, ConfigMap):
+            if name in self.config_maps:
+                raise answer(409, "AlreadyExists")
+            self.config_maps[name] = document
+            return
+        if self.refused:
+            raise answer(422, self.refused)
+        self.writes.append(f"create {name}")
+        self.jobs[name] = document
+        for index in range(PODS):
+            self.pods[f"{name}-{index}"] = pod(f"{name}-{index}", index, document.metadata.labels)
+
+    def replace(self, document: Any) -> None:
+        self._weather()
+        self.config_maps[document.metadata.name] = document
+
+    def delete(self, kind: Any, name: str, **_: Any) -> None:
+        self._weather()
+        self.writes.append(f"delete {name}")
+        if kind is Pod:
+            self.pods.pop(name, None)
+            return
+        if self.jobs.pop(name, None) is None:
+            raise answer(404, "NotFound")
+        self.pods = {known: one for known, one in self.pods.items() if not known.startswith(f"{name}-")}
+
+    def patch(self, kind: Any, name: str, change: dict[str, Any], **_: Any) -> None:
+        self._weather()
+        self.writes.append(f"patch {name}")
+        labels = change.get("metadata", {}).get("labels", {})
+        node = self.nodes[name]
+        assert node.metadata is not None and node.spec is not None
+        node.metadata.labels = {**(node.metadata.labels or {}), **labels}
+        node.spec.unschedulable = change["spec"]["unschedulable"]
+
+    def _weather(self) -> None:
+        if self.away:
+            raise httpx2.ConnectError("connection refused")
+
+
+def pod(name: str, index: int, labels: dict[str, str], phase: str = "Running") -> Pod:
+    return from_dict(  # type: ignore[return-value]
+        {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "labels": labels, "annotations": {COMPLETION_INDEX: str(index)}},
+            "spec": {"containers": [], "nodeName": f"node-{index}"},
+            "status": {"phase": phase, "podIP": f"10.0.0.{index}", "containerStatuses": [RUNS]},
+        }
+    )  # fmt: skip
+
+
+def gpu_node(index: int, ready: str = "True") -> Node:
+    return from_dict(  # type: ignore[return-value]
+        {
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": f"node-{index}", "labels": {POOL_LABEL: GPU_POOL}},
+            "spec": {"providerID": f"aws:///z/i-{index}"},
+            "status": {"conditions": [{"type": "Ready", "status": ready}], "allocatable": {}},
+        }
+    )  # fmt: skip
+
+
+@dataclass
+class FakeAws:
+    """EC2, EKS and Auto Scaling as one."""
+
+    cluster: FakeCluster
+    away: bool = False
+    states: dict[str, str] = field(default_factory=dict)
+    """Instance -> its state; running where it is not named."""
+    desired: int = PODS
+
+    def client(self, _: str) -> Any:
+        return self
+
+    def get_paginator(self, _: str) -> Any:
+        return SimpleNamespace(paginate=self._statuses)
+
+    def _statuses(self, **_: Any) -> Iterator[dict[str, Any]]:
+        self._weather()
+        named = [str(node.spec.providerID).rpartition("/")[2] for node in self.cluster.nodes.values() if node.spec]
+        checks = {"SystemStatus": {"Status": "ok"}, "InstanceStatus": {"Status": "ok"}}
+        yield {
+            "InstanceStatuses": [
+                {"InstanceId": one, "InstanceState": {"Name": self.states.get(one, "running")}, **checks}
+                for one in named
+            ]
+        }
+
+    def describe_nodegroup(self, **_: Any) -> dict[str, Any]:
+        self._weather()
+        return {"nodegroup": {"scalingConfig": {"desiredSize": self.desired, "maxSize": 4, "minSize": 0}}}
+
+    def update_nodegroup_config(self, *, scalingConfig: dict[str, int], **_: Any) -> None:
+        self._weather()
+        self.desired = scalingConfig["desiredSize"]
+        if self.desired == 0:
+            self.cluster.nodes.clear()
+
+    def _weather(self) -> None:
+        if self.away:
+            raise EndpointConnectionError(endpoint_url="https://ec2")
+
+
+@cache
+def config() -> StewardConfig:
+    document = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
+    recovery = {"hang_timeout": "4m", "startup_timeout": "10m", "heartbeat_timeout": "20s", "blind_timeout": "30m"}
+    changes = {"rehearsal": {"faults": []}, "campaign": "story", "recovery": recovery}
+    spec = Spec.model_validate(document | changes)
+    plan = make_plan(spec, survey(spec))
+    return StewardConfig.model_validate(
+        {
+            "spec": spec, "train": train_config(spec, plan, "d" * 64), "image": "i@sha256:0", "code_digest": "c",
+            "image_manifest": "images/c.json", "ranks_per_node": 1, "accelerators": 0, "efa_interfaces": 0,
+            "grace_seconds": 1, "deadline": Time().wall() + timedelta(hours=24), "base_usd_per_hour": Decimal("0.5"),
+            "node_usd_per_hour": Decimal("0.5"), "archive": timedelta(minutes=5), "state_bucket": "state",
+            "interval_and_archive": timedelta(minutes=10), "archive_bucket": "archive", "poll": TURN,
+        }
+    )  # fmt: skip
+
+
+@dataclass
+class Story:
+    """One campaign; its steward turns every ten seconds, and `each_turn` may change the weather."""
+
+    time: Time
+    s3: FakeS3
+    cluster: FakeCluster
+    aws: FakeAws
+    steps: dict[int, int] = field(default_factory=dict)
+    """Pod -> its step; one that is not here does not answer."""
+    pace: int = 1
+    """Steps that the gang makes in a turn."""
+    own_clock: timedelta = timedelta()
+    """How far the steward's node's own clock is ahead."""
+    holder: str = "a"
+    stewards: int = 0
+    steward: Steward | None = None
+
+    def store(self) -> CampaignStore:
+        return CampaignStore(self.s3, "state", "story", "reader")
+
+    def events(self, kind: Kind) -> list[Event]:
+        return [one for one in self.store().events() if one.kind is kind]
+
+    def state(self) -> CampaignState:
+        return self.store().state()
+
+    def live(self) -> dict[str, Any]:
+        kept = self.store().get_json(LIVE)
+        assert kept is not None
+        return dict(kept)
+
+    def run(self, minutes: float, each_turn: Callable[[], None] = lambda: None) -> bool:
+        """A new steward for so long, then killed; whether it came to the campaign's end before."""
+        until = self.time() + 60 * minutes
+        self.stewards += 1
+        clock = Clock(self.time, lambda: self.time.wall() + self.own_clock)
+        self.s3.heard = lambda service, date: clock.hear("S3", date)
+        store = CampaignStore(self.s3, "state", "story", f"steward-{self.stewards}", now=clock.now)
+        holder = Holder(user=self.holder, host="h", boot_id="b", pid_namespace="", pid=1, start_ticks=1)
+        lease = store.lease(STEWARD_LEASE, timedelta(seconds=15), holder, patient=True)
+        lease.acquire()
+
+        def rest(seconds: float) -> None:
+            if self.time() >= until:
+                raise Over
+            self.time.go(seconds)
+            lease.renew()
+            if self.cluster.pods and self.steps:
+                self.steps = {index: step + self.pace for index, step in self.steps.items()}
+            each_turn()
+
+        logs = SimpleNamespace(follow=lambda pod, position: iter(()), ended=lambda pod: True)
+        steward = Steward(config(), self.aws, self.cluster, logs, store, lease, rest, clock)  # type: ignore[arg-type]
+        self.steward = steward
+        steward.tiers = SimpleNamespace(tell=lambda agents: None)  # type: ignore[assignment]
+        try:
+            steward.run()
+        except Over:
+            return False
+        finally:
+            steward.logs._stop.set()
+        return True
+
+    def history(self) -> History:
+        assert self.steward is not None
+        return self.steward.history
+
+    def probe(self, one: Pod) -> Status | None:
+        assert one.metadata and one.metadata.annotations
+        index = int(one.metadata.annotations[COMPLETION_INDEX])
+        if index not in self.steps:
+            return None
+        return part(Status, phase=Phase.TRAINING, step=self.steps[index], committed_step=-1)
+
+
+@pytest.fixture
+def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Story:
+    time = Time()
+    cluster = FakeCluster(nodes={f"node-{index}": gpu_node(index) for index in range(PODS)})
+    made = Story(time, FakeS3(time), cluster, FakeAws(cluster), {0: 0, 1: 0})
+    monkeypatch.setattr(lease_module, "_monotonic", time)
+    monkeypatch.setattr(Lease, "_renew", lambda self: None)
+    monkeypatch.setattr(observe, "_probe", made.probe)
+    # A thread for every look waits for a processor, where others want it, longer than the look takes.
+    monkeypatch.setattr(observe, "ThreadPoolExecutor", lambda *_, **__: SimpleNamespace(map=map))
+    monkeypatch.setattr(BoundedLook, "within", lambda self, seconds: self._ask())
+    monkeypatch.setattr(committed, "SHARED_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setattr(archiving, "record", lambda steward: None)
+    store = CampaignStore(made.s3, "state", "story", "driver", now=time.wall)
+    store.append(Kind.STAGE_STARTED, stage="preflight")
+    return made
