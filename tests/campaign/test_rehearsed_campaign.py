@@ -246,7 +246,7 @@ def test_a_volume_with_only_a_name_of_ours_is_left_and_named_by_the_certificate(
 
 def test_the_last_certificate_is_clean(story: Story) -> None:
     verdicts = of_kind(story, "certified")
-    assert [verdict["clean"] for verdict in verdicts] == [False, True]
+    assert [verdict["clean"] for verdict in verdicts] == [False, True], story.certificate_with_leak
 
 
 def test_what_the_stewards_role_does_not_allow_is_denied(story: Story) -> None:
