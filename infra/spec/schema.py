@@ -1,4 +1,4 @@
-"""A JSON schema of the spec, for editors: what a field means is said by the docstring below it in its model."""
+"""JSON schema of the spec, for editors. The meaning of a field is the docstring below it in its model."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_a_block_that_does_not_cover_the_campaign_or_its_budget_is_not_bought(
     with pytest.raises(UserError, match="another type or zone"):
         command(buy_command, elsewhere, first_offering(here, elsewhere), True, False)
     torn = {**BLOCK, "campaign": "torn", "second_zone": "us-east-1e"}
-    with pytest.raises(UserError, match="no second half of a cluster"):
+    with pytest.raises(UserError, match="no control plane there"):
         command(buy_command, torn, first_offering(here, torn), True, False)
     with pytest.raises(UserError, match="does not use a capacity block"):
         command(buy_command, {"campaign": "demand"}, "cbr-1", True, False)
