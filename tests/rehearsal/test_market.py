@@ -206,7 +206,7 @@ def test_nothing_is_bought_while_it_cannot_be_told_whether_it_was(command: Any, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_purchase, "PATIENCE_S", 0.2)
         for _ in range(2):
-            with pytest.raises(TemporaryError, match="cannot be told yet"):
+            with pytest.raises(TemporaryError, match="it is not known yet"):
                 command(buy_command, changes, offering, True, True)
         assert len(purchases(world)) == before
         patch.setattr(block_purchase, "SETTLED", timedelta(0))
@@ -273,7 +273,7 @@ def test_what_ec2_says_is_not_hidden_by_a_record_that_cannot_be_written(
     finally:
         site(world, "faults", clear=[rule])
     assert "InvalidCapacityBlockOfferingId.NotFound" in str(refused.value) and "AccessDenied" in str(refused.value)
-    with pytest.raises(TemporaryError, match="cannot be told yet"):
+    with pytest.raises(TemporaryError, match="it is not known yet"):
         counter.standing(print)
 
 
