@@ -1,4 +1,4 @@
-"""What the archive does with the model itself: the trainer's own programs, in processes of their own."""
+"""Evaluation and export of the model by the trainer's own programs, in their own processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainer.contract import CONFIG_FILE, DATA_MOUNT
 
 
 def evaluate(checkpoint: Path) -> float:
-    """Held-out loss of a checkpoint folder; raises `PermanentError`."""
+    """Return the held-out loss of a checkpoint folder; raise `PermanentError`."""
     words = ["trainer.evaluate", "--checkpoint", str(checkpoint), "--config", CONFIG_FILE, "--data", DATA_MOUNT]
     return float(str(_run("the checkpoint could not be evaluated", words)["evaluation_loss"]))
 
 
 def export(checkpoint: Path, out: Path) -> None:
-    """The checkpoint's model as safetensors with config and tokenizer; raises `PermanentError`."""
+    """Write the checkpoint's model as safetensors with config and tokenizer; raise `PermanentError`."""
     words = ["trainer.checkpoint.convert.export", "--checkpoint", str(checkpoint), "--out", str(out)]
     _run("the model could not be exported", [*words, "--config", CONFIG_FILE, "--data", DATA_MOUNT])
 

@@ -1,4 +1,4 @@
-"""File systems, their links to buckets, and their backups."""
+"""File systems, their links to buckets, and backups."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _links(account: Account, given: Inputs) -> list[str]:
 
 
 def _link(account: Account, arn: str) -> bool:
-    """A link of a file system that is gone is gone, also where it may not be asked for itself."""
+    """Return True if the link exists; it is gone with its file system, even if the link may not be read."""
     fsx, (_, system, id) = account.client("fsx"), place_in(arn).split("/")
     try:
         return bool(fsx.describe_data_repository_associations(AssociationIds=[id])["Associations"])
