@@ -52,7 +52,6 @@ class ArchiveManifest(BaseModel):
         return step == self.step or any(row.startswith(f"{step_folder(step)}:") for row in self.refused)
 
     def below(self, folder: str) -> tuple[ArchivedObject, ...]:
-        """Return the objects of one folder."""
         return tuple(item for item in self.objects if f"/{folder}/" in item.key)
 
 

@@ -24,8 +24,6 @@ LOST = {
 
 
 class Block(BaseModel):
-    """A purchased capacity block."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     reservation_id: str

@@ -226,5 +226,4 @@ class _Asker:
 
 
 def block_offerings(account: Account, spec: Spec, planned: timedelta) -> list[dict[str, Any]]:
-    """Return offerings of the spec's type as EC2 describes them."""
     return _Asker(account, spec, planned, lambda text: None).offerings(spec.nodes.instance_type)

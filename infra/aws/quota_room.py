@@ -65,7 +65,6 @@ def _addresses(account: Account) -> int:
 
 
 def _nat_gateways(account: Account, zone: str) -> int:
-    """Return the number of NAT gateways in the zone's subnets."""
     ec2, by_zone = account.client("ec2"), [{"Name": "availability-zone", "Values": [zone]}]
     subnets = {one["SubnetId"] for one in every(ec2, "describe_subnets", "Subnets", Filters=by_zone)}
     gateways = every(ec2, "describe_nat_gateways", "NatGateways", Filter=_NAT_STATES)

@@ -68,8 +68,6 @@ class Event(BaseModel):
 
 
 class CampaignState(BaseModel):
-    """State of a campaign after all its events."""
-
     model_config = ConfigDict(frozen=True)
 
     started_at: datetime | None = None
@@ -147,7 +145,6 @@ def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def fold(events: Iterable[Event]) -> CampaignState:
-    """Return the state after all events."""
     state = CampaignState()
     for event in ordered(events):
         state = _apply(state, event)

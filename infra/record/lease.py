@@ -25,8 +25,6 @@ _SHORTEST_S, _LONGEST_S = 8.0, 3600.0
 
 
 class RecordPlace(Protocol):
-    """Place of a campaign's record."""
-
     bucket: str
     campaign: str
     prefix: str

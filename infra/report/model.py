@@ -89,8 +89,6 @@ class AttemptTime(Frozen):
 
 
 class Mark(Frozen):
-    """A moment on the timeline."""
-
     at_s: float
     kind: str
     """quarantine, refused, takeover, unfit."""
@@ -104,8 +102,6 @@ class LossPoint(Frozen):
 
 
 class Losses(Frozen):
-    """The loss series of one attempt."""
-
     attempt: int
     points: tuple[LossPoint, ...]
     steps: int
@@ -243,8 +239,6 @@ class StoredFile(Frozen):
 
 
 class CommandRecipe(Frozen):
-    """Commands for one purpose."""
-
     title: str
     commands: str
     note: str = ""

@@ -38,7 +38,7 @@ MAX_NAME = 20
 
 
 class Capacity(StrEnum):
-    """How the GPU nodes are bought."""
+    """Purchase option of the GPU nodes."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -73,7 +73,7 @@ class Nodes(Section):
     instance_type: str
     """EC2 instance type of the GPU nodes; `bivouac catalogue` lists the known ones."""
     capacity: Capacity = Capacity.ON_DEMAND
-    """How the GPU nodes are bought."""
+    """Purchase option of the GPU nodes."""
     reservation_id: str | None = None
     """Capacity bought beforehand: `cr-...`, a reservation or a capacity block. For reservations also the ARN of a
     resource group that holds several, or `open`: any open reservation that matches, and no other capacity."""

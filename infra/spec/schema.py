@@ -16,7 +16,6 @@ _DURATION = {"type": "string", "pattern": r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+(\.\d
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema, JSON Schema 2020-12."""
     made = Spec.model_json_schema()
     shown = {model.__name__: model for model in _models(Spec)}
     for name, part in {**made.get("$defs", {}), Spec.__name__: made}.items():

@@ -98,5 +98,4 @@ def charts() -> tuple[Chart, ...]:
 
 @cache
 def operators() -> dict[str, Operator]:
-    """Return name -> operator."""
     return {name: Operator(name=name, **row) for name, row in read("charts")["operators"].items()}

@@ -84,7 +84,6 @@ class InstanceType(BaseModel):
         return self.nvme_count * self.nvme_gb * 1e9 / 2**30
 
     def why_absent(self, field: str) -> str:
-        """Return the reason why this field has no figure."""
         return self.absent.get(field, "not looked up")
 
 
@@ -98,7 +97,6 @@ def _table() -> dict[str, InstanceType]:
 
 
 def instance_types() -> tuple[InstanceType, ...]:
-    """Return all types in the file's order."""
     return tuple(_table().values())
 
 

@@ -65,7 +65,6 @@ def _drafts(rule: Rule, case: Case, whole: bool) -> Iterator[Draft]:
 
 
 def shape_findings(refusal: SpecError) -> tuple[Finding, ...]:
-    """Return the problems of an invalid spec file as findings."""
     return tuple(
         Finding(
             level=Level.ERROR,

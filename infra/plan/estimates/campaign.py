@@ -27,7 +27,6 @@ class Estimate:
 
 
 def estimate(spec: Spec, facts: Facts, world_size: int) -> Estimate:
-    """Return the estimate; pure."""
     chosen = saving(spec, facts, world_size)
     stages = clock(spec, chosen, world_size)
     lines = cost(spec, facts, stages)
