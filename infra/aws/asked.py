@@ -31,8 +31,8 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
             say(f"not known now: {error}")
             return otherwise
         except ClientError as error:
-            told = error.response["Error"]
-            say(f"AWS did not answer {error.operation_name}: {told['Code']}: {told.get('Message', '')}")
+            refusal = error.response["Error"]
+            say(f"AWS did not answer {error.operation_name}: {refusal['Code']}: {refusal.get('Message', '')}")
             return otherwise
 
     return facts.model_copy(

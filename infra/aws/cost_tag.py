@@ -76,8 +76,8 @@ class CostTag(BaseModel):
     def sentence(self) -> str:
         """Return the meaning for the budget, and the cure, for people."""
         means, cure = _MEANS[self.counting]
-        told = f" ({self.error})" if self.error and self.counting is not Counting.PAYERS else ""
-        return f"{means}{told}" + (f"; {cure}" if cure else "")
+        detail = f" ({self.error})" if self.error and self.counting is not Counting.PAYERS else ""
+        return f"{means}{detail}" + (f"; {cure}" if cure else "")
 
 
 def cost_tag(account: Account) -> CostTag:

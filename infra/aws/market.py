@@ -137,8 +137,8 @@ class _Asker:
         try:
             return question()
         except ClientError as error:
-            told = error.response["Error"]
-            self.unanswered.append(f"{error.operation_name}: {told['Code']}: {told.get('Message', '')}")
+            refusal = error.response["Error"]
+            self.unanswered.append(f"{error.operation_name}: {refusal['Code']}: {refusal.get('Message', '')}")
             return otherwise
 
     def _spot(self, item: InstanceType) -> dict[str, Decimal]:

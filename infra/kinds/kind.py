@@ -121,7 +121,7 @@ class ResourceKind:
     held_by: tuple[str, ...] = ()
     """Kinds that most likely prevent its deletion."""
 
-    # Creation by a stack. An interrupted creation has exactly one of `find`, `remake` and `made_over`.
+    # Creation by a stack. Exactly one of `find`, `remake` and `made_over` handles an interrupted creation.
     type: str = ""
     """Pulumi's type, such as `aws:ec2/vpc:Vpc`."""
     find: Find | None = None

@@ -156,7 +156,7 @@ class Interruption(Frozen):
     evidence: tuple[str, ...] = ()
     answer: tuple[str, ...]
     action: str = ""
-    """One word: restarted, replaced, held, ..."""
+    """Short form of the answer: restarted, replaced, held, ..."""
     detected_s: float | None = None
     """Time from the last finished step to the decision."""
     again_s: float | None = None
@@ -214,7 +214,7 @@ class Money(Frozen):
     by_time_usd: Decimal
     by_size_usd: Decimal
     total_usd: Decimal
-    """In units of `resolution_usd`; causes and items sum to it exactly."""
+    """Rounded to `resolution_usd`; causes and items sum to it exactly."""
     resolution_usd: Decimal
     planned_usd: Decimal
     budget_usd: Decimal

@@ -320,8 +320,8 @@ def load(path: Path) -> SpecFile:
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
-        told = {problem.field for problem in odd}
-        shape = tuple(p for p in problems_of(error, root, Spec) if p.field not in told)
+        reported = {problem.field for problem in odd}
+        shape = tuple(p for p in problems_of(error, root, Spec) if p.field not in reported)
         raise refused(odd + shape) from error
     odd += out_of_range(spec, root)
     if odd:

@@ -18,7 +18,7 @@ class MixtureSource(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     """Name of the source, unique in the mixture."""
     source: Location = Field(min_length=1)
-    """As `data.source`."""
+    """See `data.source`."""
     pattern: str = "**/*"
     """Files to take, as a glob."""
     weight: float = Field(gt=0)

@@ -17,15 +17,15 @@ _DURATION = {"type": "string", "pattern": r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+(\.\d
 
 def schema() -> dict[str, Any]:
     made = Spec.model_json_schema()
-    shown = {model.__name__: model for model in _models(Spec)}
+    sections = {model.__name__: model for model in _models(Spec)}
     for name, part in {**made.get("$defs", {}), Spec.__name__: made}.items():
-        if name not in shown:
+        if name not in sections:
             continue
-        said = descriptions(shown[name])
+        meanings = descriptions(sections[name])
         for field, form in part["properties"].items():
             form.pop("title", None)
-            if field in said:
-                form["description"] = said[field]
+            if field in meanings:
+                form["description"] = meanings[field]
             _write_durations_as_people_do(form)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
