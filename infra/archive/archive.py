@@ -242,12 +242,12 @@ class Archiver:
     def _publish(self, manifest: ArchiveManifest) -> ArchiveManifest:
         """Write the manifest, last of all; if another archiver was first, its manifest is the campaign's."""
         body = self.bucket.publish(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
-        there = parse(body, self.config.campaign, self.config.identity)
-        if there != manifest:
-            say("another archiver was first", step=there.step)
-            self.source.refuse_stale(there, self.bucket.place_of(MANIFEST_NAME))
-            self._confirm(there)
-        return there
+        stored = parse(body, self.config.campaign, self.config.identity)
+        if stored != manifest:
+            say("another archiver was first", step=stored.step)
+            self.source.refuse_stale(stored, self.bucket.place_of(MANIFEST_NAME))
+            self._confirm(stored)
+        return stored
 
     def _check_room(self, golden: Manifest) -> None:
         # The checkpoint once as it is read back, and its weights again for the export.

@@ -178,13 +178,13 @@ def _status(client: Client) -> dict[str, int]:
 
 def _seen(pods: list[Pod]) -> str:
     """Return the state of the pods with Kubernetes' reasons, for a Job that did not end."""
-    said = []
+    states = []
     for pod in pods:
         conditions = (pod.status.conditions if pod.status else None) or []
-        words = next((c.message for c in conditions if c.type == "PodScheduled" and c.status == "False"), None)
+        reason = next((c.message for c in conditions if c.type == "PodScheduled" and c.status == "False"), None)
         name, phase = pod.metadata.name if pod.metadata else "", pod.status.phase if pod.status else "unknown"
-        said.append(f"{name} {phase}" + (f": {words}" if words else ""))
-    return "; ".join(said)[:500] or "its Job has no pod"
+        states.append(f"{name} {phase}" + (f": {reason}" if reason else ""))
+    return "; ".join(states)[:500] or "its Job has no pod"
 
 
 def _messages(pods: list[Pod]) -> list[tuple[str, str]]:

@@ -143,8 +143,8 @@ class Counter:
             return self._lost(purchase, error, say)
 
     def _refused(self, purchase: Purchase, error: ClientError) -> UserError:
-        told = error.response["Error"]
-        seen, cure = f"{told['Code']}: {told['Message']}", "`bivouac offers SPEC` lists what there is now"
+        answer = error.response["Error"]
+        seen, cure = f"{answer['Code']}: {answer['Message']}", "`bivouac offers SPEC` lists what there is now"
         try:
             self._write(purchase.model_copy(update={"refused": seen}))
         except (ClientError, BotoCoreError) as unwritten:

@@ -24,10 +24,10 @@ def _left(account: Account, names: Names) -> Iterator[Remain]:
     for item in every(account.client("fsx"), "describe_file_systems", "FileSystems"):
         if tags_of(item.get("Tags")).get(CAMPAIGN_TAG) != names.campaign:
             continue
-        said = (item.get("FailureDetails") or {}).get("Message")
+        reason = (item.get("FailureDetails") or {}).get("Message")
         yield Remain(
             f"file system {item['FileSystemId']}",
-            f"{item['Lifecycle']}{', ' + said if said else ''}",
+            f"{item['Lifecycle']}{', ' + reason if reason else ''}",
             "wait while it is DELETING, and run the same command again; FAILED is for AWS Support",
             ours=True,
         )

@@ -91,8 +91,8 @@ def _broken(broken: tuple[Interruption, ...]) -> Iterator[str]:
         (restarted, "by a restart"),
         (rest, "after which training did not go on"),
     )
-    told = ", ".join(f"{count:,} {what}" for count, what in answers if count)
-    yield f"{plural(len(failures), 'failure')} ({told})"
+    counts = ", ".join(f"{count:,} {what}" for count, what in answers if count)
+    yield f"{plural(len(failures), 'failure')} ({counts})"
 
 
 def _cost(money: Money) -> str:
