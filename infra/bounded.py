@@ -1,4 +1,4 @@
-"""A look that may never come back, such as at a file system whose server is away, with a bound for who waits for it."""
+"""A time limit for calls that may block for ever, such as a look at a file system whose server is away."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Seen = TypeVar("Seen")
 
 
 class BoundedLook(Generic[Seen]):
-    """One look at a time, in a daemon thread: what blocks there holds up nobody, not even the process's end."""
+    """Runs one call at a time in a daemon thread, so that a blocked call delays neither the caller nor the exit."""
 
     def __init__(self, ask: Callable[[], Seen], name: str) -> None:
         self._ask, self._name = ask, name
@@ -20,10 +20,9 @@ class BoundedLook(Generic[Seen]):
         self._answer: Seen | Exception | None = None
 
     def within(self, seconds: float) -> Seen:
-        """The answer, or the error of the look itself; `TimeoutError` while there is none.
+        """Return the call's answer or raise its error; raise `TimeoutError` while there is none.
 
-        The bound is that of the look, not of this call: one that is still under way when it is asked for again is
-        neither begun twice nor waited for twice.
+        The limit counts from the start of the call: a call still under way is neither repeated nor waited for again.
         """
         if self._thread is None:
             self._begun = time.monotonic()
@@ -39,7 +38,7 @@ class BoundedLook(Generic[Seen]):
 
     @property
     def under_way_s(self) -> float:
-        """Since the look that has no answer yet was begun; 0 where there is none."""
+        """Seconds since the unanswered call began; 0 if there is none."""
         return 0.0 if self._thread is None else time.monotonic() - self._begun
 
     def _look(self) -> None:

@@ -1,4 +1,4 @@
-"""This moment, as several clocks agree on it: before anything irreversible no machine's own clock is believed alone."""
+"""The current time as several clocks agree on it: nothing irreversible is done on this machine's clock alone."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 TOLERANCE = timedelta(seconds=30)
-"""Answers are dated to the second and take some time to come; a clock that is further off is said."""
+"""Offset up to which clocks agree: `Date` headers are in whole seconds and take some time to arrive."""
 OWN = "this machine"
 
 
 def _boottime() -> float:
-    """Goes on while the machine sleeps."""
+    """Return seconds on the monotonic clock that also counts while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Clock:
-    """The median of what others' answers were dated, carried on by the monotonic clock, which alone measures durations.
+    """The median of the times that servers report, carried on by the monotonic clock, which alone measures durations.
 
-    This machine's own clock counts where the others are an even number, so that one of the clocks is the median; alone
-    it is believed while nobody else has answered, and never against a single other: AWS bills by its own.
+    This machine's clock counts if the number of servers is even, so that one of the clocks is the median. It counts
+    alone only until a server has answered; against one server it loses, since AWS bills by its own time.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class Clock:
     ) -> None:
         self.monotonic, self._own = monotonic, own
         self._heard: dict[str, float] = {}
-        """Source -> its time less ours on the monotonic clock, in seconds."""
+        """Source -> its time less our monotonic clock, in seconds."""
         self._lock = threading.Lock()
 
     def hear(self, source: str, date: str | None) -> None:
-        """An answer's `Date` header, right after it came. What is no date is no news."""
+        """Note the `Date` header of an answer that has just arrived; ignore what is not a date."""
         try:
             at = parsedate_to_datetime(date or "")
         except ValueError:
@@ -47,7 +47,7 @@ class Clock:
         return datetime.fromtimestamp(self.monotonic() + self._offset(), UTC)
 
     def disagreement(self) -> str | None:
-        """Which clocks are off, in words for people; None while all agree."""
+        """Return a sentence about the clocks that are off; None while all agree."""
         right, known = self._offset(), self._known()
         off = {
             source: offset - right

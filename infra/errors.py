@@ -1,15 +1,15 @@
-"""What can go wrong, by what it means for a retry. Every message says what is wrong, the value seen, and the cure."""
+"""Errors, by their meaning for a retry. Every message has what is wrong, the value seen, and the cure."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 CHANGED = 2
-"""Exit code of a command that looked and found a difference: no error, and not what was to be found."""
+"""Exit code of a command that compared and found a difference: neither success nor error."""
 
 
 class BivouacError(Exception):
-    """An error that a person reads: shown without a traceback. `exit_code` follows sysexits."""
+    """An error for people, shown without a traceback. `exit_code` follows sysexits."""
 
     exit_code = 1
 
@@ -30,13 +30,13 @@ class UserError(BivouacError):
 
 
 class PermanentError(BivouacError):
-    """The world refuses for good: retries are useless."""
+    """The operation is refused for good; a retry is useless."""
 
     exit_code = 70
 
 
 class TemporaryError(BivouacError):
-    """Worth another try after `delay`."""
+    """A retry after `delay` may succeed."""
 
     exit_code = 75
 
@@ -52,13 +52,13 @@ class LeaseHeld(BivouacError):
 
 
 class LeaseLost(BivouacError):
-    """We no longer hold the lease: touch nothing more."""
+    """We no longer hold the lease and must touch nothing more."""
 
     exit_code = 75
 
 
 class LeaseUnproven(TemporaryError):
-    """Our lease was not renewed in time and may still be ours: touch nothing until a renewal says so."""
+    """Our lease was not renewed in time and may still be ours: touch nothing until a renewal succeeds."""
 
 
 class NotProven(BivouacError):

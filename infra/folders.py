@@ -1,4 +1,4 @@
-"""Where files lie on this machine: one cache, one results folder, nothing else. Standard library only."""
+"""Folders on this machine: one cache and one results folder, nothing else. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACE = re.compile(r"\d{12}-[a-z0-9-]+")
 
 
 def cache_root() -> Path:
-    """`$BIVOUAC_CACHE`, else `bivouac` in the user's cache folder. Raises `UserError` where nothing names one."""
+    """Return `$BIVOUAC_CACHE`, else `bivouac` in the user's cache folder; raise `UserError` if there is neither."""
     if own := os.environ.get("BIVOUAC_CACHE"):
         return Path(own).absolute()
     if cache := os.environ.get("XDG_CACHE_HOME"):
@@ -30,17 +30,17 @@ def cache_root() -> Path:
 
 
 def results_folder(campaign: str, account: str, region: str) -> Path:
-    """Report, certificate and what else is kept of a campaign, below `$BIVOUAC_RESULTS` or `results` here.
+    """Return the folder of a campaign's report and certificate, below `$BIVOUAC_RESULTS` or `./results`.
 
-    Apart by account and region: two accounts may have campaigns of one name.
+    The path contains account and region, since two accounts may have campaigns of one name.
     """
     return _results() / f"{account}-{region}" / campaign
 
 
 def kept_results(campaign: str, region: str) -> Path:
-    """The results folder of a campaign of which only the name is known; a path that is not there where none is kept.
+    """Return the results folder of a campaign of which only the name is known; it may not exist.
 
-    Raises `UserError` where several accounts, or other regions than `region`, have kept one of this name.
+    Raises `UserError` if several accounts, or several regions other than `region`, have results of this name.
     """
     root = _results()
     places = sorted(root.iterdir()) if root.is_dir() else []
@@ -60,7 +60,7 @@ def _results() -> Path:
 
 
 def keep(path: Path, content: str | bytes, note: Callable[[str], None]) -> bool:
-    """Write a file whole or not at all. A copy of what the record holds: where the disk refuses, `note` says so."""
+    """Write a copy of what the record holds, atomically. On a disk error call `note` and return False."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def keep(path: Path, content: str | bytes, note: Callable[[str], None]) -> bool:
 
 
 def refuse_unwritable(folder: Path, variable: str) -> None:
-    """Raises `UserError` where nothing can be written below `folder`: before anything is started."""
+    """Raise `UserError` if nothing can be written below `folder`, before anything is started."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -90,7 +90,7 @@ def refuse_unwritable(folder: Path, variable: str) -> None:
 
 
 def writable(folder: Path) -> Path:
-    """`folder`, or a temporary one where its disk refuses: a teardown must not wait for someone to make room."""
+    """Return `folder`, or a temporary one if its disk refuses: a teardown must not wait until someone makes room."""
     try:
         refuse_unwritable(folder, "")
         return folder

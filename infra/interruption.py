@@ -1,8 +1,8 @@
-"""An end by hand, SIGINT or SIGTERM: an exception in the main thread, which nothing on the way may lose."""
+"""SIGINT and SIGTERM as an exception in the main thread, which is not lost in finalizers or around forks."""
 
 from __future__ import annotations
 
-import logging  # noqa: F401  what it does around a fork must be registered before, and so run inside, what we do
+import logging  # noqa: F401  its fork handlers must be registered before ours, so that they run inside ours
 import os
 import signal
 import sys
@@ -14,7 +14,7 @@ _AGAIN_S = 0.1
 
 
 class Interrupted(BaseException):
-    """Ended by hand. No KeyboardInterrupt, since click would end the program without our word."""
+    """SIGINT or SIGTERM came. Not a KeyboardInterrupt: click would end the program without our message."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -25,16 +25,16 @@ _asked = threading.Event()
 
 
 def asked() -> bool:
-    """Whether a signal has come: foreign code may have turned its exception into an error of its own."""
+    """Return True if a signal has come: foreign code may have turned its exception into an error of its own."""
     return _asked.is_set()
 
 
 def listen() -> None:
-    """From now on both signals raise `Interrupted`. A polite end is an end by hand: the lease is given back."""
+    """Make both signals raise `Interrupted`. SIGTERM also counts as an end by hand, so the lease is given back."""
     for number in _NUMBERS:
         signal.signal(number, _interrupt)
     sys.unraisablehook = _again
-    # Raised inside another module's callback, it would leave that module's lock held, on top of being lost.
+    # An exception inside another module's fork handler would be lost and leave that module's lock held.
     os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
 
 
@@ -52,11 +52,11 @@ def _release() -> None:
 
 
 def _again(lost: Any) -> None:
-    """Python drops what is raised in a finalizer or around a fork: the signal comes once more, a moment later."""
+    """Send the signal again a moment later: Python drops exceptions raised in a finalizer or around a fork."""
     if not isinstance(lost.exc_value, Interrupted):
         sys.__unraisablehook__(lost)
         return
-    # Not from here: whatever is raised in this hook would be dropped as well.
+    # A timer, since an exception raised in this hook would be dropped as well.
     timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), lost.exc_value.number))
     timer.daemon = True
     timer.start()

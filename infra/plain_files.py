@@ -1,4 +1,4 @@
-"""Files that must be plain: no link is followed, no pipe waited for."""
+"""Access to plain files only: no link is followed and no pipe is waited for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def sha256_of(path: Path) -> str | None:
-    """Digest of a plain file, None for anything else and when it cannot be read."""
+    """Return the digest of a plain file; None for anything else and if it cannot be read."""
     try:
         with open_plain(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -19,7 +19,7 @@ def sha256_of(path: Path) -> str | None:
 
 
 def has_size(path: Path, size: int) -> bool:
-    """Whether a plain file of this size lies there."""
+    """Return True if `path` is a plain file of this size."""
     try:
         status = path.lstat()
     except OSError:
@@ -33,7 +33,7 @@ def plain_bytes(path: Path) -> bytes:
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open without following a link and without waiting for a pipe; `OSError` for what is no plain file."""
+    """Open a file without following a link or waiting for a pipe; raise `OSError` if it is not a plain file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The one place that picks the target: AWS as the environment names it, or this machine."""
+"""The choice of the target: AWS as the environment names it, or a rehearsal site on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INSIDE = "BIVOUAC_SITE"
 
 
 def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
-    """Be where the spec's target is. For a rehearsal that replaces this process by itself inside the site."""
+    """Enter the spec's target. A rehearsal replaces this process by the same command inside the site."""
     if _INSIDE in os.environ:
         return
     _refuse_name_in_use(spec)
@@ -41,7 +41,7 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
 
 
 def _refuse_name_in_use(spec: Spec) -> None:
-    """A name stands for one campaign on this machine: `bivouac down NAME` must not have to guess which."""
+    """Raise `UserError` if a rehearsal has the name: `bivouac down NAME` must mean one campaign of this machine."""
     if not (cache_root() / "sites").is_dir():
         return
     from infra.rehearsal.site import campaigns
@@ -51,12 +51,12 @@ def _refuse_name_in_use(spec: Spec) -> None:
         raise UserError(
             "the campaign's name is in use by a rehearsal",
             seen=f"{spec.campaign} in site {site.name}",
-            cure="give this campaign another name, or strike the rehearsals: bivouac down --all",
+            cure="give this campaign another name, or remove the rehearsals: bivouac down --all",
         )
 
 
 def enter_where(campaign: str) -> None:
-    """Be where a campaign of this name runs: the rehearsal site that holds it, else AWS."""
+    """Enter the rehearsal site that holds this campaign; stay on AWS if there is none."""
     if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():
         return
     from infra.rehearsal.site import campaigns, handle
@@ -67,7 +67,7 @@ def enter_where(campaign: str) -> None:
 
 
 def rehearsed() -> dict[str, bool]:
-    """Return the names of the campaigns that are rehearsed on this machine, and whether their sites run."""
+    """Return campaign -> True if its site runs, for all campaigns that are rehearsed on this machine."""
     if not (cache_root() / "sites").is_dir():
         return {}
     from infra.rehearsal.site import campaigns
@@ -76,7 +76,7 @@ def rehearsed() -> dict[str, bool]:
 
 
 def remove_lost(campaign: str, say: Callable[[str], None]) -> bool:
-    """End what is left of rehearsal sites that held this campaign and do not run; whether there was one."""
+    """Remove leftovers of stopped rehearsal sites that held this campaign; return True if there were any."""
     if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():
         return False
     from infra.rehearsal.site import campaigns, handle
@@ -84,12 +84,12 @@ def remove_lost(campaign: str, say: Callable[[str], None]) -> bool:
     lost = campaigns.lost_sites_of(campaign)
     for name in lost:
         handle.remove(name, say)
-        say(f"site {name}, where {campaign} had been rehearsed or was about to be, did not run: what was left is gone")
+        say(f"site {name} of {campaign} did not run: its leftovers are removed")
     return bool(lost)
 
 
 def _have_engine() -> None:
-    """On AWS only the Pulumi engine is needed besides the Python packages."""
+    """Install the Pulumi engine, the only tool that AWS needs besides the Python packages."""
     from infra.rehearsal.paths import tools_dir
     from infra.rehearsal.toolchain.ensure import ensure
 
@@ -98,7 +98,7 @@ def _have_engine() -> None:
 
 
 def hands() -> list[str]:
-    """Folders of the PATH on which `pulumi` typed by hand finds engine, language host and Python."""
+    """Return the PATH folders with which `pulumi`, called by hand, finds its engine, language host and Python."""
     from infra.rehearsal.paths import tools_dir
     from infra.rehearsal.toolchain.ensure import ensure
 
@@ -107,12 +107,12 @@ def hands() -> list[str]:
 
 
 def spends(spec: Spec) -> bool:
-    """Whether this target bills: what a rehearsal costs is only what the same clock would have cost."""
+    """Return True if this target bills. The cost of a rehearsal is only what its duration would have cost on AWS."""
     return spec.target == "aws"
 
 
 def diagnose() -> tuple[Listing, list[dict[str, Any]]]:
-    """Return what a rehearsal needs of this machine, as a table and for machines: `ok` of each says if it is here."""
+    """Return the requirements of a rehearsal as a table and for machines; `ok` is True for those that are met."""
     from infra.rehearsal import doctor
 
     rows = doctor.diagnose()
@@ -120,7 +120,7 @@ def diagnose() -> tuple[Listing, list[dict[str, Any]]]:
 
 
 def about() -> dict[str, Any] | None:
-    """On a rehearsal: what is emulated and what is not rehearsed. None on AWS."""
+    """Return what is emulated and what is not rehearsed; None on AWS."""
     if _INSIDE not in os.environ:
         return None
     from infra.rehearsal.site import honesty
@@ -129,14 +129,14 @@ def about() -> dict[str, Any] | None:
 
 
 def again() -> list[str]:
-    """The command line of this very process."""
+    """Return the command line that starts this process again."""
     return [sys.executable, "-m", "infra.cli.main", *sys.argv[1:]]
 
 
 def remove_all(say: Callable[[str], None]) -> int:
-    """End every rehearsal site of this machine; what its campaigns keep on purpose is exported first."""
+    """Remove every rehearsal site of this machine; first export what its campaigns keep on purpose."""
     if not (cache_root() / "sites").is_dir():
-        say("no site is here")
+        say("there is no rehearsal site on this machine")
         return 0
     from infra.rehearsal.site import ending
 

@@ -1,9 +1,9 @@
-"""The archive Job: carries the golden checkpoint and the campaign's record to S3, and proves that they are there.
+"""The archive Job: it copies the golden checkpoint and the campaign's record to S3 and proves that they are there.
 
-Proof is reading: every byte comes back from S3 into a fresh folder, digests are compared, and the model restored from
-those bytes alone is evaluated. Its loss must equal, exactly, the recorded one, or, where training was stopped between
-two evaluations, that of the shared tier's copy before the upload. Out of the same bytes the model is exported in the
-form that others load. The archive manifest is written last.
+The proof is a read: every byte comes back from S3 into a new folder, digests are compared, and the model restored from
+those bytes is evaluated. Its loss must equal the recorded one exactly, or, if training stopped between two evaluations,
+the loss of the shared tier's copy before the upload. The same bytes give the exported model. The archive manifest is
+written last.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CARD = f"{EXPORT}/README.md"
 _MIB = 2**20
 _AT_ONCE = 8
 FAILURES = (BivouacError, OSError, ValueError, ClientError, BotoCoreError, Altered, Unsound, Clash)
-"""How an archive fails; the Job tries again, or a person reads it."""
+"""Errors that end a try; the Job tries again, or a person reads the message."""
 
 
 class ArchiveConfig(BaseModel):
@@ -61,9 +61,9 @@ class ArchiveConfig(BaseModel):
 
     campaign: str
     identity: str = ""
-    """Of the campaign, beyond its name; empty for one from before identities were."""
+    """Identity of the campaign; empty if it is older than identities."""
     committed_step: int = -1
-    """Newest step that record or steward know to be committed on the shared tier; -1: none."""
+    """Newest committed step on the shared tier, according to record or steward; -1: none."""
     region: str
     state_bucket: str
     archive_bucket: str
@@ -73,7 +73,7 @@ class ArchiveConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Places:
-    """Where the Job finds things; a pod uses the contract's mounts."""
+    """Input paths of the Job; a pod uses the contract's mounts."""
 
     shared: Path = Path(SHARED_CHECKPOINTS)
     config: Path = Path(CONFIG_FILE)
@@ -82,20 +82,20 @@ class Places:
 
 @dataclass(frozen=True)
 class Model:
-    """What needs torch, and so is not done in this process."""
+    """Functions that need torch, and so run in other processes."""
 
     evaluate: Callable[[Path], float]
     """Held-out loss of a checkpoint folder; raises `PermanentError`."""
     export: Callable[[Path, Path], None]
-    """Write a checkpoint folder's model into a folder, in the form that others load; raises `PermanentError`."""
+    """Export a checkpoint folder's model into a folder; raises `PermanentError`."""
 
 
 class SourceLost(Exception):
-    """A checkpoint changed, or went, while it was being carried."""
+    """A checkpoint changed or vanished during its upload."""
 
 
 class Archiver:
-    """Carries one campaign; killed anywhere and run again, or run twice at once, it ends in one manifest."""
+    """Archives one campaign. If it is killed and run again, or runs twice at once, the result is one manifest."""
 
     def __init__(self, config: ArchiveConfig, bucket: ArchiveBucket, work: Path, places: Places, model: Model) -> None:
         self.config, self.bucket, self.work, self.places, self.model = config, bucket, work, places, model
@@ -104,7 +104,7 @@ class Archiver:
         self.source = Source(root, config.identity, config.committed_step, say)
 
     def run(self) -> ArchiveManifest:
-        """Raises `PermanentError` when nothing sound can be archived, or S3's own errors in the end."""
+        """Archive; raise `PermanentError` if nothing sound can be archived, or S3's errors after the last try."""
         published = self._published()
         if published is not None:
             self.source.refuse_stale(published, self.bucket.place_of(MANIFEST_NAME))
@@ -115,7 +115,7 @@ class Archiver:
                 break
             except SourceLost as error:
                 self.source.refuse(folder, str(error))
-                # What was read back of it takes the room that the next one needs.
+                # The copy that was read back takes the room that the next checkpoint needs.
                 shutil.rmtree(self.work / GOLDEN, ignore_errors=True)
         if published is None:
             raise PermanentError(
@@ -123,7 +123,7 @@ class Archiver:
                 seen="; ".join(self.source.refused) or "none at all",
                 cure="nothing can be archived; see the trainer's logs",
             )
-        # Not sooner: what a killed or failed try has sent in parts need not be sent again.
+        # Only now: a later try continues parts that a killed or failed try has sent.
         self._abort_uploads()
         return published
 
@@ -161,7 +161,7 @@ class Archiver:
         )
 
     def _evaluated_here(self, folder: Path, golden: Manifest) -> float:
-        """Of a step that training did not evaluate: its loss as it lies on the shared tier, before it is carried."""
+        """Return the loss of a step that training did not evaluate, measured on the shared tier before the upload."""
         try:
             loss = self.model.evaluate(folder)
         except PermanentError as error:
@@ -172,18 +172,18 @@ class Archiver:
         return loss
 
     def _checkpoint(self, folder: Path, golden: Manifest) -> dict[str, Content]:
-        """Shards as the manifest names them: what the file holds by now does not change what is to be archived."""
+        """Return the shards with the manifest's digests, even if the files have changed since."""
         files = {shard.file: Content(folder / shard.file, shard.size_bytes, shard.sha256) for shard in golden.shards}
         files[COMMITTED_NAME] = Content.of(golden.serialize())
         return {f"{GOLDEN}/{folder.name}/{name}": content for name, content in files.items()}
 
     def _surroundings(self) -> dict[str, Content]:
-        """What an evaluation needs besides the checkpoint: configuration, tokenizer, held-out split."""
+        """Return the other inputs of an evaluation: configuration, tokenizer, held-out split."""
         found = {"train.json": Content.of(self.places.config.read_bytes())}
         return found | {f"{DATA}/{name}": content for name, content in held_out(self.places.data).items()}
 
     def _export(self, restored: Path, golden: Manifest, loss: float, records: dict[str, Content]) -> dict[str, Content]:
-        """The model in the form that others load, made of the bytes that were read back."""
+        """Export the model from the bytes that were read back."""
         out = self.work / EXPORT
         shutil.rmtree(out, ignore_errors=True)
         self.model.export(restored, out)
@@ -195,7 +195,7 @@ class Archiver:
         return {f"{EXPORT}/{name}": content for name, content in found.items()}
 
     def _place_all(self, contents: dict[str, Content]) -> list[ArchivedObject]:
-        """Large files share the transfer's bound on memory; of small ones most of the time is waiting for answers."""
+        """Place objects concurrently: large files share the transfer's memory limit, small ones mostly wait for S3."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             running = [pool.submit(self._place, name, content) for name, content in contents.items()]
             try:
@@ -205,11 +205,11 @@ class Archiver:
                 raise
 
     def _place(self, name: str, content: Content) -> ArchivedObject:
-        """Send what is not there yet, and read it back. What lies there stays, also where its claim proves wrong.
+        """Upload what is missing, and read it back. An existing object is never replaced, even if it proves wrong.
 
-        The record moves on between two tries, and the model's card tells of it: theirs is what the first one placed.
+        Record and model card may change between two tries; the first try's versions are kept.
         """
-        # Only the checkpoint is needed again, for the evaluation.
+        # Only the checkpoint is needed on disk, for the evaluation.
         target = self.work / name if name.startswith(f"{GOLDEN}/") else None
         if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ class Archiver:
             return item
         except (Clash, Unsound) as error:
             raise PermanentError(
-                "something else lies in the archive where a file of this campaign belongs",
+                "the archive has another object in the place of this campaign's file",
                 seen=str(error),
                 cure="nothing in the archive is overwritten: look at it, move it away, and run the archive again; the "
                 "shared tier still holds the checkpoint",
@@ -230,7 +230,7 @@ class Archiver:
             raise PermanentError("a file changed or went while it was archived", seen=f"{name}: {error}") from error
 
     def _published(self) -> ArchiveManifest | None:
-        """The manifest of an earlier try that got to its end: its objects are read back, none is sent again."""
+        """Return the manifest of an earlier complete try; its objects are read back and not sent again."""
         body = self.bucket.get(MANIFEST_NAME)
         return None if body is None else parse(body, self.config.campaign, self.config.identity)
 
@@ -240,28 +240,26 @@ class Archiver:
         say("read-back", objects=len(published.objects), bytes=sum(item.size_bytes for item in published.objects))
 
     def _publish(self, manifest: ArchiveManifest) -> ArchiveManifest:
-        """Last of all; when another archiver was first, its manifest is the campaign's."""
+        """Write the manifest, last of all; if another archiver was first, its manifest is the campaign's."""
         body = self.bucket.publish(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
-        there = parse(body, self.config.campaign, self.config.identity)
-        if there != manifest:
-            say("another archiver was first", step=there.step)
-            self.source.refuse_stale(there, self.bucket.place_of(MANIFEST_NAME))
-            self._confirm(there)
-        return there
+        stored = parse(body, self.config.campaign, self.config.identity)
+        if stored != manifest:
+            say("another archiver was first", step=stored.step)
+            self.source.refuse_stale(stored, self.bucket.place_of(MANIFEST_NAME))
+            self._confirm(stored)
+        return stored
 
     def _check_room(self, golden: Manifest) -> None:
-        # Once as it is read back, and the weights once more as they are exported.
+        # The checkpoint once as it is read back, and its weights again for the export.
         needed = sum(shard.size_bytes * (2 if "model_states" in shard.file else 1) for shard in golden.shards)
         free = shutil.disk_usage(self.work).free
         if needed > free:
             seen = f"{self.work}: {needed / _MIB:.1f} MiB needed, {free / _MIB:.1f} MiB free"
             cure = "make room on the node's local disk; the shared tier still holds the checkpoint"
-            raise PermanentError(
-                "the checkpoint that is read back does not fit on the local disk", seen=seen, cure=cure
-            )
+            raise PermanentError("the local disk has no room to read the checkpoint back", seen=seen, cure=cure)
 
     def _abort_uploads(self) -> None:
-        """Also those of a try that was killed; the bucket's own rule would bill them for a week."""
+        """Abort incomplete uploads, also of killed tries; the bucket's lifecycle rule would bill them for a week."""
         try:
             if count := self.bucket.abort_uploads():
                 say("aborted", uploads=count)
@@ -283,7 +281,7 @@ def main() -> int:
     try:
         s3 = Account(config.region).client("s3")
         bucket = ArchiveBucket(s3, config.archive_bucket, archive_prefix(config.campaign, config.identity), say)
-        # The node's NVMe: a root volume need not hold a checkpoint.
+        # On the node's NVMe, since a root volume may be too small for a checkpoint.
         with workspace(Path(ARCHIVE_WORK)) as work:
             manifest = Archiver(config, bucket, work, Places(), Model(evaluate, export)).run()
     except FAILURES as error:
@@ -309,7 +307,7 @@ def main() -> int:
 
 
 def _last_word(text: str) -> None:
-    """The exit code matters more than the message."""
+    """Write the pod's termination message, if possible; the exit code matters more."""
     with contextlib.suppress(OSError):
         Path(TERMINATION_LOG).write_text(text)
 

@@ -1,4 +1,4 @@
-"""The archive as a Job in the cluster: created, watched, its verdict read. Used by the steward."""
+"""The archive as a Job in the cluster: creation, watch and verdict. The steward uses it."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ NAME = "archive"
 CONFIG = "archive"
 TRIES = 3
 _LAST = datetime.max.replace(tzinfo=UTC)
-"""Of an end without a time."""
+"""Sorts an end without a time last."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How long an archive may take: nobody else ends one that waits for a node, and what waits bills."""
+    """Time limits of an archive: a Job that waits for a node would wait, and bill, without end."""
 
     start_within: timedelta
-    """For its first pod to start."""
+    """Limit until its first pod starts."""
     end_within: timedelta
-    """From that start."""
+    """Limit from that start."""
     end_by: datetime
     cure: str
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def over(self, begun: bool, seconds: float) -> str | None:
-        """Which bound is over, after so many seconds."""
+        """Return a sentence about the exceeded limit after `seconds`; None if none is exceeded."""
         if self.now() > self.end_by:
             return f"the archive did not end by the deadline, {self.end_by.isoformat(timespec='seconds')}"
         longest = self.start_within + (self.end_within if begun else timedelta())
@@ -56,12 +56,12 @@ class Bounds:
 
 
 def out_of_cluster(spec: Spec) -> str:
-    """The way that needs no GPU node."""
-    return f"`bivouac checkpoints restore {spec.campaign} FOLDER --tier shared` brings the checkpoint here by itself"
+    """Return the advice that needs no GPU node."""
+    return f"`bivouac checkpoints restore {spec.campaign} FOLDER --tier shared` copies the checkpoint here"
 
 
 def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, Any]:
-    """The Job: on a GPU node, since it evaluates the restored model; retried by Kubernetes, since it is idempotent."""
+    """Return the Job: on a GPU node, since it evaluates the restored model; retried, since it is idempotent."""
     pod_volumes, mounts = volumes(CONFIG)
     labels = {CAMPAIGN_LABEL: config.campaign, "bivouac.dev/role": "archive"}
     container = {
@@ -108,9 +108,9 @@ def run(
     pause: Callable[[], None],
     follow: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run the Job and wait for it; returns what it reports.
+    """Run the Job, wait for it and return its report.
 
-    Raises `PermanentError` when every try failed, or when a bound is over; then the Job is removed.
+    Raises `PermanentError` if every try failed, or if a limit is exceeded; in that case the Job is removed.
     """
     guard()
     labels = {CAMPAIGN_LABEL: config.campaign}
@@ -125,7 +125,7 @@ def run(
     begun, waited = False, time.monotonic()
     while True:
         guard()
-        # The Job first: a pod has ended before its Job says so, and one listed earlier may still have run.
+        # The Job is read before its pods: if it reports an end, the later listing shows the pod's end too.
         status = _status(client)
         pods = list(client.list(Pod, labels={"bivouac.dev/role": "archive"}))
         for pod in pods:
@@ -143,7 +143,7 @@ def run(
 
 
 def _forget_failed(client: Client, pause: Callable[[], None]) -> None:
-    """A Job that has used up its tries, or is on its way out, makes way: whoever asks again has mended the cause."""
+    """Remove a Job without tries left and wait for its deletion: a new request means that the cause is corrected."""
     while True:
         status = _status(client)
         if status.get("failed", 0) >= TRIES:
@@ -177,18 +177,18 @@ def _status(client: Client) -> dict[str, int]:
 
 
 def _seen(pods: list[Pod]) -> str:
-    """Why it did not end: what its pods are at, in Kubernetes' words."""
-    said = []
+    """Return the state of the pods with Kubernetes' reasons, for a Job that did not end."""
+    states = []
     for pod in pods:
         conditions = (pod.status.conditions if pod.status else None) or []
-        words = next((c.message for c in conditions if c.type == "PodScheduled" and c.status == "False"), None)
+        reason = next((c.message for c in conditions if c.type == "PodScheduled" and c.status == "False"), None)
         name, phase = pod.metadata.name if pod.metadata else "", pod.status.phase if pod.status else "unknown"
-        said.append(f"{name} {phase}" + (f": {words}" if words else ""))
-    return "; ".join(said)[:500] or "its Job has no pod"
+        states.append(f"{name} {phase}" + (f": {reason}" if reason else ""))
+    return "; ".join(states)[:500] or "its Job has no pod"
 
 
 def _messages(pods: list[Pod]) -> list[tuple[str, str]]:
-    """(phase, termination message) of each ended pod, in the order of their ends."""
+    """Return (phase, termination message) of each ended pod, in the order of their ends."""
     found = []
     for pod in pods:
         for container in (pod.status.containerStatuses if pod.status else None) or ():

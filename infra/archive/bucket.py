@@ -1,7 +1,7 @@
-"""The archive bucket as the archiver needs it: place an object once, read it back, publish last; patient with S3.
+"""The archive bucket: place an object once, read it back, publish the manifest last, with retries.
 
-An answer proves little: a call may have been done though its answer was lost, and a second archiver may be at work.
-So after any error the bucket is asked what it holds, and what it holds is believed only when it was read.
+An answer proves little: a call may have succeeded although its answer was lost, and a second archiver may be running.
+So after any error the bucket is read, and its content counts only once it was read back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from infra.plain_files import open_plain, plain_bytes
 from infra.record.objects import is_missing, is_precondition_failure, object_or_none
 
 DIGEST = "sha256"
-"""Metadata key under which an object claims its digest."""
+"""Metadata key of an object's claimed digest."""
 Answer = TypeVar("Answer")
 
 
@@ -35,12 +35,12 @@ class ArchivedObject(BaseModel):
     size_bytes: int
     sha256: str
     version: str = ""
-    """Version of the key whose bytes were read back, where the bucket keeps versions."""
+    """Version whose bytes were read back, if the bucket keeps versions."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What is to be placed: a file, or bytes."""
+    """A file or bytes to place."""
 
     source: Path | bytes
     size_bytes: int
@@ -57,11 +57,11 @@ class Content:
 
 
 class Unsound(Exception):
-    """What lies in the bucket does not have its digest, or is not there."""
+    """An object of the bucket is missing or does not have its digest."""
 
 
 class Clash(Exception):
-    """Something else lies in the archive where an object is to be placed; it is never overwritten."""
+    """Another object is in the place of ours; it is never overwritten."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +69,24 @@ class ArchiveBucket:
     s3: Any
     bucket: str
     prefix: str
-    """Folder of the campaign; everything placed lies below it."""
+    """Folder of the campaign; all objects are below it."""
     say: Callable[..., None]
     tries: int = 5
     pause: timedelta = timedelta(seconds=0.5)
-    """Before the second try; doubled before each further one."""
+    """Time before the second try; doubled before each further one."""
     transfer: Transfer | None = None
-    """How large objects travel; several buckets' worth of work may share one, and its bound."""
+    """Transfer of large objects; several buckets may share one, with its memory limit."""
     _transfer: Transfer = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_transfer", self.transfer or Transfer(self.s3, self.bucket))
 
     def place(self, name: str, content: Content, first_stays: bool = False) -> ArchivedObject:
-        """The object under this name, sent unless something is there already: nothing is ever overwritten.
+        """Upload an object unless its name exists, and return the object of that name: nothing is ever overwritten.
 
-        `first_stays`: what an earlier try placed there counts, whatever it holds; else `Clash` for another digest.
-        Claims are not proof: `read_back` what this returns. Raises `Altered` when the source is not what `content`
-        says, the last error when S3 never took it.
+        `first_stays` accepts an earlier try's object with any digest; else another digest raises `Clash`. The returned
+        digest is only a claim: `read_back` proves it. Raises `Altered` if the source does not match `content`, or S3's
+        last error.
         """
         key = f"{self.prefix}/{name}"
 
@@ -97,17 +97,17 @@ class ArchiveBucket:
                     self.say("uploaded", key=key, bytes=content.size_bytes)
                 held = self._held(key)
             if held is None:
-                raise Unsound(f"{key} was sent, and is not there")
+                raise Unsound(f"{key} was sent but is not there")
             ours = (held.size_bytes, held.sha256) == (content.size_bytes, content.sha256)
             if not ours and not (first_stays and held.sha256):
-                seen = f"{held.size_bytes} bytes, SHA-256 {held.sha256 or 'not told'}"
+                seen = f"{held.size_bytes} bytes, SHA-256 {held.sha256 or 'unknown'}"
                 raise Clash(f"{key} holds {seen}, wanted {content.size_bytes} bytes, {content.sha256}")
             return held
 
         return self.patiently(try_once)
 
     def read_back(self, item: ArchivedObject, target: Path | None) -> None:
-        """Read every byte, into `target` if there is one; raises `Unsound` when they are not those of the digest."""
+        """Read every byte, into `target` if given; raise `Unsound` if they do not have the digest."""
         self.patiently(lambda: self._read(item, target))
 
     def place_of(self, name: str) -> str:
@@ -117,7 +117,7 @@ class ArchiveBucket:
         return self.patiently(lambda: object_or_none(self.s3, self.bucket, f"{self.prefix}/{name}"))
 
     def publish(self, name: str, body: bytes) -> bytes:
-        """Write once; returns what lies there in the end: our bytes, or those of whoever was first."""
+        """Write once; return the stored bytes: ours, or those of another writer that was first."""
 
         def try_once() -> bytes:
             try:
@@ -125,16 +125,16 @@ class ArchiveBucket:
             except ClientError as error:
                 if not is_precondition_failure(error):
                     raise
-            # Also after a good answer: the read is what makes it known.
+            # Read after a successful answer too: only the read proves the content.
             there = self.get(name)
             if there is None:
-                raise Unsound(f"{name} was published, and is not there")
+                raise Unsound(f"{name} was published but is not there")
             return there
 
         return self.patiently(try_once)
 
     def abort_uploads(self) -> int:
-        """Abort every multipart upload below the prefix that was never completed; how many there were."""
+        """Abort every incomplete multipart upload below the prefix; return their number."""
         pages = self.s3.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=f"{self.prefix}/")
         count = 0
         for upload in [upload for page in pages for upload in page.get("Uploads", ())]:
@@ -150,7 +150,7 @@ class ArchiveBucket:
         return count
 
     def patiently(self, call: Callable[[], Answer]) -> Answer:
-        """Try a repeatable call again while its error may pass; the last error is raised as it is."""
+        """Repeat an idempotent call while its error may pass; raise the last error."""
         pause = self.pause.total_seconds()
         for left in reversed(range(self.tries)):
             try:
@@ -164,7 +164,7 @@ class ArchiveBucket:
         raise AssertionError("tries is at least 1")
 
     def _held(self, key: str) -> ArchivedObject | None:
-        """What lies under a key, by what it claims; None where nothing does."""
+        """Return the object under a key with its claimed digest; None if there is none."""
         try:
             head = self.s3.head_object(Bucket=self.bucket, Key=key)
         except ClientError as error:
@@ -176,7 +176,7 @@ class ArchiveBucket:
         return ArchivedObject(key=key, size_bytes=head["ContentLength"], sha256=claim, version=version)
 
     def _send(self, key: str, content: Content) -> bool:
-        """Whether S3 took it; False where another was first."""
+        """Return True if S3 accepted the object, False if another writer was first."""
         metadata, source = {DIGEST: content.sha256}, content.source
         try:
             if isinstance(source, Path) and content.size_bytes > self._transfer.part_bytes:
@@ -224,7 +224,7 @@ def _small(source: Path, content: Content) -> bytes:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the same call may succeed a moment later."""
+    """Return True if the same call may succeed a moment later."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         passing = ("NoSuchUpload", "RequestTimeout", "BadDigest", "InvalidPart", "SlowDown", "InternalError")

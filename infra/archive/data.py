@@ -1,4 +1,4 @@
-"""What of the data goes to the archive: tokenizer, manifest and held-out split, for evaluations anywhere."""
+"""The archived part of the data: tokenizer, manifest and held-out split, for evaluations anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME
 
 
 def held_out(data: Path) -> dict[str, Content]:
-    """File name -> content of the prepared data at `data`, without its training tokens."""
+    """Return file name -> content of the prepared data at `data`, without its training tokens."""
     manifest = (data / DATA_MANIFEST_NAME).read_bytes()
     found = {DATA_MANIFEST_NAME: Content.of(manifest), TOKENIZER_NAME: Content.of((data / TOKENIZER_NAME).read_bytes())}
     for shard in json.loads(manifest)["validation"]:

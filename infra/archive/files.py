@@ -1,4 +1,4 @@
-"""The archiver's work folder, which no killed run leaves behind."""
+"""The archiver's work folder, removed even after a killed run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORK = "archive-"
 
 @contextlib.contextmanager
 def workspace(local: Path) -> Iterator[Path]:
-    """A folder of this run alone; those of runs that were killed are removed, told by a lock that nobody holds."""
+    """Create a folder for this run; remove those of killed runs, whose locks nobody holds."""
     for left in local.glob(f"{_WORK}*"):
         with contextlib.suppress(OSError), _locked(left):
             shutil.rmtree(left)

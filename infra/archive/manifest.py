@@ -1,4 +1,4 @@
-"""What lies in the archive and how it was proven."""
+"""The archive manifest: the archived objects and their proof."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trainer.contract import step_folder, step_of_folder
 
 MANIFEST_NAME = "archive-manifest.json"
 GOLDEN, EXPORT, DATA, RECORD = "golden", "huggingface", "data", "record"
-"""Folders below the campaign's prefix: the sharded form, the exported one, tokenizer and held-out split, the record."""
+"""Folders below the campaign's prefix: checkpoint, exported model, tokenizer and held-out split, record."""
 
 
 class EvaluationProof(StrEnum):
-    """Which evaluation the model restored from the archive had to equal, bit for bit."""
+    """Evaluation that the restored model had to equal, bit for bit."""
 
     RECORDED = "recorded in training"
     EVALUATED = "evaluated before upload"
-    """On the shared tier, since training was stopped between two evaluations."""
+    """Evaluated on the shared tier, since training stopped between two evaluations."""
 
 
 class ArchiveManifest(BaseModel):
@@ -28,36 +28,35 @@ class ArchiveManifest(BaseModel):
 
     campaign: str
     identity: str = ""
-    """Of the campaign, beyond its name; empty in archives from before identities were."""
+    """Identity of the campaign; empty in archives that are older than identities."""
     step: int
     tokens: int
     proof: EvaluationProof
     recorded_evaluation_loss: float | None
-    """By training itself; None where the step was not evaluated."""
+    """Loss from training; None if the step was not evaluated."""
     reference_evaluation_loss: float
-    """What the restored model had to equal: the recorded loss, or that of the shared tier's copy before the upload."""
+    """Loss that the restored model had to equal: the recorded one, or the shared tier's before the upload."""
     restored_evaluation_loss: float
-    """Of the model restored from the bytes that were read back."""
+    """Loss of the model restored from the bytes that were read back."""
     objects: tuple[ArchivedObject, ...]
     refused: tuple[str, ...]
-    """Newer checkpoints that were not sound, each with its reason."""
+    """Newer checkpoints that were not sound, each with the reason."""
 
     @property
     def accounts_for(self) -> int:
-        """Newest step that this archive holds or names as refused; of anything newer it says nothing."""
+        """Newest step that is archived or listed as refused."""
         return max(self.step, *(step_of_folder(row.partition(":")[0]) or -1 for row in self.refused), -1)
 
     def names(self, step: int) -> bool:
-        """Whether it holds a step, or says why not."""
+        """Return True if a step is archived or listed as refused."""
         return step == self.step or any(row.startswith(f"{step_folder(step)}:") for row in self.refused)
 
     def below(self, folder: str) -> tuple[ArchivedObject, ...]:
-        """The objects of one of the folders."""
         return tuple(item for item in self.objects if f"/{folder}/" in item.key)
 
 
 def parse(body: bytes, campaign: str, identity: str = "") -> ArchiveManifest:
-    """Raises `PermanentError` for a damaged manifest and for one of another campaign, of this name too."""
+    """Parse a manifest; raise `PermanentError` if it is damaged or of another campaign, also one of this name."""
     try:
         manifest = ArchiveManifest.model_validate_json(body)
     except ValueError as error:
@@ -69,7 +68,7 @@ def parse(body: bytes, campaign: str, identity: str = "") -> ArchiveManifest:
     if manifest.identity != identity:
         raise PermanentError(
             "the archive manifest is of another campaign of this name",
-            seen=f"{manifest.identity or 'no identity'}, this campaign is {identity or 'without one'}",
+            seen=f"{manifest.identity or 'no identity'}, this campaign has {identity or 'none'}",
             cure="look at it: it is never overwritten; the shared tier still holds the checkpoint",
         )
     return manifest

@@ -1,4 +1,4 @@
-"""What the archive does with the model itself: the trainer's own programs, in processes of their own."""
+"""Evaluation and export of the model by the trainer's own programs, in their own processes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from trainer.contract import CONFIG_FILE, DATA_MOUNT
 
 
 def evaluate(checkpoint: Path) -> float:
-    """Held-out loss of a checkpoint folder; raises `PermanentError`."""
-    words = ["trainer.evaluate", "--checkpoint", str(checkpoint), "--config", CONFIG_FILE, "--data", DATA_MOUNT]
-    return float(str(_run("the checkpoint could not be evaluated", words)["evaluation_loss"]))
+    """Return the held-out loss of a checkpoint folder; raise `PermanentError`."""
+    arguments = ["trainer.evaluate", "--checkpoint", str(checkpoint), "--config", CONFIG_FILE, "--data", DATA_MOUNT]
+    return float(str(_run("the checkpoint could not be evaluated", arguments)["evaluation_loss"]))
 
 
 def export(checkpoint: Path, out: Path) -> None:
-    """The checkpoint's model as safetensors with config and tokenizer; raises `PermanentError`."""
-    words = ["trainer.checkpoint.convert.export", "--checkpoint", str(checkpoint), "--out", str(out)]
-    _run("the model could not be exported", [*words, "--config", CONFIG_FILE, "--data", DATA_MOUNT])
+    """Write the checkpoint's model as safetensors with config and tokenizer; raise `PermanentError`."""
+    arguments = ["trainer.checkpoint.convert.export", "--checkpoint", str(checkpoint), "--out", str(out)]
+    _run("the model could not be exported", [*arguments, "--config", CONFIG_FILE, "--data", DATA_MOUNT])
 
 
-def _run(failure: str, words: list[str]) -> dict[str, object]:
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
+def _run(failure: str, arguments: list[str]) -> dict[str, object]:
+    done = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True)
     if done.returncode != 0:
         raise PermanentError(failure, seen=done.stderr[-500:], cure="see above")
     answer: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The model card beside the exported model: what it was trained on, with which code, how well, at what price."""
+"""The model card beside the exported model: data, code, quality and cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNSTATED = "not stated in the data's manifest"
 
 
 def model_card(golden: Manifest, loss: float, data: dict[str, Any], records: Mapping[str, bytes]) -> str:
-    """Markdown with the head that model hubs read. `records` are the campaign's, by name below the archive."""
+    """Return Markdown with the header of model hubs. `records`: name below the archive -> content."""
     spec, live, emulated = (_json(records, name) for name in ("spec.json", "live.json", "site.json"))
     licence = _licence(data)
     sections = [
@@ -26,7 +26,7 @@ def model_card(golden: Manifest, loss: float, data: dict[str, Any], records: Map
         'model = AutoModelForCausalLM.from_pretrained(".")\ntokenizer = AutoTokenizer.from_pretrained(".")\n```',
         "The weights are those of the sharded checkpoint beside this folder, tensor by tensor and bit for bit. "
         "Documents end with the tokenizer's end token, and generation may begin with it. No instruction tuning and no "
-        "filtering of what it says were done.",
+        "filtering of its output was done.",
         "## Data",
         _sources(data),
     ]
@@ -61,7 +61,7 @@ def _facts(
     nodes = spec.get("nodes", {})
     yield "trained on", f"{golden.world_size} ranks, {nodes.get('count')} x {nodes.get('instance_type')}"
     if emulated:
-        yield "but really", "on one machine without GPU: a rehearsal, whose cost is what AWS would have asked"
+        yield "but really", "on one machine without GPU: a rehearsal, whose cost is what AWS would have billed"
     spent = live.get("spent_usd")
     yield "cost", "not known" if spent is None else f"{float(spent):.2f} USD when the archive was written"
     yield "code", golden.code_digest or "no digest recorded"
@@ -93,7 +93,7 @@ def _table(facts: dict[str, str]) -> str:
 
 
 def _json(records: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    """A record that is no JSON object is none: the card says what is known."""
+    """Return a record; empty if it is no JSON object, so that the card states what is known."""
     try:
         found = json.loads(records.get(f"{RECORD}/{name}", b"{}"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What of the campaign's record goes to the archive: spec, plan, events, and each pod's log as one file."""
+"""The archived part of the campaign's record: spec, plan, events, and each pod's log as one file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LEFT_OUT = ("/leases/", "/bake/", "/requests/", "/carried/")
 
 
 def records_of(bucket: ArchiveBucket, state: CampaignStore, image_manifest: str, work: Path) -> dict[str, Content]:
-    """Name below the archive -> content, as it stands in the state bucket now. `image_manifest`: its key there.
+    """Return name below the archive -> content of the present record. `image_manifest`: its key in the state bucket.
 
-    Logs are joined in `work`: of months of training they are larger than a node's memory. Raises `PermanentError`.
+    Logs are joined in files in `work`, since those of months exceed a node's memory. Raises `PermanentError`.
     """
     keys = bucket.patiently(lambda: state.keys(""))
     pods = pod_logs.by_pod(keys)

@@ -1,4 +1,4 @@
-"""The shared tier as the archiver sees it: what is committed, what of it is sound, what is refused and why."""
+"""The checkpoints on the shared tier for the archiver: sound ones, and refused ones with reasons."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Source:
     """One campaign's folder on the shared tier."""
 
     def __init__(self, root: Path, identity: str, committed_step: int, say: Callable[..., None]) -> None:
-        """`root` has the campaign's name; `committed_step`: the newest that the record knows of, -1 for none."""
+        """`root` has the campaign's name; `committed_step` is the newest in the record, -1 for none."""
         self.root, self.identity, self.committed_step, self._say = root, identity, committed_step, say
         self.refused: list[str] = []
 
     def sound(self) -> Iterator[tuple[Path, Manifest]]:
-        """Committed checkpoints, newest first; digests are compared while shards are sent."""
+        """Yield committed checkpoints, newest first; their digests are compared later, during the upload."""
         steps = {step: path for path in self.root.glob("step-*") if (step := step_of_folder(path.name)) is not None}
         for step, folder in sorted(steps.items(), reverse=True):
             try:
                 manifest = parse_manifest(plain_bytes(folder / COMMITTED_NAME), step, self.root.name, self.identity)
             except FileNotFoundError:
-                # Never committed: no checkpoint.
+                # It was never committed, so it is no checkpoint.
                 continue
             except (OSError, ValueError) as error:
                 self.refuse(folder, f"{COMMITTED_NAME}: {error}")
@@ -36,35 +36,35 @@ class Source:
                 self._refuse_lost(manifest)
                 yield folder, manifest
             else:
-                self.refuse(folder, f"{wrong} is not there in its size" if wrong else "it names no shards")
+                self.refuse(folder, f"{wrong} is missing or has another size" if wrong else "it names no shards")
 
     def refuse(self, folder: Path, why: str) -> None:
         self.refused.append(f"{folder.name}: {why}"[:200])
         self._say("refused", tier="shared", folder=folder.name, why=why[:500])
 
     def refuse_stale(self, published: ArchiveManifest, place: str) -> None:
-        """Raises `PermanentError` where more is committed than an archive holds or names as refused."""
+        """Raise `PermanentError` if a newer step is committed than an archive has or lists as refused."""
         found = self.root.glob(f"step-*/{COMMITTED_NAME}")
         there = [step for path in found if (step := step_of_folder(path.parent.name)) is not None]
         newer = {step for step in (*there, self.committed_step) if step > published.step}
         unnamed = sorted((step for step in newer if not published.names(step)), reverse=True)
         if unnamed:
             raise PermanentError(
-                "the campaign has an archive, and it is older than what was trained",
+                "the campaign has an archive that is older than its newest checkpoint",
                 seen=f"{place} is of step {published.step}, newest committed step: {unnamed[0]}",
                 cure=f"nothing in the archive is overwritten: {self._by_hand()}, or move the older archive to another "
                 "place and run the archive again",
             )
 
     def _refuse_lost(self, golden: Manifest) -> None:
-        """Raises `PermanentError` where the newest step that was ever committed is neither there nor refused."""
+        """Raise `PermanentError` if the newest step that was ever committed is neither found nor refused."""
         wanted = self.committed_step
         if golden.step < wanted and not any(row.startswith(f"{step_folder(wanted)}:") for row in self.refused):
             raise PermanentError(
                 "the newest committed checkpoint is not on the shared tier",
                 seen=f"step {wanted} by the record, newest sound one in {self.root}: step {golden.step}",
-                cure=f"look whether this is the campaign's file system; {self._by_hand()}",
+                cure=f"check that this is the campaign's file system; {self._by_hand()}",
             )
 
     def _by_hand(self) -> str:
-        return f"`bivouac checkpoints restore {self.root.name} FOLDER --tier shared` brings out what is there"
+        return f"`bivouac checkpoints restore {self.root.name} FOLDER --tier shared` copies what is there"

@@ -1,4 +1,4 @@
-"""The AWS account we act in: one session, cached clients, and a refusal of foreign credentials."""
+"""The AWS account: one session, cached clients, and a refusal of foreign credentials."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
 
 TOKEN_PREFIX = "k8s-aws-v1."
 TOKEN_SECONDS = 60
-"""Validity of the presigned URL; EKS itself lets a token live 15 minutes."""
+"""Validity of the presigned URL; EKS accepts a token for 15 minutes."""
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 THROTTLED = r"Throttl|RequestLimitExceeded|TooManyRequests|SlowDown"
 SERVER = r"InternalFailure|InternalError|ServiceUnavailable|ServerException"
-"""Codes, as regular expressions, of refusals that pass by themselves."""
+"""Regular expressions for error codes of temporary refusals."""
 _REFUSED = (
     "InvalidClientTokenId",
     "UnrecognizedClientException",
@@ -46,23 +46,23 @@ _REFUSED = (
     "SignatureDoesNotMatch",
     "InvalidSignatureException",
 )
-"""Of one fault, by service; EC2 says `AuthFailure`, as it does of other things."""
+"""Codes of invalid credentials, by service. EC2's `AuthFailure` has other causes too."""
 _ABSENT = (NoCredentialsError, PartialCredentialsError, ProfileNotFound, NoAuthTokenError)
 _LAPSED = (SSOError, LoginError, TokenRetrievalError, CredentialRetrievalError, RefreshWithMFAUnsupportedError)
 _BUSY = re.compile(rf"{THROTTLED}|{SERVER}|Unavailable$|RequestTimeout|ResourceContention|ScalingActivityInProgress")
-"""The last two are Auto Scaling's, documented for TerminateInstanceInAutoScalingGroup."""
+"""Codes of a busy service. Auto Scaling documents the last two for TerminateInstanceInAutoScalingGroup."""
 _KEY = re.compile(r"^KMS\.|^InvalidKMSKey|\bkms:(Decrypt|Encrypt|GenerateDataKey)")
-"""Of a refusal, `code: message`, whose cause is the key: S3 passes on what KMS says, EC2 has a word of its own."""
+"""Refusals (`code: message`) caused by the KMS key: S3 passes on KMS's code, EC2 has its own."""
 _RENEW = "renew them (for instance `aws sso login`) and run the same command again: it continues"
 RETRY_AFTER = timedelta(seconds=30)
 _MISSING = ("NotFound", "NoSuch", "DoesNotExist", "404")
 _RETRIES = Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=5, read_timeout=60)
 QUICK = Config(retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=3, read_timeout=15)
-"""For who has other things to look at meanwhile, and asks again by itself."""
+"""For callers with other work, which repeat their requests themselves."""
 
 
 _READS = ("Get", "List", "Describe", "Head", "Assume", "BatchGet", "BatchCheck", "Select", "Simulate", "Lookup")
-"""Operations whose names begin so change nothing."""
+"""Prefixes of operations that change nothing."""
 _LEASES = "/leases/"
 _LEASE_TRIES = 2
 
@@ -73,13 +73,13 @@ def _models() -> Any:
 
 
 def s3_config() -> Config:
-    """How every client of S3 addresses and signs: at AWS `<bucket>.s3.<region>.amazonaws.com`, version 4.
+    """Return addressing and signature of every S3 client: `<bucket>.s3.<region>.amazonaws.com` at AWS, version 4.
 
-    By itself botocore presigns for the global endpoint, also where its requests go to the region's: outside us-east-1
-    that one redirects as long as a bucket is new, which breaks the signature, and for a region opened after March 2019
-    it answers 400 (S3 User Guide, UsingRouting). Version 2 is no longer taken for new buckets.
+    By default botocore presigns for the global endpoint even if its requests use the region's. Outside us-east-1 that
+    endpoint redirects while a bucket is new, which breaks the signature, and answers 400 for regions opened after March
+    2019 (S3 User Guide, UsingRouting). Signature version 2 is not accepted for new buckets.
 
-    An endpoint that the environment names gets its buckets in the path: names below it need not resolve.
+    With an endpoint from the environment the bucket is in the path, since names below the endpoint need not resolve.
     """
     own = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     where = {"addressing_style": "path" if own else "virtual", "us_east_1_regional_endpoint": "regional"}
@@ -90,13 +90,13 @@ class Account:
     """Clients of one region; thread-safe."""
 
     def __init__(self, region: str, tries: Config | None = None) -> None:
-        """`tries`: how long each call is waited for and how often it is repeated."""
+        """`tries`: timeouts and number of tries of each call."""
         self.region, self._tries = region, tries or _RETRIES
         self.heard: Callable[[str, str | None], None] = lambda source, date: None
-        """Told who answered, `S3` or `AWS`, and the `Date` of each answer."""
+        """Receives the source of each answer, `S3` or `AWS`, and its `Date`."""
         self.guard: Callable[[], None] | None = None
-        """Asked right before each request that changes something, each retry of it too; raises to stop it."""
-        # The models of EC2 alone take half a second to read: once per process, whatever the number of accounts.
+        """Called before each mutating request and each of its retries; raises to prevent it."""
+        # EC2's models alone take half a second to read: once per process for all accounts.
         underlying = get_session()
         underlying.register_component("data_loader", _models())
         self.session = boto3.Session(region_name=region, botocore_session=underlying)
@@ -113,10 +113,10 @@ class Account:
             return self._clients[service]
 
     def lease_client(self, ttl: timedelta) -> Any:
-        """S3 for leases of this life alone: two tries, each with `ttl`/10 to connect and `ttl`/3 for its answer.
+        """Return an S3 client for leases of duration `ttl`: two tries, each with `ttl`/10 to connect, `ttl`/3 to read.
 
-        The client for all else waits a minute for an answer, twice the life of a lease: one socket that hangs would
-        lose it. Nothing is asked before its requests: each write of a lease is conditional, so it guards itself.
+        The usual client waits a minute for an answer, twice the duration of a lease: one hung socket would lose it. The
+        guard is not called before its requests, since every write of a lease is conditional.
         """
         connect, read = ttl.total_seconds() / 10, ttl.total_seconds() / 3
         quick = Config(
@@ -128,9 +128,9 @@ class Account:
         return made
 
     def _before_send(self, event_name: str, request: Any, **_: Any) -> None:
-        """A process that was stopped wakes up anywhere, also between a look at its lease and the call behind it."""
+        """Call the guard as late as possible: a stopped process may continue between its lease check and the call."""
         operation = event_name.rpartition(".")[2]
-        # Leases guard themselves: each write of one is conditional.
+        # Leases need no guard: each of their writes is conditional.
         if self.guard is not None and not operation.startswith(_READS) and _LEASES not in request.url:
             self.guard()
 
@@ -138,10 +138,9 @@ class Account:
         self.heard("S3" if event_name.split(".")[1] == "s3" else "AWS", http_response.headers.get("date"))
 
     def identity(self) -> dict[str, str]:
-        """`Account` and `Arn` of the credentials.
+        """Return `Account` and `Arn` of the credentials.
 
-        Raises `UserError` when there are none, they are refused or expired, and where nothing of AWS can be reached:
-        who can do without asks for that.
+        Raises `UserError` if they are absent, refused or expired, or if AWS cannot be reached.
         """
         try:
             answer = self.client("sts").get_caller_identity()
@@ -154,9 +153,9 @@ class Account:
         return {"Account": answer["Account"], "Arn": answer["Arn"]}
 
     def principal(self, arn: str) -> str | None:
-        """The IAM principal behind a caller: for an assumed role the role itself, whose path the caller's ARN lacks.
+        """Return the IAM principal of a caller. An assumed role's caller ARN lacks the role's path, so IAM is asked.
 
-        None when IAM does not say.
+        None if IAM refuses.
         """
         if ":assumed-role/" not in arn:
             return arn
@@ -166,7 +165,7 @@ class Account:
             return None
 
     def refuse_foreign(self, account: str) -> str:
-        """The caller's ARN, if the credentials are for this account; else `UserError`, before anything is touched."""
+        """Return the caller's ARN; raise `UserError` if the credentials are for another account."""
         identity = self.identity()
         if identity["Account"] != account:
             raise UserError(
@@ -177,7 +176,7 @@ class Account:
         return identity["Arn"]
 
     def cluster_token(self, cluster: str) -> str:
-        """A bearer token for an EKS cluster: a presigned GetCallerIdentity that names the cluster in a header."""
+        """Return an EKS bearer token: a presigned GetCallerIdentity with the cluster's name in a header."""
         client = self.session.client("sts", region_name=self.region)
         signer = RequestSigner(
             client.meta.service_model.service_id,
@@ -203,15 +202,15 @@ class Account:
 
 
 def every(client: Any, operation: str, member: str, **request: Any) -> Iterator[Any]:
-    """Each item of a listing, from all its pages; `operation` is a method of the client, `member` a list in its answer.
+    """Yield each item of a listing from all pages; `operation` is a client method, `member` a list in its answer.
 
-    AWS ends a page where it likes, and may leave the first one empty.
+    AWS ends a page anywhere and may leave the first one empty.
     """
     if client.can_paginate(operation):
         for page in client.get_paginator(operation).paginate(**request):
             yield from page.get(member) or ()
         return
-    # botocore knows no pages of some listings that have them.
+    # botocore has no paginator for some listings with pages.
     more = dict[str, str]()
     while True:
         answer = getattr(client, operation)(**request, **more)
@@ -222,12 +221,12 @@ def every(client: Any, operation: str, member: str, **request: Any) -> Iterator[
 
 
 def says_missing(error: ClientError) -> bool:
-    """Whether AWS says that there is no such thing: each service in words of its own."""
+    """Return True if AWS answers that the resource does not exist; the codes differ by service."""
     return any(word in error.response.get("Error", {}).get("Code", "") for word in _MISSING)
 
 
 def explained(error: Exception) -> BivouacError:
-    """What an AWS error that reached the command line means for the person who runs it."""
+    """Return an AWS error as one with a cure, for the person who runs the command."""
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         if code in EXPIRED:
@@ -237,17 +236,17 @@ def explained(error: Exception) -> BivouacError:
             return refused_credentials(seen)
         if _KEY.search(seen):
             return UserError(
-                "the KMS key does not serve: what is encrypted with it can be neither read nor written",
+                "the KMS key cannot be used: data encrypted with it can be neither read nor written",
                 seen=seen,
-                cure="enable the key (`aws kms enable-key`) or mend its policy, and run the same command again",
+                cure="enable the key (`aws kms enable-key`) or correct its policy, and run the same command again",
             )
         if _BUSY.search(code):
             cure = "run the same command again: it continues"
-            return TemporaryError(f"AWS takes no {error.operation_name} now", seen=seen, delay=RETRY_AFTER, cure=cure)
+            return TemporaryError(f"AWS refuses {error.operation_name} now", seen=seen, delay=RETRY_AFTER, cure=cure)
         return PermanentError(
             f"AWS refused {error.operation_name}",
             seen=seen,
-            cure="allow it or mend the cause, and run the same command again: it continues",
+            cure="allow it or correct the cause, and run the same command again: it continues",
         )
     unreached = TemporaryError(
         "AWS or the cluster cannot be reached, or refuses",
@@ -259,7 +258,7 @@ def explained(error: Exception) -> BivouacError:
 
 
 def refused_credentials(seen: str) -> UserError:
-    """Of credentials that AWS does not take: unknown, deleted, or signed with another secret."""
+    """Return the error for credentials that AWS refuses: unknown, deleted, or signed with another secret."""
     return UserError("AWS refuses the credentials", seen=seen, cure=_RENEW)
 
 
@@ -268,13 +267,13 @@ class NoCredentials(UserError):
 
 
 def without_credentials(error: Exception) -> UserError | None:
-    """For an error of botocore's that says that nothing could be signed; None for any other.
+    """Return the error if botocore found no usable credentials; None for any other error.
 
-    Another try finds no credentials either: whoever runs the command must set or renew them.
+    A retry cannot help: a person must set or renew the credentials.
     """
     if isinstance(error, _ABSENT):
         cure = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        return NoCredentials("there are no AWS credentials, or only half of them", seen=str(error), cure=cure)
+        return NoCredentials("there are no AWS credentials, or they are incomplete", seen=str(error), cure=cure)
     if isinstance(error, _LAPSED):
         return UserError("the AWS credentials cannot be renewed", seen=str(error), cure=_RENEW)
     return None

@@ -1,7 +1,6 @@
-"""What only AWS knows of a spec before anything is made: zones and what is sold in them, what its quotas or reservation
-leave, whether the base image is there.
+"""Facts that only AWS knows before a campaign: zones and their offers, quotas, reservations, the base image.
 
-The answers go into the facts, and the rules of `bivouac check` judge them. Reads only.
+The rules of `bivouac check` judge the answers. Read-only.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from infra.spec.campaign import Capacity, Spec
 
 
 def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]) -> Facts:
-    """The facts with AWS's answers. A question that AWS refuses leaves a word by `say`, and no fact."""
+    """Return the facts with AWS's answers. A refused request is reported by `say` and leaves its fact unknown."""
 
     def answer(question: Callable[[], Any], otherwise: Any) -> Any:
         try:
@@ -32,8 +31,8 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
             say(f"not known now: {error}")
             return otherwise
         except ClientError as error:
-            told = error.response["Error"]
-            say(f"AWS did not answer {error.operation_name}: {told['Code']}: {told.get('Message', '')}")
+            refusal = error.response["Error"]
+            say(f"AWS did not answer {error.operation_name}: {refusal['Code']}: {refusal.get('Message', '')}")
             return otherwise
 
     return facts.model_copy(
@@ -56,8 +55,7 @@ def _sold(account: Account, spec: Spec) -> dict[str, tuple[str, ...]]:
 
 
 def _with_quota(account: Account, facts: Facts, offer: Offer) -> Offer:
-    """Places of a reservation or a block were counted when it was made: only what is yet to be bought is held against
-    a quota."""
+    """Add the free quota to an offer that is yet to be bought; a reservation's or block's places counted before."""
     if facts.instance is None or offer.capacity not in (Capacity.ON_DEMAND, Capacity.SPOT):
         return offer
     use = quota_use(account, facts.instance, spot=offer.capacity is Capacity.SPOT)

@@ -1,4 +1,4 @@
-"""The image that trainer images stand on: a person builds and pushes it once, before any bake."""
+"""The base of trainer images: a person builds and pushes it once, before any bake."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from infra.spec.names import in_registry, registry_host
 
 
 def find_base(account: Account, spec: Spec) -> RegistryImage:
-    """The spec's base as the registry has it now; reads only.
+    """Return the spec's base as the registry has it now; read-only.
 
-    Raises `UserError` with the commands that make it where there is none, or one for other machines.
+    Raises `UserError`, with the commands that build it, if it is missing or for another platform.
     """
     registry = Registry(account)
     try:
@@ -24,7 +24,7 @@ def find_base(account: Account, spec: Spec) -> RegistryImage:
     except ValueError as error:
         host = registry_host(spec.account, spec.region)
         raise UserError(
-            "the base image must lie in the account's own registry",
+            "the base image must be in the account's own registry",
             seen=spec.image.base,
             cure=f"write repository:tag or repository@sha256:..., without a registry or with {host}/",
         ) from error
@@ -35,7 +35,7 @@ def find_base(account: Account, spec: Spec) -> RegistryImage:
     platform = str(config.get("os")), str(config.get("architecture"))
     if platform != PLATFORM:
         cure = f"build it with --platform {'/'.join(PLATFORM)}"
-        raise UserError("the base image is for other machines", seen="/".join(platform), cure=cure)
+        raise UserError("the base image is for another platform", seen="/".join(platform), cure=cure)
     return image
 
 
@@ -51,5 +51,5 @@ def _commands(spec: Spec, repository: str, reference: str, repository_is_there: 
     if not repository_is_there:
         lines.insert(0, f"aws ecr create-repository --region {spec.region} --repository-name {repository}")
     last = "write the digest that push prints into image.base" if by_digest else "run the same command again"
-    told = "python images/build_args.py alone says how to get the digest"
+    told = "python images/build_args.py without arguments tells how to get the digest"
     return "build and push it once, from a clone:\n  " + "\n  ".join(lines) + f"\n({told}); then {last}"

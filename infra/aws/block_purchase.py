@@ -1,7 +1,7 @@
-"""Buying a capacity block: once, though a purchase has no idempotency token and cannot be undone.
+"""The purchase of a capacity block, made once although it has no idempotency token and cannot be undone.
 
-The intent is written before the call, the call is made once and never tried again by the client, and the block is
-known afterwards by a tag that the call itself sets. A purchase whose answer was lost is looked for before any other.
+The intent is written before the call, and the client makes the call once, without retries. The call sets a tag by which
+the block is found later. After a lost answer the block is searched before any other purchase.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from infra.record.store import CampaignStore
 from infra.spec.names import BLOCK_CAMPAIGN_TAG, BLOCK_OFFERING_TAG, FOUNDATION_TAG
 
 SETTLED = timedelta(minutes=15)
-"""A purchase that shows in no listing after so long was not made: EC2's listings lag by minutes at the most."""
+"""A purchase absent from all listings after this time was not made: EC2's listings lag by minutes at most."""
 PATIENCE_S = 60.0
-"""For so long an answer that was lost is looked for."""
+"""Time for which a block is searched after a lost answer."""
 PLATFORM = "Linux/UNIX"
 _LOOK_S = 2.0
 
 
 class Offering(BaseModel):
-    """What is bought, as it was shown to the person who said yes."""
+    """A block for sale, as shown to the person who confirms."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,12 +45,12 @@ class Offering(BaseModel):
 
     @property
     def usd_per_hour(self) -> Decimal:
-        """Of one node."""
+        """Price of one node."""
         hours = Decimal(repr((self.ends - self.starts).total_seconds())) / 3600
         return (self.fee_usd / hours / self.count).quantize(Decimal("0.0001"))
 
     def as_block(self) -> Block:
-        """As it would be, once bought."""
+        """Return the block that the purchase would give."""
         return Block(
             reservation_id=self.id,
             kind="capacity-block",
@@ -64,7 +64,7 @@ class Offering(BaseModel):
 
 
 class Purchase(BaseModel):
-    """One entry of the foundation's record, at `blocks/<offering>.json`."""
+    """One purchase in the foundation's record, at `blocks/<campaign>/<offering>.json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -73,13 +73,13 @@ class Purchase(BaseModel):
     who: str
     asked_at: datetime
     reservation_id: str | None = None
-    """None until EC2 has shown it."""
+    """None until EC2 lists it."""
     refused: str | None = None
-    """EC2's answer to the call, where that was no: nothing was bought."""
+    """EC2's refusal: nothing was bought."""
 
 
 def offering_of(item: dict[str, Any]) -> Offering:
-    """Raises `UserError` for a fee in another currency."""
+    """Parse EC2's offering; raise `UserError` for a fee in another currency."""
     if item.get("CurrencyCode", "USD") != "USD":
         raise UserError("the fee is not in USD", seen=item["CurrencyCode"], cure="buy it in the console")
     return Offering(
@@ -94,16 +94,16 @@ def offering_of(item: dict[str, Any]) -> Offering:
 
 
 class Counter:
-    """Buys for one campaign; the caller holds the foundation's lease, and `guard` proves it."""
+    """Buys for one campaign. The caller holds the foundation's lease, which `guard` checks."""
 
     def __init__(self, account: Account, store: CampaignStore, campaign: str, guard: Callable[[], None]) -> None:
-        """`store`: of the foundation."""
+        """`store` is the foundation's."""
         self.account, self.store, self.campaign, self.guard = account, store, campaign, guard
 
     def standing(self, say: Callable[[str], None]) -> Purchase | None:
-        """What was bought for the campaign before, or was asked for and may have been bought.
+        """Return an earlier purchase for the campaign.
 
-        Raises `TemporaryError` while that cannot be told.
+        Raises `TemporaryError` while the outcome of an earlier request is unknown.
         """
         for purchase in self._purchases():
             block = self._find(purchase)
@@ -121,11 +121,11 @@ class Counter:
         return None
 
     def buy(self, offering: Offering, who: str, say: Callable[[str], None]) -> Purchase:
-        """Raises `UserError` when EC2 refuses, `TemporaryError` when nobody can tell yet whether it was bought."""
+        """Buy; raise `UserError` if EC2 refuses, `TemporaryError` while the outcome is unknown."""
         purchase = Purchase(campaign=self.campaign, offering=offering, who=who, asked_at=datetime.now(UTC))
         self._write(purchase)
         self.guard()
-        # botocore would send a purchase again whose answer was lost, and buy twice.
+        # botocore would repeat a purchase with a lost answer, and buy twice.
         once = Config(retries={"total_max_attempts": 1}, read_timeout=120)
         client = self.account.session.client("ec2", config=once)
         try:
@@ -143,21 +143,21 @@ class Counter:
             return self._lost(purchase, error, say)
 
     def _refused(self, purchase: Purchase, error: ClientError) -> UserError:
-        told = error.response["Error"]
-        seen, cure = f"{told['Code']}: {told['Message']}", "`bivouac offers SPEC` lists what there is now"
+        answer = error.response["Error"]
+        seen, cure = f"{answer['Code']}: {answer['Message']}", "`bivouac offers SPEC` lists what there is now"
         try:
             self._write(purchase.model_copy(update={"refused": seen}))
         except (ClientError, BotoCoreError) as unwritten:
-            # The record still says that it was asked for; EC2's word matters more than that.
+            # The record still has the request as open; the refusal matters more.
             until = purchase.asked_at + SETTLED
-            seen += f"; and the record of that could not be written ({unwritten})"
+            seen += f"; and it could not be recorded ({unwritten})"
             cure += f"; for this campaign nothing is bought before {until.isoformat(timespec='minutes')}"
         return UserError("EC2 refuses the purchase", seen=seen, cure=cure)
 
     def _lost(self, purchase: Purchase, error: Exception, say: Callable[[str], None]) -> Purchase:
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
-            say(f"the answer was lost ({type(error).__name__}); looking whether the block was bought")
+            say(f"the answer was lost ({type(error).__name__}); checking whether the block was bought")
             if (block := self._find(purchase)) is not None:
                 return self._keep(purchase, block)
             time.sleep(min(_LOOK_S, PATIENCE_S / 4))
@@ -166,8 +166,8 @@ class Counter:
     def _unknown(self, purchase: Purchase) -> TemporaryError:
         when = purchase.asked_at + SETTLED
         return TemporaryError(
-            "it cannot be told yet whether the block was bought",
-            seen=f"offering {purchase.offering.id}, {purchase.offering.fee_usd} USD, asked for at "
+            "it is not known yet whether the block was bought",
+            seen=f"offering {purchase.offering.id}, {purchase.offering.fee_usd} USD, requested at "
             f"{purchase.asked_at.isoformat(timespec='seconds')}; no reservation carries its tag yet",
             cure=f"run the same command again; nothing is bought before {when.isoformat(timespec='minutes')} unless it "
             "shows; EC2's console lists capacity blocks too",

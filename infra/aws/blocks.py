@@ -1,4 +1,4 @@
-"""Capacity blocks as EC2 has them: what a campaign may count on, and until when."""
+"""Capacity blocks in EC2, and the check that a campaign fits its block."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ LOST = {
     "unavailable": "AWS says that the block is unavailable",
     "unsupported": "AWS no longer supports the reservation",
 }
-"""States from which a reservation never becomes active, with what they mean."""
+"""State from which a reservation never becomes active -> its meaning."""
 
 
 class Block(BaseModel):
-    """One capacity block that was bought."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     reservation_id: str
@@ -34,18 +32,18 @@ class Block(BaseModel):
     instance_type: str
     zone: str
     count: int
-    """0 while EC2 shows none, before it begins."""
+    """0 before the block begins, while EC2 reports none."""
     starts: datetime
     ends: datetime | None
 
     @property
     def nodes_until(self) -> datetime | None:
-        """When EKS begins to take the nodes away."""
+        """Time at which EKS begins to remove the nodes."""
         return None if self.ends is None else self.ends - SCALE_DOWN
 
 
 def find_block(account: Account, spec: Spec) -> Block | None:
-    """The spec's capacity block; None where it is bought otherwise. Raises `UserError` where there is no such block."""
+    """Return the spec's capacity block, None if it uses none; raise `UserError` if EC2 does not have it."""
     named = spec.nodes.reservation_id
     if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK or named is None:
         return None
@@ -60,7 +58,7 @@ def find_block(account: Account, spec: Spec) -> Block | None:
 
 
 def described(account: Account, reservation_id: str) -> dict[str, Any] | None:
-    """A reservation of any kind as EC2 has it; None where there is none."""
+    """Return EC2's description of a reservation of any kind; None if there is none."""
     ec2 = account.client("ec2")
     try:
         found = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])["CapacityReservations"]
@@ -85,9 +83,9 @@ def block_of(item: dict[str, Any]) -> Block:
 
 
 def refuse_unfit(block: Block, spec: Spec, now: datetime, needed: timedelta) -> None:
-    """Raises `UserError` where the campaign cannot live in this block; `needed`: until its archive is written."""
+    """Raise `UserError` if the campaign does not fit the block; `needed` is the time until its archive is written."""
     nodes = spec.nodes
-    what, seen, cure = "", "", "mend the spec, or buy another block: `bivouac offers SPEC`"
+    what, seen, cure = "", "", "correct the spec, or buy another block: `bivouac offers SPEC`"
     if block.kind != "capacity-block":
         what, seen = "the reservation is no capacity block", f"{block.reservation_id}: {block.kind}"
         cure = "write capacity: reservation"

@@ -1,4 +1,4 @@
-"""The catalogue of instance types against AWS: what differs, and the file as it would be with AWS's figures."""
+"""Comparison of the catalogue of instance types with AWS, and the file with AWS's figures."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from infra.plan.catalogue.instance_types import FILE, InstanceType
 from infra.plan.catalogue.reading import read
 
 _ROUNDING = 0.001
-"""Of memory in GiB, relative: the file holds six digits."""
+"""Relative tolerance of memory in GiB: the file has six digits."""
 PRICE = "price_usd_per_hour"
 _NO_PRICE = "the price list of {region} has none"
 
 
 class Difference(BaseModel):
-    """One figure of one type that AWS shows otherwise; None stands for absent."""
+    """A figure that differs between catalogue and AWS; None stands for absent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,11 +31,11 @@ class Difference(BaseModel):
     ours: str | None
     aws: str | None
     kept: str | None = None
-    """Why a refresh leaves ours."""
+    """Reason why a refresh keeps ours."""
 
 
 class Refreshed(BaseModel):
-    """What AWS was asked, and what it said."""
+    """Result of a comparison with AWS."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,13 +43,13 @@ class Refreshed(BaseModel):
     on: date
     differences: tuple[Difference, ...]
     not_offered: tuple[str, ...]
-    """Types that DescribeInstanceTypes does not list in this region: their figures stay."""
+    """Types that DescribeInstanceTypes does not list in this region: their figures are kept."""
     content: dict[str, Any]
     """The file's content with AWS's figures."""
 
 
 def compare(account: Account, on: date, say: Callable[[str], None]) -> Refreshed:
-    """Ask AWS for every type of the catalogue. Raises botocore's errors."""
+    """Compare all types of the catalogue with AWS; raise botocore's errors."""
     items = catalogue.instance_types()
     names = [item.name for item in items]
     say(f"DescribeInstanceTypes: {len(names)} types")
@@ -71,7 +71,7 @@ def _differences(item: InstanceType, hardware: dict[str, Any] | None, price: Dec
             yield Difference(
                 instance_type=item.name, field=field, ours=str(ours), aws=str(theirs), kept=item.kept.get(field)
             )
-    # A region that has not got the type has no price of it either: the one that is known stays.
+    # A region without the type has no price for it: the known price is kept.
     if hardware is not None and item.price_usd_per_hour != price:
         ours, theirs = (None if one is None else f"{one.normalize():f}" for one in (item.price_usd_per_hour, price))
         yield Difference(instance_type=item.name, field=PRICE, ours=ours, aws=theirs, kept=item.kept.get(PRICE))
@@ -86,7 +86,7 @@ def _same(ours: Any, theirs: Any) -> bool:
 def _content(
     differences: tuple[Difference, ...], region: str, on: date, not_offered: tuple[str, ...]
 ) -> dict[str, Any]:
-    """A type that the region does not offer leaves the hardware's date as it was: not all of it was seen."""
+    """Return the file's new content. If a type is not offered, the hardware's date stays, since not all was checked."""
     content = read(FILE)
     content["price"] = {"as_of": on, "source": "AWS price list: Linux, on demand", "region": region}
     if not not_offered:
@@ -111,7 +111,7 @@ def _changed(row: dict[str, Any], one: Difference, region: str) -> dict[str, Any
 
 
 def _typed(field: str, text: str) -> Any:
-    """As YAML holds it."""
+    """Return the value as YAML has it."""
     if text in ("True", "False"):
         return text == "True"
     number = float(text)

@@ -1,4 +1,4 @@
-"""Whether AWS's bills know the campaign's tag: until then its budget counts nothing, and neither warns nor freezes."""
+"""State of the campaign's tag in AWS's bills: until it is active, the budget counts nothing and never acts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infra.aws.account import Account
 from infra.spec.names import CAMPAIGN_TAG
 
 SERVICE = "ce"
-"""Cost Explorer: one endpoint, in us-east-1, for all regions; botocore knows."""
+"""Cost Explorer: one endpoint, in us-east-1, for all regions; botocore handles this."""
 _LINKED = "Linked account"
 """AccessDeniedException: Failed to list Cost Allocation Tags: Linked account doesn't have access to cost allocation
 tags. (https://github.com/hashicorp/terraform-provider-aws/issues/37636)"""
@@ -21,28 +21,28 @@ _COMMAND = (
 
 
 class Counting(StrEnum):
-    """How the account's bills treat the tag."""
+    """Treatment of the tag by the account's bills."""
 
     ACTIVE = "active"
     ACTIVATED = "activated"
-    """By us, a moment ago."""
+    """Activated by us a moment ago."""
     INACTIVE = "inactive"
     UNLISTED = "unlisted"
-    """AWS lists a key up to a day after the first resource carried it, and activates none before."""
+    """AWS lists a key up to a day after the first resource has it, and cannot activate it before."""
     PAYERS = "payers"
-    """The account is a member of an organization: only the one that pays may look or activate."""
+    """The account is a member of an organization: only the paying account may read or activate."""
     UNKNOWN = "unknown"
 
 
 _MEANS = {
     Counting.ACTIVE: ("the AWS budget counts this campaign: its tag is active in the account's bills", ""),
     Counting.ACTIVATED: (
-        "the AWS budget counts this campaign from now on: its tag was inactive in the account's bills, and now is not",
+        "the AWS budget counts this campaign from now on: its tag in the account's bills has just been activated",
         "it takes AWS up to a day; what was spent before is not counted",
     ),
     Counting.INACTIVE: (
         "the AWS budget counts NOTHING: no alarm, no freeze; its tag is inactive in the account's bills",
-        f"`bivouac run` activates it where it may; by hand: {_COMMAND}",
+        f"`bivouac run` activates it if permitted; by hand: {_COMMAND}",
     ),
     Counting.UNLISTED: (
         "the AWS budget counts NOTHING yet: no alarm, no freeze; AWS's bills do not know its tag",
@@ -53,35 +53,35 @@ _MEANS = {
         f"have the paying account run once, for all its accounts: {_COMMAND}",
     ),
     Counting.UNKNOWN: (
-        "whether the AWS budget counts anything is not known: the state of its tag could not be had",
+        "it is unknown whether the AWS budget counts anything: the state of its tag could not be read",
         "allow ce:ListCostAllocationTags and ce:UpdateCostAllocationTagsStatus, or look in the Billing console",
     ),
 }
 
 
 class CostTag(BaseModel):
-    """The campaign tag's state as a cost allocation tag."""
+    """State of the campaign's tag as a cost allocation tag."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tag: str = CAMPAIGN_TAG
     counting: Counting
     error: str = ""
-    """AWS's own words, where it refused."""
+    """AWS's message, if it refused."""
 
     @property
     def counts(self) -> bool:
         return self.counting in (Counting.ACTIVE, Counting.ACTIVATED)
 
     def sentence(self) -> str:
-        """For people: what it means for the budget, and the cure."""
+        """Return the meaning for the budget, and the cure, for people."""
         means, cure = _MEANS[self.counting]
-        told = f" ({self.error})" if self.error and self.counting is not Counting.PAYERS else ""
-        return f"{means}{told}" + (f"; {cure}" if cure else "")
+        detail = f" ({self.error})" if self.error and self.counting is not Counting.PAYERS else ""
+        return f"{means}{detail}" + (f"; {cure}" if cure else "")
 
 
 def cost_tag(account: Account) -> CostTag:
-    """One look; changes nothing and raises nothing of AWS's: a budget is a backstop, no reason to stop a run."""
+    """Read the tag's state. It never raises AWS's errors: the budget is a backstop, no reason to stop a run."""
     try:
         listed = account.client(SERVICE).list_cost_allocation_tags(TagKeys=[CAMPAIGN_TAG])["CostAllocationTags"]
     except (ClientError, BotoCoreError) as error:
@@ -93,7 +93,7 @@ def cost_tag(account: Account) -> CostTag:
 
 
 def activated(account: Account) -> CostTag:
-    """The same, but an inactive tag is activated where the account may."""
+    """Return the tag's state after activating an inactive tag, if the account may."""
     seen = cost_tag(account)
     if seen.counting is not Counting.INACTIVE:
         return seen

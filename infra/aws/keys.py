@@ -1,4 +1,4 @@
-"""A customer's own key, tried before the buckets of all campaigns take it."""
+"""A test of a customer's own key, before the buckets of all campaigns use it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NEEDED = ("kms:GenerateDataKey", "kms:Decrypt")
 
 
 def try_key(account: Account, key_arn: str, bucket: str, name: str) -> None:
-    """Write and read an object of this name under it, and see whether its policy leaves its use to IAM.
+    """Write and read an object of this name with the key, and check that its policy delegates to IAM.
 
-    S3 takes any key as a bucket's default, and only then refuses every write: of Pulumi's state first.
+    S3 accepts any key as a bucket's default and then refuses every write, Pulumi's state first.
 
-    Raises `UserError` for a key that does not let us, or that would not let the campaigns' roles.
+    Raises `UserError` for a key that we cannot use, or that the campaigns' roles could not use.
     """
     s3, where = account.client("s3"), {"Bucket": bucket, "Key": name}
     try:
@@ -33,9 +33,9 @@ def try_key(account: Account, key_arn: str, bucket: str, name: str) -> None:
     try:
         policy = account.client("kms").get_key_policy(KeyId=key_arn, PolicyName="default")["Policy"]
     except ClientError:
-        return  # it may be read by its administrators alone; that we can use it was seen
+        return  # only its administrators may read the policy; the test above has shown that we can use the key
     if closed := _kept_from_iam(json.loads(policy), key_arn.split(":")[4]):
-        raise _useless(key_arn, f"its policy leaves {' and '.join(closed)} to some principals only")
+        raise _useless(key_arn, f"its policy allows {' and '.join(closed)} only to some principals")
 
 
 def _useless(key_arn: str, seen: str) -> UserError:
@@ -48,7 +48,7 @@ def _useless(key_arn: str, seen: str) -> UserError:
 
 
 def _kept_from_iam(policy: dict[str, Any], account: str) -> list[str]:
-    """What of the needed actions no statement allows to the account as a whole."""
+    """Return the needed actions that no statement allows to the whole account."""
     whole = {"*", account, f"arn:aws:iam::{account}:root"}
     allowed = [
         pattern

@@ -1,6 +1,6 @@
-"""Image manifests as registries hold them: OCI's and Docker's, alone or behind an index. Pure.
+"""Image manifests in registries: OCI's and Docker's, single or behind an index. Pure.
 
-`docker push` stores Docker's schema 2, buildx with provenance stores an index: a base may be any of them.
+`docker push` stores Docker's schema 2, buildx with provenance an index: a base image may be either.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 from infra.errors import UserError
 
 PLATFORM = ("linux", "amd64")
-"""Of every node and builder: the catalogue has no other."""
+"""Platform of every node and builder: the catalogue has no other."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Media types that belong into one manifest."""
+    """Media types that a manifest uses together."""
 
     manifest: str
     config: str
     layer: str
     packed: bool
-    """Docker's has no layer that is not compressed."""
+    """True if layers must be compressed, as Docker's are."""
 
     def pack(self, layer: bytes) -> bytes:
-        """A tar as this family carries it; the same bytes for the same tar."""
+        """Return a tar in this family's form; equal tars give equal bytes."""
         return gzip.compress(layer, mtime=0) if self.packed else layer
 
 
@@ -49,7 +49,7 @@ INDEXES = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 ACCEPTED = [*FAMILIES, *INDEXES]
-"""For BatchGetImage, as AWS's own amazon-ecr-containerd-resolver asks; it answers what is not accepted with a miss."""
+"""Accepted types for BatchGetImage, as in AWS's amazon-ecr-containerd-resolver; other types count as missing."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def digest_of(content: bytes) -> str:
 
 
 def chosen(index: dict[str, Any], reference: str) -> str:
-    """Digest of an index's image for our nodes. Raises `UserError` where it has none, naming what it has."""
+    """Return the digest of an index's image for our nodes; raise `UserError` with its platforms if it has none."""
     rows = index.get("manifests", [])
     of = {row["digest"]: tuple(row.get("platform", {}).get(part, "unknown") for part in ("os", "architecture"))
           for row in rows if row.get("mediaType") in FAMILIES}  # fmt: skip
@@ -90,18 +90,18 @@ def chosen(index: dict[str, Any], reference: str) -> str:
     there = sorted({"/".join(platform) for platform in of.values()})
     raise UserError(
         f"the image has no build for {'/'.join(PLATFORM)}",
-        seen=f"{reference}: {', '.join(there) or 'an index of nothing'}",
+        seen=f"{reference}: {', '.join(there) or 'an empty index'}",
         cure=f"build it with --platform {'/'.join(PLATFORM)}",
     )
 
 
 def with_layer(base: dict[str, Any], layer: str, environment: dict[str, str]) -> dict[str, Any]:
-    """A base's configuration with one layer more (digest of its plain tar) and other variables."""
+    """Return a base's configuration with one more layer (digest of its plain tar) and other variables."""
     inner = dict(base.get("config") or {})
     kept = [item for item in inner.get("Env") or [] if item.partition("=")[0] not in environment]
     inner["Env"] = [*kept, *(f"{name}={value}" for name, value in sorted(environment.items()))]
     rootfs = base.get("rootfs", {"type": "layers", "diff_ids": []})
     made = {**base, "config": inner, "rootfs": {**rootfs, "diff_ids": [*rootfs["diff_ids"], layer]}}
-    if "history" in base:  # one entry for each layer, or some readers refuse the image
+    if "history" in base:  # some readers refuse an image without one entry per layer
         made["history"] = [*base["history"], {"created_by": "bivouac bake"}]
     return made

@@ -1,5 +1,4 @@
-"""What can be had for a campaign's GPU nodes: which types, in which zones, how bought, for how much, when, and whether
-the account's quota holds them. Asks AWS; reads only."""
+"""The market for a campaign's GPU nodes: types, zones, purchase options, prices, times and quotas. Read-only."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _SOON = timedelta(days=56)
 
 
 class Choice(BaseModel):
-    """One way to have all nodes of the spec."""
+    """One way to buy all nodes of the spec."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,18 +37,18 @@ class Choice(BaseModel):
     zone: str
     capacity: Capacity
     usd_per_hour: Decimal | None
-    """Of one node."""
+    """Price of one node."""
     usd: Decimal | None
-    """Of all nodes: a block's fee as a whole, else for the planned hours."""
+    """Price of all nodes: a block's whole fee, else for the planned hours."""
     starts: datetime | None = None
     ends: datetime | None = None
     id: str | None = None
-    """A block's offering, or a reservation that the account holds."""
+    """Id of a block's offering, or of a reservation in the account."""
     places: int | None = None
-    """In a reservation that the account holds: how many are free."""
+    """Free places of a reservation in the account."""
     quota: QuotaUse | None = None
     fits: bool | None
-    """Whether quota or reservation hold all nodes; None: not known."""
+    """True if quota or reservation has room for all nodes; None: unknown."""
     note: str = ""
 
 
@@ -58,23 +57,23 @@ class Market(BaseModel):
 
     count: int
     hours: float
-    """For which the nodes are planned to be up."""
+    """Planned hours of the nodes."""
     block_hours: int
-    """The shortest block that covers them."""
+    """Shortest block that covers them."""
     choices: tuple[Choice, ...]
     unanswered: tuple[str, ...]
-    """What AWS would not tell, in its own words."""
+    """AWS's messages for refused requests."""
 
 
 def block_hours(planned: timedelta) -> int:
-    """The shortest duration that AWS sells and that covers `planned` and EKS's scaling down before the end."""
+    """Return the shortest duration that AWS sells for `planned` plus EKS's scaling down before the end."""
     needed = (planned + SCALE_DOWN).total_seconds() / 3600
     days = int(-(-needed // _DAY)) * _DAY
     return max(days, _DAY) if days <= _LONGEST_BY_DAY else int(-(-needed // _WEEK)) * _WEEK
 
 
 def alternatives(item: InstanceType) -> tuple[str, ...]:
-    """Types with accelerators of the same maker that are at least as many, each with at least as much memory."""
+    """Return types of the same maker with at least as many accelerators and as much memory on each."""
     return tuple(
         other.name
         for other in catalogue.instance_types()
@@ -86,7 +85,7 @@ def alternatives(item: InstanceType) -> tuple[str, ...]:
 
 
 def look(account: Account, spec: Spec, types: Sequence[str], planned: timedelta, say: Callable[[str], None]) -> Market:
-    """Every choice for these types in the spec's region; a question that AWS refuses leaves a word, not an error."""
+    """Return every choice for these types in the spec's region; a refused request is noted, not raised."""
     asker = _Asker(account, spec, planned, say)
     choices = [asker.placed(choice) for name in types for choice in asker.choices(catalogue.instance_type(name))]
     return Market(
@@ -107,7 +106,7 @@ class _Asker:
         self.regional = self._asked(lambda: zones_of(account), None)
 
     def placed(self, choice: Choice) -> Choice:
-        """With a word about the control plane, where the choice's zone takes none, or the region no two halves."""
+        """Return the choice with a note if its zone has no control plane; it does not fit if the region lacks two."""
         if self.regional is None:
             return choice
         try:
@@ -116,7 +115,7 @@ class _Asker:
             return choice.model_copy(update={"fits": False, "note": f"{error.what}: {error.seen}"})
         if choice.zone in zones:
             return choice
-        note = f"control plane in {' and '.join(zones)}: EKS takes none in {choice.zone}"
+        note = f"control plane in {' and '.join(zones)}: EKS places none in {choice.zone}"
         return choice.model_copy(update={"note": f"{choice.note}; {note}" if choice.note else note})
 
     def choices(self, item: InstanceType) -> Iterator[Choice]:
@@ -138,12 +137,12 @@ class _Asker:
         try:
             return question()
         except ClientError as error:
-            told = error.response["Error"]
-            self.unanswered.append(f"{error.operation_name}: {told['Code']}: {told.get('Message', '')}")
+            refusal = error.response["Error"]
+            self.unanswered.append(f"{error.operation_name}: {refusal['Code']}: {refusal.get('Message', '')}")
             return otherwise
 
     def _spot(self, item: InstanceType) -> dict[str, Decimal]:
-        """Zone -> newest price."""
+        """Return zone -> newest price."""
         now = datetime.now(UTC)
         pages = self.account.client("ec2").get_paginator("describe_spot_price_history")
         found = pages.paginate(
@@ -173,7 +172,7 @@ class _Asker:
         )
 
     def _held(self, item: InstanceType, usd: Decimal | None) -> Iterator[Choice]:
-        """Reservations and blocks of the account; both are paid for already, used or not."""
+        """Yield reservations and blocks of the account; both are paid, used or not."""
         wanted = [{"Name": "instance-type", "Values": [item.name]}]
         pages = self.account.client("ec2").get_paginator("describe_capacity_reservations").paginate(Filters=wanted)
         for one in (one for page in pages for one in page["CapacityReservations"]):
@@ -196,7 +195,7 @@ class _Asker:
             )
 
     def offerings(self, instance_type: str) -> list[dict[str, Any]]:
-        """Of blocks that hold all nodes long enough, soonest first."""
+        """Return offerings of blocks that hold all nodes long enough, soonest first."""
         now = datetime.now(UTC)
         pages = self.account.client("ec2").get_paginator("describe_capacity_block_offerings")
         found = pages.paginate(
@@ -227,5 +226,4 @@ class _Asker:
 
 
 def block_offerings(account: Account, spec: Spec, planned: timedelta) -> list[dict[str, Any]]:
-    """Offerings of the spec's type, as EC2 gives them."""
     return _Asker(account, spec, planned, lambda text: None).offerings(spec.nodes.instance_type)

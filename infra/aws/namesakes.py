@@ -1,4 +1,4 @@
-"""Roles that have a new campaign's names already. IAM knows no regions: whoever has a name has it in all of them."""
+"""Check that no role has a new campaign's names. IAM is global: a name is taken in all regions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from infra.spec.names import CAMPAIGN_TAG, REGION_TAG, Names
 
 
 def refuse_namesake(account: Account, campaign: str) -> None:
-    """Raises `UserError` where a role that a new campaign would make is there. Reads only.
+    """Raise `UserError` if a role exists that a new campaign would create. Read-only.
 
-    To be asked before anything is recorded or made: a campaign that fails at its roles has paid for its images, and
-    its teardown then stands beside what belongs to another.
+    Call it before anything is recorded or created: a campaign that fails at its roles has paid for its images, and its
+    teardown could meet another campaign's resources.
     """
     iam = account.client("iam")
     for name in Names(campaign).roles:
@@ -27,21 +27,21 @@ def refuse_namesake(account: Account, campaign: str) -> None:
 
 
 def _taken(campaign: str, region: str, role: str, tags: dict[str, str]) -> UserError:
-    what = f"the name {campaign} is taken in this account: IAM roles hold for all regions, and one is there"
+    what = f"the name {campaign} is taken in this account: IAM roles hold for all regions, and one has it"
     if CAMPAIGN_TAG not in tags:
         return UserError(
             what,
-            seen=f"role {role}, which no tag gives to a campaign",
+            seen=f"role {role}, without a campaign's tag",
             cure="give the campaign another name, or remove the role if nobody uses it",
         )
     home = tags.get(REGION_TAG)
     if home == region:
-        cure = f"`bivouac sweep --orphans --region {region}` shows whether anybody looks after it"
+        cure = f"`bivouac sweep --orphans --region {region}` shows whether it is in use"
     elif home:
-        cure = f"first end that one: `bivouac down {campaign} --region {home}`"
+        cure = f"first end that campaign: `bivouac down {campaign} --region {home}`"
     else:
-        cure = f"first end that one where it runs: `bivouac down {campaign} --region REGION`"
-    place = home or "a region that no tag tells"
+        cure = f"first end that campaign in its region: `bivouac down {campaign} --region REGION`"
+    place = home or "an unknown region"
     return UserError(
         what, seen=f"role {role} of campaign {tags[CAMPAIGN_TAG]} in {place}", cure=f"another name; or {cure}"
     )

@@ -1,8 +1,8 @@
-"""Single requests to S3 through the AWS Common Runtime: many at once on native threads, each of one part.
+"""S3 requests of one part each through the AWS Common Runtime: many at once on native threads.
 
-The runtime's own multipart upload cannot go on after its process was killed; so the parts are ours, and the requests,
-connections and retries are the runtime's. Requests are presigned by botocore: endpoint, addressing style and
-credentials are those of the given client, whatever S3 it talks to.
+The runtime's multipart upload cannot continue after its process was killed, so we manage the parts; requests,
+connections and retries are the runtime's. botocore presigns each request, so endpoint, addressing style and credentials
+are the given client's.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _MESSAGE = re.compile(rb"<Message>([^<]*)</Message>")
 
 
 class Altered(Exception):
-    """What was to be sent, or to be fetched, does not hold the bytes that were promised."""
+    """The sent or fetched data are not the promised bytes."""
 
 
 class Parts:
-    """Requests of one part each; thread-safe. The runtime starts with the first: a process may fork before."""
+    """Requests of one part each; thread-safe. The runtime starts with the first one, so a process may fork before."""
 
     def __init__(self, s3: Any) -> None:
         self._s3 = s3
         self._lock = threading.Lock()
 
     def put(self, where: dict[str, Any], headers: dict[str, str], body: BinaryIO, size: int) -> Future[dict[str, str]]:
-        """UploadPart of `where` (Bucket, Key, UploadId, PartNumber); the future holds the answer's headers.
+        """Upload part `where` (Bucket, Key, UploadId, PartNumber); the future holds the answer's headers.
 
-        Raises, from the future, `ClientError` as boto3 would, `HTTPClientError` for what happened on the way.
+        The future raises `ClientError` as boto3 would, or `HTTPClientError` for transport errors.
         """
         url = self._s3.generate_presigned_url("upload_part", Params=where, ExpiresIn=_PRESIGNED_S, HttpMethod="PUT")
         answer: Future[dict[str, str]] = Future()
@@ -55,7 +55,7 @@ class Parts:
     def get(self, where: dict[str, Any], start: int, into: memoryview, of: int) -> Future[int]:
         """Fill `into` with bytes from `start` on of an object (Bucket, Key, VersionId) of `of` bytes.
 
-        Raises, from the future, `HTTPClientError` for a shorter answer, `Altered` where the object has another size.
+        The future raises `HTTPClientError` for a shorter answer, `Altered` if the object has another size.
         """
         url = self._s3.generate_presigned_url("get_object", Params=where, ExpiresIn=_PRESIGNED_S)
         answer: Future[int] = Future()
@@ -66,7 +66,7 @@ class Parts:
             seen.update({name.lower(): value for name, value in headers})
 
         def on_body(chunk: bytes, offset: int, **_: Any) -> None:
-            # By offset in the object, each copied once; a request that the runtime tries again begins anew.
+            # Offsets are the object's; each byte is copied once. A request that the runtime retries starts over.
             nonlocal came
             at = offset - start
             if 0 <= at <= came and at + len(chunk) <= size:
@@ -148,7 +148,7 @@ class Parts:
 
 
 def translated(error: Exception, operation: str) -> Exception:
-    """The runtime's error as botocore would have raised it."""
+    """Return the runtime's error as botocore would raise it."""
     status = getattr(error, "status_code", None)
     if status is None or status < 300:
         return HTTPClientError(error=f"{operation}: {error}")

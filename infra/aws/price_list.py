@@ -1,4 +1,4 @@
-"""What AWS says of instance types now: DescribeInstanceTypes and the price list, in the catalogue's terms."""
+"""Instance types in AWS: DescribeInstanceTypes and the price list, with the catalogue's fields."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from infra.aws.account import Account
 
 PRICE_LIST_REGION = "us-east-1"
-"""The Price List API answers in few regions, for all of them."""
+"""The Price List API has endpoints in few regions, each for all regions."""
 _DESCRIBED_AT_ONCE = 100
 _LINUX = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
           "marketoption": "OnDemand"}  # fmt: skip
 
 
 def described(account: Account, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Type -> its fields as AWS has them; types that the region does not offer are left out."""
+    """Return type -> its fields in AWS; types that the region does not offer are omitted."""
     ec2, rows = account.client("ec2"), dict[str, dict[str, Any]]()
     for start in range(0, len(names), _DESCRIBED_AT_ONCE):
-        # By filter: an unknown name as an argument fails the whole call.
+        # By filter, since an unknown name as an argument fails the whole call.
         wanted = [{"Name": "instance-type", "Values": list(names[start : start + _DESCRIBED_AT_ONCE])}]
         for page in ec2.get_paginator("describe_instance_types").paginate(Filters=wanted):
             rows |= {one["InstanceType"]: fields(one) for one in page["InstanceTypes"]}
@@ -28,7 +28,7 @@ def described(account: Account, names: Sequence[str]) -> dict[str, dict[str, Any
 
 
 def fields(item: dict[str, Any]) -> dict[str, Any]:
-    """One InstanceTypeInfo in the catalogue's fields; what the API does not tell is left out."""
+    """Return an InstanceTypeInfo in the catalogue's fields; fields that the API lacks are omitted."""
     network, disks = item["NetworkInfo"], (item.get("InstanceStorageInfo") or {}).get("Disks") or [{}]
     cards = network["NetworkCards"]
     found: dict[str, Any] = {
@@ -51,7 +51,7 @@ def fields(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def on_demand_prices(account: Account, names: Sequence[str], region: str) -> Iterator[tuple[str, Decimal | None]]:
-    """(type, USD per hour) of Linux on demand, one by one; None where the price list of the region has none."""
+    """Yield (type, USD per hour) for Linux on demand; None if the region's price list has none."""
     client = (account if account.region == PRICE_LIST_REGION else Account(PRICE_LIST_REGION)).client("pricing")
     for name in names:
         wanted = {**_LINUX, "instanceType": name, "regionCode": region}

@@ -1,6 +1,6 @@
-"""Quotas of what a campaign makes besides its GPU nodes: what each allows, what the account uses, what is to come.
+"""Quotas of a campaign's resources besides GPU nodes: limit, use and demand.
 
-A quota that is full is met by the stack at its first resource, or after a quarter of an hour; here before the yes.
+Without this check a full quota fails the stack at its first resource or after a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from infra.spec.sections import ENDPOINT_SERVICES, Egress
 
 _SCRATCH = "SCRATCH"
 _NAT_STATES = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
-"""Those that count, by the quota's own description."""
+"""States that count, by the quota's own description."""
 
 
 def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], QuotaRoom]]:
-    """One question for each quota that the campaign draws on; each raises botocore's errors, or gives its answer."""
+    """Yield one function for each quota that the campaign uses; each returns the room or raises botocore's errors."""
     nat = spec.network.egress is Egress.NAT
     yield partial(_vpcs, account)
     yield partial(_internet_gateways, account, nat)
@@ -47,7 +47,7 @@ def _room(account: Account, what: str, field: str, used: Callable[[], int], want
 
 
 def _vpcs(account: Account) -> QuotaRoom:
-    """The foundation's build network comes with the first campaign of the account."""
+    """Return the room for VPCs; the account's first campaign also needs the build network."""
     there = list(every(account.client("ec2"), "describe_vpcs", "Vpcs"))
     build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (one.get("Tags") or ()) for one in there)
     return _room(account, "VPCs", "network", lambda: len(there), 1 if build_network else 2)
@@ -65,7 +65,6 @@ def _addresses(account: Account) -> int:
 
 
 def _nat_gateways(account: Account, zone: str) -> int:
-    """Those in subnets of the zone."""
     ec2, by_zone = account.client("ec2"), [{"Name": "availability-zone", "Values": [zone]}]
     subnets = {one["SubnetId"] for one in every(ec2, "describe_subnets", "Subnets", Filters=by_zone)}
     gateways = every(ec2, "describe_nat_gateways", "NatGateways", Filter=_NAT_STATES)
@@ -77,7 +76,7 @@ def _clusters(account: Account) -> int:
 
 
 def _lustre(account: Account, deployment: str) -> list[int]:
-    """Sizes in GiB of the file systems that one quota counts: both kinds of scratch share theirs."""
+    """Return sizes in GiB of the file systems that share one quota; both kinds of scratch share theirs."""
     kind = _SCRATCH if deployment.startswith(_SCRATCH) else deployment
     systems = every(account.client("fsx"), "describe_file_systems", "FileSystems")
     return [

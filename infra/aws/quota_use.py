@@ -1,4 +1,4 @@
-"""vCPU quotas of the account: how much of each is left for one instance type and purchase option."""
+"""vCPU quotas of the account: the unused part for an instance type and purchase option."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FAMILIES = {
     (False, "P"): r"p\d", (False, "G and VT"): r"(g|vt)\d", (False, "Trn"): r"trn\d",
     (True, "P5"): r"p5", (True, "P4, P3 and P2"): r"p[234]", (True, "G and VT"): r"(g|vt)\d", (True, "Trn"): r"trn\d",
 }  # fmt: skip
-"""(spot, family) -> the instance types that the quota counts."""
+"""(spot, family) -> pattern of the instance types that the quota counts."""
 
 
 class QuotaUse(BaseModel):
@@ -25,7 +25,7 @@ class QuotaUse(BaseModel):
     name: str
     vcpus: int
     used: int
-    """By instances that run now; on demand also by places of reservations that nobody uses."""
+    """vCPUs of running instances; on demand also of unused places in reservations."""
 
     @property
     def free(self) -> int:
@@ -33,7 +33,7 @@ class QuotaUse(BaseModel):
 
 
 def quota_use(account: Account, item: InstanceType, *, spot: bool) -> QuotaUse | None:
-    """None where it is not known which quota counts. Raises botocore's errors."""
+    """Return the quota and its use; None if the quota is unknown. Raises botocore's errors."""
     quota = catalogue.quota(item, spot=spot)
     family = item.spot_quota_family if spot else item.quota_family
     if quota is None or family is None:
@@ -43,18 +43,18 @@ def quota_use(account: Account, item: InstanceType, *, spot: bool) -> QuotaUse |
 
 
 def allowed(account: Account, quota: Quota) -> int:
-    """The quota's value in this account and region. Raises botocore's errors."""
+    """Return the quota's value in this account and region; raise botocore's errors."""
     client, key = account.client("service-quotas"), {"ServiceCode": quota.service, "QuotaCode": quota.code}
     try:
         found = client.get_service_quota(**key)["Quota"]
     except client.exceptions.NoSuchResourceException:
-        # One that was never raised for this account.
+        # The quota was never raised for this account.
         found = client.get_aws_default_service_quota(**key)["Quota"]
     return int(found["Value"])
 
 
 def _used(account: Account, types: re.Pattern[str], spot: bool) -> int:
-    """Instances in a capacity block do not count against the quota on demand."""
+    """Return used vCPUs. Instances in a capacity block do not count against the on-demand quota."""
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     total = 0
     for page in account.client("ec2").get_paginator("describe_instances").paginate(Filters=states):
@@ -66,8 +66,8 @@ def _used(account: Account, types: re.Pattern[str], spot: bool) -> int:
 
 
 def _reserved(account: Account, types: re.Pattern[str]) -> int:
-    """ "Active and unused Capacity Reservations count toward your On-Demand Instance limits", says EC2's guide; its
-    states are these. Blocks do not."""
+    """ "Active and unused Capacity Reservations count toward your On-Demand Instance limits" (EC2's guide, which also
+    has the states). Blocks do not count."""
     states = [{"Name": "state", "Values": ["active", "pending", "assessing", "scheduled", "delayed"]}]
     known = {item.name: item.vcpus for item in catalogue.instance_types()}
     pages = account.client("ec2").get_paginator("describe_capacity_reservations").paginate(Filters=states)

@@ -1,6 +1,6 @@
-"""An image in ECR: one layer of ours on a base that lies in the same registry. No container daemon is needed.
+"""Images in ECR: one layer of ours on a base in the same registry, pushed without a container daemon.
 
-Run on the builder instance, with its role: `python -m infra.aws.registry push ...`.
+It runs on the builder instance with its role: `python -m infra.aws.registry push ...`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from infra.spec.names import REPOSITORY, split_reference
 
 _FETCH_S = 60.0
 _PART = 10 * 1024 * 1024
-"""ECR wants parts of 5 to 10 MiB, the last one excepted."""
+"""ECR requires parts of 5 to 10 MiB, except for the last."""
 
 
 class NoSuchImage(PermanentError):
-    """`repository` says whether at least that is there."""
+    """The image is missing; `repository` is True if its repository exists."""
 
     def __init__(self, seen: str, repository: bool) -> None:
         self.repository = repository
         what = "the registry has no such image" if repository else "the registry has no such repository"
-        super().__init__(what, seen=seen, cure="push it, or mend `image.base`")
+        super().__init__(what, seen=seen, cure="push it, or correct `image.base`")
 
 
 def layer_of(root: Path) -> bytes:
-    """A tar of a folder whose bytes depend on names and contents only: no times, no owners, sorted."""
+    """Return a tar of a folder whose bytes depend only on names and contents: no times, no owners, sorted."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(root.rglob("*")):
@@ -56,29 +56,29 @@ def layer_of(root: Path) -> bytes:
 
 
 class Registry:
-    """Pull manifests, push blobs and images, by digest."""
+    """Pulls manifests, and pushes blobs and images, by digest."""
 
     def __init__(self, account: Account) -> None:
         self.ecr = account.client("ecr")
 
     def image(self, repository: str, reference: str) -> RegistryImage:
-        """The image for our nodes behind `tag` or `sha256:...`, of an index its own one for them.
+        """Return the image of `tag` or `sha256:...`; from an index the one for our nodes.
 
-        Raises `NoSuchImage`, and `UserError` where an index has none for our nodes.
+        Raises `NoSuchImage`, or `UserError` if an index has none for our nodes.
         """
         media_type, digest, manifest = self._manifest(repository, reference)
         if media_type in INDEXES:
             media_type, digest, manifest = self._manifest(repository, chosen(manifest, f"{repository}:{reference}"))
         if media_type not in FAMILIES:
             raise PermanentError(
-                "the image's manifest is of a kind that the bake does not know",
+                "the image's manifest has a media type that the bake does not support",
                 seen=f"{repository}:{reference}: {media_type}",
                 cure=f"push it again with a current docker or buildx: {', '.join(FAMILIES)}",
             )
         return RegistryImage(repository, digest, media_type, manifest)
 
     def _manifest(self, repository: str, reference: str) -> tuple[str, str, dict[str, Any]]:
-        """(media type, digest, content), whatever is stored there."""
+        """Return (media type, digest, content) of the stored manifest or index."""
         key = "imageDigest" if reference.startswith("sha256:") else "imageTag"
         shown = f"{repository}{'@' if key == 'imageDigest' else ':'}{reference}"
         try:
@@ -104,12 +104,12 @@ class Registry:
             raise TemporaryError(
                 "a blob of the registry cannot be fetched",
                 seen=f"{repository}@{digest}: {error}",
-                cure="see that the registry's layers, which lie in S3, can be reached from here",
+                cure="make sure that the registry's layers, which are in S3, can be reached from here",
                 delay=RETRY_AFTER,
             ) from error
 
     def blob(self, repository: str, digest: str) -> bytes:
-        """A small one, whole: a configuration."""
+        """Return a small blob, such as a configuration."""
         with self._fetched(repository, digest) as answer:
             content: bytes = answer.read()
         _refuse_other(digest, digest_of(content))
@@ -127,7 +127,7 @@ class Registry:
         return digest
 
     def copy_blob(self, source: str, target: str, digest: str) -> None:
-        """Part by part: a layer with CUDA is larger than the builder's memory. What is there already is not moved."""
+        """Copy a blob in parts, since a CUDA layer exceeds the builder's memory; skip it if it is there already."""
         if source == target or self._has(target, digest):
             return
         with self._fetched(source, digest) as answer:
@@ -153,7 +153,7 @@ class Registry:
             return  # another bake was quicker
 
     def images(self, repository: str) -> list[dict[str, Any]]:
-        """All of a repository, as ECR describes them; none where there is no such repository."""
+        """Return ECR's descriptions of all images of a repository; empty if there is no such repository."""
         pages = self.ecr.get_paginator("describe_images").paginate(repositoryName=repository)
         try:
             return [image for page in pages for image in page["imageDetails"]]
@@ -161,7 +161,7 @@ class Registry:
             return []
 
     def delete_image(self, repository: str, digest: str) -> None:
-        """With all of its tags, and layers that no other image has. Raises `PermanentError` when ECR will not."""
+        """Delete an image, its tags and the layers that only it has; raise `PermanentError` if ECR refuses."""
         answer = self.ecr.batch_delete_image(repositoryName=repository, imageIds=[{"imageDigest": digest}])
         if refused := [one for one in answer.get("failures", ()) if one.get("failureCode") != "ImageNotFound"]:
             raise PermanentError(
@@ -173,10 +173,10 @@ class Registry:
     def push_image(
         self, base: tuple[str, str], layer: bytes, environment: dict[str, str], tag: str
     ) -> tuple[str, bool]:
-        """One layer (a tar) on top of `base` (repository, reference), in the base's own media types.
+        """Push one layer (a tar) on top of `base` (repository, reference), in the base's media types.
 
-        Returns the image's digest, and whether it is new. The tag is immutable in the registry, so pushing the same
-        inputs twice is done once.
+        Return the image's digest, and True if it is new: tags are immutable, so a second push of equal inputs changes
+        nothing.
         """
         under = self.image(*base)
         family = under.family

@@ -1,4 +1,4 @@
-"""Reservations that are no blocks, as EC2 has them: whether the one of the spec holds its nodes."""
+"""Capacity reservations (not blocks) in EC2, and the check that the spec's reservation has room for its nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from infra.plan.purchase import OPEN, own_reservation
 from infra.spec.campaign import Capacity, Spec
 
 PLATFORM = "Linux/UNIX"
-"""Of all nodes."""
+"""Platform of all nodes."""
 _OFFERS = "`bivouac offers SPEC` lists what the account holds"
 
 
 class Reservation(BaseModel):
-    """It bills the on-demand rate for every place, used or not, until it is cancelled or ends."""
+    """A reservation bills the on-demand rate for every place, used or not, until it is cancelled or ends."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,20 +30,20 @@ class Reservation(BaseModel):
     zone: str
     platform: str
     count: int
-    """Places in all; 0 unless it is there or will be."""
+    """Places in total; 0 unless it is or will be active."""
     free: int
     starts: datetime | None
 
 
 def find_reservation(account: Account, spec: Spec) -> Reservation | None:
-    """The one that the spec names by its id; None where there is none, or the nodes are bought otherwise."""
+    """Return the reservation that the spec names by id; None if there is none, or another purchase is used."""
     named = own_reservation(spec.nodes)
     found = described(account, named) if named else None
     return None if found is None else _reservation(found)
 
 
 def refused_reservation(account: Account, spec: Spec) -> Unsuitable | None:
-    """Why all nodes will not find a place; None where they will, or no reservation is asked for."""
+    """Return the reason why not all nodes have a place; None if they do, or no reservation is used."""
     if spec.nodes.capacity is not Capacity.RESERVATION or not spec.nodes.reservation_id:
         return None
     if own_reservation(spec.nodes):
@@ -78,8 +78,8 @@ def _unfit(found: Reservation | None, account: Account, spec: Spec) -> Unsuitabl
 
 
 def _too_few(account: Account, spec: Spec) -> Unsuitable | None:
-    """Of `open` every open reservation counts; of a group every matching one of the account, which is a bound: EC2 does
-    not say which are in it."""
+    """Return the reason, if all matching reservations have too few free places. For `open` the open ones count; for a
+    group all matching ones of the account, an upper bound, since EC2 does not tell a group's members."""
     nodes = spec.nodes
     wanted = {
         "instance-type": nodes.instance_type,
@@ -97,10 +97,10 @@ def _too_few(account: Account, spec: Spec) -> Unsuitable | None:
     if free >= nodes.count:
         return None
     return Unsuitable(
-        what="the account's reservations that match have fewer free places than the campaign nodes",
+        what="the account's matching reservations have fewer free places than the campaign nodes",
         seen=f"{free} free in {', '.join(one.reservation_id for one in matching) or 'none'}; wanted {nodes.count} x "
         f"{nodes.instance_type} in {spec.zone}",
-        cure=f"make or free places before the campaign asks for its nodes, or take fewer nodes; {_OFFERS}",
+        cure=f"add or free places before the campaign requests its nodes, or take fewer nodes; {_OFFERS}",
     )
 
 

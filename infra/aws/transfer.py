@@ -1,9 +1,8 @@
-"""Large objects to and from S3, part by part: what a killed transfer brought over is not brought over again.
+"""Transfer of large objects to and from S3 in parts; a killed transfer does not repeat finished parts.
 
-The source is read once: its SHA-256 is computed over the very bytes that are sent, and an upload whose bytes prove not
-to be those that were promised is never completed. At most `at_once` parts are under way, whatever the sizes and however
-many transfers share one `Transfer`; each is held here and once more in the runtime, so that memory stays below four
-times `at_once` parts (measured: `tests/bench/archive.py`).
+The source is read once: its SHA-256 is computed over the sent bytes, and an upload of other bytes than promised is
+never completed. All transfers of one `Transfer` together have at most `at_once` parts under way. Each part is held
+here and in the runtime, so memory stays below four times `at_once` parts (measured: `tests/bench/archive.py`).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from infra.plain_files import open_plain
 
 MIB = 2**20
 LARGEST_COUNT = 10_000
-"""Parts of one upload, at most: S3's limit."""
+"""Most parts of one upload: S3's limit."""
 _ALGORITHM = "CRC32C"
-"""The checksum of each part: the fastest of those that S3 and its likenesses have known for long."""
+"""Checksum of each part: the fastest one that S3 and compatible stores have long supported."""
 
 
 class Sends(Protocol):
-    """What carries single parts; `Parts` over the AWS Common Runtime."""
+    """Sender of single parts, such as `Parts`."""
 
     def put(
         self, where: dict[str, Any], headers: dict[str, str], body: BinaryIO, size: int
@@ -50,7 +49,7 @@ class Part:
     size: int
     etag: str
     checksum: str
-    """Base64 CRC32C; empty where the endpoint does not tell."""
+    """Base64 CRC32C; empty if the endpoint does not report it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Transfer:
     s3: Any
     bucket: str
     part_bytes: int = 16 * MIB
-    """At least S3's smallest part of 5 MiB; larger where an object would need more than 10,000 parts."""
+    """At least S3's minimum of 5 MiB; larger if an object would need more than 10,000 parts."""
     at_once: int = 16
     parts: Sends | None = None
     _slots: threading.BoundedSemaphore = field(init=False)
@@ -73,10 +72,10 @@ class Transfer:
         return max(self.part_bytes, -(-least // MIB) * MIB)
 
     def upload(self, key: str, source: Path, size: int, sha256: str, metadata: dict[str, str]) -> int:
-        """Send a file in parts, going on where an earlier upload of this key stands; how many parts were there already.
+        """Upload a file in parts, continuing an earlier upload of this key; return how many parts were there already.
 
-        The object appears only where the key holds none: else S3 refuses with 412. Raises `Altered` when the file's
-        size or digest is another, S3's errors as boto3 does.
+        S3 refuses with 412 if the key has an object. Raises `Altered` if the file has another size or digest, and S3's
+        errors as boto3 does.
         """
         upload, there = self._begin(key, metadata)
         digest, pending, known = hashlib.sha256(), deque[Future[Part]](), list[Part]()
@@ -97,7 +96,7 @@ class Transfer:
         return sum(tags.get(part.number) == part.etag for part in known)
 
     def _contents(self, source: Path, size: int, digest: Any) -> Iterator[bytes]:
-        """The parts of a file, each read when there is room for it; a slot is taken for each that is given out."""
+        """Yield the parts of a file, each read once a slot is free; the consumer gives the slot back."""
         step = self.part_size(size)
         try:
             with open_plain(source) as file:
@@ -118,15 +117,15 @@ class Transfer:
             raise Altered(f"{source.name} cannot be read: {error.strerror or error}") from error
 
     def download(self, where: dict[str, str], size: int, file: BinaryIO | None, start: int, digest: Any) -> None:
-        """Bytes from `start` on, in order, into `file` (None: nowhere) and `digest`, many parts ahead.
+        """Write bytes from `start` on in order into `file` (None: nowhere) and `digest`, many parts ahead.
 
-        Raises S3's errors as boto3 does; what was written until then is sound and can be gone on from.
+        Raises S3's errors as boto3 does; the bytes written until then are correct, and a later call can continue.
         """
         step, ahead = self.part_size(size), deque[tuple[Future[int], memoryview]]()
         next_offset, written, hashing = start, start, ThreadPoolExecutor(1, thread_name_prefix="digest")
         try:
             while written < size:
-                # One part is waited for, more are asked for while there is room: no two transfers starve each other.
+                # It waits for one slot and takes others only if free, so that transfers do not starve each other.
                 while next_offset < size and (self._slots.acquire(blocking=not ahead)):
                     length = min(step, size - next_offset)
                     ahead.append(self._get({"Bucket": self.bucket, **where}, next_offset, length, size))
@@ -134,7 +133,7 @@ class Transfer:
                 coming, content = ahead[0]
                 try:
                     coming.result()
-                    # Both let other threads run: a part is hashed while it is written.
+                    # Both release the GIL: a part is hashed while it is written.
                     hashed = hashing.submit(digest.update, content)
                     try:
                         if file is not None:
@@ -161,7 +160,7 @@ class Transfer:
             raise
 
     def _buffer(self, length: int) -> mmap.mmap:
-        """For a part that comes: one that an earlier part left, so that no page is asked of the kernel twice."""
+        """Return a buffer for a part; reuse an idle one, so that no page is requested twice from the kernel."""
         buffer: mmap.mmap | None = None
         with contextlib.suppress(IndexError):
             buffer = self._idle.pop()
@@ -171,13 +170,13 @@ class Transfer:
         return buffer
 
     def _give_back(self, content: memoryview) -> None:
-        """The slot, and the buffer: as many stay as there are slots."""
+        """Release the slot and keep the buffer; there are at most as many buffers as slots."""
         assert isinstance(content.obj, mmap.mmap)
         self._idle.append(content.obj)
         self._slots.release()
 
     def _begin(self, key: str, metadata: dict[str, str]) -> tuple[str, dict[int, Part]]:
-        """The upload to go on with, and its parts by number; a new one where there is none."""
+        """Return the upload to continue and its parts by number, or a new upload."""
         pages = self.s3.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=key)
         begun = [upload for page in pages for upload in page.get("Uploads", ()) if upload["Key"] == key]
         for upload in sorted(begun, key=lambda one: str(one.get("Initiated")), reverse=True):
@@ -200,7 +199,7 @@ class Transfer:
         }
 
     def _send(self, key: str, upload: str, number: int, content: bytes, there: Part | None) -> Future[Part]:
-        """Send one part unless S3 has it; gives its slot back when it is done."""
+        """Send one part unless S3 has it; release its slot when it is done."""
         from awscrt.checksums import crc32c
 
         sent: Future[Part] = Future()
@@ -237,7 +236,7 @@ class Transfer:
 
 
 def _is(there: Part, content: bytes, checksum: str) -> bool:
-    """Whether a part that S3 holds is this one: by its checksum, else by the MD5 that an endpoint gives as its tag."""
+    """Return True if S3's part is this one: by its checksum, else by the MD5 in an endpoint's entity tag."""
     if there.size != len(content):
         return False
     if there.checksum:

@@ -1,4 +1,4 @@
-"""The zones of a region, as an account has them, and what is sold in them."""
+"""Zones of a region, and the instance types sold in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from infra.plan.facts import Zone
 
 
 def zones_of(account: Account) -> tuple[Zone, ...]:
-    """Availability zones that are there for this account, by name; no local and no wavelength zones."""
+    """Return the account's availability zones, sorted by name, without local and wavelength zones."""
     kind = [{"Name": "zone-type", "Values": ["availability-zone"]}]
     found = account.client("ec2").describe_availability_zones(Filters=kind)["AvailabilityZones"]
     zones = (Zone(name=one["ZoneName"], id=one["ZoneId"], state=one.get("State", "available")) for one in found)
@@ -15,7 +15,7 @@ def zones_of(account: Account) -> tuple[Zone, ...]:
 
 
 def zones_selling(account: Account, instance_type: str) -> tuple[str, ...]:
-    """Names of the region's zones in which EC2 offers the type to this account; none where it knows no such type."""
+    """Return the zones of the region in which EC2 offers the type to this account; empty for an unknown type."""
     wanted = [{"Name": "instance-type", "Values": [instance_type]}]
     pages = account.client("ec2").get_paginator("describe_instance_type_offerings")
     found = pages.paginate(LocationType="availability-zone", Filters=wanted)

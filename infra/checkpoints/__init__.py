@@ -1,1 +1,1 @@
-"""Checkpoints wherever they lie, for people: listed, verified, compared, restored, pruned."""
+"""Checkpoints in any place, for people: listed, verified, compared, restored, pruned."""

@@ -1,4 +1,4 @@
-"""From what a person typed to a place: a folder, an s3:// prefix, or the name of a campaign."""
+"""Search of a place by a user's text: a folder, an s3:// prefix, or a campaign's name."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from trainer.contract import step_of_folder
 from trainer.contract.listing import Listed, Listing
 
 TIERS = "checkpoints.json"
-"""In the record: what the steward last saw on the local and on the shared tier."""
+"""Key in the record: the steward's newest listing of local and shared tier."""
 TIERS_EVERY_S = 15.0
-"""From one of its looks to the next."""
+"""Seconds between two of these listings."""
 
 
 @dataclass(frozen=True)
 class FoundPlace:
-    """A place, and what else is known of it."""
+    """A place with further facts."""
 
     place: Place
     step: int | None = None
-    """Where a single step was named."""
+    """The step, if the text named one."""
     tiers: tuple[Listed, ...] = ()
-    """Of a campaign: what its nodes and its shared file system hold, as the steward last saw it."""
+    """Listing of a campaign's nodes and shared file system, as the steward last saw them."""
     archive: ArchiveManifest | None = None
     unread: str = ""
-    """Why the archive's manifest, which is there, tells nothing."""
+    """Error in the existing archive manifest."""
     store: CampaignStore | None = None
-    """Of a campaign whose record can be reached: through it its steward can be asked."""
+    """Record of a campaign, if it can be reached; requests to its steward go through it."""
 
 
 def is_campaign(typed: str) -> bool:
-    """Whether it can only be a campaign's name."""
+    """Return True if the text can only be a campaign's name."""
     return not typed.startswith("s3://") and "/" not in typed and not Path(typed).exists()
 
 
 def find(typed: str, region: str, archive: bool = True) -> FoundPlace:
-    """`archive`: whether a campaign's archive is to be read; its live tiers are reached also where that one refuses.
+    """Find a place. Without `archive` a campaign's archive is not read, so that its errors do not hide the live tiers.
 
-    Raises `UserError` for what is neither a folder, nor a prefix, nor a campaign that is known here.
+    Raises `UserError` if the text is neither a folder, nor a prefix, nor a known campaign.
     """
     if typed.startswith("s3://"):
         return _in_bucket(typed, region)
@@ -113,18 +113,18 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> FoundPlace:
 
 
 def carried(store: CampaignStore) -> BucketPlace:
-    """Where a steward puts what it carries out of its cluster."""
+    """Return the place for steps that a steward copies out of its cluster."""
     return BucketPlace(store.s3, store.bucket, f"{store.prefix}/{CARRIED}", Transfer(store.s3, store.bucket))
 
 
 def exported(campaign: str, region: str) -> Path:
-    """What the end of a rehearsal's site left of a campaign's archive; the newest where the name was used again."""
+    """Return the folder of a campaign's archive that a rehearsal site's end exported; the newest for a reused name."""
     root = kept_results(campaign, region) / "archive"
     return max((path.parent for path in root.glob(f"*/{GOLDEN}")), default=root)
 
 
 def _tiers(store: CampaignStore) -> tuple[Listed, ...]:
-    """What the steward told last, less what went with the nodes and, at last, with the teardown."""
+    """Return the steward's newest listing without tiers that are gone with the nodes or the teardown."""
     stored, state = store.get_json(TIERS), store.state()
     if stored is None or Stage.TEARDOWN in state.finished_stages:
         return ()
@@ -137,7 +137,7 @@ def _holds_steps(folder: Path) -> bool:
 
 
 def _manifest(place: BucketPlace, key: str) -> tuple[ArchiveManifest | None, str]:
-    """The archive's manifest; None and why not where one is there that cannot be read."""
+    """Return the archive's manifest; None with the error if it exists but cannot be read."""
     content = place.get(key)
     try:
         return (None if content is None else ArchiveManifest.model_validate_json(content)), ""

@@ -1,4 +1,4 @@
-"""A place with checkpoints: a folder, or a prefix of a bucket, with `step-<8 digits>` of manifest and shards."""
+"""A place with checkpoints: a folder or a prefix of a bucket, with `step-<8 digits>` of manifest and shards."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ _DELETE_AT_ONCE = 1000
 
 
 class Place(ABC):
-    """Where steps lie; `name` is what people call it."""
+    """A place with steps; `name` is its name for people."""
 
     name: str
 
     @abstractmethod
     def rows(self) -> list[Listed]:
-        """Every step, committed or not, newest first."""
+        """Return every step, committed or not, newest first."""
 
     @abstractmethod
     def manifest_bytes(self, step: int) -> bytes | None: ...
 
     @abstractmethod
     def fault(self, step: int, shard: Shard) -> str | None:
-        """Why a shard is not sound, all of it read; None when it is."""
+        """Read a whole shard; return its fault, None if it is sound."""
 
     @abstractmethod
     def fetch(self, step: int, shard: Shard, target: Path) -> int:
-        """Bring a shard to `target`, which appears only whole and verified; bytes that were there from an earlier try.
+        """Copy a shard to `target`, which appears only complete and verified; return bytes left from an earlier try.
 
-        Raises `Altered` when the place does not hold the shard's bytes.
+        Raises `Altered` if the place does not have the shard's bytes.
         """
 
     @abstractmethod
     def remove(self, step: int) -> None:
-        """The manifest first, so that what is left of a removal that was cut off is no checkpoint."""
+        """Remove a step, manifest first, so that an interrupted removal leaves no checkpoint."""
 
     def manifest(self, step: int) -> Manifest:
-        """Raises `UserError` for a step that is not committed here."""
+        """Return a step's manifest; raise `UserError` if it is not committed here or damaged."""
         content = self.manifest_bytes(step)
         if content is None:
             steps = ", ".join(str(row.step) for row in self.rows()[:10]) or "none"
@@ -115,7 +115,7 @@ class FolderPlace(Place):
     def remove(self, step: int) -> None:
         folder = self.root / step_folder(step)
         (folder / COMMITTED_NAME).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):  # the trainer's retention removes steps, too
+        with suppress(FileNotFoundError):  # the trainer's retention also removes steps
             shutil.rmtree(folder)
 
 
@@ -124,7 +124,7 @@ class BucketPlace(Place):
     s3: Any
     bucket: str
     prefix: str
-    """Without a slash at its end; steps lie right below."""
+    """Without a slash at its end; steps are directly below."""
     transfer: Transfer
 
     @property
@@ -143,7 +143,7 @@ class BucketPlace(Place):
         ]
 
     def objects(self, prefix: str) -> list[tuple[str, int]]:
-        """(key, size) below a prefix; raises `UserError` where there is no such bucket."""
+        """Return (key, size) below a prefix; raise `UserError` if there is no such bucket."""
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         try:
             return [(item["Key"], item["Size"]) for page in pages for item in page.get("Contents", ())]
@@ -184,7 +184,7 @@ class BucketPlace(Place):
         if digest.hexdigest() != shard.sha256:
             partial.unlink()
             if there:
-                # What an earlier try had left may be what is wrong.
+                # The bytes of an earlier try may be wrong.
                 return self.fetch(step, shard, target)
             raise Altered(f"{shard.file}: {digest.hexdigest()}, not {shard.sha256}")
         partial.replace(target)

@@ -1,8 +1,8 @@
-"""What only the inside of a cluster can do with its live tiers: asked for, and answered, through the record.
+"""Requests to the steward for a campaign's live tiers, made and answered through the record.
 
-Nodes' disks and the shared file system have no door to the outside. The steward, who sees both, finds errands in the
-campaign's folder of the state bucket and leaves its answer beside them; no other network path is needed, on AWS or in a
-rehearsal, and without a living steward nothing is pretended.
+Nodes' disks and the shared file system cannot be reached from outside. The steward, which reaches both, finds requests
+in the campaign's folder of the state bucket and writes its answers there. No other network path is needed, on AWS or in
+a rehearsal, and without a living steward a request fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TierRequest(BaseModel):
     at: datetime
     tiers: tuple[str, ...] = ("shared",)
     steps: tuple[int, ...] = ()
-    """Those to verify (none: every committed one), to remove, or the one to carry (none: the newest)."""
+    """Steps to verify (none: every committed one), to remove, or the one to carry (none: the newest)."""
     keep: int = 0
     asked_by: str = ""
 
@@ -43,23 +43,23 @@ class Answer(BaseModel):
 
     done: bool = False
     said: str = ""
-    """What the steward is at; newer answers replace older ones."""
+    """Progress of the steward; newer answers replace older ones."""
     verdicts: tuple[StepVerdict, ...] = ()
     unreachable: tuple[str, ...] = ()
-    """Nodes that did not answer, with why."""
+    """Nodes that did not answer, with reasons."""
     keep: tuple[int, ...] = ()
     proven: int | None = None
     drop: tuple[Listed, ...] = ()
     carried: int | None = None
-    """The step that lies in the state bucket now."""
+    """Step that is in the state bucket now."""
     refused: tuple[str, str, str] | None = None
-    """What, seen, cure."""
+    """(what, seen, cure) of a refusal."""
 
 
 def ask(store: CampaignStore, request: TierRequest, tell: Callable[[str], None]) -> Answer:
-    """Put an errand, wait until it is answered, and tidy up.
+    """Write a request, wait for its answer, and delete both.
 
-    Raises `UserError` where no steward is at work, `PermanentError` where it refuses, falls silent, or is too old.
+    Raises `UserError` if no steward runs, `PermanentError` if it refuses, does not answer, or is too old.
     """
     _insist_on_steward(store)
     name = f"{FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
@@ -86,8 +86,8 @@ def _await(store: CampaignStore, name: str, tell: Callable[[str], None]) -> Answ
         if answer.said:
             tell(answer.said)
         elif time.monotonic() - began > _FIRST_WORD_S:
-            cure = "see `kubectl logs deployment/steward`; a steward of an older image answers none"
-            seen = f"no word in {_FIRST_WORD_S:.0f} s"
+            cure = "see `kubectl logs deployment/steward`; a steward of an older image answers no requests"
+            seen = f"no answer in {_FIRST_WORD_S:.0f} s"
             raise PermanentError("the steward does not answer requests", seen=seen, cure=cure)
         if time.monotonic() - looked > _LOOK_AT_LEASE_S:
             _insist_on_steward(store)
@@ -96,7 +96,7 @@ def _await(store: CampaignStore, name: str, tell: Callable[[str], None]) -> Answ
 
 
 def has_steward(store: CampaignStore) -> bool:
-    """Whether a steward holds its lease now."""
+    """Return True if a steward holds its lease now."""
     found = store.lease(STEWARD_LEASE, LEASE_TTL).current()
     return found is not None and not found.record.released and found.age_s <= found.record.ttl_s
 
@@ -104,8 +104,8 @@ def has_steward(store: CampaignStore) -> bool:
 def _insist_on_steward(store: CampaignStore) -> None:
     if not has_steward(store):
         raise UserError(
-            "nobody is in the cluster to look at its tiers",
+            "no steward is in the cluster to read its tiers",
             seen=f"no living steward of {store.campaign}",
-            cure=f"`bivouac run` brings it back while the campaign stands; `bivouac checkpoints list {store.campaign}` "
-            "shows what it last saw, and what is archived can be verified and restored without it",
+            cure=f"`bivouac run` starts it again while the cluster exists; `bivouac checkpoints list {store.campaign}` "
+            "shows its last listing, and the archive can be verified and restored without it",
         )

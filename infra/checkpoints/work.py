@@ -1,4 +1,4 @@
-"""What is done with the checkpoints of a place; each function tells its progress and returns plain values."""
+"""Operations on the checkpoints of a place; each reports progress and returns plain values."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _AT_ONCE = 8
 
 
 def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[StepVerdict]:
-    """Read every shard of these steps, which were listed there; raises `UserError` for one whose manifest is damaged.
+    """Read every shard of these listed steps; raise `UserError` for a step with a damaged manifest.
 
-    One that goes away meanwhile is left out: training's retention removes the oldest, which is the one read last.
+    A step that vanishes meanwhile is omitted: training's retention removes the oldest, which is read last.
     """
     for step in steps:
         try:
@@ -43,9 +43,9 @@ def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[StepVerdict]:
 
 
 def restore(place: Place, step: int, out: Path, tell: Tell) -> tuple[Path, int]:
-    """Bring a step to `out`, shard by shard verified, its manifest last: the folder, and bytes already there.
+    """Copy a step to `out`, each shard verified, its manifest last; return the folder and the bytes already there.
 
-    Run again after a kill it goes on. Raises `PermanentError` naming a shard that the place does not hold soundly.
+    A call after a kill continues. Raises `PermanentError` for a shard that is not sound in the place.
     """
     manifest, folder, before = place.manifest(step), out / step_folder(step), 0
     done = 0
@@ -59,7 +59,7 @@ def restore(place: Place, step: int, out: Path, tell: Tell) -> tuple[Path, int]:
             try:
                 before += place.fetch(step, shard, target)
             except Altered as error:
-                cure = "`bivouac checkpoints verify` names all that is wrong; restore another step"
+                cure = "`bivouac checkpoints verify` lists all faults; restore another step"
                 raise PermanentError(f"step {step} is not sound at {place.name}", seen=str(error), cure=cure) from error
         _to_disk(target)
         done += shard.size_bytes
@@ -72,14 +72,14 @@ class Pruning:
     keep: tuple[int, ...]
     drop: tuple[Listed, ...]
     proven: int
-    """The newest step whose every byte was read just now."""
+    """Newest step of which every byte was just read."""
 
 
 def pruning(place: Place, keep: int, protected: Collection[int], tell: Tell) -> Pruning:
-    """What a pruning to the `keep` newest committed steps would remove; the newest proven step always stays, and
-    so do those that are `protected`.
+    """Return what a pruning to the `keep` newest committed steps would remove. The newest proven step and the
+    `protected` ones always stay.
 
-    Raises `PermanentError` when no step is proven: then nothing may go.
+    Raises `PermanentError` if no step is proven: then nothing may be removed.
     """
     rows = place.rows()
     committed = [row.step for row in rows if row.committed]
@@ -88,7 +88,7 @@ def pruning(place: Place, keep: int, protected: Collection[int], tell: Tell) -> 
         seen = f"{len(committed)} committed steps at {place.name}, none of them sound"
         raise PermanentError("no step is proven, so nothing is removed", seen=seen, cure="see `checkpoints verify`")
     kept = {proven, *protected, *committed[:keep]}
-    # What is newer than every kept step may still be written.
+    # A step newer than every kept step may still be written.
     drop = tuple(row for row in rows if row.step not in kept and row.step < max(kept))
     return Pruning(tuple(sorted(kept, reverse=True)), drop, proven)
 
@@ -113,7 +113,7 @@ def _bytes(manifest: Manifest) -> int:
 
 
 def _to_disk(path: Path) -> None:
-    """The file, and its name in its folder: the manifest that follows vouches for both."""
+    """Flush a file and its folder entry: the manifest that follows vouches for both."""
     for each in (path, path.parent):
         descriptor = os.open(each, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Evidence for an audit of the data: a committed ledger, the plan, logs, and the data set where it is at hand."""
+"""Audit of the data: compares a committed ledger with the plan, the logs, and the data set if it is available."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class AuditEvidence:
     checkpoint: Manifest
     config: TrainConfig
     logs: Mapping[str, str] = field(default_factory=dict)
-    """JSON lines by pod or file."""
+    """Pod or file -> its JSON lines."""
     data: Path | None = None
     unlooked: tuple[str, ...] = ()
 
 
 def judge(evidence: AuditEvidence) -> Audit:
-    """Raises `UserError` where the checkpoint has no ledger."""
+    """Audit the evidence; raise `UserError` if the checkpoint has no ledger."""
     rows, config = evidence.checkpoint.consumed, evidence.config
     if not rows:
         seen = f"step {evidence.checkpoint.step} of attempt {evidence.checkpoint.attempt}"
         raise UserError("the checkpoint has no ledger of its data", seen=seen, cure="name one that this version wrote")
     unlooked, expected = list(evidence.unlooked), None
     if evidence.data is None:
-        unlooked.append("the data set is not at hand: samples were not read again (see --data)")
+        unlooked.append("the data set is not available: its samples were not read (see --data)")
     elif other := {row.data_digest for row in rows} - {_digest_of(evidence.data)}:
         unlooked.append(f"{evidence.data} is not the data set {', '.join(sorted(other))}: it was not read")
     else:
@@ -53,21 +53,21 @@ def judge(evidence: AuditEvidence) -> Audit:
 
 
 def executed(logs: Iterable[str]) -> Iterator[Executed]:
-    """Steps that the logs tell of, each once per attempt."""
+    """Yield the steps in the logs, each once per attempt."""
     known: set[tuple[int, int]] = set()
     for line in (line for log in logs for line in log.splitlines() if '"samples"' in line):
         try:
             row = json.loads(line)
             found = Executed(int(row["attempt"]), int(row["step"]), int(row["samples"], 16))
         except (ValueError, KeyError, TypeError):
-            continue  # a line that a dying node cut short
+            continue  # a dying node cut the line short
         if found[:2] not in known:
             known.add(found[:2])
             yield found
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path, Manifest]:
-    """The newest committed one at or below a folder; raises `UserError` where there is none."""
+    """Return the newest committed checkpoint at or below a folder; raise `UserError` if there is none."""
     found: list[tuple[int, int, Path, Manifest]] = []
     for path in [folder / COMMITTED_NAME, *folder.rglob(f"step-*/{COMMITTED_NAME}")]:
         try:
@@ -91,7 +91,7 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a data set with its shards lies there: an archive keeps the manifest without them."""
+    """Return True if the folder has a data set with its shards; an archive keeps only the manifest."""
     try:
         manifest = DataManifest.model_validate_json((folder / DATA_MANIFEST_NAME).read_bytes())
     except (OSError, ValidationError):
@@ -108,7 +108,7 @@ def _digest_of(folder: Path) -> str:
 
 
 def _replayed(evidence: AuditEvidence) -> dict[int, int]:
-    """By the trainer's own tool, in a process of its own."""
+    """Return step -> samples, computed by the trainer's tool in its own process."""
     with tempfile.TemporaryDirectory() as scratch:
         config, rows = Path(scratch, "train.json"), Path(scratch, "rows.json")
         config.write_text(evidence.config.model_dump_json())
@@ -117,6 +117,6 @@ def _replayed(evidence: AuditEvidence) -> dict[int, int]:
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         cure = "give the data set that the campaign trained on, or leave out --data"
-        raise BivouacError("the data cannot be read again", seen=done.stderr.strip()[-1000:], cure=cure)
+        raise BivouacError("the data cannot be replayed", seen=done.stderr.strip()[-1000:], cure=cure)
     lines = (json.loads(line) for line in done.stdout.splitlines())
     return {line["step"]: int(line["samples"], 16) for line in lines}

@@ -1,4 +1,4 @@
-"""A prepared data set: made by the trainer's own tool in a process of its own, cached, carried to the data bucket."""
+"""A prepared data set: made by the trainer's tool in its own process, cached, uploaded to the data bucket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DataSet(BaseModel):
 
 
 def prepare(spec: Spec, progress: Callable[[str], None]) -> DataSet:
-    """The prepared data of a spec: from the cache when source and parameters are unchanged, else made now.
+    """Return the prepared data of a spec, from the cache if source and parameters are unchanged.
 
     Raises `UserError` for a missing, empty or unreadable source.
     """
@@ -55,7 +55,7 @@ def load(folder: Path) -> DataSet:
 
 
 def upload(account: Account, bucket: str, data: DataSet, progress: Callable[[str], None]) -> None:
-    """Carry the set to `datasets/<digest>/`, manifest last; done already when the manifest is there."""
+    """Upload the set to `datasets/<digest>/`, manifest last; if the manifest is there, nothing is left to do."""
     s3, prefix = account.client("s3"), data_prefix(data.digest)
     key = f"{prefix}{DATA_MANIFEST_NAME}"
     try:
@@ -73,13 +73,13 @@ def upload(account: Account, bucket: str, data: DataSet, progress: Callable[[str
 
 
 def run_tool(recipe: Recipe, out: Path, cores: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
-    """`python -m trainer.data` in a process of its own; returns its last event: digest, tokens, unigram loss.
+    """Run `python -m trainer.data` in its own process; return its last event: digest, tokens, unigram loss.
 
-    Raises `UserError` for a source that cannot be used. The process ends with us, however we end.
+    Raises `UserError` for an unusable source. The process ends with this one, however this one ends.
     """
     command = trainer_command("data", recipe.model_dump_json(), str(out), *([f"--cores={cores}"] if cores else []))
     last: dict[str, Any] = {}
-    # Its words go to a file: a pipe that nobody reads yet would hold it up.
+    # stderr goes to a file: a pipe that nobody reads would block the tool.
     with (
         tempfile.TemporaryFile("w+") as words,
         subprocess.Popen(
@@ -102,7 +102,7 @@ def run_tool(recipe: Recipe, out: Path, cores: int | None, progress: Callable[[s
         raise UserError(what, seen=seen, cure=cure)
     if process.returncode == -signal.SIGKILL:
         cure = "set data.max_files or give it more memory, then run the same command again"
-        raise BivouacError("preparing the data was killed", seen="SIGKILL, perhaps for want of memory", cure=cure)
+        raise BivouacError("preparing the data was killed", seen="SIGKILL, perhaps out of memory", cure=cure)
     if process.returncode != 0 or last.get("event") != "prepared":
         what, seen, cure = _parts(refusal[-1000:])
         raise BivouacError(f"preparing the data failed: {what}", seen=seen, cure=cure)
@@ -114,7 +114,7 @@ def _left(seconds: float | None) -> str:
 
 
 def _end_with_parent() -> None:
-    """Also where we are killed hard: two preparations must not write into one folder."""
+    """Let the kernel kill the child when its parent dies: two preparations must not write into one folder."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -126,7 +126,7 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def _parts(words: str) -> tuple[str, str | None, str]:
-    """What, seen, cure of the trainer's own sentence."""
+    """Split the trainer's message into what, seen and cure."""
     what, _, rest = words.partition("; seen: ")
     seen, _, cure = rest.partition("; cure: ")
-    return what or "no word", seen or None, cure or "mend the source or the parameters"
+    return what or "no message", seen or None, cure or "correct the source or the parameters"

@@ -1,4 +1,4 @@
-"""All that Bivouac knows of each kind of AWS resource: one definition per kind, in the module of its service."""
+"""One definition per kind of AWS resource, in the module of its service."""
 
 from infra.kinds import (
     balancing,
@@ -21,18 +21,18 @@ _SERVICES = (
     schedules, compute, eks, balancing, fsx, network, security_groups, iam, budgets, monitoring, s3, foundation,
 )  # fmt: skip
 KINDS: tuple[ResourceKind, ...] = tuple(kind for service in _SERVICES for kind in service.KINDS)
-"""What is removed in the same step goes in this order."""
+"""Order of removal within a step."""
 BY_NAME = {kind.name: kind for kind in KINDS}
 BY_TYPE = {kind.type: kind for kind in KINDS if kind.type}
 
 
 def kind_named(name: str) -> ResourceKind:
-    """The definition of that name; one that knows nothing where there is none."""
+    """Return the definition of that name, or an empty definition if there is none."""
     return BY_NAME.get(name) or ResourceKind(name)
 
 
 def kind_of_type(type: str) -> ResourceKind:
-    """The definition of Pulumi's type; one that knows nothing where there is none."""
+    """Return the definition of a Pulumi type, or an empty definition if there is none."""
     return BY_TYPE.get(type) or ResourceKind(type)
 
 

@@ -1,4 +1,4 @@
-"""Load balancers, which a cluster's services may have made."""
+"""Load balancers, which a cluster's services may have created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets and what they do when they are spent."""
+"""Budgets and their actions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def _budgets(account: Account) -> Iterator[Thing]:
 
 
 def _budget(account: Account, given: Inputs) -> list[str]:
-    """Of the caller's own account, unless the program names another."""
+    """Find a budget, in the caller's account unless the program names another."""
     find = there("budgets", "describe_budget", "{accountId}:{name}", AccountId="accountId", BudgetName="name")
     return find(account, {"accountId": account.identity()["Account"], **given})
 
 
 def _budget_by_arn(account: Account, arn: str) -> bool:
-    """Also of its actions, which go with it."""
+    """Return True if the budget exists; an action's ARN stands for its budget, with which it is deleted."""
     owner, name = arn.split(":")[4], place_in(arn).split("/")[1]
     account.client("budgets").describe_budget(AccountId=owner, BudgetName=name)
     return True

@@ -1,4 +1,4 @@
-"""Machines and what launches them: Auto Scaling, instances, images, disks, templates, reservations."""
+"""Auto Scaling, instances, images, disks, launch templates and reservations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _instance(item: Mapping[str, Any]) -> Decimal | None:
 
 
 def _reservation(item: Mapping[str, Any]) -> Decimal | None:
-    """A reservation bills in full whether it is used or not; what runs in it is then not billed a second time."""
+    """Return the full price of a reservation, used or not; instances in it are not billed again."""
     price = _of_type(item)
     return None if price is None else price * int(item.get("TotalInstanceCount") or 1)
 

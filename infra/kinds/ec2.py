@@ -1,4 +1,4 @@
-"""What EC2's kinds have in common: how they are listed, found again by their tags, and seen in a campaign's VPC."""
+"""Common parts of EC2's kinds: listing, search by tags, and resources in a campaign's VPC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infra.kinds.listed import listed
 from infra.spec.names import CAMPAIGN_TAG, Names
 
 HOLDERS = ("network interface", "security group", "VPC endpoint")
-"""What keeps a network from going."""
+"""Kinds that prevent the deletion of a network."""
 
 
 def ec2(
@@ -29,7 +29,7 @@ def ec2(
     within: Mapping[str, str] | None = None,
     **more: Any,
 ) -> ResourceKind:
-    """A kind of EC2's; what a stack makes of it is found again by its tags. `within`: filter -> input."""
+    """Return a kind of EC2 whose resources of a stack are found by their tags. `within`: filter -> input."""
     if "type" in more:
         more.setdefault("find", tagged(operation, result, id_key, within or {}))
     return listed(name, step, "ec2", operation, result, id_key, name_key, arn=f"{arn}/", **more)
@@ -38,7 +38,7 @@ def ec2(
 def tagged(
     operation: str, result: str, id_key: str, within: Mapping[str, str], alive: Mapping[str, list[str]] | None = None
 ) -> Find:
-    """EC2's things by their tags; `within` are filters taken from inputs, `alive` is a filter of states."""
+    """Return a search by tags; `within` are filters taken from inputs, `alive` is a filter of states."""
 
     def find(account: Account, given: Inputs) -> list[str]:
         filters = tagged_as(given)
@@ -50,7 +50,7 @@ def tagged(
 
 
 def asked_by(operation: str, result: str, id_key: str, filter: str) -> Ask:
-    """Those of several ARNs whose ids a filter finds."""
+    """Return a look-up of several ARNs by a filter on their ids."""
 
     def ask(account: Account, arns: Sequence[str]) -> set[str]:
         wanted = {arn.rpartition("/")[2]: arn for arn in arns}
@@ -62,12 +62,12 @@ def asked_by(operation: str, result: str, id_key: str, filter: str) -> Ask:
 
 
 def of_campaign(names: Names) -> list[dict[str, Any]]:
-    """EC2's filter by the campaign's tag."""
+    """Return EC2's filter for the campaign's tag."""
     return [{"Name": f"tag:{CAMPAIGN_TAG}", "Values": [names.campaign]}]
 
 
 def in_its_vpc(account: Account, names: Names, operation: str, result: str) -> Iterator[dict[str, Any]]:
-    """Everything of a listing that lies in the campaign's VPCs, which are found by tag: the state may be gone."""
+    """Yield a listing's items in the campaign's VPCs, which are found by tag, since the state may be lost."""
     client = account.client("ec2")
     vpcs = [vpc["VpcId"] for vpc in every(client, "describe_vpcs", "Vpcs", Filters=of_campaign(names))]
     if vpcs:
@@ -75,7 +75,7 @@ def in_its_vpc(account: Account, names: Names, operation: str, result: str) -> I
 
 
 def gone(account: Account, operation: str, **arguments: Any) -> bool:
-    """Call an operation of EC2 that removes; return whether there was something to remove."""
+    """Call a deleting operation of EC2; return False if there was nothing to delete."""
     try:
         getattr(account.client("ec2"), operation)(**arguments)
     except ClientError as error:

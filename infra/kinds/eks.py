@@ -1,4 +1,4 @@
-"""Clusters and what lies in them: node groups, add-ons, access entries, pod identities."""
+"""Clusters and their parts: node groups, add-ons, access entries, pod identities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _clusters(account: Account) -> Iterator[Thing]:
 
 
 def _remove_cluster(account: Account, one: Thing) -> None:
-    """A cluster goes after its node groups, which take their machines with them."""
+    """Delete a cluster after its node groups, which terminate their instances."""
     eks = account.client("eks")
     for group in every(eks, "list_nodegroups", "nodegroups", clusterName=one.id):
         eks.delete_nodegroup(clusterName=one.id, nodegroupName=group)
@@ -49,7 +49,7 @@ def _node_groups_left(account: Account, names: Names) -> Iterator[Remain]:
 
 
 def _by_arn(operation: str, parameter: str, result: str) -> Ask:
-    """`.../<kind>/<cluster>/<name>/...`: another of the same name has another ARN."""
+    """Return a look-up of `.../<kind>/<cluster>/<name>/...`; a namesake has another ARN."""
 
     def there(account: Account, arn: str) -> bool:
         _, cluster, name, *_ = place_in(arn).split("/")
@@ -61,7 +61,7 @@ def _by_arn(operation: str, parameter: str, result: str) -> Ask:
 
 
 def _unless_gone(there: Callable[[Account, str], bool]) -> Ask:
-    """What lies in a cluster that is gone is gone, also where it may not be asked for itself."""
+    """Treat a part as gone if its cluster is gone, even if the part may not be read."""
 
     def known(account: Account, arn: str) -> bool:
         try:
@@ -81,7 +81,7 @@ def _in_living_cluster(account: Account, arn: str) -> bool:
 
 
 def _entry(account: Account, arn: str) -> bool:
-    """The ARN of an access entry does not tell all of its principal's."""
+    """Return True if the access entry exists; its ARN lacks part of the principal's, so all entries are compared."""
     cluster, eks = place_in(arn).split("/")[1], account.client("eks")
     for principal in every(eks, "list_access_entries", "accessEntries", clusterName=cluster):
         try:
@@ -139,4 +139,4 @@ KINDS = (
     ),
     ResourceKind("part of a cluster", "eks", arn_of("eks", "[a-z-]+/[^/]+/"), ask=one_by_one(_in_living_cluster)),
 )  # fmt: skip
-"""The last stands for whatever else lies in a cluster: it comes after those that are known by themselves."""
+"""The last kind covers all other parts of a cluster; it follows the kinds with their own definition."""

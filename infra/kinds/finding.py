@@ -1,4 +1,4 @@
-"""How a resource whose creation nobody saw end is found again, by the inputs that the state holds of it."""
+"""Search for a resource whose creation was interrupted, by its inputs in the state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.spec.names import REGION_TAG
 
 
 def tags_of_its_own(given: Inputs) -> dict[str, str]:
-    """Raises `KeyError` without any: by no tags all of the account would match."""
+    """Return the tags of a resource; raise `KeyError` if it has none, since no tags match everything."""
     tags = dict(given["tags"])
     if not tags:
         raise KeyError("tags")
@@ -21,13 +21,13 @@ def tags_of_its_own(given: Inputs) -> dict[str, str]:
 
 
 def tagged_as(given: Inputs) -> list[dict[str, Any]]:
-    """EC2's filters by all tags."""
+    """Return EC2's filters for all tags of a resource."""
     return [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags_of_its_own(given).items()]
 
 
 def there(service: str, operation: str, id: str, **arguments: str) -> Find:
-    """What has a name: there when asking for it by name is answered. `arguments`: parameter -> input; `id`: a form over
-    the inputs."""
+    """Return a search by name: the resource exists if the operation succeeds. `arguments`: parameter -> input; `id`:
+    format of the inputs."""
 
     def find(account: Account, given: Inputs) -> list[str]:
         asked = {name: given[key] for name, key in arguments.items()}
@@ -43,7 +43,7 @@ def there(service: str, operation: str, id: str, **arguments: str) -> Find:
 
 
 def named(service: str, operation: str, result: str, key: str, narrow: str = "") -> Find:
-    """What a listing shows under the very name. `narrow`: a parameter that takes the name and finds more than it."""
+    """Return a search for an exact name in a listing. `narrow`: parameter of a prefix search for the name."""
 
     def find(account: Account, given: Inputs) -> list[str]:
         wanted = given["name"]
@@ -54,7 +54,7 @@ def named(service: str, operation: str, result: str, key: str, narrow: str = "")
 
 
 def status_of(service: str, operation: str, result: str, field: str, *parameters: str) -> Status:
-    """AWS's word for what has this id, whose parts are the parameters; empty where a list in the answer is."""
+    """Return a look-up of AWS's status by id, whose parts are the parameters; empty if the answer's list is empty."""
 
     def status(account: Account, id: str) -> str:
         values = zip(parameters, id.split(":"), strict=True)
@@ -67,6 +67,6 @@ def status_of(service: str, operation: str, result: str, field: str, *parameters
 
 
 def of_its_region(tags: Sequence[Mapping[str, str]], given: Inputs) -> bool:
-    """Whether what IAM knows by this name is of the region: it may be of a campaign of the same name in another."""
+    """Return True if an IAM resource is of this region: a campaign of another region may have the same name."""
     found = {one["Key"]: one["Value"] for one in tags}
     return found.get(REGION_TAG) == (given.get("tags") or {}).get(REGION_TAG)

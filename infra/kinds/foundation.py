@@ -1,4 +1,4 @@
-"""What only the foundation makes: the image registry and the account's own key."""
+"""Kinds that only the foundation creates: the image registry and the account's own key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infra.kinds.kind import Inputs, ResourceKind
 
 
 def _keys(account: Account, given: Inputs) -> list[str]:
-    """Only keys of the account's own can be told by their tags; a key that is on its way out is not taken back."""
+    """Find enabled keys by their tags; AWS's own keys have none, and a key that is being deleted is not restored."""
     kms, wanted, found = account.client("kms"), tags_of_its_own(given), []
     for key in every(kms, "list_keys", "Keys"):
         known = kms.describe_key(KeyId=key["KeyId"])["KeyMetadata"]

@@ -1,4 +1,4 @@
-"""File systems, their links to buckets, and their backups."""
+"""File systems, their links to buckets, and backups."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _left(account: Account, names: Names) -> Iterator[Remain]:
     for item in every(account.client("fsx"), "describe_file_systems", "FileSystems"):
         if tags_of(item.get("Tags")).get(CAMPAIGN_TAG) != names.campaign:
             continue
-        said = (item.get("FailureDetails") or {}).get("Message")
+        reason = (item.get("FailureDetails") or {}).get("Message")
         yield Remain(
             f"file system {item['FileSystemId']}",
-            f"{item['Lifecycle']}{', ' + said if said else ''}",
+            f"{item['Lifecycle']}{', ' + reason if reason else ''}",
             "wait while it is DELETING, and run the same command again; FAILED is for AWS Support",
             ours=True,
         )
@@ -54,7 +54,7 @@ def _links(account: Account, given: Inputs) -> list[str]:
 
 
 def _link(account: Account, arn: str) -> bool:
-    """A link of a file system that is gone is gone, also where it may not be asked for itself."""
+    """Return True if the link exists; it is gone with its file system, even if the link may not be read."""
     fsx, (_, system, id) = account.client("fsx"), place_in(arn).split("/")
     try:
         return bool(fsx.describe_data_repository_associations(AssociationIds=[id])["Associations"])

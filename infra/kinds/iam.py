@@ -31,7 +31,7 @@ def _named(operation: str, field: str, what: str) -> Find:
 
 
 def _policies(account: Account, given: Inputs) -> list[str]:
-    """Their listing tells no tags."""
+    """Find policies; their tags are read one by one, since the listing has none."""
     iam = account.client("iam")
     named = [one["Arn"] for one in every(iam, "list_policies", "Policies", Scope="Local")
              if one["PolicyName"] == given["name"]]  # fmt: skip

@@ -1,4 +1,4 @@
-"""One definition per kind of AWS resource: all that Bivouac knows of a kind stands in it."""
+"""Types of the definition of a kind of AWS resource."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from infra.kinds.thing import Thing
 from infra.spec.names import Names
 
 Inputs = Mapping[str, Any]
-"""As the program gave them and the plugin completed them; what the program leaves to AWS is not among them."""
+"""Inputs from the program, completed by the plugin; values that the program leaves to AWS are absent."""
 Find = Callable[[Account, Inputs], list[str]]
-"""Ids, as the provider writes them, of what has these inputs; the newest attempt's is not told from older ones."""
+"""Returns provider ids of resources with these inputs; resources of older attempts are included."""
 Ask = Callable[[Account, Sequence[str]], set[str]]
-"""Those of several ARNs that still are. Raises what AWS answers otherwise."""
+"""Returns those of several ARNs that exist; raises AWS's other errors."""
 Status = Callable[[Account, str], str]
-"""AWS's word for how far what has this id is; empty where it is not."""
+"""Returns AWS's status of the resource with this id; empty if it does not exist."""
 Price = Callable[[Mapping[str, Any]], Decimal | None]
-"""USD by the hour, from an item of a listing; None where it bills and the catalogue has no price."""
+"""Returns USD per hour of a listed item; None if it bills but the catalogue has no price."""
 
 
 def unpriced(item: Mapping[str, Any]) -> None:
-    """The price of what bills, by the GB and month mostly, and has none in the catalogue."""
+    """Price of a kind that bills, mostly by GB and month, and is not in the catalogue."""
 
 
 class Step(IntEnum):
-    """The order of removal: what starts, holds or uses other things goes before them."""
+    """Order of removal: resources that start, hold or use others are removed before them."""
 
     STARTERS = auto()
     SCALERS = auto()
     CLUSTERS = auto()
     MACHINES = auto()
     SERVICES = auto()
-    """They make network interfaces of their own."""
+    """Resources that create network interfaces."""
     INTERFACES = auto()
     ADDRESSES = auto()
     IMAGES = auto()
@@ -56,27 +56,27 @@ class Step(IntEnum):
 
 
 class Checkpoints(Enum):
-    """What a kind means to checkpoints that lie in a campaign."""
+    """Role of a kind for a campaign's checkpoints."""
 
     HOLDS = auto()
-    """They may lie in it."""
+    """Checkpoints may be stored in it."""
     READS = auto()
-    """They may not be read any more without it."""
+    """Checkpoints may be unreadable without it."""
     FREE = auto()
-    """None outlives its campaign in it, and a file system can be read without it; such kinds bill most."""
+    """It stores none that outlive the campaign, and file systems can be read without it. These kinds bill most."""
 
 
 @dataclass(frozen=True)
 class Remain:
-    """One thing that is left, why, and what to do about it."""
+    """A resource that is left, with the reason and the cure."""
 
     what: str
     why: str
     do: str
     ours: bool = False
-    """Provably the campaign's."""
+    """It provably belongs to the campaign."""
     waits: bool = False
-    """It only waits for something else to go."""
+    """It only waits for the deletion of something else."""
 
     def __str__(self) -> str:
         return f"{self.what} is left: {self.why}; {self.do}"
@@ -84,59 +84,59 @@ class Remain:
 
 @dataclass(frozen=True)
 class ResourceKind:
-    """A kind of AWS resource. What a field leaves empty is not known of the kind, or does not apply to it."""
+    """A kind of AWS resource. An empty field is unknown or does not apply."""
 
     name: str
-    """As the certificate and all messages call it."""
+    """Name in the certificate and in all messages."""
     service: str = ""
     arn: re.Pattern[str] | None = None
-    """Found in the ARN of each, as the tagging service shows it."""
+    """Pattern in each resource's ARN, as the tagging service returns it."""
 
-    # What exists, and whose it is.
+    # Existence and ownership.
     list: Callable[[Account], Iterator[Thing]] | None = None
-    """Each of the account and region that is there, by AWS's word alone."""
+    """Yields all existing resources of account and region, from AWS alone."""
     ask: Ask | None = None
-    """For kinds whose tags the tagging service alone shows: it also shows what was deleted."""
+    """For kinds whose tags only the tagging service lists; it also lists deleted resources."""
     batch: int = 1
-    """How many ARNs one `ask` takes."""
+    """Number of ARNs in one `ask`."""
     attributable: bool = True
-    """Something new and untagged of this kind is worth a human's look."""
+    """A person should look at a new, untagged resource of this kind."""
     account_wide: bool = False
-    """Every region lists it alike, so its region's tag has to tell whose it is."""
+    """Listed alike in every region, so the region's tag tells the owner."""
     network: bool = False
-    """What lies in it is its owner's."""
+    """Resources inside it belong to its owner."""
     eks_names: tuple[str, str, str] = ("", "", "")
-    """Of which kind's names EKS makes its own, what it puts before them, and the fixed form of what it puts after, so
-    that where the campaign's name ends is never in doubt."""
+    """(kind whose names EKS uses, EKS's prefix, pattern of EKS's suffix); the fixed form of the suffix shows where the
+    campaign's name ends."""
     remade_by_eks: bool = False
-    """EKS makes it again, without tags, when its cluster ends: its name alone proves whose it is."""
+    """EKS creates it again without tags when its cluster is deleted: its name alone proves the owner."""
 
-    # How it ends.
+    # Removal.
     remove: Callable[[Account, Thing], None] | None = None
     step: Step = Step.STORES
     checkpoints: Checkpoints = Checkpoints.READS
     price: Price = lambda item: Decimal(0)
     remains: Callable[[Account, Names], Iterator[Remain]] | None = None
-    """What of this kind keeps a teardown from its end."""
+    """Yields resources of this kind that prevent the end of a teardown."""
     held_by: tuple[str, ...] = ()
-    """Kinds that most likely keep it from going."""
+    """Kinds that most likely prevent its deletion."""
 
-    # How a stack makes it, and what becomes of a creation whose end nobody saw: exactly one of three.
+    # Creation by a stack. Exactly one of `find`, `remake` and `made_over` handles an interrupted creation.
     type: str = ""
-    """Pulumi's: `aws:ec2/vpc:Vpc`."""
+    """Pulumi's type, such as `aws:ec2/vpc:Vpc`."""
     find: Find | None = None
-    """It is found again, and adopted."""
+    """Finds it, so that it is adopted."""
     remake: Callable[[Account, Inputs], bool] | None = None
-    """It is removed, to be made anew; returns whether there was something to remove."""
+    """Removes it, so that it is created again; returns True if there was something to remove."""
     made_over: bool = False
-    """It puts a setting: done twice is done once."""
+    """It sets a value, so creating it again has no further effect."""
     id_output: str = ""
-    """The output by which its plugin reads it, beside the id."""
+    """Output by which its plugin reads it, besides the id."""
     status: Status | None = None
-    """Of kinds that take their time."""
+    """For kinds with slow operations."""
     holds_state: bool = False
-    """It holds a campaign's state, or carries what does: it is never replaced while the campaign lives."""
+    """It holds a campaign's state or what does: it is never replaced while the campaign exists."""
 
     def things(self, account: Account) -> Iterator[Thing]:
-        """Each that there is; none of a kind that nobody lists."""
+        """Yield existing resources; none for a kind without a listing."""
         return iter(()) if self.list is None else self.list(account)

@@ -1,4 +1,4 @@
-"""Builders of definitions: listings whose items tell all, tags that are asked for one by one, removals of one call."""
+"""Builders of definitions: complete listings, tags that need one request each, removals by one call."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def listed(
     tags: TagsOf | None = None,
     **more: Any,
 ) -> ResourceKind:
-    """A kind whose listing tells id, name, tags and state of each; `more` are further fields of the definition.
+    """Return a kind whose listing has id, name, tags and state; `more` are further fields of the definition.
 
-    `remove`: a function, or the operation that takes the id. `ended`: states in which AWS still lists what is no more;
-    elsewhere a failed thing is there, and holds its subnet. `arn`: what comes after region and account, or a pattern.
-    `tags`: asks for them where the listing does not tell them.
+    `remove`: a function, or the operation that takes the id. `ended`: states of deleted resources that AWS still lists;
+    other failed resources count as existing, since they hold their subnet. `arn`: the part after region and account, or
+    a pattern. `tags`: reads them if the listing lacks them.
     """
     by, priced = client or service, more.get("price", unpriced) is not unpriced
 
@@ -61,12 +61,12 @@ def listed(
 
 
 def arn_of(service: str, rest: str) -> re.Pattern[str]:
-    """What an ARN of the service holds; `rest` comes after region and account."""
+    """Return a pattern for ARNs of a service; `rest` follows region and account."""
     return re.compile(rf":{service}:[^:]*:\d*:{rest}")
 
 
 def state_of(item: Mapping[str, Any]) -> str:
-    """The state that an item of a listing tells, in lower case; empty without one."""
+    """Return the state of a listed item in lower case; empty if it has none."""
     state = item.get("State") or item.get("Status") or ""
     if isinstance(state, Mapping):
         state = state.get("Name") or state.get("Code") or ""
@@ -74,8 +74,8 @@ def state_of(item: Mapping[str, Any]) -> str:
 
 
 def with_tags(listing: Listing, tags: TagsOf) -> Listing:
-    """A listing that tells no tags: they are asked for, one by one. What went away meanwhile is left out; what may not
-    be read is judged by all else."""
+    """Return the listing with tags, read one by one. Resources deleted meanwhile are omitted; one whose tags may not be
+    read is judged by its other properties."""
 
     def with_them(account: Account) -> Iterator[Thing]:
         for one in listing(account):
@@ -95,7 +95,7 @@ def code_of(error: ClientError) -> str:
 
 
 def call(service: str, operation: str, parameter: str, **more: Any) -> Remove:
-    """One call that takes the thing's id; a list of it where the parameter is a plural, as `InstanceIds`."""
+    """Return a removal by one call with the id, as a list if the parameter is a plural such as `InstanceIds`."""
     plural = parameter.endswith(("Ids", "Names"))
 
     def remove(account: Account, one: Thing) -> None:
@@ -105,13 +105,13 @@ def call(service: str, operation: str, parameter: str, **more: Any) -> Remove:
 
 
 def is_gone(error: ClientError) -> bool:
-    """Whether a removal was refused because there is no such thing; each service says so in words of its own."""
+    """Return True if a removal failed because the resource does not exist; the codes differ by service."""
     code = error.response.get("Error", {}).get("Code", "")
     return says_missing(error) or "Unknown" in code or (code == "ValidationError" and "not found" in str(error).lower())
 
 
 def one_by_one(there: Callable[[Account, str], bool]) -> Ask:
-    """One question for each ARN."""
+    """Return a look-up with one request per ARN."""
 
     def ask(account: Account, arns: Any) -> set[str]:
         found = set()
@@ -128,5 +128,5 @@ def one_by_one(there: Callable[[Account, str], bool]) -> Ask:
 
 
 def place_in(arn: str) -> str:
-    """`nodegroup/<cluster>/<name>/...`: what comes after region and account."""
+    """Return the part after region and account: `nodegroup/<cluster>/<name>/...`."""
     return arn.split(":", 5)[-1]

@@ -20,7 +20,7 @@ def _log_group_tags(account: Account, one: Thing) -> Mapping[str, str]:
 
 
 def _parameters(account: Account) -> Iterator[Thing]:
-    """The account's own: names that begin so are kept for AWS, whose public ones may be listed once they were read."""
+    """Yield the account's own parameters; `/aws/` is AWS's prefix, whose public ones may be listed after a read."""
     for item in every(account.client("ssm"), "describe_parameters", "Parameters"):
         if not item["Name"].startswith("/aws/"):
             yield thing(item, item["Name"], item["Name"])

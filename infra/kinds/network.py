@@ -26,7 +26,7 @@ _SERVICES = {
     "EFS mount target": "EFS mount target",
     "RDSNetworkInterface": "RDS database",
 }
-"""How a service describes the interfaces that it makes -> what it is."""
+"""Beginning of an interface's description -> the service that created it."""
 _OWN = ("NAT gateway", "VPC endpoint", "FSx file system", "EKS control plane")
 
 
@@ -78,7 +78,7 @@ def _remove_internet_gateway(account: Account, one: Thing) -> None:
 
 
 def _remove_route_table(account: Account, one: Thing) -> None:
-    """The main table of a VPC goes with it."""
+    """Delete a route table, except a VPC's main table, which is deleted with the VPC."""
     ec2 = account.client("ec2")
     for table in ec2.describe_route_tables(RouteTableIds=[one.id])["RouteTables"]:
         if any(link.get("Main") for link in table["Associations"]):

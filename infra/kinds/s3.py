@@ -1,4 +1,4 @@
-"""Buckets, their settings, and uploads that never ended."""
+"""Buckets, their settings, and incomplete uploads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ def _tags(account: Account, one: Thing) -> Mapping[str, str]:
 
 
 def _uploads(account: Account) -> Iterator[Thing]:
-    """Incomplete multipart uploads bill and are shown nowhere else. Only the buckets of the region's own foundation are
-    looked into: into those of another region a campaign of the same name may be archiving.
+    """Yield incomplete multipart uploads, which bill and appear in no other listing. Only buckets of this region's
+    foundation are searched: a campaign of the same name may be archiving into another region's.
 
-    A bucket that was there before the campaign holds what it uploaded since: one that is locked blinds this look, once
-    the others have been looked into.
+    If a bucket cannot be read, its error is raised after the others: it may have uploads of the campaign.
     """
     s3, locked = account.client("s3"), list[ClientError]()
     for bucket in vars(buckets(account.identity()["Account"], account.region)).values():
@@ -48,7 +47,7 @@ def _abort(account: Account, one: Thing) -> None:
 
 KINDS = (
     ResourceKind("incomplete upload", "s3", list=_uploads, step=Step.RECORDS, remove=_abort),
-    # Only an empty bucket goes: S3 itself refuses to delete what still holds data.
+    # Only an empty bucket is deleted: S3 refuses to delete one with data.
     listed(
         "bucket", Step.STORES, "s3", "list_buckets", "Buckets", *["Name"] * 2,
         arn=re.compile(":s3:::"), account_wide=True, tags=_tags, remove=call("s3", "delete_bucket", "Bucket"),

@@ -1,4 +1,4 @@
-"""Schedules and rules, which start what they name."""
+"""Schedules and rules, which start other resources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infra.kinds.thing import Thing, thing
 
 
 def _schedules(account: Account) -> Iterator[Thing]:
-    """The listing does not tell which role a schedule uses, and schedules carry no tags."""
+    """Yield schedules with their role, which the listing lacks; schedules have no tags."""
     client = account.client("scheduler")
     for item in every(client, "list_schedules", "Schedules"):
         try:
@@ -27,7 +27,7 @@ def _schedules(account: Account) -> Iterator[Thing]:
 
 
 def _schedule(account: Account, given: Inputs) -> list[str]:
-    """In AWS's own group, unless the program names another."""
+    """Find a schedule, in the default group unless the program names another."""
     find = there("scheduler", "get_schedule", "{groupName}/{name}", GroupName="groupName", Name="name")
     return find(account, {"groupName": "default", **given})
 

@@ -14,7 +14,7 @@ from infra.spec.names import CAMPAIGN_TAG, Names
 
 
 def _remove(account: Account, one: Thing) -> None:
-    """Rules first: groups that name each other hold each other. The default group goes with its VPC."""
+    """Delete a group after its rules, since groups may refer to each other. The default group goes with its VPC."""
     ec2 = account.client("ec2")
     for group in ec2.describe_security_groups(GroupIds=[one.id])["SecurityGroups"]:
         if group["GroupName"] == "default":
@@ -27,7 +27,7 @@ def _remove(account: Account, one: Thing) -> None:
 
 
 def _left(account: Account, names: Names) -> Iterator[Remain]:
-    """Groups of the campaign's VPC: ours that a rule elsewhere names, which keeps them; then other people's."""
+    """Yield groups in the campaign's VPC: ours if a rule elsewhere refers to them, then other people's."""
     seen = in_its_vpc(account, names, "describe_security_groups", "SecurityGroups")
     groups = [group for group in seen if group["GroupName"] != "default"]
     ours = {group["GroupId"]: group for group in groups if _is_ours(group, names)}
@@ -69,7 +69,7 @@ def _remake_rule(egress: bool) -> Callable[[Account, Inputs], bool]:
 
 
 def _same_rule(rule: Mapping[str, Any], given: Inputs) -> bool:
-    """A rule without ports is told from one with all of them by -1."""
+    """Compare two rules; -1 stands for no port, which differs from all ports."""
 
     def port(value: Any) -> int:
         return -1 if value is None else int(value)

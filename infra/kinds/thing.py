@@ -1,5 +1,4 @@
-"""One resource as a listing shows it: its name, tags, birth, the network that it lies in, and the ids of others that
-it mentions."""
+"""A resource in a listing: name, tags, creation time, network, and the ids of others that it mentions."""
 
 from __future__ import annotations
 
@@ -20,50 +19,50 @@ _BORN = (
     "creationTime", "CreationTimestamp", "CreateTimestamp", "LastModifiedDate", "CreatedAt", "Initiated",
 )  # fmt: skip
 _PLACES = ("VpcId", "VPCId", "SubnetId", "SubnetIds", "Subnets", "VPCZoneIdentifier", "ResourceId")
-"""Keys of an item that say in which network it lies; `ResourceId` is that of what a flow log watches."""
+"""Keys of an item with its network; `ResourceId` is the network that a flow log watches."""
 _PLACED_PARTS = {
     "AvailabilityZones": ("SubnetId",),
     "Attachments": ("VpcId",),
     "LaunchSpecification": ("SubnetId",),
     "resourcesVpcConfig": ("vpcId", "subnetIds"),
 }
-"""Keys of an item whose parts say so."""
+"""Keys of an item whose parts have its network."""
 _NETWORK = ("vpc-", "subnet-")
 CLUSTER_TAG, OWNED = "kubernetes.io/cluster/", "owned"
-"""Of the value `shared`, a cluster only uses a thing: that value does not say whose the thing is."""
+"""Value of an owned resource. With the value `shared` a cluster only uses it, which does not tell the owner."""
 _OTHERS_RULES = frozenset({"IpPermissions", "IpPermissionsEgress"})
-"""A group elsewhere that lets ours in is not ours for that."""
+"""Ignored keys: a foreign group that admits ours is not ours."""
 
 
 @dataclass(frozen=True)
 class Thing:
-    """One resource that a listing showed."""
+    """A resource from a listing."""
 
     id: str
     name: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     created: datetime | None = None
     mentions: frozenset[str] = frozenset()
-    """Ids and role ARNs that stand anywhere in it: its volume, the role that it uses, what somebody wrote in a tag."""
+    """Ids and role ARNs anywhere in it: its volume, its role, or what somebody wrote in a tag."""
     inside: frozenset[str] = frozenset()
-    """VPC and subnets that it lies in, as AWS says and nobody can write: from the fields for that alone."""
+    """Its VPC and subnets, from fields that only AWS writes."""
     leaving: bool = False
-    """On its way out already."""
+    """It is being deleted."""
     unread: str = ""
-    """Why its tags or its description could not be read; empty: they were."""
+    """Error of reading its tags or description; empty if they were read."""
     doubt: str = ""
-    """Why it may not be there at all, and how to see for oneself; empty: it is."""
+    """Reason why it may not exist, and how to check; empty if it does."""
     traits: Mapping[str, Any] = field(default_factory=dict)
-    """The item as AWS describes it, of kinds whose price depends on it; empty for all others."""
+    """AWS's description, for kinds whose price depends on it; else empty."""
 
     @property
     def label(self) -> str:
-        """What a person looks for: the name, and the id where it tells more than the name."""
+        """Name for people, with the id if that adds information."""
         return f"{self.name} ({self.id})" if self.name and _ID.fullmatch(self.id) else self.name or self.id
 
 
 def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, str] | None = None) -> Thing:
-    """From an item of a listing; its tags are read in either spelling, unless given."""
+    """Return the resource of a listed item; tags are read in either spelling, unless given."""
     if tags is None:
         raw = item.get("Tags") or item.get("TagSet") or item.get("tags") or item.get("TagList")
         tags = dict(raw) if isinstance(raw, Mapping) else tags_of(raw)
@@ -96,7 +95,7 @@ def _born(item: Mapping[str, Any]) -> datetime | None:
         if isinstance(value, datetime):
             return value if value.tzinfo else value.replace(tzinfo=UTC)
         if isinstance(value, int | float) and value > 0:
-            # CloudWatch Logs counts milliseconds.
+            # CloudWatch Logs uses milliseconds.
             return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
         if isinstance(value, str):
             try:
@@ -108,7 +107,7 @@ def _born(item: Mapping[str, Any]) -> datetime | None:
 
 
 def tags_of(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
-    """Tags from either spelling of AWS's lists."""
+    """Return tags from either spelling of AWS's lists."""
     return {
         pair.get("Key", pair.get("key", pair.get("TagKey", ""))): pair.get(
             "Value", pair.get("value", pair.get("TagValue", ""))

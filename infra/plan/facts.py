@@ -1,4 +1,4 @@
-"""What was looked up before check and plan weigh it: plain data, so that both stay pure."""
+"""Facts that are looked up before check and plan: plain data, so that both stay pure."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Offer(_Frozen):
     zone: str
     capacity: Capacity
     usd_per_hour: Decimal | None
-    """Of one node; None where only a live look-up knows (capacity blocks are quoted per offering)."""
+    """Price of one node; None if only a request can tell it (capacity blocks are quoted per offering)."""
     quota_vcpus: int | None
-    """vCPUs that the account's quota still leaves for this family; None: not looked up."""
+    """Unused vCPUs of the account's quota for this family; None: not looked up."""
     as_of: date
     source: str
 
 
 class Zone(_Frozen):
-    """An availability zone of the region, as this account has it."""
+    """An availability zone of the region, as this account sees it."""
 
     name: str
-    """The account's own: another account's `us-east-1a` is another zone."""
+    """Account-specific: another account's `us-east-1a` is another zone."""
     id: str
-    """The same in every account."""
+    """Equal in all accounts."""
     state: str = "available"
 
 
 class Unsuitable(_Frozen):
-    """What was looked up and will not do."""
+    """A resource that was looked up and cannot be used."""
 
     what: str
     seen: str
@@ -48,83 +48,83 @@ class Unsuitable(_Frozen):
 
 
 class QuotaRoom(_Frozen):
-    """One quota of the account against what a campaign would make."""
+    """One quota of the account and a campaign's demand."""
 
     quota: Quota
     field: str
-    """Of the spec: what decides how much is wanted."""
+    """Field of the spec that determines the demand."""
     allowed: int
     used: int
     wanted: int
 
 
 class KubernetesSupport(_Frozen):
-    """Until when EKS supports its versions."""
+    """End of EKS's support for its versions."""
 
     as_of: date
     source: str
     standard_until: dict[str, date | None]
-    """Version -> last day of standard support; None: not announced when the table was written."""
+    """Version -> last day of standard support; None: not announced on `as_of`."""
 
 
 class DataSource(_Frozen):
-    """What stands at `data.source`."""
+    """The data at `data.source`."""
 
     location: str
-    """The folder that was looked at."""
+    """Folder that was inspected."""
     folder: bool
     matches: bool
-    """At least one file fits the pattern."""
+    """True if at least one file fits the pattern."""
     tokens: int | None = None
-    """To train on, as prepared on this machine, else estimated from the files' size; None: cannot be told."""
+    """Training tokens, as prepared on this machine, else estimated from the files' size; None: unknown."""
     prepared: bool = False
 
 
 class Environment(_Frozen):
-    """What holds where the nodes would come to life."""
+    """Properties of the place where the nodes will run."""
 
     hardware: bool
-    """A node is the instance type that the spec names."""
+    """Nodes have the hardware of the spec's instance type."""
     claims: bool
     """Nodes publish devices that a pod can claim."""
     public_registries: bool
-    """Nodes and builder would fetch images from registries outside AWS."""
+    """Nodes and builder need images from registries outside AWS."""
     driver_outside: bool
-    """The driver stands in another network than the cluster."""
+    """The driver is in another network than the cluster."""
 
 
 class Facts(_Frozen):
     environment: Environment
     instance: InstanceType | None
-    """The GPU nodes' type; None: the catalogue has none of this name."""
+    """Type of the GPU nodes; None: the catalogue lacks it."""
     all_reduce_gb_s: float | None = None
-    """Measured bus bandwidth of all_reduce between two of them; None: no source states it."""
+    """Measured all-reduce bus bandwidth between two nodes; None: no source states it."""
     floor_gb_s: float = 0.0
-    """Bus bandwidth that preflight's profile asks for; 0: it has none, and the speed is only reported."""
+    """Bus bandwidth that preflight's profile requires; 0: none, the speed is only reported."""
     instance_names: tuple[str, ...]
-    """Every type that the catalogue has."""
+    """All types of the catalogue."""
     profiles: tuple[str, ...]
-    """Every preflight profile that the catalogue has."""
+    """All preflight profiles of the catalogue."""
     regions: dict[str, str]
-    """Every region of AWS -> its partition."""
+    """Every AWS region -> its partition."""
     prices: Prices
     offers: tuple[Offer, ...]
     kubernetes: KubernetesSupport
     data: DataSource
     account: str | None = None
-    """Account of the credentials at hand; None: not looked up."""
+    """Account of the present credentials; None: not looked up."""
     zones: tuple[Zone, ...] | None = None
-    """Of the region; None: not looked up."""
+    """Zones of the region; None: not looked up."""
     sold: dict[str, tuple[str, ...]] | None = None
-    """Instance type of the nodes -> zones of the region in which EC2 offers it; None: not looked up."""
+    """Instance type of the nodes -> zones of the region that offer it; None: not looked up."""
     reservation: Unsuitable | None = None
-    """Why the reservation that the spec names does not hold its nodes; None: it does, or was not looked up."""
+    """Reason why the spec's reservation cannot hold the nodes; None: it can, or was not looked up."""
     quotas: tuple[QuotaRoom, ...] = ()
-    """Of what the campaign makes besides its GPU nodes; those that were looked up."""
+    """Quotas of the campaign's resources besides GPU nodes, as far as they were looked up."""
     base: Unsuitable | None = None
-    """Why the registry's base image will not do; None: it does, or was not looked up."""
+    """Reason why the registry's base image cannot be used; None: it can, or was not looked up."""
 
     @property
     def offer(self) -> Offer | None:
-        """The cheapest with a price, else any."""
+        """The cheapest offer with a price, else any."""
         return min(self.offers, key=lambda o: (o.usd_per_hour is None, o.usd_per_hour or 0), default=None)

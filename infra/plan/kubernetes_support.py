@@ -1,4 +1,4 @@
-"""Until when EKS supports which Kubernetes version at the standard price."""
+"""End of EKS's standard support for each Kubernetes version."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from infra.plan.facts import KubernetesSupport
 
 
 def kubernetes_support() -> KubernetesSupport:
-    """The day of 1.36 is as DescribeClusterVersions gave it in September 2026, quoted in the compatibility matrix of
-    awslabs/awsome-distributed-ai; the others are of the user guide."""
+    """Return the dates: 1.36's is from DescribeClusterVersions in September 2026, quoted in the compatibility matrix of
+    awslabs/awsome-distributed-ai; the others are from the user guide."""
     return KubernetesSupport(
         as_of=date(2026, 9, 18),
         source="https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html",

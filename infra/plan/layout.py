@@ -1,4 +1,4 @@
-"""How the ranks of a gang lie on its nodes."""
+"""Distribution of a gang's ranks over its nodes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Layout(BaseModel):
     ranks_per_node: int
     world_size: int
     accumulation: int
-    """Micro batches that each rank adds up per optimizer step."""
+    """Micro batches that each rank accumulates per optimizer step."""
 
 
 def ranks_per_node(spec: Spec, accelerators: int) -> int:
-    """The spec's own figure, else one rank per accelerator."""
+    """Return the spec's number, else one rank per accelerator."""
     return spec.nodes.ranks_per_node or accelerators
 
 
 def layout(spec: Spec) -> Layout:
-    """Pure over spec and catalogue; raises `UserError` for an unknown type or a batch that does not divide."""
+    """Return the layout; raise `UserError` for an unknown type or a batch that does not divide. Pure."""
     ranks = ranks_per_node(spec, catalogue.instance_type(spec.nodes.instance_type).accelerators)
     if ranks < 1:
         raise UserError(

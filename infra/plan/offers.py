@@ -1,4 +1,4 @@
-"""How GPU nodes can be had, from the catalogue. Offline; what the quota leaves is added by who asks the account."""
+"""Offers of GPU nodes from the catalogue, without requests; callers with an account add the quota."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Offer", "catalogue_offers"]
 
 
 def catalogue_offers(spec: Spec) -> tuple[Offer, ...]:
-    """The spec's own price, else the catalogue's on-demand price.
+    """Return an offer at the spec's own price, else at the catalogue's on-demand price.
 
-    A reservation bills the on-demand rate, and for spot that rate is a bound. A capacity block is quoted per offering
-    and paid up front: without a price in the spec it has none here.
+    A reservation bills the on-demand rate; for spot that rate is an upper bound. A capacity block is quoted per
+    offering and paid upfront, so it has no price here unless the spec has one.
     """
     known = {item.name: item for item in catalogue.instance_types()}
     item = known.get(spec.nodes.instance_type)

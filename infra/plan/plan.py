@@ -1,4 +1,4 @@
-"""The plan: what a campaign will cost, take and keep. A value: printed, stored, compared, refused."""
+"""The plan: cost, duration and storage of a campaign, as a value that can be printed, stored and compared."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class _Frozen(BaseModel):
 
 class Totals(_Frozen):
     clock: Figure
-    """All stages, seconds."""
+    """Seconds of all stages."""
     gpu_clock: Figure
-    """From the first provision to the last use of a GPU node, seconds: what the deadline must leave room for."""
+    """Seconds from the first provision to the last use of a GPU node; the deadline must be later."""
     usd: Figure
     usd_per_hour: Figure
-    """With the GPU nodes up."""
+    """Rate with GPU nodes up."""
     usd_per_hour_idle: Figure
-    """With the GPU node group at zero: what bills until the teardown."""
+    """Rate with the GPU node group at zero, which bills until the teardown."""
     usd_at_deadline: Figure
-    """If the GPU nodes stay up until the deadline ends them."""
+    """Cost if the GPU nodes stay up until the deadline."""
 
 
 class BlockTimes(_Frozen):
-    """What the end of a capacity block leaves."""
+    """Times that follow from the end of a capacity block."""
 
     ends: datetime
     nodes_until: datetime
-    """Then EKS takes the nodes away: what `deadline` cannot go beyond."""
+    """Time at which EKS removes the nodes; a later `deadline` has no effect."""
     train_until: datetime
-    """The last moment at which an interval may begin, so that it is saved and archived in time."""
+    """Last time at which an interval may begin to be saved and archived in time."""
 
 
 class Plan(_Frozen):
@@ -63,23 +63,23 @@ class Plan(_Frozen):
     clock: tuple[StageTime, ...]
     deadline: timedelta
     block: BlockTimes | None = None
-    """None: no capacity block, or its end is not in the spec."""
+    """None: no capacity block, or the spec lacks its end."""
     cost: tuple[CostLine, ...]
     budget_usd: Decimal
     totals: Totals
     tiers: tuple[Tier, ...]
     cadence: tuple[Figure, ...]
     checkpoint: CheckpointConfig
-    """What the ranks get: the spec's own where it has one, else derived."""
+    """Configuration of the ranks: the spec's own section if it has one, else derived."""
     checkpoint_derived: bool
 
     @property
     def unpriced(self) -> tuple[str, ...]:
-        """Cost lines that count nothing because no price is known."""
+        """Cost lines that count as 0 because no price is known."""
         return tuple(line.name for line in self.cost if not line.priced)
 
     def figure(self, name: str) -> Figure:
-        """A figure of work or cadence by its name; raises `KeyError` that lists the names."""
+        """Return a figure of work or cadence; raise `KeyError` with all names if there is none."""
         found = {item.name: item for item in (*self.work, *self.cadence)}
         if name not in found:
             raise KeyError(f"the plan has no figure `{name}`; it has: {', '.join(found)}")
@@ -87,12 +87,12 @@ class Plan(_Frozen):
 
 
 def make_plan(spec: Spec, facts: Facts) -> Plan:
-    """Pure: equal inputs give an equal plan. Raises `UserError` where there is none; `check` tells more."""
+    """Return the plan; raise `UserError` if there is none (`check` explains more). Pure."""
     try:
         return _plan(spec, facts)
     except ArithmeticError as error:
         cure = "look for a number with some zeros too many or too few"
-        raise UserError("the campaign is too large to be planned", seen=type(error).__name__, cure=cure) from error
+        raise UserError("the campaign has a number that is too large", seen=type(error).__name__, cure=cure) from error
 
 
 def _plan(spec: Spec, facts: Facts) -> Plan:
@@ -135,7 +135,7 @@ def _block(spec: Spec, stages: tuple[StageTime, ...], every_steps: int) -> Block
 def train_config(
     spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = ""
 ) -> TrainConfig:
-    """What the ranks read. `vocabulary`: of the prepared data; raises `UserError` when the model has another."""
+    """Return the ranks' configuration; raise `UserError` if the data's `vocabulary` is not the model's."""
     training = spec.training
     if vocabulary is not None and vocabulary != training.model.vocabulary:
         raise UserError(

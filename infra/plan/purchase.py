@@ -1,4 +1,4 @@
-"""What AWS sells and what goes together. Pure; check tells all of it, the program refuses the first."""
+"""Rules for the purchase of nodes on AWS. Pure; check reports all violations, a run refuses the first."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from infra.plan.catalogue import InstanceType
 from infra.spec.campaign import Capacity, Nodes
 
 OPEN = "open"
-"""As a reservation: every open one that matches the nodes."""
+"""Reservation id that stands for every open reservation that matches the nodes."""
 RESERVATIONS_ONLY = "capacity-reservations-only"
-"""EC2's word for: start in a reservation or not at all."""
+"""EC2's preference for starting in a reservation or not at all."""
 LARGEST_BLOCK = 64
-"""Instances in one capacity block."""
+"""Most instances in one capacity block."""
 SCALE_DOWN = timedelta(minutes=40)
-"""So long before a block's end EKS sets its node group to zero; EC2 itself ends the instances 30 minutes before.
+"""Time before a block's end at which EKS sets its node group to zero; EC2 terminates instances 30 minutes before.
 https://docs.aws.amazon.com/eks/latest/userguide/capacity-blocks-mng.html"""
 _ID = re.compile(r"^cr-[0-9a-f]{8,17}$")
 _GROUP = re.compile(r"^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/[A-Za-z0-9_.-]+$")
@@ -25,27 +25,27 @@ RESERVED = (Capacity.RESERVATION, Capacity.CAPACITY_BLOCK)
 
 
 def own_reservation(nodes: Nodes) -> str | None:
-    """Id of the one reservation that the nodes are bought by; None for a group, for `open`, and for all else."""
+    """Return the id of the nodes' single reservation; None for a group, `open`, and other purchases."""
     named = nodes.reservation_id or ""
     return named if nodes.capacity is Capacity.RESERVATION and named.startswith("cr-") else None
 
 
 def quota_holds(count: int, item: InstanceType, vcpus: int) -> bool:
-    """Whether so many free vCPUs of a quota are enough for all nodes."""
+    """Return True if `vcpus` free vCPUs of a quota are enough for all nodes."""
     return count * item.vcpus <= vcpus
 
 
 @dataclass(frozen=True)
 class PurchaseProblem:
     field: str
-    """Of the spec's section `nodes`."""
+    """Field of the spec's section `nodes`."""
     what: str
     seen: object
     cure: str
 
 
 def purchase_problems(nodes: Nodes, item: InstanceType | None) -> Iterator[PurchaseProblem]:
-    """All that is wrong with how the nodes are bought; `item`: None where the type is unknown."""
+    """Yield all errors in the purchase of the nodes; `item` is None if the type is unknown."""
     named, capacity = nodes.reservation_id, nodes.capacity
     if capacity in RESERVED and not named:
         cure = "buy or make it first, then write its id: cr-..."
@@ -76,5 +76,5 @@ def _block_problems(nodes: Nodes, item: InstanceType | None) -> Iterator[Purchas
         cure = f"write {LARGEST_BLOCK} or less"
         yield PurchaseProblem("count", "a capacity block holds fewer instances", nodes.count, cure)
     if nodes.placement_group:
-        seen, cure = "placement_group: true with capacity: capacity-block", "remove placement_group: blocks lie close"
+        seen, cure = "placement_group: true with capacity: capacity-block", "remove placement_group: blocks are close"
         yield PurchaseProblem("placement_group", "a capacity block takes no placement group", seen, cure)

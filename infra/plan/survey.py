@@ -1,4 +1,4 @@
-"""Looks up the plain facts that check and plan weigh: catalogue and file system; no network by itself."""
+"""Look-up of the facts for check and plan from catalogue and file system; it makes no network requests."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from trainer.contract import DATA_MANIFEST_NAME, DataManifest
 from trainer.contract.recipe import FOREIGN
 
 BYTES_PER_TOKEN = 3.0
-"""3.02 of a standard library with a vocabulary of 2,048; a larger one takes more, so that epochs are rather too few."""
+"""Measured: 3.02 with a standard library and a vocabulary of 2,048. A larger vocabulary has more, so epochs are
+underestimated."""
 _LOOK_S, _WEIGH_S = 5.0, 1.0
 _PACKED = frozenset({".gz", ".zst", ".xz", ".bz2", ".parquet"})
-"""Compressed: their size does not tell how much text they hold."""
+"""Suffixes of compressed files, whose size does not tell the amount of text."""
 
 
 def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Facts:
-    """`account`: of the credentials at hand, where the caller knows it.
+    """Return the facts; `account` is that of the present credentials, if known.
 
-    Of a spec that is not `whole`, facts that hang on what is missing are missing too.
+    If the spec is not `whole`, facts that depend on a missing field are missing too.
     """
     known = {item.name: item for item in catalogue.instance_types()}
     looks: dict[str, Callable[[], object]] = {
@@ -58,7 +59,7 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
 
 
 def environment(spec: Spec) -> Environment:
-    """A rehearsal's nodes are made of one machine, with all images in place, and its driver stands on their link."""
+    """Return the environment; a rehearsal's nodes share one machine and network with the driver and have all images."""
     real = spec.target == "aws"
     return Environment(hardware=real, claims=real, public_registries=real, driver_outside=real)
 
@@ -74,7 +75,7 @@ def _floor_gb_s(spec: Spec) -> float:
 
 
 def data_source(spec: Spec) -> DataSource:
-    """The first source that is missing, else the last with the tokens of all; a bucket is taken to be there."""
+    """Return the first missing source, else the last with the tokens of all. A bucket is assumed to exist."""
     tokens: int | None = 0
     for part in spec.data.parts:
         found, size = _look_at(part, spec.data.max_files)
@@ -94,9 +95,9 @@ def _prepared_tokens(spec: Spec) -> int | None:
 
 
 def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, int | None]:
-    """The source, and the bytes of its text where they can be told within the time that a person waits.
+    """Return the source, and the bytes of its text if a few seconds suffice to sum them.
 
-    Where even the first file that fits is not found in that time, it is taken to be there.
+    If not even one matching file is found in that time, one is assumed to exist.
     """
     if part.source.startswith("s3://"):
         return DataSource(location=part.source, folder=True, matches=True), None
@@ -117,7 +118,7 @@ def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, in
         except (ValueError, NotImplementedError, OSError, RuntimeError):  # no pattern, no path, no permission
             answer.append((_is_there(folder), False, False))
 
-    # On a thread: no walk through a dead network mount can be ended otherwise.
+    # In a thread, since a walk through a dead network mount cannot be ended otherwise.
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
     looking.join(_LOOK_S)
@@ -128,7 +129,7 @@ def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, in
 
 
 def _fitting(folder: Path, pattern: str) -> Iterator[Path]:
-    """What the pattern finds, without a walk through foreign folders at the top: installed packages are many."""
+    """Yield the pattern's matches, but skip foreign folders at the top: installed packages have many files."""
     if folder.is_file():
         yield folder
     elif pattern.startswith("**/"):

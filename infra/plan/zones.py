@@ -1,4 +1,4 @@
-"""Zones: of a campaign's nodes, of its control plane, which EKS takes in some only, and of builders. Pure."""
+"""Zones for a campaign's nodes, for its control plane (EKS does not support all zones) and for builders. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PAUSED = "unavailable"
 
 
 def build_network_zone(instance_type: str, sold: Sequence[str], zones: Sequence[Zone], now: str | None) -> str:
-    """Where builders of this type start: `now`, where it is sold there, else the first zone in which it is.
+    """Return the zone for builders of this type: `now` if it sells the type, else the first zone that does.
 
-    Raises `UserError` where no zone of the account sells it.
+    Raises `UserError` if no zone of the account sells it.
     """
     able = sorted(zone.name for zone in zones if zone.state != _PAUSED and zone.name in sold)
     if now in sold:
@@ -30,10 +30,10 @@ def build_network_zone(instance_type: str, sold: Sequence[str], zones: Sequence[
 
 
 def control_plane_zones(spec: Spec, zones: Sequence[Zone]) -> tuple[str, str]:
-    """The two for the cluster's subnets; the first, where EKS takes it, is the zone of the nodes.
+    """Return the two zones of the cluster's subnets; the first is the nodes' zone if EKS supports it.
 
-    The second is the spec's, else the next in the alphabet, round. `zones`: of the region, as this account has them.
-    Raises `UserError` where the account lacks a zone that the spec names, or EKS takes fewer than two.
+    The second is the spec's, else the alphabetically next one, cyclically. `zones` are those of the account and region.
+    Raises `UserError` if the account lacks a zone of the spec, or EKS supports fewer than two.
     """
     named = {zone.name: zone for zone in zones}
     able = sorted(zone.name for zone in zones if zone.state != _PAUSED and zone.id not in no_control_plane())
@@ -46,7 +46,7 @@ def control_plane_zones(spec: Spec, zones: Sequence[Zone]) -> tuple[str, str]:
     others = [*later, *(zone for zone in able if zone not in (first, *later))]
     if first is None or not others:
         raise UserError(
-            "a control plane needs subnets in two zones that EKS takes",
+            "a control plane needs subnets in two zones that EKS supports",
             seen=f"{', '.join(able) or 'none'} of {', '.join(f'{zone.name} ({zone.id})' for zone in zones)}",
             cure="take another region",
         )
@@ -54,7 +54,7 @@ def control_plane_zones(spec: Spec, zones: Sequence[Zone]) -> tuple[str, str]:
     if second is None:
         return first, others[0]
     if second not in others:
-        what = "the account has no such zone" if second not in named else "EKS puts no second half of a cluster there"
+        what = "the account has no such zone" if second not in named else "EKS places no control plane there"
         seen = second if second not in named else f"second_zone: {second} ({named[second].id}, {named[second].state})"
         cure = f"write one of {', '.join(others)}, or leave second_zone out"
         raise UserError(what, seen=seen, cure=cure)

@@ -1,4 +1,4 @@
-"""Where a campaign stands is a fold over its events. Pure: no S3, no clock."""
+"""The events of a campaign and the state that they fold into. Pure: no S3, no clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.
 
 
 class Kind(StrEnum):
-    """What an event says; the keys of its data stand beside it."""
+    """Kinds of event; the comments list the keys of their data."""
 
     STAGE_STARTED = "stage.started"  # stage
     STAGE_FINISHED = "stage.finished"  # stage, seconds, outputs
@@ -50,10 +50,10 @@ class Kind(StrEnum):
     RELAUNCHED = "relaunched"  # version, diff, digest, who, committed_step, bake
     TRAINING_FINISHED = "training.finished"  # outcome, why, step, committed_step
     ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes
-    ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here), of (the spec's), released (None: asked for)
+    ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here on), of (the spec's), released (None: asked)
     ARCHIVE_FAILED = "archive.failed"  # error
     NODES_AT_ZERO = "nodes.at-zero"  # group
-    ABANDONED = "abandoned"  # before a teardown removes anything although no archive is verified
+    ABANDONED = "abandoned"  # written before a teardown without a verified archive removes anything
     CERTIFIED = "certified"  # clean, found, could_not_look
 
 
@@ -68,60 +68,58 @@ class Event(BaseModel):
 
 
 class CampaignState(BaseModel):
-    """What the events add up to."""
-
     model_config = ConfigDict(frozen=True)
 
     started_at: datetime | None = None
     begun_with: Stage | None = None
-    """The first stage that the record tells of: of one that begins with its end, the beginning is lost."""
+    """First stage in the record. If the campaign cannot have begun with it, the beginning of the record is lost."""
     finished_stages: dict[Stage, dict[str, Any]] = {}
-    """Stage -> its outputs, for stages that finished and were not begun anew since."""
+    """Stage -> its outputs, for stages that finished and did not start again since."""
     running_stage: Stage | None = None
     attempts: tuple[dict[str, Any], ...] = ()
-    """One per launch: attempt, committed_step at launch, and after its end failure, detail, step."""
+    """One per launch: attempt and committed_step at launch; after its end also failure, detail, step."""
     ran: bool = False
-    """An attempt has come to train: the image of the bake made what is on the shared tier."""
+    """An attempt has trained: code of the baked image made the files on the shared tier."""
     bake_again: bool = False
-    """The launch failed and no attempt ever ran: the code may be at fault, and mended since."""
+    """The launch failed and no attempt ever ran: the cause may be a bug in the code, corrected since."""
     repairs: tuple[datetime, ...] = ()
     hold: dict[str, Any] | None = None
-    """While the warm cluster waits for a relaunch: the data of HELD, and `since`."""
+    """The data of HELD, and `since`, while the warm cluster waits for a relaunch."""
     version: int = 0
-    """Of spec and steward configuration in force; 0 is `spec.json`, later ones are `specs/<n>.json`."""
+    """Version of spec and steward configuration in force; 0 is `spec.json`, later ones are `specs/<n>.json`."""
     judged: int = 0
-    """Newest attempt when a person last relaunched: failures up to it count no more."""
+    """Newest attempt at the last relaunch; failures up to it are not counted."""
     gpu_nodes_up: bool = False
-    """As far as the record tells: asked for by preflight, not yet at zero."""
+    """True from preflight's request until the group is at zero, according to the record."""
     archives_on: tuple[int, int] | None = None
-    """While the archive runs on some of the gang's nodes: (these, the spec's)."""
+    """(nodes in use, nodes of the spec) while the archive runs on some of the gang's nodes."""
     outcome: str | None = None
     committed_at_finish: int | None = None
-    """Newest checkpoint on the shared tier when training ended; -1: there is nothing to archive."""
+    """Newest checkpoint on the shared tier when training ended; -1: nothing to archive."""
     closed: bool = False
-    """The steward has done all: training over, archived or said why not, GPU nodes at zero."""
+    """The steward is done: training is over, archived or refused with a reason, and GPU nodes are at zero."""
     archive: dict[str, Any] | None = None
     abandoned: bool = False
-    """A person gave up what is not archived: the teardown, and what sweeps after it, may lose it."""
+    """A person gave up what is not archived: teardown and later sweeps may delete it."""
     certificate: dict[str, Any] | None = None
 
     @property
     def newest_committed(self) -> int:
-        """Step of the newest checkpoint on the shared tier, as last recorded; -1: none is known."""
+        """Step of the newest recorded checkpoint on the shared tier; -1: none is known."""
         if self.committed_at_finish is not None:
             return self.committed_at_finish
         return max((_committed(attempt) for attempt in self.attempts), default=-1)
 
     @property
     def never_committed(self) -> bool:
-        """Whether the record proves that there never was a checkpoint: nothing launched, or all ended without one."""
+        """True if the record proves that no checkpoint ever existed: nothing launched, or all ended without one."""
         ended = self.closed and self.committed_at_finish == -1
         none = all(_committed(attempt) == -1 for attempt in self.attempts)
         return not self.tells_nothing and none and (ended or not self.attempts)
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether the record cannot say if training ever began: it is empty, or its beginning is lost."""
+        """True if the record cannot tell whether training began: it is empty, or its beginning is lost."""
         return not self.attempts and self.begun_with not in _BEFORE_TRAINING
 
     @property
@@ -134,9 +132,9 @@ def _committed(attempt: dict[str, Any]) -> int:
 
 
 def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
-    """By time over all writers (ties: writer, sequence), but never against a writer's own sequence.
+    """Order events of all writers by time (ties: writer, sequence), but keep each writer's own sequence.
 
-    A clock that is set back makes later events of its writer look older: they count as of its latest time until then.
+    If a writer's clock is set back, its later events count as of its latest time until the clock has caught up.
     """
     latest: dict[str, datetime] = {}
     keyed = []
@@ -147,7 +145,6 @@ def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def fold(events: Iterable[Event]) -> CampaignState:
-    """The state after all events, in their order."""
     state = CampaignState()
     for event in ordered(events):
         state = _apply(state, event)
@@ -175,7 +172,7 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
                 change["gpu_nodes_up"] = False
         case Kind.ATTEMPT_LAUNCHED:
-            # What is trained from now on, nobody has given up, and no archive holds.
+            # The new attempt's work is neither abandoned nor archived.
             launched = {**data, "launched_at": event.at}
             change = {"attempts": (*state.attempts, launched), "abandoned": False, "archive": None}
         case Kind.ATTEMPT_RUNNING:
@@ -196,7 +193,7 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.NODES_AT_ZERO:
             change = {"gpu_nodes_up": False, "closed": state.outcome is not None, "archives_on": None}
             if state.outcome is None:
-                # Given back before training had ended: those that come instead have proven nothing yet.
+                # The nodes were given back before training ended; their successors have not passed preflight.
                 kept = {k: v for k, v in state.finished_stages.items() if k != Stage.PREFLIGHT}
                 change |= {"finished_stages": kept, "bake_again": not state.ran}
         case Kind.ARCHIVE_BEGUN:
@@ -211,7 +208,7 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
 
 
 def _relaunched(state: CampaignState, data: dict[str, Any]) -> dict[str, Any]:
-    """A person has judged: the hold ends, failures so far count no more, spec and image are the newer ones."""
+    """Return the change by a relaunch: it ends the hold, resets the failure counts and sets newer spec and image."""
     newest = max((int(attempt["attempt"]) for attempt in state.attempts), default=0)
     change: dict[str, Any] = {"hold": None, "version": data["version"], "judged": newest}
     if "bake" in data:

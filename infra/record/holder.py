@@ -1,4 +1,4 @@
-"""Who holds a lease: precise enough to prove that a holder on this machine is gone."""
+"""The holder of a lease, identified precisely enough to prove that a holder on this machine is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 def _user() -> str:
-    """The user's name, or the number where the machine has no name for it, as in a container."""
+    """Return the user's name, or the number if the machine has no name for it, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -24,7 +24,7 @@ def _boot_id() -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot, None when there is no such process (or a zombie)."""
+    """Return the start of a process in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -55,7 +55,7 @@ class Holder(BaseModel):
         )
 
     def provably_gone(self) -> bool:
-        """True only when we look at the very same machine and PID namespace and the process is not there."""
+        """Return True only if this is the holder's machine and PID namespace and its process does not exist."""
         here = self.boot_id == _boot_id() and self.pid_namespace == _pid_namespace() and self.boot_id != ""
         return here and start_ticks(self.pid) != self.start_ticks
 

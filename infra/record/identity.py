@@ -1,7 +1,7 @@
-"""The identity of a campaign beyond its name: made once, at its first opening, kept in its record, read back by all.
+"""The identity of a campaign: made once at its first session, kept in its record.
 
-A name can come back: its record was lost, its bucket was made again, somebody else took it in another account. What
-carries the same name and another identity belongs to another campaign.
+A name can be reused: its record or bucket was lost and made again, or another account has it. A resource with the same
+name and another identity belongs to another campaign.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.record.store import CampaignStore
 
 IDENTITY = "identity.json"
-"""In a campaign's record."""
+"""Key in a campaign's record."""
 
 
 class CampaignIdentity(BaseModel):
@@ -22,11 +22,11 @@ class CampaignIdentity(BaseModel):
 
     identity: str
     adopted: bool = False
-    """The record was there before identities were: what it says so far names none."""
+    """The record is older than identities: its earlier resources carry none."""
 
 
 def claim_identity(store: CampaignStore, adopted: bool) -> CampaignIdentity:
-    """Return the campaign's identity; make it where the record has none. The first writer wins, all read it back."""
+    """Return the campaign's identity; make it if the record has none. The first writer wins, all read its value."""
     token = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     made = CampaignIdentity(identity=token, adopted=adopted)
     store.put_if_absent(f"{store.prefix}/{IDENTITY}", made.model_dump_json().encode())
@@ -34,21 +34,21 @@ def claim_identity(store: CampaignStore, adopted: bool) -> CampaignIdentity:
 
 
 def read_identity(store: CampaignStore) -> CampaignIdentity | None:
-    """Return the identity that a record has; None without one. Raises `ValueError` for a damaged one."""
+    """Return a record's identity; None if it has none. Raise `ValueError` for a damaged one."""
     stored = store.get_json(IDENTITY)
     return None if stored is None else CampaignIdentity.model_validate(stored)
 
 
 def archive_prefix(campaign: str, identity: str) -> str:
-    """Return the folder of a campaign's archive in the archive bucket; no slash at its end.
+    """Return a campaign's folder in the archive bucket, without a slash at its end.
 
-    `identity` is empty for what was archived before identities were.
+    `identity` is empty for archives that are older than identities.
     """
     return "/".join(filter(None, ("campaigns", campaign, identity)))
 
 
 def archive_prefix_of(store: CampaignStore) -> str:
-    """Return the folder of the archive of a record's campaign: as its archive said, else by its identity."""
+    """Return the archive folder of a record's campaign: from its archive event, else from its identity."""
     archived, known = store.state().archive, read_identity(store)
     if archived is not None and (known is None or known.adopted or "identity" in archived):
         return archive_prefix(store.campaign, str(archived.get("identity", "")))

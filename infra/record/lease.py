@@ -1,4 +1,4 @@
-"""The right to change a campaign, for one holder at a time: an object that S3 itself gives to whoever is first."""
+"""The right to change a campaign: an object that S3's conditional writes give to one holder at a time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from infra.record.objects import is_missing, is_precondition_failure
 log = logging.getLogger("record")
 _RACES = 5
 _SHORTEST_S, _LONGEST_S = 8.0, 3600.0
-"""Below, one hung socket loses the lease (see `Lease`); above, a campaign waits too long for a driver that is gone."""
+"""A shorter lease is lost by one hung socket (see `Lease`); a longer one outlives a dead driver for too long."""
 
 
 class RecordPlace(Protocol):
-    """Where a campaign's record lies."""
-
     bucket: str
     campaign: str
     prefix: str
@@ -36,13 +34,13 @@ Where = TypeVar("Where", bound=RecordPlace)
 
 
 class Lapse(BaseModel):
-    """A holder whose engine may have left its lock: killed, cut off, or itself forced to end the engine."""
+    """A holder that may have left its engine's lock: killed, cut off, or forced to end the engine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     holder: Holder
     until: datetime
-    """When its time was over, by its own machine's clock; that clock also dates the locks its engines took."""
+    """End of its lease by its own machine's clock, which also dates the locks of its engines."""
 
 
 class LeaseRecord(BaseModel):
@@ -53,11 +51,11 @@ class LeaseRecord(BaseModel):
     ttl_s: float
     released: bool = False
     lapsed: tuple[Lapse, ...] = ()
-    """Newest first, as far as they are remembered: what these holders began may still lie about."""
+    """Earlier holders that may have left locks or resources; newest first, limited in number."""
 
 
 class StoredLease(NamedTuple):
-    """A stored lease, its entity tag, and its age in seconds by S3's own clock."""
+    """A stored lease, its entity tag, and its age in seconds by S3's clock."""
 
     record: LeaseRecord
     etag: str
@@ -68,33 +66,32 @@ _LAPSED_KEPT = 8
 
 
 def lease_ttl(typed: str) -> timedelta:
-    """Of a lease, from its seconds as a person wrote them. Raises `UserError` for what no lease can have."""
+    """Parse the duration of a lease from seconds; raise `UserError` if it is no number or out of range."""
     try:
         seconds = float(typed)
     except ValueError:
         seconds = math.nan
-    if not _SHORTEST_S <= seconds <= _LONGEST_S:  # false also of what is no number
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:  # also false for NaN
         raise UserError(
-            "BIVOUAC_LEASE_SECONDS is no life of a lease",
+            "BIVOUAC_LEASE_SECONDS is no valid duration of a lease",
             seen=repr(typed),
-            cure=f"set a number from {_SHORTEST_S:g} to {_LONGEST_S:g}, or unset it: 30 will do where S3 is near",
+            cure=f"set a number from {_SHORTEST_S:g} to {_LONGEST_S:g}, or unset it: 30 is enough if S3 is near",
         )
     return timedelta(seconds=seconds)
 
 
 class Lease(Generic[Where]):
-    """The right to mutate, for one holder at a time: taken, renewed and given back by conditional write.
+    """The right to mutate, for one holder at a time: taken, renewed and given back by conditional writes.
 
-    `check()` before every mutation: it raises `LeaseLost` once the lease is not provably ours any more, judged by
-    our own monotonic time since the last renewal, so that a process that was stopped and continued stops touching.
+    Call `check()` before every mutation. It raises `LeaseLost` once the lease is not provably ours, judged by our own
+    monotonic time since the last renewal; so a process that was stopped and continued changes nothing more.
 
-    It is renewed every `ttl`/5; a renewal that failed is begun again after `ttl`/20. With a client of two tries, each
-    of `ttl`/3 (`Account.lease_client`), one socket may hang to its end and the second try still has its whole time
-    (`ttl`/5 + 2 `ttl`/3, and a second between them) for any `ttl` of 8 s or more (`lease_ttl` takes none below); so has
-    an S3 that answers so late.
+    It is renewed every `ttl`/5, or `ttl`/20 after a failed renewal. With a client of two tries, each of `ttl`/3
+    (`Account.lease_client`), one socket may hang or S3 may answer so late, and the second try still has its whole time
+    (`ttl`/5 + 2 `ttl`/3, and a second between them) if `ttl` is 8 s or more, which `lease_ttl` requires.
 
-    `patient`: one that was not renewed in time is not lost but unproven, and `check` raises `LeaseUnproven`. While S3
-    is away nobody else can take it either; once it answers, the renewal's condition says whether anybody did.
+    A `patient` lease that was not renewed in time is unproven, not lost: `check` raises `LeaseUnproven`. While S3 is
+    unreachable nobody else can take it; later the renewal's condition tells whether somebody did.
     """
 
     def __init__(self, store: Where, role: str, ttl: timedelta, holder: Holder, s3: Any, patient: bool = False) -> None:
@@ -107,17 +104,17 @@ class Lease(Generic[Where]):
         self._thread: threading.Thread | None = None
         self._lost: str | None = None
         self._refusal = "no answer yet"
-        """Of the newest renewal that failed, in words."""
+        """Error of the newest failed renewal."""
         self.lapsed: tuple[Lapse, ...] = ()
-        """Earlier holders that left unclean, as far as the lease remembers."""
+        """Earlier holders that left unclean, from the lease record."""
         self.unclean = False
-        """An engine of ours was ended by force: set before that, told to our successors at release."""
+        """True before we end an engine of ours by force; the release records it for later holders."""
         self.acquired = 0.0
-        """When we took it, in seconds of CLOCK_BOOTTIME."""
+        """Time of acquisition in seconds of CLOCK_BOOTTIME."""
 
     @property
     def covers_until(self) -> float:
-        """Until when it is ours unless renewed, in seconds of CLOCK_BOOTTIME; the past when it is lost."""
+        """End of the lease without renewal, in seconds of CLOCK_BOOTTIME; 0 if it is lost."""
         return 0.0 if self._lost is not None else self._renewed + self.ttl.total_seconds()
 
     def current(self) -> StoredLease | None:
@@ -131,9 +128,9 @@ class Lease(Generic[Where]):
         return StoredLease(record, answer["ETag"], _age_s(answer, record))
 
     def acquire(self) -> Holder | None:
-        """Take the lease; returns the previous holder when it was taken over from one that is gone.
+        """Take the lease; return the previous holder if it is gone and did not release it.
 
-        Raises `LeaseHeld` naming a living holder.
+        Raises `LeaseHeld` with a living holder.
         """
         found = self.current()
         previous, self._etag = None, None
@@ -160,14 +157,14 @@ class Lease(Generic[Where]):
         self.lapsed = (Lapse(holder=holder, until=until), *self.lapsed)[:_LAPSED_KEPT]
 
     def check(self) -> None:
-        """Raises `LeaseLost` or, of a patient lease, `LeaseUnproven`."""
+        """Raise `LeaseLost`, or `LeaseUnproven` for a patient lease."""
         late = _monotonic() - self._renewed
         if self._lost is None and late > self.ttl.total_seconds():
             if self.patient:
                 raise LeaseUnproven(
                     f"the {self.role} lease of {self.store.campaign} has not been renewed for {late:.0f} s",
                     seen=self._refusal,
-                    cure="nothing is touched until S3 takes its renewal",
+                    cure="nothing is changed until S3 accepts its renewal",
                     delay=self.ttl / 20,
                 )
             self._lost = "it was not renewed in time (the process was stopped, or S3 could not be reached)"
@@ -175,7 +172,7 @@ class Lease(Generic[Where]):
             raise LeaseLost(
                 f"the {self.role} lease of {self.store.campaign} is lost",
                 seen=self._lost,
-                cure="nothing more is touched; run the same command again to continue",
+                cure="nothing more is changed; run the same command again to continue",
             )
 
     def release(self) -> None:
@@ -191,12 +188,12 @@ class Lease(Generic[Where]):
                 self._lost = "gone at release"
 
     def _write(self, *, released: bool) -> None:
-        """Raises `LeaseHeld` where another holder was quicker."""
+        """Raise `LeaseHeld` if another holder was quicker."""
         if not any(self._written(released) for _ in range(_RACES)):
             raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
 
     def _written(self, released: bool) -> bool:
-        """One conditional write; false where an earlier one of ours had landed unheard: now it is known."""
+        """Make one conditional write; return False if an earlier write of ours, now known, made its condition fail."""
         record = LeaseRecord(
             holder=self.holder,
             renewed_at=datetime.now(UTC),
@@ -215,11 +212,11 @@ class Lease(Generic[Where]):
                 raise
             found = self.current()
             if found is not None and found.record == record:
-                # Our own write landed, only its answer was lost, and the client tried again.
+                # Our own write succeeded; only its answer was lost, and the client tried again.
                 self._etag, self._renewed = found.etag, begun
                 return True
             if found is not None and found.record.holder == self.holder and not found.record.released:
-                # An earlier one landed of which no try ever heard; this one failed by it, or (409) raced with it.
+                # An earlier write of ours succeeded without an answer; this one failed its condition or (409) raced it.
                 self._etag = found.etag
                 return False
             raise LeaseHeld(
@@ -236,18 +233,18 @@ class Lease(Generic[Where]):
             pause = self.renew()
 
     def renew(self) -> timedelta | None:
-        """One renewal; the time until the next, None when the lease is lost."""
+        """Renew once; return the time until the next renewal, None if the lease is lost."""
         try:
             with suppress(LeaseUnproven):
                 self.check()
             self._write(released=False)
         except LeaseLost:
-            return None  # `check` keeps why
+            return None  # `check` keeps the reason
         except LeaseHeld as error:
             self._lost = str(error)
             return None
         except Exception as error:
-            # S3 out of reach: `check` judges by age; the next round tries again, soon.
+            # S3 cannot be reached: the next round tries again soon, and `check` judges by age.
             self._refusal = str(error)[:300]
             log.info("the %s lease was not renewed, that is tried again: %s", self.role, error)
             return self.ttl / 20
@@ -255,15 +252,15 @@ class Lease(Generic[Where]):
 
 
 def _age_s(answer: dict[str, Any], record: LeaseRecord) -> float:
-    """Since the lease was written: both moments by S3's clock, so that no machine's own clock can steal a lease."""
+    """Return the age of a lease. Both times are S3's, so that no machine's wrong clock can steal a lease."""
     asked = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     written = answer.get("LastModified")
     if asked and isinstance(written, datetime):
-        # Both are whole seconds: less one, so that a lease is never thought older than it is.
+        # Both are whole seconds; one is subtracted so that the age is never overestimated.
         return max(0.0, (parsedate_to_datetime(asked) - written).total_seconds() - 1.0)
     return (datetime.now(UTC) - record.renewed_at).total_seconds()
 
 
 def _monotonic() -> float:
-    """Goes on while the machine sleeps: a lease does not outlive a closed lid."""
+    """Return a clock that runs while the machine sleeps, so that a lease ends during sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

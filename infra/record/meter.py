@@ -1,4 +1,4 @@
-"""Money by the record: what has been spent before any steward counted, and what bills at this moment. Pure."""
+"""Money according to the record: spent before the steward counts, and billed per hour now. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def spent(
     nodes_usd_per_hour: Decimal,
     now: datetime,
 ) -> Decimal:
-    """USD since provisioning began: the steward's newest figure carried on at the rate, or the stages' clock.
+    """Return USD since provisioning began: the steward's newest figure extrapolated, or the stages' times x rates.
 
-    GPU nodes count from the moment preflight asked for them: EC2 bills them from their start, not from the steward's.
+    GPU nodes count from preflight's request: EC2 bills from their start, not from the steward's.
     """
     total = Decimal(str(live["spent_usd"])) if live is not None else Decimal(0)
     at = datetime.fromisoformat(live["at"]) if live is not None else None
@@ -37,7 +37,7 @@ def spent(
 def rate(
     state: CampaignState, live: Mapping[str, Any] | None, base_usd_per_hour: Decimal, nodes_usd_per_hour: Decimal
 ) -> Decimal:
-    """USD per hour at this moment. Nothing after teardown; without GPU nodes the rest still bills."""
+    """Return the present USD per hour: 0 after teardown, the base rate without GPU nodes."""
     begun = state.started_at is not None
     if not begun or Stage.TEARDOWN in state.finished_stages:
         return Decimal(0)
@@ -52,7 +52,7 @@ def rate(
 
 
 def _after(event: Event, base: bool, up: Decimal) -> tuple[bool, Decimal]:
-    """Whether the campaign's stack bills after this event, and what part of its GPU nodes does."""
+    """Return whether the campaign's stack bills after this event, and the share of its GPU nodes that does."""
     stage = event.data.get("stage")
     match event.kind:
         case Kind.STAGE_STARTED if stage not in (Stage.CERTIFY, Stage.REPORT):

@@ -1,4 +1,4 @@
-"""What S3's answers about one object mean."""
+"""Meaning of S3's answers about one object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 
 def is_precondition_failure(error: ClientError) -> bool:
-    """Whether a conditional write lost its race (412), or raced at the very same moment (409)."""
+    """Return True if a conditional write lost its race (412) or met a simultaneous write (409)."""
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412)
 
 
@@ -17,7 +17,7 @@ def is_missing(error: ClientError) -> bool:
 
 
 def object_or_none(s3: Any, bucket: str, key: str) -> bytes | None:
-    """An object's whole content; None where there is none, or no such bucket."""
+    """Return an object's content; None if there is no such object or bucket."""
     try:
         return bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
     except ClientError as error:

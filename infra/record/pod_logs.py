@@ -1,4 +1,4 @@
-"""Pods' logs in a campaign's record: pieces `logs/<pod>/<number>.log`, each written once, together what was printed."""
+"""Pods' logs in a campaign's record: pieces `logs/<pod>/<number>.log`, each written once, which join to the log."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from infra.record.store import CampaignStore
 
 FOLDER = "logs/"
 UNTIL = "until"
-"""Metadata of a piece: where in the pod's log it ends, as `Position.stored`."""
+"""Metadata key of a piece: its end in the pod's log, as `Position.stored`."""
 
 
 class Position(NamedTuple):
-    """A place in a pod's log, by the times that the node's container runtime put to its lines."""
+    """A place in a pod's log, by the container runtime's time of each line."""
 
     at: int = 0
-    """Time of the last line before it, ns since the epoch."""
+    """Time of the last line before the position, ns since the epoch."""
     lines: int = 0
-    """How many lines of that very time lie before it."""
+    """Number of lines of that time before the position."""
 
     def stored(self) -> str:
         return f"{self.at} {self.lines}"
@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 def piece(pod: str, number: int) -> str:
-    """Name in the record of a pod's piece, counted from 0."""
+    """Return the name of a pod's piece in the record; numbers begin at 0."""
     return f"{FOLDER}{pod}/{number:06d}.log"
 
 
@@ -39,12 +39,12 @@ def pods(store: CampaignStore) -> list[str]:
 
 
 def pieces(store: CampaignStore, pod: str) -> list[str]:
-    """Keys of a pod's pieces in order."""
+    """Return the keys of a pod's pieces in order."""
     return sorted(store.keys(f"{FOLDER}{pod}/"))
 
 
 def by_pod(keys: Iterable[str]) -> dict[str, list[str]]:
-    """Pod -> the keys of its pieces in order, of all keys of a record."""
+    """Return pod -> keys of its pieces in order, from all keys of a record."""
     found: dict[str, list[str]] = {}
     for key in sorted(keys):
         folder, _, _ = key.rpartition("/")

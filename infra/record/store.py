@@ -1,7 +1,7 @@
 """The campaign's record in the state bucket: spec, events, live figures, leases.
 
-Every write that must not be lost or doubled is conditional (`If-None-Match: *` or `If-Match`): S3 itself decides
-who was first, so no lock service is needed.
+Every write that must be neither lost nor doubled is conditional (`If-None-Match: *` or `If-Match`): S3 decides which
+writer was first, so no lock service is needed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from infra.record.lease import Lease
 from infra.record.objects import is_missing, is_precondition_failure, object_or_none
 
 LIVE = "live.json"
-"""In a campaign's record: the steward's newest figures."""
+"""Key in a campaign's record: the steward's newest figures."""
 STOP = "stop.json"
-"""In a campaign's record: the wish that training ends with a commit."""
+"""Key in a campaign's record: the request to commit and end training."""
 _RACES = 5
 _RACE_PAUSE_S = 0.2
 
 
 class CampaignStore:
-    """One campaign's folder in the state bucket; safe for several threads of one writer."""
+    """A campaign's folder in the state bucket; safe for several threads of one writer."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class CampaignStore:
         folder: str | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`now`: dates the events of this writer."""
+        """`now` dates the events of this writer."""
         self._now = now
         self.s3, self.bucket, self.campaign, self.writer = s3, bucket, campaign, writer
         self.prefix = folder or f"campaigns/{campaign}"
@@ -52,11 +52,11 @@ class CampaignStore:
 
     @property
     def region(self) -> str:
-        """Where the record lies, and all that is the campaign's."""
+        """Region of the record and of the campaign."""
         return str(self.s3.meta.region_name)
 
     def append(self, kind: Kind, **data: Any) -> Event:
-        """Write the next event of this writer; an event is never overwritten."""
+        """Write this writer's next event; no event is ever overwritten."""
         with self._lock:
             if self._sequence is None:
                 self._sequence = len(self._keys(f"{self.prefix}/events/{self.writer}/"))
@@ -68,7 +68,7 @@ class CampaignStore:
                     return event
 
     def events(self) -> tuple[Event, ...]:
-        """All events of all writers; each object is fetched once per process."""
+        """Return all events of all writers; each object is fetched once per process."""
         keys = self._keys(f"{self.prefix}/events/")
         missing = [key for key in keys if key not in self._cache]
         if missing:
@@ -83,7 +83,7 @@ class CampaignStore:
         return fold(self.events())
 
     def put_if_absent(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
-        """Whether what lies there now is ours: written first by us, also where only the answer was lost."""
+        """Return True if the stored object is ours, also if an earlier try wrote it and only the answer was lost."""
         for attempt in range(_RACES):
             try:
                 self.s3.put_object(
@@ -97,7 +97,7 @@ class CampaignStore:
                     return found == body
                 if attempt == _RACES - 1:
                     raise
-                # 409: another write of this key was under way and may yet fail, so nobody has won.
+                # 409: another write of this key is under way and may fail, so nobody has won yet.
                 time.sleep(_RACE_PAUSE_S)
             else:
                 return True
@@ -120,7 +120,7 @@ class CampaignStore:
         return self._keys(f"{self.prefix}/{name}")
 
     def folders(self, name: str) -> list[str]:
-        """Names of the folders right below this one, whatever number of objects they hold."""
+        """Return the names of the folders directly below `name`, without listing their objects."""
         above = f"{self.prefix}/{name}"
         found = self._listed("CommonPrefixes", Prefix=above, Delimiter="/")
         return [item["Prefix"].removeprefix(above).rstrip("/") for item in found]
@@ -140,13 +140,13 @@ class CampaignStore:
     def lease(
         self, role: str, ttl: timedelta, holder: Holder | None = None, s3: Any = None, patient: bool = False
     ) -> Lease:
-        """`s3`: a client whose tries are short against `ttl`, for who holds the lease; onlookers need none."""
+        """Return the lease `role`. A holder passes an `s3` client with tries that are short against `ttl`."""
         return Lease(self, role, ttl, holder or Holder.this_process(), s3 or self.s3, patient)
 
     def claim_spec(self, spec_json: str, name: str = "spec.json") -> None:
-        """Store the spec of a new campaign; refuse another spec under a name in use. `name`: of the one in force.
+        """Store the spec of a new campaign as `name`, the key of the spec in force.
 
-        Raises `UserError` naming the fields that differ.
+        Raises `UserError` with the differing fields if another spec is stored.
         """
         key = f"{self.prefix}/{name}"
         if self.put_if_absent(key, spec_json.encode()):
@@ -158,6 +158,6 @@ class CampaignStore:
                 f"campaign {self.campaign} exists with another spec",
                 seen=f"differing sections: {', '.join(differing)}",
                 cure="give the new campaign another name: a name is never freed, since its record and archive stay; "
-                f"a held campaign goes on with a mended spec by `bivouac relaunch {self.campaign} --spec FILE`, and "
-                "after that `bivouac run` wants the mended one",
+                f"`bivouac relaunch {self.campaign} --spec FILE` continues a held campaign with a corrected spec, "
+                "which `bivouac run` then needs",
             )

@@ -1,4 +1,4 @@
-"""The report of a campaign: a pure model, computed from its record, and its rendering as one page."""
+"""The report of a campaign: a pure model, computed from its record, and its page."""
 
 from __future__ import annotations
 

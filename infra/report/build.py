@@ -1,4 +1,4 @@
-"""The report from a campaign's record: pure. Works on any part of a record."""
+"""Construction of the report from any part of a campaign's record. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infra.report.trainer_log import TrainerLog
 
 
 def build(record: Record) -> Report:
-    """Everything the page shows; nothing is invented where the record is silent."""
+    """Return everything on the page; what the record lacks stays empty."""
     log = trainer_log.read(record)
     stage_rows, attempt_rows = stages(record), attempts(record, log)
     book = ledger(record, stage_rows, attempt_rows, log)
@@ -101,9 +101,9 @@ def _plan(record: Record, rows: tuple[StageTime, ...]) -> tuple[PlannedStage, ..
 
 
 def _certificate(record: Record, state: CampaignState) -> CertificateSummary | None:
-    """The event says what was concluded; the stored certificate adds each look."""
-    said, stored = state.certificate, record.certificate or {}
-    if said is None:
+    """Combine the event, which has the conclusion, and the stored certificate, which has each look."""
+    concluded, stored = state.certificate, record.certificate or {}
+    if concluded is None:
         return None
     rows = tuple(
         LookRow(
@@ -117,14 +117,14 @@ def _certificate(record: Record, state: CampaignState) -> CertificateSummary | N
     )
     certified = [event for event in ordered(record) if event.kind is Kind.CERTIFIED]
     return CertificateSummary(
-        clean=bool(said["clean"]),
+        clean=bool(concluded["clean"]),
         at=certified[-1].at,
         principal=stored.get("principal"),
-        looks=int(said.get("looks", len(rows))),
+        looks=int(concluded.get("looks", len(rows))),
         listed=sum(row.listed for row in rows),
-        found=tuple(said.get("found", ())),
-        suspects=tuple(str(item) for item in said.get("suspects", stored.get("suspects", ()))),
-        could_not_look=tuple(said.get("could_not_look", ())),
-        kept=tuple(said.get("kept", stored.get("kept", ()))),
+        found=tuple(concluded.get("found", ())),
+        suspects=tuple(str(item) for item in concluded.get("suspects", stored.get("suspects", ()))),
+        could_not_look=tuple(concluded.get("could_not_look", ())),
+        kept=tuple(concluded.get("kept", stored.get("kept", ()))),
         rows=rows,
     )

@@ -1,4 +1,4 @@
-"""The causes of paid time, and what each means to people."""
+"""Causes of paid time, with their labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TimeCause(StrEnum):
-    """Where a paid second went; every one has exactly one cause."""
+    """Cause of paid time; every paid second has exactly one."""
 
     USEFUL = "useful"
     EVALUATION = "evaluation"

@@ -1,4 +1,4 @@
-"""The page about a prepared data set: what is in it, how long its documents are, what was left out and why."""
+"""The page about a prepared data set: contents, lengths of documents, dropped documents with reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEIGHT, _FLOOR, _TOP = 190.0, 156.0, 18.0
 
 
 def data_page(data: DataSet) -> str:
-    """One HTML file that needs nothing but itself."""
+    """Return one self-contained HTML file."""
     environment = Environment(
         loader=PackageLoader("infra.report", "templates"),
         autoescape=True,
@@ -46,7 +46,7 @@ def data_page(data: DataSet) -> str:
 
 
 def histogram(lengths: list[int]) -> Markup:
-    """Documents by length in tokens; each column holds twice the lengths of the one before it."""
+    """Draw documents by length in tokens; each column's range is twice the one before."""
     used = [index for index, count in enumerate(lengths) if count]
     if not used:
         return Markup("")

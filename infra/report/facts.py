@@ -1,4 +1,4 @@
-"""What was trained, on what, from what, by whom and why: in groups, each value from the record."""
+"""Facts about the campaign in groups, each value from the record: purpose, model, machines, data, code."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _code(record: Record, state: CampaignState) -> Iterator[Fact]:
     if image is not None:
         base = image.get("base_packages", {})
         packages = {**base, **image.get("layer_packages", {})}
-        counted = "in all" if base else "in the layer; the base image's own are as its digest says, and not listed"
+        counted = "in all" if base else "in the layer; the base image's packages are not listed, its digest fixes them"
         shown = [f"{name} {packages[name]}" for name in SHOWN_PACKAGES if name in packages]
         yield Fact(name="versions", value=f"{', '.join(shown)}; {len(packages)} packages {counted}")
         yield Fact(name="base image", value=f"{image.get('base')} {image.get('base_digest')}", digest=True)

@@ -1,4 +1,4 @@
-"""The golden checkpoint: where it lies, what it consists of, and commands that fetch, verify and load it."""
+"""The golden checkpoint: place, files, and commands that fetch, verify and load it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ END"""
 
 
 def golden(record: Record, state: CampaignState) -> Golden | None:
-    """None where nothing was verified in the archive."""
+    """Return the golden checkpoint; None if the archive has no verified one."""
     found = state.archive
     if found is None or "manifest" not in found:
         return None
@@ -75,19 +75,19 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
         CommandRecipe(
             title="Fetch it, with its configuration, tokenizer and held-out split",
             commands=fetch,
-            note="The first line verifies what it brings, and goes on where it was cut off.",
+            note="The first line verifies the checkpoint, and continues after an interruption.",
         ),
         CommandRecipe(
             title="Verify every byte and evaluate it",
             commands="python -m trainer.evaluate --checkpoint golden --config train.json --data data",
-            note="Every shard is compared with its digest before anything is loaded; then it prints the held-out loss "
-            f'and `"equal": true` where that is the recorded one. {where}',
+            note="Every shard is compared with its digest before it is loaded; the output is the held-out loss "
+            f'and `"equal": true` if it is the recorded one. {where}',
         ),
         CommandRecipe(
             title="Load it with transformers",
             commands=_LLAMA,
             note="The same weights, bit for bit, in Llama's form as safetensors, with a model card; `transformers` is "
-            "no package of this repository.",
+            "not a package of this repository.",
         ),
         CommandRecipe(
             title="Load the sharded form's weights in Python",

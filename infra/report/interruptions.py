@@ -1,4 +1,4 @@
-"""What interrupted the campaign, what was done about it, and what it cost."""
+"""Interruptions of the campaign: cause, answer and cost."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from infra.report.record import Record
 from infra.report.timeline import ordered, short
 
 COST = (TimeCause.REPLACE, TimeCause.STARTUP, TimeCause.REDO)
-"""Detection and replacement, the new start, the steps run again: what a failure costs, in the order it is paid."""
+"""Causes of a failure's cost in order: detection and replacement, the new start, the repeated steps."""
 MOST_EVIDENCE = 6
 
 
 def interruptions(record: Record, attempts: Sequence[AttemptTime], book: TimeLedger) -> tuple[Interruption, ...]:
-    """In the order of time: unfit nodes before training, failed attempts, drivers that went away."""
+    """Return unfit nodes, failed stages and attempts, and lost drivers, ordered by time."""
     events = ordered(record)
     found = [_failure(record, events, attempts, row, book) for row in attempts if row.failure is not None]
     for event in events:
@@ -72,7 +72,7 @@ def _since(at_s: float, then_s: float | None) -> float | None:
 
 
 def _evidence(record: Record, events: list[Event], row: AttemptTime) -> tuple[str, ...]:
-    """What the record holds besides the verdict: dead nodes, the step seen last, checkpoints refused at the restart."""
+    """Return the record's evidence: dead nodes, the last step seen, checkpoints refused at the restart."""
     rows = []
     for event in events:
         data = event.data

@@ -1,6 +1,6 @@
-"""Every paid second has one cause: the trainer's own lines speak first, then the attempts, then the stages.
+"""Ledger of paid time: every paid second has one cause, from the trainer's lines, else the attempts, else the stages.
 
-Money is the plan's rates x the time in which each line of the bill is up: `money.py`.
+Money is the plan's rates x the time for which each line of the bill is up: `money.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STAGE_CAUSE = {
     Stage.ARCHIVE: TimeCause.ARCHIVE,
     Stage.TEARDOWN: TimeCause.TEARDOWN,
 }
-"""Supervise has no cause of its own: what the attempts leave of it is idle. Certify comes after the bill."""
+"""Supervise has no cause: its time outside of attempts is idle. Certify comes after the bill."""
 
 
 class Span(NamedTuple):
@@ -34,7 +34,7 @@ class Span(NamedTuple):
     ended_s: float
     cause: TimeCause
     interruption: int | None = None
-    """The attempt whose failure made this time necessary."""
+    """Attempt whose failure caused this time."""
 
     @property
     def seconds(self) -> float:
@@ -45,7 +45,7 @@ Window = tuple[float, float]
 
 
 class Up(NamedTuple):
-    """When a line of the bill was up, and how much of it: `nodes` of its `of`."""
+    """Time for which a line of the bill was up, with `nodes` of its `of`."""
 
     begun_s: float
     ended_s: float
@@ -54,20 +54,20 @@ class Up(NamedTuple):
 
 
 Key = tuple[TimeCause, int | None]
-"""A cause, and the attempt whose failure made it necessary."""
+"""A cause, and the attempt whose failure is responsible."""
 
 
 @dataclass(frozen=True)
 class TimeLedger:
     spans: tuple[Span, ...]
-    """Covers the paid time without gap or overlap."""
+    """They cover the paid time without gap or overlap."""
     paid: Window | None
     windows: dict[str, tuple[Up, ...]]
-    """Line of the plan's cost -> when it was up."""
+    """Line of the plan's cost -> times at which it was up."""
     lines: tuple[CostLine, ...]
     tallies: dict[tuple[Up, ...], dict[Key, int]]
-    """Microseconds by cause within each set of windows, of a part of the nodes that part: whole numbers, so that sums
-    of parts equal the whole."""
+    """Set of windows -> microseconds by cause, with the share of the nodes that were up; whole numbers, so that sums of
+    parts equal the whole."""
 
     @property
     def paid_s(self) -> float:
@@ -75,7 +75,7 @@ class TimeLedger:
 
     @property
     def gpu_up(self) -> tuple[Window, ...]:
-        """Whether with all or with one of the nodes."""
+        """Windows with all or some of the GPU nodes."""
         found: list[Window] = []
         for up in next((self.windows[line.name] for line in self.lines if line.gpu), ()):
             if found and found[-1][1] == up.begun_s:
@@ -89,14 +89,14 @@ class TimeLedger:
         return sum(end - begin for begin, end in self.gpu_up)
 
     def micros(self, cause: TimeCause, interruption: int | None = None) -> int:
-        """Paid time of a cause, or of its part that one attempt's failure made necessary."""
+        """Return the paid time of a cause, or of its part that one attempt's failure caused."""
         return _of(self.tallies.get((Up(*self.paid),), {}) if self.paid else {}, cause, interruption)
 
     def seconds(self, cause: TimeCause) -> float:
         return self.micros(cause) / 1e6
 
     def usd(self, cause: TimeCause, interruption: int | None = None) -> Decimal:
-        """Not rounded."""
+        """Return the exact cost."""
         return sum(
             (
                 price(line, _of(self.tallies[self.windows[line.name]], cause, interruption))
@@ -107,7 +107,7 @@ class TimeLedger:
         )
 
     def line_micros(self, line: CostLine) -> int:
-        """How long a line of the bill was up."""
+        """Return the time for which a line of the bill was up."""
         return sum(self.tallies.get(self.windows[line.name], {}).values())
 
 
@@ -128,7 +128,7 @@ def _of(tally: dict[Key, int], cause: TimeCause, interruption: int | None) -> in
 
 
 def _tally(spans: Sequence[Span], windows: Sequence[Up]) -> dict[Key, int]:
-    """Both sorted and without overlaps in themselves."""
+    """Return the time by cause within windows; both inputs are sorted and have no overlaps."""
     found: dict[Key, int] = {}
     first = 0
     edges = [(micro(up.begun_s), micro(up.ended_s), up.nodes, up.of) for up in windows]
@@ -165,7 +165,7 @@ def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[Attem
 
 
 def paid_window(record: Record, stages: Sequence[StageTime]) -> Window | None:
-    """From the first builder or provision to the end of the teardown, or to now while there is none."""
+    """Return the time from the first bake or provision to the end of the teardown, or to now if there is none."""
     begin = min((row.begun_s for row in stages if row.stage in (Stage.BAKE, Stage.PROVISION)), default=None)
     if begin is None:
         return None
@@ -174,7 +174,7 @@ def paid_window(record: Record, stages: Sequence[StageTime]) -> Window | None:
 
 
 def overlay(top: Sequence[Span], bottom: Sequence[Span]) -> list[Span]:
-    """All of `top`, and of `bottom` what `top` leaves free; both without overlaps in themselves, both sorted."""
+    """Return all of `top`, and the parts of `bottom` between; both are sorted and have no overlaps."""
     result, first = list(top), 0
     for span in bottom:
         at = span.begun_s
@@ -206,8 +206,8 @@ def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: 
 
 
 def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Up, ...]:
-    """Each opens with a preflight or a launch, or with an archive that has one node, and closes when the node group is
-    at zero, or when it goes on with one node."""
+    """Return the windows of GPU nodes. Each begins with a preflight, a launch or an archive on one node, and ends when
+    the node group is at zero or the number of nodes changes."""
     marks = [(row.begun_s, 1, 1) for row in stages if row.stage == Stage.PREFLIGHT]
     for event in record.events:
         match event.kind:
@@ -229,7 +229,7 @@ def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> t
 
 
 def _steps(log: TrainerLog) -> list[Span]:
-    """Steps and evaluations as their own lines time them, never overlapping."""
+    """Return steps and evaluations with the times of their own lines, without overlaps."""
     rows: list[Span] = []
     for attempt, lines in log.steps.items():
         for line in lines:
@@ -240,7 +240,7 @@ def _steps(log: TrainerLog) -> list[Span]:
 
 
 def _disjoint(rows: Iterable[Span]) -> list[Span]:
-    """Sorted by their end; each begins where the one before it has ended, if not later."""
+    """Sort by end, and begin each span at the end of the previous one, if not later."""
     clean: list[Span] = []
     for row in sorted(rows, key=lambda span: span.ended_s):
         begin = max(row.begun_s, clean[-1].ended_s) if clean else row.begun_s

@@ -1,4 +1,4 @@
-"""The report as a value: everything the page shows, and what `report.json` holds."""
+"""The report as a value: everything on the page, and the content of `report.json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Fact(Frozen):
     name: str
     value: str
     digest: bool = False
-    """Set in fixed width."""
+    """Shown in fixed width."""
 
 
 class FactGroup(Frozen):
@@ -27,10 +27,10 @@ class FactGroup(Frozen):
 
 
 class Notice(Frozen):
-    """Something that is not well, for the head of the page."""
+    """A problem, for the head of the page."""
 
     level: str
-    """bad, warning, open (not well yet, since it is not over)."""
+    """bad, warning, or open (not finished, so not good yet)."""
     text: str
 
 
@@ -39,11 +39,11 @@ class KeyFigure(Frozen):
     value: str
     meaning: str
     level: str = ""
-    """good, warning, bad, or nothing."""
+    """good, warning, bad, or empty."""
 
 
 class Gap(Frozen):
-    """A time in which no stage ran, in seconds since the campaign began."""
+    """A time without a running stage, in seconds since the campaign began."""
 
     begun_s: float
     ended_s: float
@@ -57,7 +57,7 @@ class StageTime(Frozen):
     begun_s: float
     ended_s: float
     ending: str
-    """finished, failed, cut off (its driver went away), running."""
+    """finished, failed, cut off (its driver vanished), running."""
     error: str | None = None
 
     @property
@@ -66,16 +66,16 @@ class StageTime(Frozen):
 
 
 class AttemptTime(Frozen):
-    """One attempt in seconds since the campaign began; `None` for what did not happen."""
+    """One attempt in seconds since the campaign began; `None` if it did not happen."""
 
     attempt: int
     from_step: int
-    """The checkpoint it resumed from; 0 from the beginning."""
+    """Step of the checkpoint that it resumed; 0 for a fresh start."""
     launched_s: float
     first_step_s: float | None = None
-    """When its first step began."""
+    """Start of its first step."""
     redone_s: float | None = None
-    """When its last repeated step ended."""
+    """End of its last repeated step."""
     last_step_s: float | None = None
     ended_s: float
     next_launch_s: float | None = None
@@ -89,8 +89,6 @@ class AttemptTime(Frozen):
 
 
 class Mark(Frozen):
-    """A moment worth seeing on the timeline."""
-
     at_s: float
     kind: str
     """quarantine, refused, takeover, unfit."""
@@ -104,12 +102,10 @@ class LossPoint(Frozen):
 
 
 class Losses(Frozen):
-    """The loss series of one attempt."""
-
     attempt: int
     points: tuple[LossPoint, ...]
     steps: int
-    """Steps it ran: more than there are points where the series is thinned."""
+    """Number of its steps; more than points if the series is thinned."""
 
 
 class Evaluated(Frozen):
@@ -136,7 +132,7 @@ class Training(Frozen):
     losses: tuple[Losses, ...] = ()
     evaluations: tuple[Evaluated, ...] = ()
     unigram_loss: float | None = None
-    """What a model that only knows how often each token occurs would reach."""
+    """Loss of a model that knows only the frequency of each token."""
     repeats: Repeats = Repeats(steps=0, equal=0)
     steps_done: int = 0
     steps_wanted: int = 0
@@ -152,7 +148,7 @@ class Loss(Frozen):
 
 class Interruption(Frozen):
     number: int = 0
-    """From 1 in the order of time: how pictures and text refer to it."""
+    """Number from 1 in the order of time, used in charts and text."""
     at_s: float
     attempt: int | None
     cause: str
@@ -160,20 +156,20 @@ class Interruption(Frozen):
     evidence: tuple[str, ...] = ()
     answer: tuple[str, ...]
     action: str = ""
-    """restart, replace, hold, stop, none: in a word."""
+    """Short form of the answer: restarted, replaced, held, ..."""
     detected_s: float | None = None
-    """From the last finished step to the decision."""
+    """Time from the last finished step to the decision."""
     again_s: float | None = None
-    """From the last finished step to the first step of the next attempt."""
+    """Time from the last finished step to the first step of the next attempt."""
     caught_up_s: float | None = None
-    """From the last finished step until the last repeated step had been run again."""
+    """Time from the last finished step until the last repeated step had run again."""
     resumed_from: int | None = None
     steps_lost: int = 0
-    """Steps behind the checkpoint that the next attempt resumed from."""
+    """Steps after the checkpoint that the next attempt resumed from."""
     steps_repeated: int = 0
     losses: tuple[Loss, ...] = ()
     seconds: float | None = None
-    """None: training was not held up, or how much cannot be known."""
+    """None: training was not delayed, or the delay is unknown."""
     usd: Decimal | None = None
 
 
@@ -188,7 +184,7 @@ class Share(Frozen):
 
 
 class Item(Frozen):
-    """One line of the bill against the plan's."""
+    """One line of the bill, compared with the plan's."""
 
     name: str
     planned_usd: Decimal
@@ -196,29 +192,29 @@ class Item(Frozen):
     """The plan's formula."""
     usd: Decimal
     counted: str
-    """The formula of what was counted."""
+    """Formula of the counted cost."""
     seconds: float | None = None
-    """How long it was up; None for what bills by size."""
+    """Time for which it was up; None if it bills by size."""
 
 
 class KeptResource(Frozen):
-    """What stays on purpose and what it costs until someone deletes it."""
+    """A resource that stays on purpose, with its cost until someone deletes it."""
 
     name: str
     where: str
     bytes: int | None
     usd_per_month: Decimal | None
-    """None: its size or price is not on record."""
+    """None: its size or price is not recorded."""
     formula: str
 
 
 class Money(Frozen):
     notional: bool
-    """True where nothing was billed: what the same clock would have cost on AWS."""
+    """True if nothing was billed: the amounts are what the same duration would have cost on AWS."""
     by_time_usd: Decimal
     by_size_usd: Decimal
     total_usd: Decimal
-    """To `resolution_usd`, to which causes and items add up exactly."""
+    """Rounded to `resolution_usd`; causes and items sum to it exactly."""
     resolution_usd: Decimal
     planned_usd: Decimal
     budget_usd: Decimal
@@ -243,8 +239,6 @@ class StoredFile(Frozen):
 
 
 class CommandRecipe(Frozen):
-    """Commands that do one thing."""
-
     title: str
     commands: str
     note: str = ""
@@ -257,15 +251,15 @@ class Golden(Frozen):
     folder: str
     objects: int
     bytes: int
-    """Of everything in the archive."""
+    """Size of the whole archive."""
     proof: str
-    """Where the reference comes from: `recorded in training`, or `evaluated before upload` on the shared tier."""
+    """Origin of the reference loss: `recorded in training`, or `evaluated before upload` on the shared tier."""
     reference_loss: float | None
     restored_loss: float | None
     files: tuple[StoredFile, ...]
-    """The checkpoint's own, the largest first; empty where the archive's manifest could not be read."""
+    """The checkpoint's files, largest first; empty if the archive's manifest could not be read."""
     recipes: tuple[CommandRecipe, ...]
-    """How to fetch it, verify every byte of it, evaluate it, and load it."""
+    """Commands that fetch it, verify every byte, evaluate it and load it."""
     refused: tuple[str, ...] = ()
     """Newer checkpoints that were not sound."""
 
@@ -290,7 +284,7 @@ class CertificateSummary(Frozen):
     listed: int = 0
     found: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
-    """What only a person can judge."""
+    """Resources that only a person can judge."""
     could_not_look: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     rows: tuple[LookRow, ...] = ()
@@ -304,7 +298,7 @@ class Happened(Frozen):
 
 
 class Report(Frozen):
-    """A campaign as its record tells it, whole or in part."""
+    """A campaign according to its record, complete or not."""
 
     format: int = 2
     campaign: str
@@ -314,11 +308,11 @@ class Report(Frozen):
     made_at: datetime
     begun_at: datetime | None
     status: str
-    """In a few words, for the head of the page."""
+    """A few words for the head of the page."""
     level: str
     """good, warning, bad, open."""
     verdict: str
-    """One sentence for whoever reads nothing else."""
+    """Summary in one sentence."""
     notices: tuple[Notice, ...]
     figures: tuple[KeyFigure, ...]
     goodput: float | None
@@ -330,11 +324,11 @@ class Report(Frozen):
     gpu_s: float
     facts: tuple[FactGroup, ...]
     spec: str
-    """As YAML."""
+    """YAML text."""
     stages: tuple[StageTime, ...]
     attempts: tuple[AttemptTime, ...]
     gpu_up: tuple[tuple[float, float], ...]
-    """When GPU nodes were paid, in seconds since the campaign began."""
+    """Paid times of GPU nodes, in seconds since the campaign began."""
     marks: tuple[Mark, ...]
     gaps: tuple[Gap, ...]
     training: Training

@@ -1,4 +1,4 @@
-"""Money by cause and by item, against the plan. Printed parts add up to printed sums, to the last digit."""
+"""Money by cause and by item, compared with the plan. Printed parts sum exactly to printed totals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FINE_BELOW = Decimal(10)
 
 
 def allot(parts: Sequence[Decimal], unit: Decimal) -> list[Decimal]:
-    """Each part rounded to `unit` such that they sum to their rounded sum: the largest remainders are rounded up."""
+    """Round parts to `unit` so that they sum to their rounded sum: the largest remainders are rounded up."""
     whole = [part.quantize(unit, ROUND_DOWN) for part in parts]
     missing = int((sum(parts, Decimal(0)).quantize(unit) - sum(whole, Decimal(0))) / unit)
     remainders = sorted(range(len(parts)), key=lambda index: whole[index] - parts[index])
@@ -31,7 +31,7 @@ def allot(parts: Sequence[Decimal], unit: Decimal) -> list[Decimal]:
 
 
 def shares(record: Record, book: TimeLedger) -> tuple[Share, ...]:
-    """All causes that took time, in the order of `TimeCause`."""
+    """Return all causes that took time, in the order of `TimeCause`."""
     causes = [cause for cause in TimeCause if book.micros(cause)]
     exact = [book.usd(cause) for cause in causes]
     whole = sum(exact, Decimal(0))
@@ -69,12 +69,12 @@ def money(record: Record, book: TimeLedger, state: CampaignState) -> Money:
         kept=kept(record, state),
         unpriced=record.plan.unpriced,
         assumptions=(
-            "Every line that stays bills from the start of provision to the end of teardown, which is an upper bound.",
+            "All but GPU nodes and builder bill from the start of provision to the end of teardown, an upper bound.",
             "GPU nodes bill from the start of preflight until the node group is at zero, as many as the spec asks for, "
             "and one as soon as the record says that the others are gone.",
-            "What bills by size is not measured: the plan's estimate counts.",
+            "Lines that bill by size are not measured: the plan's estimate counts.",
             *(
-                "A capacity block is paid at once: what its nodes are not counted for is paid all the same."
+                "A capacity block is paid at once: its unused part is paid too."
                 for line in record.plan.cost
                 if line.upfront_usd is not None
             ),
@@ -95,14 +95,14 @@ def _sized(record: Record) -> list[CostLine]:
 
 
 def _fixed_usd(line: CostLine, book: TimeLedger) -> Decimal:
-    """Of a line without a rate: as planned, or what the GPU nodes leave of what was paid for them at once."""
+    """Return the cost of a line without a rate: as planned, or the upfront payment less the GPU nodes' cost."""
     if line.upfront_usd is None:
         return line.usd
     return unused_usd(line, sum((price(one, book.line_micros(one)) for one in book.lines if one.gpu), Decimal(0)))
 
 
 def resolution(record: Record, book: TimeLedger) -> Decimal:
-    """Cents, or a hundredth of one where the whole is a few dollars."""
+    """Return the unit of amounts: a cent, or a hundredth of it if the total is a few dollars."""
     whole = sum((book.usd(cause) for cause in TimeCause), Decimal(0)) + sum(
         (_fixed_usd(line, book) for line in _sized(record)), Decimal(0)
     )
@@ -110,7 +110,7 @@ def resolution(record: Record, book: TimeLedger) -> Decimal:
 
 
 def _items(record: Record, book: TimeLedger, unit: Decimal) -> tuple[Item, ...]:
-    """The plan's lines in its order; of those that bill by time, their parts of the money by time."""
+    """Return the plan's lines in order; those that bill by time with their part of the money by time."""
     amounts = allot([price(line, book.line_micros(line)) for line in book.lines], unit)
     counted = dict(zip((line.name for line in book.lines), amounts, strict=True))
     rows = []
@@ -138,7 +138,7 @@ def _items(record: Record, book: TimeLedger, unit: Decimal) -> tuple[Item, ...]:
 
 
 def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
-    """What outlives the campaign on purpose, with what S3 asks for it each month."""
+    """Return resources that stay on purpose, with S3's monthly price."""
     bucket, rows = buckets(record.spec.account, record.spec.region), []
     if state.archive is not None:
         root = str(state.archive.get("manifest", "")).rpartition("/")[0]
@@ -173,7 +173,7 @@ def _stored(name: str, where: str, count: int | None) -> KeptResource:
 
 
 def _data_bytes(record: Record) -> int | None:
-    """Of the shards alone; see `trainer.contract.data`."""
+    """Return the size of the shards alone; see `trainer.contract.data`."""
     data = record.data
     if data is None:
         return None

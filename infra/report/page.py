@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing but itself: no script, no font, no image from elsewhere."""
+"""The report as one self-contained HTML file, without scripts, fonts or images from elsewhere."""
 
 from __future__ import annotations
 
@@ -59,7 +59,11 @@ def render(report: Report) -> str:
 
 @cache
 def _page() -> tuple[Environment, Template]:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: `status` reads records and renders no page
+    from jinja2 import (
+        Environment,
+        PackageLoader,
+        StrictUndefined,
+    )  # late: `status` reads records but renders no page
 
     environment = Environment(
         loader=PackageLoader("infra.report", "templates"),
@@ -89,10 +93,10 @@ def _after(begun_at: datetime, seconds: float) -> str:
 
 
 def _unbroken(figure: str) -> str:
-    """A figure and its unit stay on one line."""
+    """Keep a figure and its unit on one line."""
     return figure.replace(" ", "\u00a0")
 
 
 def code_marked(sentence: str) -> Markup:
-    """What stands between backticks, in fixed width."""
+    """Set text between backticks in fixed width."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(sentence))))

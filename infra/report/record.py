@@ -1,4 +1,4 @@
-"""What a report is computed from; read by whoever has access, so that everything after it is pure."""
+"""Input of a report; callers with access read it, so that everything after it is pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infra.record.events import Event
 from infra.spec.campaign import Spec
 
 PACKED = "record.json.gz"
-"""Name of the file in the results folder that keeps it when the campaign's world is gone."""
+"""Name of its file in the results folder, which remains after the rehearsal site or account is gone."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Record:
     plan: Plan
     events: tuple[Event, ...]
     at: datetime
-    """When it was read: the end of whatever is still running."""
+    """Time of reading; it counts as the end of whatever is still running."""
     logs: Mapping[str, str] = field(default_factory=dict)
     """Pod name -> its JSON lines."""
     certificate: dict[str, Any] | None = None
     site: dict[str, Any] | None = None
-    """Where the campaign ran in an emulated world: what was emulated, what was not rehearsed."""
+    """If the campaign was a rehearsal: what was emulated and what was not rehearsed."""
     image: dict[str, Any] | None = None
     """Manifest of the trainer image: base and packages."""
     data: dict[str, Any] | None = None
@@ -37,14 +37,14 @@ class Record:
     archive: dict[str, Any] | None = None
     """Manifest of the archive: every object with its digest."""
     unread: tuple[str, ...] = ()
-    """What should be on record and could not be read, each with its reason."""
+    """Parts of the record that could not be read, each with the reason."""
 
     @cached_property
     def begun_at(self) -> datetime | None:
         return min((event.at for event in self.events), default=None)
 
     def seconds(self, moment: datetime) -> float:
-        """Since the campaign's first event."""
+        """Return seconds since the campaign's first event."""
         return (moment - (self.begun_at or self.at)).total_seconds()
 
     @cached_property
@@ -52,7 +52,7 @@ class Record:
         return self.seconds(max((self.at, *(event.at for event in self.events))))
 
     def packed(self) -> bytes:
-        """As a compressed file, from which the report can be made again when the campaign's world is gone."""
+        """Return a compressed file from which the report can be made again without the record."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         values |= {
             "spec": self.spec.model_dump(mode="json"),
@@ -65,7 +65,7 @@ class Record:
 
 
 def unpacked(body: bytes) -> Record:
-    """The record of `Record.packed`. Raises `ValueError` or `OSError` for anything else."""
+    """Return the record from `Record.packed`; raise `ValueError` or `OSError` for anything else."""
     values = json.loads(gzip.decompress(body))
     values |= {
         "spec": Spec.model_validate(values["spec"]),

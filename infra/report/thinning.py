@@ -1,4 +1,4 @@
-"""Long series made short without hiding anything: of each piece the lowest and the highest value stay."""
+"""Thinning of long series: each piece keeps its lowest and highest value, so nothing is hidden."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import groupby
 from infra.report.model import Losses, LossPoint
 
 MOST_POINTS = 3000
-"""Of all attempts together, about."""
+"""Approximate limit for all attempts together."""
 
 
 def thinned(series: Sequence[Losses], most: int = MOST_POINTS) -> tuple[Losses, ...]:
-    """As they are while they are short. Pieces never span repeated and new steps, so that both stay visible."""
+    """Return short series unchanged. No piece spans repeated and new steps, so both stay visible."""
     total = sum(len(row.points) for row in series)
     if total <= most:
         return tuple(series)

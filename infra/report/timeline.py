@@ -1,4 +1,4 @@
-"""When what ran: stages, attempts and the moments in between, in seconds since the campaign began."""
+"""Times of stages, attempts and other events, in seconds since the campaign began."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def ordered(record: Record) -> list[Event]:
 
 
 def stages(record: Record) -> tuple[StageTime, ...]:
-    """Every run of every stage but the report's own. A stage that has no end was cut off by the next one's start."""
+    """Return every run of every stage but the report's. The next start cuts off a stage without an end."""
     rows: list[StageTime] = []
     begun: tuple[str, float] | None = None
     for event in ordered(record):
@@ -74,7 +74,7 @@ def marks(record: Record) -> tuple[Mark, ...]:
 
 
 def gaps(rows: tuple[StageTime, ...], now_s: float, *, over: bool) -> tuple[Gap, ...]:
-    """Times in which no stage ran, up to now unless it is over; moments are left out."""
+    """Return times without a running stage, up to now unless the campaign is `over`; short ones are omitted."""
     found: list[Gap] = []
     least = max(1.0, 0.01 * max((row.ended_s for row in rows), default=0.0))
     last: StageTime | None = None
@@ -90,14 +90,14 @@ def gaps(rows: tuple[StageTime, ...], now_s: float, *, over: bool) -> tuple[Gap,
 def _why_idle(last: StageTime) -> str:
     match last.ending:
         case "failed":
-            return f"{last.stage} had failed and nobody had run the campaign on"
+            return f"{last.stage} had failed and nobody had continued the campaign"
         case "cut off":
-            return f"the driver went away during {last.stage}"
+            return f"the driver vanished during {last.stage}"
     return f"no driver ran after {last.stage}"
 
 
 def short(node: object) -> str:
-    """A node's name without its domain."""
+    """Return a node's name without its domain."""
     return str(node).split(".", 1)[0]
 
 

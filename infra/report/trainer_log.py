@@ -1,4 +1,4 @@
-"""What the trainer's log lines tell: steps, evaluations, repeats. One series per attempt."""
+"""Steps, evaluations and repeats from the trainer's log lines. One series per attempt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from infra.report.record import Record
 
 POD = re.compile(r"-a(?P<attempt>\d+)-gang-0-(?P<index>\d+)(?:-[a-z0-9]+)?$")
 READ = 2
-"""Pods read per attempt: that of rank 0, and the next for the lines that a killed node took with it. The loss in every
-pod's log is the same mean over all ranks."""
+"""Pods read per attempt: rank 0's, and the next one's in case a killed node lost lines. The loss in every pod's log is
+the same mean over all ranks."""
 
 
 class StepLine(NamedTuple):
@@ -47,12 +47,12 @@ class TrainerLog:
     """Attempt -> its steps in order."""
     evaluations: tuple[EvaluationLine, ...] = ()
     restored: dict[int, int] = field(default_factory=dict)
-    """Attempt -> the step it resumed from; 0 for a fresh start."""
+    """Attempt -> the step that it resumed from; 0 for a fresh start."""
     parameters: int | None = None
 
 
 def pods_to_read(names: list[str]) -> list[str]:
-    """Of all pods that have a log, those needed: the first of each attempt, by index in the gang."""
+    """Return the names to read: the first pods of each attempt, by index in the gang."""
     found: dict[int, list[tuple[int, str]]] = {}
     for name in names:
         if (match := POD.search(name)) is not None:
@@ -61,7 +61,7 @@ def pods_to_read(names: list[str]) -> list[str]:
 
 
 def read(record: Record) -> TrainerLog:
-    """The lines of all pods of all attempts; of lines that say the same, that of the lowest pod counts."""
+    """Return the lines of all attempts; of equal lines that of the lowest pod counts."""
     steps: dict[tuple[int, int], StepLine] = {}
     evaluations: dict[tuple[int, int], EvaluationLine] = {}
     restored: dict[int, int] = {}
@@ -105,7 +105,7 @@ def evaluated(log: TrainerLog) -> tuple[Evaluated, ...]:
 
 
 def relaunched_after(record: Record) -> frozenset[int]:
-    """The newest attempt at each relaunch: a person changed something there, and what follows is another training."""
+    """Return the newest attempt at each relaunch: a person changed something, so later steps are another training."""
     newest, ends = 0, set[int]()
     for event in record.events:
         if event.kind is Kind.ATTEMPT_LAUNCHED:
@@ -116,7 +116,7 @@ def relaunched_after(record: Record) -> frozenset[int]:
 
 
 def repeats(log: TrainerLog, relaunched: frozenset[int] = frozenset()) -> Repeats:
-    """Every step that ran again, against its first run since the last relaunch: equal only when all 64 bits are."""
+    """Compare every repeated step with its first run since the last relaunch: equal means all 64 bits are equal."""
     first: dict[int, float] = {}
     again: list[int] = []
     equal, difference = 0, 0.0
@@ -148,14 +148,14 @@ def _lines(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 line = json.loads(text)
             except ValueError:
-                # A node that died in the middle of a line.
+                # A dying node cut the line short.
                 continue
             if isinstance(line, dict) and "event" in line:
                 yield int(match["attempt"]), line
 
 
 def _marked(steps: dict[tuple[int, int], StepLine]) -> dict[int, tuple[StepLine, ...]]:
-    """By attempt, each step marked that an earlier attempt had finished."""
+    """Return the steps by attempt, marked as repeated if an earlier attempt had finished them."""
     known: set[int] = set()
     series: dict[int, tuple[StepLine, ...]] = {}
     for attempt in sorted({attempt for attempt, _ in steps}):

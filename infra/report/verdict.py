@@ -1,4 +1,4 @@
-"""What a reader of one sentence, of six figures, or of the warnings alone has to know."""
+"""The report's summary: one sentence, six figures, and the warnings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Parts = tuple[Training, tuple[Interruption, ...], Money, Golden | None, Certific
 def status(
     state: CampaignState, rows: tuple[StageTime, ...], certificate: CertificateSummary | None
 ) -> tuple[str, str]:
-    """A few words, and how good they are."""
+    """Return a few words and their level."""
     last = rows[-1] if rows else None
     if certificate is not None:
         if not certificate.clean:
@@ -29,7 +29,7 @@ def status(
     if last is None:
         return "nothing has begun", "open"
     if last.ending == "failed":
-        return f"stands at {last.stage}, which failed", "bad"
+        return f"failed at {last.stage}", "bad"
     if Stage.TEARDOWN in state.finished_stages:
         return "torn down, not certified yet", "warning"
     if state.outcome == "held":
@@ -38,18 +38,18 @@ def status(
 
 
 def verdict(record: Record, parts: Parts, state: CampaignState, clock_s: float) -> str:
-    """One sentence in plain words; clauses of what is not known yet say so."""
+    """Return one sentence; its clauses tell what is not known yet."""
     training, broken, money, golden, certificate = parts
     clauses = [_trained(record, training, state, clock_s), *_broken(broken), _cost(money)]
     if golden is not None:
-        checked = "verified by reading it back" if golden.proven else "read back, its loss compared with nothing"
+        checked = "verified by reading it back" if golden.proven else "read back, but its loss was not compared"
         clauses.append(f"golden checkpoint of step {golden.step:,} {checked}")
     elif state.abandoned:
-        clauses.append("what was trained was given up on purpose")
+        clauses.append("the trained model was given up on purpose")
     else:
         clauses.append("no checkpoint is archived" + ("" if certificate else " yet"))
     if certificate is None:
-        clauses.append("whether anything is left has not been looked at yet")
+        clauses.append("nobody has checked yet whether anything is left")
     elif certificate.clean and not certificate.suspects:
         clauses.append("nothing is left behind")
     else:
@@ -91,8 +91,8 @@ def _broken(broken: tuple[Interruption, ...]) -> Iterator[str]:
         (restarted, "by a restart"),
         (rest, "after which training did not go on"),
     )
-    told = ", ".join(f"{count:,} {what}" for count, what in answers if count)
-    yield f"{plural(len(failures), 'failure')} ({told})"
+    counts = ", ".join(f"{count:,} {what}" for count, what in answers if count)
+    yield f"{plural(len(failures), 'failure')} ({counts})"
 
 
 def _cost(money: Money) -> str:
@@ -110,7 +110,7 @@ def _left(certificate: CertificateSummary) -> str:
 
 
 def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[StageTime, ...]) -> tuple[Notice, ...]:
-    """All that is not well, the worst first."""
+    """Return all problems, the worst first."""
     training, broken, money, golden, certificate = parts
     found = [
         *_of_certificate(certificate, state, record),
@@ -136,9 +136,7 @@ def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[Stag
 def _of_certificate(certificate: CertificateSummary | None, state: CampaignState, record: Record) -> Iterator[Notice]:
     if certificate is None:
         if Stage.TEARDOWN in state.finished_stages:
-            yield Notice(
-                level="warning", text="Torn down, but nothing certifies yet that nothing was left: run certify."
-            )
+            yield Notice(level="warning", text="Torn down, but not certified yet: run certify.")
         elif state.started_at is not None:
             yield Notice(level="open", text=f"The campaign is not torn down: until it is, {_rate(record)}.")
         return
@@ -151,7 +149,7 @@ def _of_certificate(certificate: CertificateSummary | None, state: CampaignState
 
 
 def _rate(record: Record) -> str:
-    """What the hour costs as things stand, by the plan's rates."""
+    """Return the present hourly cost, by the plan's rates."""
     up = [e.at for e in record.events if e.kind is Kind.ATTEMPT_LAUNCHED or e.data.get("stage") == Stage.PREFLIGHT]
     one = [e for e in record.events if e.kind is Kind.ARCHIVE_BEGUN]
     down = [e.at for e in record.events if e.kind is Kind.NODES_AT_ZERO]
@@ -173,7 +171,7 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
         if failed:
             yield Notice(level="bad", text=f"The archive failed: {failed[-1].data.get('error')}")
         if state.abandoned:
-            yield Notice(level="warning", text="Torn down with --abandon: no archive was made of what was trained.")
+            yield Notice(level="warning", text="Torn down with --abandon: the trained model was not archived.")
         elif state.attempts and state.outcome in ("done", "stopped") and not failed:
             yield Notice(level="warning", text="Training is over and nothing is archived yet.")
         return
@@ -193,7 +191,7 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
 
 def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Notice]:
     if state.outcome == "held":
-        yield Notice(level="bad", text="Training is held: its last error would come again. It needs a person.")
+        yield Notice(level="bad", text="Training is held: a retry would repeat its last error. A person must act.")
     elif state.outcome == "stopped":
         done, wanted = training.steps_done, training.steps_wanted
         yield Notice(level="warning", text=f"Training was stopped at step {done:,} of {wanted:,}.")
@@ -201,11 +199,11 @@ def _of_training(training: Training, broken: tuple[Interruption, ...], state: Ca
     if not repeats.bitwise_equal:
         differ = repeats.steps - repeats.equal
         yield Notice(
-            level="warning", text=f"{differ:,} of {repeats.steps:,} repeated steps gave another loss than at first."
+            level="warning", text=f"{differ:,} of {repeats.steps:,} repeated steps gave another loss than before."
         )
     if state.attempts and not training.losses:
         yield Notice(
-            level="warning", text="No step is in the logs that were read: loss, goodput and repeats cannot be told."
+            level="warning", text="No step is in the logs that were read: loss, goodput and repeats are unknown."
         )
     last = [row for row in broken if row.attempt is not None][-1:]
     if last and last[0].action == "none yet":
@@ -220,7 +218,7 @@ def _of_stages(rows: tuple[StageTime, ...]) -> Iterator[Notice]:
 
 
 def figures(parts: Parts, goodput: float | None, gpu_goodput: float | None, paid_s: float) -> tuple[KeyFigure, ...]:
-    """The six that are read first, each with what it means."""
+    """Return the six most important figures, each with its meaning."""
     training, broken, money, _, certificate = parts
     rows = []
     if goodput is not None:
@@ -236,7 +234,7 @@ def figures(parts: Parts, goodput: float | None, gpu_goodput: float | None, paid
                 name="Held-out loss", value=f"{last.loss:.3f}", meaning=f"nats per token at step {last.step:,}{base}"
             )
         )
-    wanted = f"{training.steps_done / training.steps_wanted:.0%} of the {training.steps_wanted:,} that were wanted"
+    wanted = f"{training.steps_done / training.steps_wanted:.0%} of the {training.steps_wanted:,} wanted"
     rows.append(KeyFigure(name="Training steps", value=f"{training.steps_done:,}", meaning=wanted))
     failures = [row for row in broken if row.attempt is not None]
     lost, price = sum(row.seconds or 0.0 for row in failures), sum(row.usd or 0 for row in failures)
@@ -252,8 +250,8 @@ def figures(parts: Parts, goodput: float | None, gpu_goodput: float | None, paid
 
 def _left_behind(certificate: CertificateSummary | None) -> KeyFigure:
     if certificate is None:
-        return KeyFigure(name="Left behind", value="not known", meaning="looked at after teardown")
-    looked = f"{certificate.looks} kinds of resources looked through"
+        return KeyFigure(name="Left behind", value="not known", meaning="checked after teardown")
+    looked = f"{certificate.looks} kinds of resources checked"
     if certificate.clean and not certificate.suspects:
         return KeyFigure(name="Left behind", value="nothing", meaning=looked, level="good")
     level = "warning" if certificate.clean else "bad"

@@ -1,4 +1,4 @@
-"""A campaign in a capacity block: its clock ends with the block, and no node is asked for before the block begins."""
+"""The clock of a campaign in a capacity block: it ends with the block, and nodes are requested only after its start."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from infra.spec import duration
 from infra.spec.campaign import Spec
 
 LEAD = timedelta(minutes=60)
-"""So long before a block begins the campaign is provisioned: the control plane takes 10 to 20 minutes, the bake 10."""
+"""Provisioning starts this long before a block: the control plane takes 10 to 20 minutes, the bake 10."""
 _NEAR = timedelta(minutes=2)
 _FAR_S, _NEAR_S = 15.0, 0.5
-"""Between two looks at a block that begins later, or soon."""
+"""Seconds between two requests for a block that begins later, or soon."""
 
 
 def clock_of(account: Account, spec: Spec, plan: Plan, now: datetime) -> tuple[datetime, datetime]:
-    """(begin, deadline) of a campaign that opens now. In a block it begins with it at the earliest, and ends with it.
+    """Return (begin, deadline) of a campaign that starts now; in a block, times within the block and `LEAD` before it.
 
-    Raises `UserError` where the block does not fit the campaign.
+    Raises `UserError` if the block does not fit the campaign.
     """
     block = find_block(account, spec)
     if block is None:
@@ -36,19 +36,21 @@ def clock_of(account: Account, spec: Spec, plan: Plan, now: datetime) -> tuple[d
 
 
 def await_lead(context: Context) -> None:
-    """Wait, with nothing made, until the block's begin is near: days of an idle control plane buy nothing.
+    """Wait until `LEAD` before the block; nothing is created yet, since an idle control plane would bill for days.
 
-    Raises `PermanentError` as soon as the block is lost: a payment fails up to 12 hours after the purchase.
+    Raises `PermanentError` as soon as the block is lost: a payment may fail up to 12 hours after the purchase.
     """
     block = find_block(context.account, context.spec)
     if block is None or datetime.now(UTC) >= block.starts - LEAD:
         return
     until = block.starts - LEAD
     begins = block.starts.isoformat(timespec="minutes")
-    with context.progress.stage("wait", f"the block begins at {begins}; nothing is made yet; this may be interrupted"):
+    with context.progress.stage(
+        "wait", f"the block begins at {begins}; nothing is created yet; you may interrupt this"
+    ):
         while block.state not in LOST and (left := (until - datetime.now(UTC)).total_seconds()) > 0:
             context.guard()
-            context.progress.step(f"{_rounded(until)} until the camp is provisioned, an hour ahead of the block")
+            context.progress.step(f"{_rounded(until)} until the campaign is provisioned, an hour before the block")
             for _ in context.turns(min(left, _FAR_S), min(left, _FAR_S)):
                 pass
             block = find_block(context.account, context.spec) or block
@@ -57,7 +59,7 @@ def await_lead(context: Context) -> None:
 
 
 def await_active(context: Context) -> None:
-    """Wait until the block can be used. Raises `PermanentError` with what bills once it never will, or is late."""
+    """Wait until the block can be used; raise `PermanentError` with the billing resources if it is lost or late."""
     block = find_block(context.account, context.spec)
     if block is None:
         return
@@ -78,20 +80,20 @@ def await_active(context: Context) -> None:
 
 
 def _never(context: Context, block: Block, patience: timedelta, *, made: bool = True) -> PermanentError:
-    rest = f"the rest of the camp bills {Decimal(context.plan.totals.usd_per_hour_idle.value):f} USD per hour"
+    rest = f"the rest of the campaign bills {Decimal(context.plan.totals.usd_per_hour_idle.value):f} USD per hour"
     why = LOST.get(block.state, f"it is late by more than {duration.text(patience)} (recovery.capacity_timeout)")
     name = context.spec.campaign
     return PermanentError(
         "the capacity block did not become active",
-        seen=f"{block.reservation_id} is {block.state}, its begin was {block.starts.isoformat(timespec='minutes')}: "
-        f"{why}; no GPU node was asked for, none bills; {rest if made else 'nothing else was made yet'}",
+        seen=f"{block.reservation_id} is {block.state}, planned begin {block.starts.isoformat(timespec='minutes')}: "
+        f"{why}; no GPU node was requested, none bills; {rest if made else 'nothing else was made yet'}",
         cure=f"see the block in EC2's console and AWS support; once it is active `bivouac run` continues; "
         f"`bivouac down {name}` ends all that bills",
     )
 
 
 def _needed(plan: Plan, *, in_block: bool) -> timedelta:
-    """From the block's begin, or from now where it runs already, to the archive."""
+    """Return the time from the block's begin, or from now if it has begun, to the end of the archive."""
     stages = ("preflight", "launch", "supervise", "archive")
     return timedelta(seconds=float(seconds(plan.clock, *(BEFORE_TRAINING if in_block else ()), *stages)))
 

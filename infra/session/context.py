@@ -1,4 +1,4 @@
-"""What every stage is given: the spec, the names, the account, the record, the lease, a voice."""
+"""The context of every stage: spec, plan, account, record, lease, progress."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from infra.spec.names import Buckets, Names
 
 
 def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
-    """Turns of a bounded wait; ends silently when the time is up. Each turn should announce where it is.
+    """Yield in intervals until the time is up; each turn should report progress.
 
-    The last turn begins after the time: whoever was kept from looking for so long looks once more.
+    The last turn begins after the end: a caller that was delayed for the whole time checks once more.
     """
     until, over = time.monotonic() + seconds, False
     while not over:
@@ -43,19 +43,19 @@ class Context:
     lease: Lease
     progress: Progress
     results: Path
-    """Folder on this machine that outlives the campaign: report, certificate, what is kept on purpose."""
+    """Folder on this machine that outlives the campaign: report, certificate, exported files."""
     deadline: datetime
     identity: str = ""
-    """Of the campaign, beyond its name; empty where none is recorded: a bake ahead, a look at what was never begun."""
+    """Identity beyond the name; empty if none is recorded: a bake ahead, or a campaign that never began."""
     outputs: dict[Stage, dict[str, Any]] = field(default_factory=dict)
-    """Outputs of the stages that have finished, by stage."""
+    """Stage -> outputs, for stages that have finished."""
 
     @property
     def names(self) -> Names:
         return Names(self.spec.campaign)
 
     def guard(self) -> None:
-        """Before every mutation: raises `LeaseLost` when this driver no longer drives."""
+        """Raise `LeaseLost` if this driver no longer drives; call it before every mutation."""
         self.lease.check()
 
     def state(self) -> CampaignState:

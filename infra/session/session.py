@@ -1,4 +1,4 @@
-"""Opening a campaign: account, state bucket, record, lease. From a spec, or from nothing but a name."""
+"""The session of a campaign: account, state bucket, record and lease, opened from a spec or from a name."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from infra.spec.campaign import Spec
 
 DRIVER_LEASE = "driver"
 LEASE_TTL = lease_ttl(os.environ.get("BIVOUAC_LEASE_SECONDS") or "30")
-"""How long a driver that cannot be reached keeps its campaign; longer where the way to S3 is bad."""
+"""Time that an unreachable driver keeps its campaign; set it longer if the connection to S3 is bad."""
 FOUNDATION = "foundation"
 _FOUNDATION_WAIT_S = 1800.0
 SPEC, PLAN, CLOCK, SITE = "spec.json", "plan.json", "clock.json", "site.json"
 STACK_CONFIG = "stack-config.json"
-"""Configuration of the campaign's stack as the driver last used it: for `pulumi` typed by hand."""
+"""Key of the stack's configuration as the driver last used it, for `pulumi` called by hand."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """A process before a campaign: the account, its record, and the driver's lease, held or not."""
+    """The account, record and driver's lease of a campaign; the lease may not be held."""
 
     spec: Spec
     account: Account
@@ -70,7 +70,7 @@ class Session:
 
 
 def open_session(spec: Spec, writer: str) -> Session:
-    """Nothing is written and no lease is taken. Raises `UserError` for foreign credentials."""
+    """Return a session without writing or taking a lease; raise `UserError` for foreign credentials."""
     account = Account(spec.region)
     arn = account.refuse_foreign(spec.account)
     buckets = names.buckets(spec.account, spec.region)
@@ -79,13 +79,13 @@ def open_session(spec: Spec, writer: str) -> Session:
 
 
 def driver_lease(store: CampaignStore, account: Account) -> Lease:
-    """To be taken; renewed by a client that no hung socket holds up."""
+    """Return the driver's lease, not yet taken; it is renewed by a client that no hung socket delays."""
     return store.lease(DRIVER_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL))
 
 
 @contextmanager
 def _driving(spec: Spec) -> Iterator[tuple[Session, Holder | None]]:
-    """The seat with its lease held, which guards all that the account is told, and whom it was taken over from."""
+    """Yield a session that holds its lease and checks it before every AWS call, and the previous holder."""
     own = open_session(spec, _writer())
     ensure_bucket(own.account, own.buckets.state, spec.account)
     previous = own.lease.acquire()
@@ -99,10 +99,10 @@ def _driving(spec: Spec) -> Iterator[tuple[Session, Holder | None]]:
 
 @contextmanager
 def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | None) -> Iterator[Context]:
-    """The campaign of this spec, new or continued, with the driver's lease held.
+    """Open the campaign of this spec, new or continued, and hold the driver's lease.
 
-    Raises `UserError` for foreign credentials, another spec under this name, or a new name that a role in the account
-    has already, `LeaseHeld` naming another driver.
+    Raises `UserError` for foreign credentials, another spec under this name, or a new name that a role of the account
+    has; `LeaseHeld` with another driver.
     """
     with _driving(spec) as (own, previous):
         store = own.store
@@ -110,7 +110,7 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
         if not known:
             refuse_namesake(own.account, spec.campaign)
         clock = _clock(store, spec, plan, own.account)
-        # Before the spec: a record that has one has an identity.
+        # The identity comes before the spec, so that every record with a spec has one.
         identity = claim_identity(store, adopted=known).identity
         store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
         store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())
@@ -124,22 +124,22 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
 
 @contextmanager
 def opened_for_images(spec: Spec, plan: Plan, console: Console, life: timedelta) -> Iterator[Context]:
-    """Account, state bucket and driver's lease, but no campaign: neither its spec nor its clock is recorded.
+    """Open account, state bucket and driver's lease without recording a campaign's spec or clock.
 
-    `life` bounds what is made. Raises as `opened` does.
+    `life` is the deadline of the images' resources. Raises as `opened` does.
     """
     with _driving(spec) as (own, _):
         yield own.context(plan, console, datetime.now(UTC) + life)
 
 
 def foundation_lease(context: Context) -> AbstractContextManager[Lease]:
-    """The foundation belongs to all campaigns of the account: one driver at a time changes it, the others wait."""
+    """Hold the foundation, which all campaigns of the account share: one driver changes it, the others wait."""
     return foundation_held(context.store, context.account, context.progress)
 
 
 @contextmanager
 def foundation_held(store: CampaignStore, account: Account, progress: Progress) -> Iterator[Lease]:
-    """As `foundation_lease`, for who drives no campaign; `store`: any of the state bucket."""
+    """`foundation_lease` for callers without a campaign; `store` is any store of the state bucket."""
     own = CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)
     lease = driver_lease(own, account)
     until = time.monotonic() + _FOUNDATION_WAIT_S
@@ -150,7 +150,7 @@ def foundation_held(store: CampaignStore, account: Account, progress: Progress) 
         except LeaseHeld as error:
             if time.monotonic() > until:
                 raise
-            progress.step(f"another campaign's driver is at the foundation: {error.seen}")
+            progress.step(f"another campaign's driver holds the foundation: {error.seen}")
             time.sleep(0.5)
     try:
         yield lease
@@ -159,13 +159,13 @@ def foundation_held(store: CampaignStore, account: Account, progress: Progress) 
 
 
 def has_begun(account: Account, spec: Spec) -> bool:
-    """Whether there is a record of a campaign of this name; reads only."""
+    """Return True if a campaign of this name has a record; read-only."""
     bucket = names.buckets(spec.account, spec.region).state
     return CampaignStore(account.client("s3"), bucket, spec.campaign, "").get_json(SPEC) is not None
 
 
 def record_of(campaign: str, region: str) -> CampaignStore:
-    """The record of a campaign that exists, to read. Raises `UserError` that lists the names there are."""
+    """Return the record of an existing campaign; raise `UserError` with the existing names if there is none."""
     account = Account(region)
     identity = account.identity()
     bucket = names.buckets(identity["Account"], region).state
@@ -190,12 +190,12 @@ def campaigns(account: Account, bucket: str) -> list[str]:
             return []
         raise
     found = [item["Prefix"].split("/")[1] for page in listed for item in page.get("CommonPrefixes", ())]
-    # A bake ahead of its campaign leaves a lease there, and no spec.
+    # A bake ahead of its campaign leaves a lease there, but no spec.
     return [name for name in found if CampaignStore(account.client("s3"), bucket, name, "").get_json(SPEC) is not None]
 
 
 def spec_key(version: int) -> str:
-    """Name of a spec in the record: the first, or that of a relaunch."""
+    """Return the key of a spec in the record: the first one, or a relaunch's."""
     return SPEC if version == 0 else f"specs/{version}.json"
 
 
@@ -204,7 +204,7 @@ def plan_key(version: int) -> str:
 
 
 def stored_spec(store: CampaignStore) -> Spec:
-    """The spec in force."""
+    """Return the spec in force."""
     return Spec.model_validate(store.get_json(spec_key(store.state().version)))
 
 
@@ -214,9 +214,9 @@ def stored_plan(store: CampaignStore, spec: Spec) -> Plan:
 
 
 def _clock(store: CampaignStore, spec: Spec, plan: Plan, account: Account) -> dict[str, str]:
-    """Absolute since the first opening: a restart of the driver does not move it.
+    """Return the recorded clock, or a new one; it is absolute, so that a restart of the driver does not move it.
 
-    Raises `UserError` for a new campaign that its capacity block cannot hold: before its name is taken.
+    Raises `UserError` for a new campaign that does not fit its capacity block, before its name is taken.
     """
     stored = store.get_json(CLOCK)
     if stored is not None:
@@ -227,17 +227,17 @@ def _clock(store: CampaignStore, spec: Spec, plan: Plan, account: Account) -> di
     except UserError:
         if store.get_json(SPEC) is None:
             raise
-        begun, deadline = now, now + spec.money.deadline  # it exists already: whoever opens it now ends it
+        begun, deadline = now, now + spec.money.deadline  # the campaign exists already and is opened to end it
     return {"started_at": begun.isoformat(), "deadline": deadline.isoformat()}
 
 
 def _writer() -> str:
-    """Each process writes its own sequence of events."""
+    """Return a name for this process, which writes its own sequence of events."""
     return f"driver-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}"
 
 
 def holder_of(store: CampaignStore, role: str) -> str | None:
-    """Who holds a lease now, for people."""
+    """Return a description of a lease's present holder; None if there is none."""
     found = store.lease(role, LEASE_TTL).current()
     if found is None or found.record.released:
         return None

@@ -1,4 +1,4 @@
-"""The state bucket of an account and region: made once; one that has vanished is said, never made anew."""
+"""The state bucket of an account and region: created once; if it has vanished, that is an error."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SHOWN = 5
 
 
 def ensure_bucket(account: Account, bucket: str, owner: str) -> None:
-    """Make the state bucket where none is: it has to be there before any stack; the foundation's sets its properties.
+    """Create the state bucket if there is none, since stacks need it; the foundation's stack sets its properties.
 
-    Its name can be guessed: one that a stranger made first, and opened to us, is refused; and so is one that has
-    vanished: a new one would be empty, and every campaign without a record.
+    Its name can be guessed, so a bucket that a stranger created and opened to us is refused. A vanished bucket is also
+    refused: a new one would be empty, and every campaign without a record.
     """
     if _exists(account, bucket, owner):
         return
@@ -28,21 +28,21 @@ def ensure_bucket(account: Account, bucket: str, owner: str) -> None:
 
 
 def refuse_vanished(account: Account, bucket: str, owner: str) -> None:
-    """Raises `UserError` where the state bucket is gone though the account holds what was recorded in it."""
+    """Raise `UserError` if the state bucket is gone although the account has resources that were recorded in it."""
     if _exists(account, bucket, owner):
         return
     if left := _left(account, owner):
         raise UserError(
             "the state bucket is gone, and with it the record of every campaign of this account and region",
             seen=f"no bucket {bucket}, but {', '.join(left[:_SHOWN])}{', and more' if len(left) > _SHOWN else ''}",
-            cure=f"bring it back from a copy; or, to begin with an empty record, make it by hand: `aws s3api "
-            f"create-bucket --bucket {bucket}`: then `bivouac sweep --orphans` shows what earlier campaigns left, and "
-            "holds what may hold checkpoints",
+            cure=f"restore it from a copy; or create an empty one by hand to begin with an empty record: `aws s3api "
+            f"create-bucket --bucket {bucket}`; then `bivouac sweep --orphans` shows what earlier campaigns left, and "
+            "keeps what may hold checkpoints",
         )
 
 
 def _exists(account: Account, bucket: str, owner: str) -> bool:
-    """Raises `UserError` where it cannot be told, or the bucket is another's."""
+    """Return True if the bucket exists; raise `UserError` if that is unknown or the bucket is another account's."""
     try:
         account.client("s3").head_bucket(Bucket=bucket, ExpectedBucketOwner=owner)
     except ClientError as error:
@@ -57,7 +57,7 @@ def _exists(account: Account, bucket: str, owner: str) -> bool:
 
 
 def _left(account: Account, owner: str) -> list[str]:
-    """What only a campaign or the foundation makes, and neither does before there is a state bucket."""
+    """Return resources that only a campaign or the foundation creates, always after the state bucket."""
     where, s3, found = buckets(owner, account.region), account.client("s3"), list[str]()
     for bucket in (where.archive, where.data):
         try:
@@ -65,7 +65,7 @@ def _left(account: Account, owner: str) -> list[str]:
         except ClientError as error:
             if is_missing(error):
                 continue
-        # Also one that refuses to be looked at is there.
+        # A bucket that refuses the request exists too.
         found.append(f"bucket {bucket}")
     tagging = account.client("resourcegroupstaggingapi")
     for key in (CAMPAIGN_TAG, FOUNDATION_TAG):
@@ -78,7 +78,7 @@ def _left(account: Account, owner: str) -> list[str]:
 
 
 def _tells(arn: str, region: str) -> bool:
-    """Whether a tagged thing tells of a campaign here: what all regions show alike, as policies, may be of another
-    region's; and a base image may be pushed, into a repository with the foundation's tag, before any campaign."""
+    """Return True if a tagged resource proves a campaign in this region. Global resources, as policies, may be another
+    region's; a repository may get the foundation's tag and a base image before any campaign."""
     _, _, service, place, *_ = arn.split(":")
     return place == region and service != "ecr"

@@ -1,6 +1,6 @@
-"""The spec: one campaign in one file. Validated once, frozen, passed everywhere.
+"""The spec: one campaign in one file, validated once and then frozen.
 
-Only shape and local sense are checked here; everything that weighs one part against another is a rule in `checks`.
+This module checks only shapes and single sections; rules that compare sections are in `infra.plan.checks`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from infra.spec.sections import Storage as Storage
 from trainer.contract import CheckpointConfig, ModelConfig, OptimizerConfig
 
 MAX_NAME = 20
-"""Longest campaign name: the longest AWS name made from it is an IAM role, `bivouac-<name>-<workload>-...`, 64."""
+"""Longest campaign name. The longest AWS name with it, an IAM role `bivouac-<name>-<workload>-...`, may have 64."""
 
 
 class Capacity(StrEnum):
-    """How the GPU nodes are bought."""
+    """Purchase option of the GPU nodes."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -47,7 +47,7 @@ class Capacity(StrEnum):
 
 
 class OnStop(StrEnum):
-    """What follows an error that a retry would repeat: the warm cluster waits for a relaunch, or falls at once."""
+    """Consequence of an error that a retry would repeat: the warm cluster waits for a relaunch, or is torn down."""
 
     HOLD = "hold"
     TEARDOWN = "teardown"
@@ -55,51 +55,50 @@ class OnStop(StrEnum):
 
 class Money(Section):
     budget_usd: Decimal = Field(gt=0)
-    """The most that the campaign may cost. The steward stops while the rest still pays for the archive."""
+    """Most that the campaign may cost. The steward stops while the rest still pays for the archive."""
     deadline: Duration = timedelta(days=7)
-    """Longest time from the first provision. Then AWS itself sets the GPU node group to zero."""
+    """Longest time from the first provision. Then AWS sets the GPU node group to zero."""
     alarm_email: str | None = None
     """Address that AWS Budgets writes to."""
     alarm_topic_arn: Annotated[str, Field(pattern=r"^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$")] | None = None
-    """An SNS topic to alarm instead of the campaign's own. Its policy must let AWS Budgets publish."""
+    """An SNS topic for alarms instead of the campaign's own. Its policy must let AWS Budgets publish."""
     freeze_roles: tuple[Annotated[str, Field(pattern=r"^[\w+=,.@-]{1,64}$")], ...] = ()
-    """Names (without path) of IAM roles that may buy no more once AWS counts the budget as spent, such as a CI's role.
-    They may still tear down. A person, or the campaign's own teardown, lifts the freeze."""
+    """Names (without path) of IAM roles, such as a CI's role, that may buy nothing more once AWS counts the budget as
+    spent. They may still tear down. A person, or the campaign's own teardown, lifts the freeze."""
 
 
 class Nodes(Section):
     count: int = Field(ge=1)
     """Number of GPU nodes; all of them train."""
     instance_type: str
-    """EC2 instance type of the GPU nodes; `bivouac catalogue` lists those that are known."""
+    """EC2 instance type of the GPU nodes; `bivouac catalogue` lists the known ones."""
     capacity: Capacity = Capacity.ON_DEMAND
-    """How the GPU nodes are bought."""
+    """Purchase option of the GPU nodes."""
     reservation_id: str | None = None
-    """The capacity that was bought beforehand: `cr-...`, a reservation or a capacity block. A reservation may also be
-    the ARN of a resource group that holds several, or `open`: every open one that matches, and nothing else."""
+    """Capacity bought beforehand: `cr-...`, a reservation or a capacity block. For reservations also the ARN of a
+    resource group that holds several, or `open`: any open reservation that matches, and no other capacity."""
     block_end: AwareDatetime | None = None
-    """End of the capacity block, as `bivouac block buy` prints it. Check and plan use it, since they ask nobody; a run
-    takes AWS's own."""
+    """End of the capacity block, as `bivouac block buy` prints it. Check and plan use it because they make no requests;
+    a run uses the time that AWS reports."""
     placement_group: bool | None = None
-    """Put the nodes into a cluster placement group. None: wherever AWS allows and advises it."""
+    """Put the nodes into a cluster placement group. None: if AWS allows and advises it."""
     ranks_per_node: int | None = Field(default=None, ge=1)
     """Training processes on each node. None: one per accelerator."""
     block_fee_usd: Decimal | None = Field(default=None, gt=0)
-    """What the whole capacity block cost, paid at once. Its unused hours count too."""
+    """Price of the whole capacity block, paid at once. Its unused hours count too."""
     usd_per_hour: Decimal | None = Field(default=None, ge=0)
-    """Price of one node, where the catalogue has none: a capacity block's fee / (nodes x hours), or a private price."""
+    """Price of one node if the catalogue has none: a capacity block's fee / (nodes x hours), or a private price."""
     system_instance_type: str = "m7i.large"
     """EC2 instance type of the system nodes, which run the steward and the cluster's own pods."""
     system_count: Literal[1, 2] = 1
     """Number of system nodes. With 2, a second steward stands by on the other node and takes over within half a minute
-    when the first one's node dies. With 1, the steward is back once the node group has made another node, minutes
-    later."""
+    when the first one's node dies. With 1, the steward returns minutes later, on a new node of the node group."""
 
 
 class Image(Section):
     base: str
-    """`repository:tag` or `repository@sha256:...` in the account's own registry, where somebody pushed it once: see
-    `images/trainer.Dockerfile`. The bake puts one layer with the project on top."""
+    """`repository:tag` or `repository@sha256:...` in the account's own registry, pushed there once by a person: see
+    `images/trainer.Dockerfile`. The bake adds one layer with the project."""
 
 
 class Training(Section):
@@ -110,7 +109,7 @@ class Training(Section):
     steps: int = Field(ge=1)
     """Optimizer steps of the whole training."""
     global_batch: int = Field(ge=1)
-    """Sequences per optimizer step over all ranks: `micro_batch` x ranks x accumulation."""
+    """Sequences per optimizer step over all ranks: `micro_batch` x ranks x accumulation steps."""
     micro_batch: int = Field(default=2, ge=1)
     """Sequences that one rank computes at once."""
     zero_stage: int = Field(default=1, ge=0, le=3)
@@ -126,63 +125,63 @@ class Training(Section):
     step_seconds_estimate: float = Field(default=1.0, gt=0)
     """Estimated time of one step, for plan and check."""
     collective_timeout_s: float = Field(default=30.0, gt=0)
-    """How long a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Not for
-    opening data or fetching a checkpoint: there a slow rank is waited for while it lives, up to the startup timeout."""
+    """Time that a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Opening
+    data and fetching a checkpoint have no such limit: others wait for a slow rank up to the startup timeout."""
 
 
 LIMITS_WINDOW = timedelta(hours=24)
-"""A limit of `recovery` per failure class holds for any so long."""
+"""Window in which the attempts of a failure class are counted against its limit in `recovery`."""
 
 
 class Recovery(Section):
-    """Limits per failure class and the rules above them. A limit breaks a loop: it is no allowance for the campaign's
-    life, during which node losses are expected, one per `node_mtbf_hours` and node."""
+    """Limits per failure class and the rules above them. A limit breaks a loop; it is no allowance for the campaign's
+    life, in which one node loss per `node_mtbf_hours` and node is expected."""
 
     attempts_without_progress: int = Field(default=3, ge=1)
-    """Attempts in a row without a newer committed checkpoint, after which the campaign stops."""
+    """Attempts in a row without a newer committed checkpoint after which the campaign stops."""
     process_restarts: int = Field(default=10, ge=0)
-    """Attempts that may end within 24 hours by a failure of process, storage, hang, start or interruption. One more
-    stops the campaign."""
+    """Attempts that may fail within 24 hours because of process, storage, hang, start or interruption. One more stops
+    the campaign."""
     node_replacements: int = Field(default=5, ge=0)
-    """Attempts that may end within 24 hours by the loss of a node. One more stops the campaign. `check` says which
-    limit `node_mtbf_hours` needs."""
+    """Attempts that may fail within 24 hours because of a lost node. One more stops the campaign. `check` reports the
+    limit that `node_mtbf_hours` requires."""
     repairs_per_hour: int = Field(default=10, ge=0)
     """Nodes that the steward may replace within an hour. One more stops the campaign."""
     heartbeat_timeout: Duration = timedelta(seconds=30)
     """Silence of a pod's `/status` after which the steward suspects the pod. A second source must confirm it."""
     hang_timeout: Duration = timedelta(minutes=10)
-    """Time without a finished step, outside of starting and saving, that counts as a hang."""
+    """Time without a finished step that counts as a hang; starting and saving do not count."""
     startup_timeout: Duration = timedelta(minutes=20)
-    """Longest time from a gang's launch to its first step. In preflight: until its containers run, with the first image
-    pull."""
+    """Longest time from a gang's launch to its first step. In preflight: until its containers run, including the first
+    image pull."""
     capacity_timeout: Duration = timedelta(minutes=30)
-    """Longest wait for nodes: at the first launch, and for each replacement. Then the nodes are given back or the
+    """Longest wait for nodes, at the first launch and for each replacement. Then the nodes are given back or the
     campaign stops."""
     blind_timeout: Duration = timedelta(hours=1)
-    """Time without a record that can be written (S3, its KMS key), after which the gang is asked to commit and the GPU
-    nodes are given back. The same holds for an end that is due while the Kubernetes API cannot be reached."""
+    """Time without a writable record (S3, its KMS key) after which the gang is asked to commit and the GPU nodes are
+    given back. An end that is due while the Kubernetes API cannot be reached waits as long."""
     node_mtbf_hours: float = Field(default=2000.0, gt=0)
-    """Estimated mean time between failures of one node. The checkpoint interval and the limits follow from it."""
+    """Estimated mean time between failures of one node. It determines the checkpoint interval and the limits."""
 
 
 class Preflight(Section):
     profile: str | None = None
-    """Name of the expected node profile in the catalogue. None: the instance type's own."""
+    """Name of the expected node profile in the catalogue. None: the profile of the instance type."""
     rounds: int = Field(default=3, ge=1)
-    """Rounds in which unfit nodes are replaced, at most."""
+    """Most rounds in which unfit nodes are replaced."""
     bus_bandwidth_share: float | None = Field(default=None, gt=0, le=1)
-    """Part of the profile's measured bus bandwidth that the gang's all-reduce must reach. None: the catalogue's own."""
+    """Part of the profile's measured bus bandwidth that the gang's all-reduce must reach. None: the catalogue's."""
     bus_bandwidth_gb_s: float | None = Field(default=None, gt=0)
     """Bus bandwidth that the gang's all-reduce must reach, instead of that part: for a type without a figure in the
-    catalogue, or with a figure of your own (nccl-tests, or the report of an earlier campaign)."""
+    catalogue, or to use your own figure (from nccl-tests, or from the report of an earlier campaign)."""
     dcgm_level: int | None = Field(default=None, ge=1, le=4)
     """Also run `dcgmi diag -r` at this level on each node: 1 takes seconds, 2 two minutes, 3 half an hour, 4 up to two
-    hours of paid time. It runs in the trainer's container, so `image.base` must hold DCGM, as
+    hours of paid time. It runs in the trainer's container, so `image.base` must contain DCGM, as
     `images/trainer.Dockerfile` does. None: DCGM does not run."""
 
 
 class KillNode(Section):
-    """Kill one node as a whole, without warning, when training has passed a step."""
+    """Kill one whole node without warning after training has passed a step."""
 
     kill_node: int = Field(ge=0)
     """Rank of the node in the gang."""
@@ -191,28 +190,28 @@ class KillNode(Section):
 
 
 class Rehearsal(Section):
-    """What to rehearse; has no meaning on AWS and is refused there."""
+    """Parameters of a rehearsal; AWS refuses them."""
 
     faults: tuple[KillNode, ...] = ()
     """Nodes that die during the rehearsal."""
     aws: Literal["strict", "soft"] = "strict"
-    """How the emulated AWS behaves. `strict`: late, in short pages, within quotas and request limits, as AWS. `soft`:
-    without all that. The first campaign of a site decides."""
+    """Behaviour of the emulated AWS. `strict`: delays, short pages, quotas and request limits, as AWS has. `soft`: none
+    of these. The first campaign of a site decides."""
     seed: int = 1
-    """Seed of what chance decides in a strict AWS: the same seed gives the same delays and refusals."""
+    """Seed of random events in a strict AWS: the same seed gives the same delays and refusals."""
 
 
 class Spec(Section):
     campaign: Annotated[
         str, Field(pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="small letters, digits and dashes")
     ]
-    """Name of the campaign, in every AWS name and tag."""
+    """Name of the campaign, used in every AWS name and tag."""
     owner: str = Field(min_length=3)
-    """Who answers for the campaign; stands in the report."""
+    """Person or team that answers for the campaign; printed in the report."""
     purpose: str = Field(min_length=3)
-    """What the campaign is for, in a few words; stands in the report."""
+    """Purpose of the campaign in a few words; printed in the report."""
     target: Literal["aws", "rehearsal"]
-    """Where the campaign runs: on AWS, or as a rehearsal on this machine."""
+    """Place where the campaign runs: AWS, or a rehearsal on this machine."""
     account: Annotated[str, Field(pattern=r"^[0-9]{12}$", description="the 12 digits, in quotes")]
     """The AWS account. Credentials of another account are refused."""
     region: str
@@ -220,38 +219,38 @@ class Spec(Section):
     zone: str
     """The availability zone of all nodes and of the file system, such as `us-east-1b`."""
     second_zone: str | None = None
-    """A second zone, for the control plane only. None: the next of the account's zones that EKS takes."""
+    """A second zone, for the control plane only. None: the next zone of the account that EKS supports."""
     kubernetes: str = "1.36"
-    """Version of Kubernetes, in quotes."""
+    """Kubernetes version, in quotes."""
     money: Money
     """Budget, deadline and alarms."""
     nodes: Nodes
-    """How many nodes of which type, and how they are bought."""
+    """Number, type and purchase of the nodes."""
     network: Network = Network()
-    """The campaign's VPC and its ways out."""
+    """The campaign's VPC and its access to AWS and the internet."""
     storage: Storage = Storage()
     """File system, local disks and archive."""
     encryption: Encryption = Encryption()
-    """Whose key encrypts what the campaign stores."""
+    """Encryption keys of the campaign's storage."""
     addons: Addons = Addons()
     """Optional parts of the cluster."""
     image: Image
     """The base of the trainer image."""
     data: Data
-    """The text that is trained on."""
+    """Text to train on."""
     training: Training
     """Model, optimizer, batch and length of the training."""
     checkpoint: CheckpointConfig | None = None
-    """When checkpoints are saved and how many are kept. None: plan derives the interval (Daly's formula)."""
+    """Schedule and retention of checkpoints. None: plan derives the interval (Daly's formula)."""
     recovery: Recovery = Recovery()
     """Limits and timeouts of the steward."""
     preflight: Preflight = Preflight()
     """Health check of the nodes before training."""
     on_stop: OnStop = OnStop.HOLD
-    """What follows a user, data or numeric error: the warm cluster waits for a relaunch, or is torn down. The end of
+    """Consequence of a user, data or numeric error: the warm cluster waits for a relaunch, or is torn down. The end of
     the training, the budget, the deadline and a hopeless campaign always tear down."""
     hold_for: Duration = timedelta(minutes=60)
-    """How long the warm cluster waits for `bivouac relaunch`, billing all the while."""
+    """Time that the warm cluster waits for `bivouac relaunch`; it bills meanwhile."""
     rehearsal: Rehearsal | None = None
     """Faults and behaviour of a rehearsal. AWS refuses this section."""
 
@@ -263,8 +262,8 @@ class Spec(Section):
 
     @property
     def tagged_budget_usd(self) -> Decimal:
-        """What of the budget is left for what carries the campaign's tag: a block's fee is paid by an untagged
-        purchase before, and its instances then bill nothing."""
+        """Part of the budget for resources with the campaign's tag. A capacity block's fee is paid beforehand by an
+        untagged purchase, and its instances then bill nothing."""
         fee = self.nodes.block_fee_usd if self.nodes.capacity is Capacity.CAPACITY_BLOCK else None
         return self.money.budget_usd - (fee or 0)
 
@@ -273,7 +272,7 @@ class Spec(Section):
 
 
 class SpecFile(BaseModel):
-    """A validated spec and where each field stood."""
+    """A validated spec and the line of each field."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -283,12 +282,12 @@ class SpecFile(BaseModel):
     """Dotted field path -> 1-based line."""
 
     def line_of(self, field: str) -> int | None:
-        """Line of a field, or of the nearest section above it that the file has."""
+        """Return the line of a field, or of the nearest section above it that the file has."""
         return nearest_line(self.lines, field)
 
 
 class SpecError(UserError):
-    """The file is no valid spec; `problems` holds all that is wrong with its shape, `sound` the spec without that."""
+    """The file is no valid spec; `problems` holds all errors of its shape, `sound` the spec without those fields."""
 
     def __init__(self, path: Path, problems: tuple[Problem, ...], sound: SpecFile | None = None) -> None:
         self.path, self.problems, self.sound = path, problems, sound
@@ -297,7 +296,7 @@ class SpecError(UserError):
 
 
 def load(path: Path) -> SpecFile:
-    """Read and validate a spec; raises `SpecError` with every problem, or `UserError` when there is no such file."""
+    """Read and validate a spec; raise `SpecError` with every problem, or `UserError` if there is no such file."""
     try:
         document = read(path)
     except Unreadable as error:
@@ -321,8 +320,8 @@ def load(path: Path) -> SpecFile:
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
-        told = {problem.field for problem in odd}
-        shape = tuple(p for p in problems_of(error, root, Spec) if p.field not in told)
+        reported = {problem.field for problem in odd}
+        shape = tuple(p for p in problems_of(error, root, Spec) if p.field not in reported)
         raise refused(odd + shape) from error
     odd += out_of_range(spec, root)
     if odd:

@@ -1,6 +1,6 @@
-"""A YAML file as a document: read within bounds of time and memory, and only what a person can have meant.
+"""YAML files, read within bounds of time and memory and without scalars that surprise people.
 
-Scalars follow YAML 1.2's core: `no` and `on` are texts, `0100` and `1:30` no numbers in disguise, dates are texts.
+Scalars follow YAML 1.2's core schema: `no`, `on`, `1:30` and dates are texts, `0100` is the number 100.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from infra.errors import UserError
 from infra.spec.problems import Problem
 
 MOST_BYTES = 64 * 1024
-"""A spec has two thousand; what is larger is another file."""
+"""Largest file that is read. A spec has two thousand bytes; a larger file is something else."""
 MOST_NODES = 20_000
-"""Values once aliases are written out: a few lines can stand for billions."""
+"""Most values after aliases are expanded: a few lines of aliases can stand for billions."""
 _MOST_DIGITS = 30
 _MAP = "tag:yaml.org,2002:"
 
@@ -67,12 +67,12 @@ _Loader.add_constructor(f"{_MAP}int", _whole)
 
 
 def read(path: Path) -> Document:
-    """Raises `UserError` where there is no file to read, `Unreadable` where it holds no YAML."""
+    """Read a YAML file; raise `UserError` if there is none, `Unreadable` if it holds no YAML."""
     return parse(_text(_bytes(path)))
 
 
 def parse(text: str) -> Document:
-    """The document of a text; raises `Unreadable`."""
+    """Parse a YAML text; raise `Unreadable`."""
     try:
         loader = _Loader(text)
         try:
@@ -91,7 +91,7 @@ def parse(text: str) -> Document:
 
 
 def _bytes(path: Path) -> bytes:
-    """Opened without waiting: a pipe without a writer would hold us for ever."""
+    """Read without blocking: a pipe without a writer would block for ever."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
@@ -116,7 +116,7 @@ def _bytes(path: Path) -> bytes:
     finally:
         os.close(file)
     if len(content) > MOST_BYTES:
-        raise _unreadable(f"larger than {MOST_BYTES // 1024} KiB", "no spec is", "give the path of the spec")
+        raise _unreadable(f"larger than {MOST_BYTES // 1024} KiB", "a spec is smaller", "give the path of the spec")
     return content
 
 
@@ -135,7 +135,7 @@ def _refuse_bomb(root: yaml.Node | None) -> None:
     def size(node: yaml.Node) -> int:
         known = sizes.get(id(node))
         if known == 0:
-            raise _unreadable("an alias stands inside what it names", "a loop", "write it out", _line(node))
+            raise _unreadable("an alias refers to a value that contains it", "a loop", "write it out", _line(node))
         if known is not None:
             return known
         sizes[id(node)] = 0

@@ -1,4 +1,4 @@
-"""Durations as people write them in a spec: `90s`, `10m`, `1h30m`, `7d`."""
+"""Durations as a spec writes them: `90s`, `10m`, `1h30m`, `7d`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _BARE = re.compile(r"^[-+]?\d+(?:\.\d+)?$")
 _FORM = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$")
 
 LONGEST = timedelta(days=3650)
-"""Beyond it, dates overflow."""
+"""Longest duration; dates would overflow with longer ones."""
 
 
 def parse(value: object) -> object:
-    """Return a timedelta for a duration in letters, and refuse a bare number; ISO 8601 is left to pydantic."""
+    """Return a timedelta for a duration in letters; refuse a bare number; leave ISO 8601 to pydantic."""
     given = str(value).strip()
     if _BARE.match(given) and not isinstance(value, bool):
-        raise ValueError(f"has no unit; write {given}s, {given}m, {given}h or {given}d, whichever is meant")
+        raise ValueError(f"has no unit; write {given}s, {given}m, {given}h or {given}d")
     match = _FORM.match(value.strip()) if isinstance(value, str) else None
     if match is None or not any(match.groups()):
         return value
@@ -27,7 +27,7 @@ def parse(value: object) -> object:
     try:
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError as error:
-        raise ValueError("no such duration exists") from error
+        raise ValueError("is too long") from error
 
 
 def bounded(duration: timedelta) -> timedelta:
@@ -37,7 +37,7 @@ def bounded(duration: timedelta) -> timedelta:
 
 
 def text(duration: timedelta) -> str:
-    """The shortest exact form in letters: `1h30m`, `45s`; parses back to the same duration."""
+    """Return the shortest exact form in letters, such as `1h30m` or `45s`; `parse` turns it back."""
     seconds = duration.total_seconds()
     if seconds < 0:
         return f"-{text(-duration)}"
@@ -53,4 +53,4 @@ def text(duration: timedelta) -> str:
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse), AfterValidator(bounded), Field(gt=timedelta(0))]
-"""A positive timedelta, of ten years at most, that also takes `90s`, `10m`, `1h30m`, `7d`."""
+"""A positive timedelta of at most ten years that also accepts `90s`, `10m`, `1h30m`, `7d`."""

@@ -1,4 +1,4 @@
-"""Every name that Bivouac gives, as a pure function of the campaign; nothing else makes names."""
+"""Every name that Bivouac gives, as a pure function of the campaign; no other module makes names."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from infra.spec.sections import ENDPOINT_SERVICES
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
 FOUNDATION_PREFIX = "bivouac-"
-"""With which the names of the foundation's buckets begin."""
+"""Prefix of the names of the foundation's buckets."""
 REPOSITORY = "bivouac/trainer"
 BUILD_NETWORK = "bivouac_build"
-"""Where images are baked. Underscores: no campaign's name can have them, so none collides."""
+"""Network in which images are baked. No campaign's name can contain an underscore, so none collides with it."""
 
 NAMESPACE = "campaign"
 PRIORITY_CLASS = "bivouac-training"
 STEWARD_PRIORITY_CLASS = "system-cluster-critical"
-"""That of add-ons, so that a node short of memory does not end the steward first. Kubernetes allows it in every
-namespace; only clusters whose quota admission limits it ask for a quota, and EKS's does not."""
+"""The class of add-ons, so that a node short of memory does not evict the steward first. Kubernetes allows it in every
+namespace; only clusters whose admission plugin limits it need a quota, and EKS's does not."""
 SHARED_CLAIM = "shared"
-"""The claim on FSx; sub-path `data` is read at /data, sub-path `checkpoints` is the shared tier."""
+"""The claim on FSx; sub-path `data` is mounted at /data, sub-path `checkpoints` is the shared tier."""
 DATA_FOLDER = "data"
 LOCAL_CLAIM = "local"
-"""The claim on each node's own folder for checkpoints: one volume, which is another folder on every node."""
+"""The claim on each node's own checkpoint folder: one volume that is another folder on every node."""
 NODE_CLAIM = "node"
-"""The claim on what a node tells of itself, for the health check to read."""
+"""The claim on the node's own facts, which the health check reads."""
 
 EFA_CLAIM = "efa"
-"""The template of the pods' claims on EFA devices, where a DRA driver hands them out."""
+"""Template of the pods' claims on EFA devices, if a DRA driver hands them out."""
 
 TRAINER_ACCOUNT = "trainer"
 STEWARD_ACCOUNT = "steward"
@@ -45,37 +45,38 @@ GPU_TAINT_KEY = "nvidia.com/gpu"
 GPU_TAINT = f"{GPU_TAINT_KEY}=present:NoSchedule"
 
 HUGE_PAGES = 5128
-"""Pages of 2 MiB on a node with EFA: what AWS's full EFA installation sets aside."""
+"""Pages of 2 MiB on a node with EFA: the number that AWS's full EFA installation reserves."""
 HUGE_PAGES_PER_POD = "5120Mi"
-"""Of `hugepages-2Mi`: a rank that gets none falls back to small pages."""
+"""Amount of `hugepages-2Mi`; a rank without them falls back to small pages."""
 LOCAL_DISK = "/mnt/k8s-disks/0"
-"""Where nodeadm mounts the RAID 0 over the NVMe disks."""
+"""Mount point of nodeadm's RAID 0 over the NVMe disks."""
 LOCAL_CHECKPOINTS_HOST_PATH = f"{LOCAL_DISK}/bivouac"
 NODE_TOLD_HOST_PATH = "/run/bivouac"
-"""Where the node image's services write; see playbooks/roles/health_checks."""
+"""Folder in which services of the node image write; see playbooks/roles/health_checks."""
 
 STEWARD_COMMAND = ("python", "-m", "infra.steward")
 ARCHIVE_COMMAND = ("python", "-m", "infra.archive.archive")
 ARCHIVE_WORK = "/local-checkpoints/.archive"
 ARCHIVE_ROOM = ("install", "-d", "-m", "1777", ARCHIVE_WORK)
-"""The archive's first step, as root: room on the NVMe disk for its program, which is not root."""
+"""First step of the archive, as root: a folder on the NVMe disk for the archive program, which is not root."""
 
 CAMPAIGN_TAG = "bivouac:campaign"
 CAMPAIGN_ID_TAG = "bivouac:campaign-id"
-"""The campaign's identity, which outlives its name: a name can be used again."""
+"""The campaign's identity, which outlives its name: a name can be reused."""
 OWNER_TAG = "bivouac:owner"
 EXPIRES_TAG = "bivouac:expires"
 REGION_TAG = "bivouac:region"
-"""Of a campaign's things: roles and policies are listed alike in every region, and their names do not tell it."""
+"""Region of a campaign's resource. IAM lists roles and policies alike in every region, and their names lack it."""
 FOUNDATION_TAG = "bivouac:foundation"
 ROLE_TAG, BUILDER = "bivouac:role", "builder"
 INPUTS_TAG, MANIFEST_TAG = "bivouac:inputs", "bivouac:manifest"
-"""On a baked node image and its snapshots: the digest of its inputs, and its manifest once that is written."""
+"""On a baked node image and its snapshots: the digest of the inputs, and the manifest once it is written."""
 
 KEY_ALIAS = "alias/bivouac"
-"""Of the foundation's own key, where a campaign asked for one."""
+"""Alias of the foundation's own key, which exists once a campaign has asked for one."""
 BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
-"""The campaign that a capacity block was bought for. Not the campaign tag: no teardown may count it as its own."""
+"""The campaign that a capacity block was bought for. It differs from the campaign tag, so that no teardown counts the
+block as the campaign's own."""
 BLOCK_OFFERING_TAG = "bivouac:block-offering"
 
 
@@ -93,23 +94,23 @@ def buckets(account: str, region: str) -> Buckets:
 
 
 def builder_role(region: str) -> str:
-    """Of builders, and their instance profile; IAM's names hold for all regions, the build network is one of each."""
+    """Name of the builders' role and instance profile. IAM names are global; the build network is regional."""
     return f"{BUILD_NETWORK}_{region}"
 
 
 def builder_guard_role(region: str) -> str:
-    """The role that ends builders."""
+    """Return the name of the role that terminates builders."""
     return f"{BUILD_NETWORK}_guard_{region}"
 
 
 def boundary(region: str) -> str:
-    """The permissions boundary of every role of ours in this region."""
+    """Return the name of the permissions boundary of all Bivouac roles in this region."""
     return f"{PROJECT}_boundary_{region}"
 
 
 def freeze_policy(region: str) -> str:
-    """What a spent budget attaches to the roles that its campaign names. Underscores, as in all that is for every
-    campaign: no campaign's name can have them."""
+    """Return the name of the policy that a spent budget attaches to the spec's `freeze_roles`. It has underscores, as
+    everything that all campaigns share: no campaign's name can contain them."""
     return f"{PROJECT}_freeze_{region}"
 
 
@@ -118,7 +119,7 @@ def registry_host(account: str, region: str) -> str:
 
 
 def repository_url(account: str, region: str) -> str:
-    """The trainer's repository without tag or digest."""
+    """Return the URL of the trainer's repository without tag or digest."""
     return f"{registry_host(account, region)}/{REPOSITORY}"
 
 
@@ -129,21 +130,21 @@ _REFERENCE = re.compile(
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """(repository, tag or digest) of `repository:tag` or `repository@sha256:...`. Raises ValueError for all else."""
+    """Split `repository:tag` or `repository@sha256:...` into repository and tag or digest; else raise ValueError."""
     match = _REFERENCE.fullmatch(reference)
     first, slash, _ = reference.partition("/")
-    if match is None or (slash and "." in first):  # as docker reads it: a name with a dot is a registry
+    if match is None or (slash and "." in first):  # docker reads a first part with a dot as a registry
         raise ValueError(f"no repository with tag or digest: {reference}")
     return match["repository"], match["tag"] or match["digest"]
 
 
 def in_registry(reference: str, account: str, region: str) -> tuple[str, str]:
-    """As `split_reference`, with or without the account's own registry before it. Raises ValueError for another's."""
+    """`split_reference` that also accepts the account's own registry; raise ValueError for another registry."""
     return split_reference(reference.removeprefix(f"{registry_host(account, region)}/"))
 
 
 def data_prefix(manifest_digest: str) -> str:
-    """Prefix of a prepared data set in the data bucket; ends in a slash."""
+    """Return the prefix of a prepared data set in the data bucket; it ends in a slash."""
     return f"datasets/{manifest_digest}/"
 
 
@@ -176,16 +177,16 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "NAT gateway": ("",),
     "security group": ("nodes", "lustre", "endpoints"),
 }
-"""Kind of resource -> what follows the campaign's prefix and a dash in the names that it gives to that kind.
+"""Kind of resource -> suffixes of its names, which stand after the campaign's prefix and a dash.
 
-No part of a kind ends with a dash and another part of that kind: so two campaigns never give one name to one kind, and
-a name tells its campaign, whatever the campaigns are called.
+No suffix ends with a dash and another suffix of its kind. So two campaigns never share a name of one kind, and a name
+identifies its campaign, whatever the campaigns are called.
 """
 
 
 @dataclass(frozen=True, init=False)
 class Names:
-    """Names of one campaign, from its spec or only from its name (`bivouac down NAME` has nothing else)."""
+    """Names of one campaign, made from its spec or from its name alone (`bivouac down NAME` knows only the name)."""
 
     campaign: str
 
@@ -194,17 +195,17 @@ class Names:
 
     @property
     def prefix(self) -> str:
-        """Every AWS name of this campaign starts with it, and so may another's: only a whole name tells whose it is."""
+        """Prefix of every AWS name of this campaign. Another campaign's names may have it too: compare whole names."""
         return f"bivouac-{self.campaign}"
 
     def of(self, kind: str, part: str = "") -> str:
-        """The name of one resource; raises `ValueError` for one that the table lacks, so that each can be told."""
+        """Return the name of one resource; raise `ValueError` if `_PARTS` lacks it, so that every name is listed."""
         if part not in _PARTS.get(kind, ()):
             raise ValueError(f"no {kind} of a campaign is called {part!r}")
         return f"{self.prefix}-{part}" if part else self.prefix
 
     def given(self, kind: str) -> frozenset[str]:
-        """All names that the campaign gives to a kind of resource; none to kinds that it does not name."""
+        """Return all names that the campaign gives to a kind of resource; empty for kinds that it does not name."""
         return frozenset(self.of(kind, part) for part in _PARTS.get(kind, ()))
 
     @property
@@ -245,7 +246,7 @@ class Names:
 
     @property
     def builder(self) -> str:
-        """Name tag of the builder that bakes for this campaign, and name of the schedule that ends it."""
+        """Name tag of the builder for this campaign, and name of the schedule that terminates it."""
         return self.of("schedule", BUILDER)
 
     @property
@@ -254,7 +255,7 @@ class Names:
 
     @property
     def budget_role(self) -> str:
-        """With which AWS Budgets freezes the roles that the spec names."""
+        """Role with which AWS Budgets freezes the spec's `freeze_roles`."""
         return self.of("role", "budget")
 
     @property
@@ -268,7 +269,8 @@ class Names:
 
     @property
     def log_group(self) -> str:
-        """EKS writes to exactly this name; made before the cluster, or the dying control plane makes it again."""
+        """Name that EKS prescribes. The stack creates the group before the cluster; else EKS recreates it while the
+        cluster is deleted."""
         return f"/aws/eks/{self.cluster}/cluster"
 
     @property
@@ -290,5 +292,5 @@ class Names:
 
     @property
     def state_prefix(self) -> str:
-        """Prefix of this campaign in the state and archive buckets; ends in a slash."""
+        """Prefix of this campaign in the state and archive buckets; it ends in a slash."""
         return f"campaigns/{self.campaign}/"

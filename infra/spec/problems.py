@@ -1,4 +1,4 @@
-"""What is wrong with the shape of a YAML file, field by field, each with its line and a cure."""
+"""Errors in the shape of a YAML file, each with its field, line and cure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from infra.spec.section import model_of
 
 _NEAR = 0.75
-"""Likeness from which a field is taken for a misspelt one: `regoin` for `region`, not `vpc_id` for `cidr`."""
+"""Likeness from which a field counts as misspelt: `regoin` for `region`, but not `vpc_id` for `cidr`."""
 LEAST, MOST = 1e-12, 1e12
-"""Numbers of a spec: from a learning rate to a seed or a budget, with room on both sides."""
+"""Range of a spec's numbers: from a learning rate to a seed or a budget, with a margin on both sides."""
 
 
 class Problem(BaseModel):
-    """One thing wrong with the shape of a spec file."""
+    """One error in the shape of a spec file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,16 +54,16 @@ CURES = {
     "model_type": "write a section: its fields, indented, one a line",
     "tuple_type": "write a list: one item a line, each after a dash",
 }
-"""Cure by pydantic's type of error; names in braces come from the error's context."""
+"""Pydantic's error type -> cure; names in braces come from the error's context."""
 
 
 def lines_of(node: yaml.Node | None, prefix: str = "") -> dict[str, int]:
-    """1-based line of each dotted field path of a composed document."""
+    """Return dotted field path -> 1-based line of a composed document."""
     return {path: line for path, line, _ in _all(node, prefix)} if node is not None else {}
 
 
 def nearest_line(lines: dict[str, int], field: str) -> int | None:
-    """Line of a field, or of the nearest section above it that the file has."""
+    """Return the line of a field, or of the nearest section above it that the file has."""
     while field:
         if field in lines:
             return lines[field]
@@ -72,7 +72,7 @@ def nearest_line(lines: dict[str, int], field: str) -> int | None:
 
 
 def duplicates(node: yaml.Node | None, prefix: str = "") -> tuple[Problem, ...]:
-    """Fields written twice in one section: YAML would silently take the last."""
+    """Return fields that are written twice in one section: YAML would silently use the last."""
     first: dict[str, int] = {}
     found: list[Problem] = []
     for path, line, child in _children(node, prefix):
@@ -92,14 +92,14 @@ def duplicates(node: yaml.Node | None, prefix: str = "") -> tuple[Problem, ...]:
 
 
 def problems_of(error: ValidationError, root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ...]:
-    """Every problem of a failed validation, in the order of the file."""
+    """Return every problem of a failed validation in the order of the file."""
     lines, texts = lines_of(root), _texts(root)
     found = [_problem(item, lines, texts, model) for item in error.errors(include_url=False)]
     return tuple(sorted(found, key=lambda problem: problem.line or 0))
 
 
 def misread(root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ...]:
-    """`true` where a number is wanted: pydantic would take it for 1."""
+    """Return each `true` or `false` in a field of another type: pydantic would take it for 1 or 0."""
     found: list[Problem] = []
     for path, line, node in _all(root, ""):
         if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:bool":
@@ -114,17 +114,17 @@ def misread(root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ..
 
 
 def out_of_range(value: BaseModel, root: yaml.Node | None) -> tuple[Problem, ...]:
-    """Numbers that nobody can mean, whatever their field: arithmetic with them would overflow."""
+    """Return numbers outside the range of any field: arithmetic with them would overflow."""
     lines = lines_of(root)
     return tuple(
         Problem(
             field=field,
             line=nearest_line(lines, field),
-            message="is a number that nobody can mean",
+            message="is out of range",
             seen=_short(str(number)),
-            cure=f"write one between {LEAST:g} and {MOST:g}"
+            cure=f"write a number between {LEAST:g} and {MOST:g}"
             if isinstance(number, float | Decimal)
-            else f"at most {MOST:g}",
+            else f"write at most {MOST:g}",
         )
         for field, number in _numbers(value.model_dump(), "")
         if not (number == 0 or LEAST <= abs(number) <= MOST)
@@ -152,7 +152,7 @@ def _all(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.N
 
 
 def _texts(root: yaml.Node | None) -> dict[str, str]:
-    """Each scalar as it stands in the file: `1.30`, not 1.3."""
+    """Return path -> each scalar as the file writes it: `1.30`, not 1.3."""
     return {path: node.value for path, _, node in _all(root, "") if isinstance(node, yaml.ScalarNode)}
 
 
@@ -205,7 +205,7 @@ class _Lenient(dict[str, Any]):
 
 
 def _shown(value: object) -> str:
-    """Without writing out what is large: it is shortened anyway."""
+    """Return a short form of a value; a large one is never written out, since it would be shortened anyway."""
     if isinstance(value, dict | list | tuple):
         return f"a section of {len(value)} fields" if isinstance(value, dict) else f"a list of {len(value)}"
     return repr(value)
@@ -216,7 +216,7 @@ def _short(text: str, longest: int = 100) -> str:
 
 
 def _section_at(model: type[BaseModel], loc: tuple[Any, ...]) -> type[BaseModel]:
-    """The innermost section on the way to a location."""
+    """Return the innermost section on the path to a location."""
     for part in loc:
         field = model.model_fields.get(str(part))
         if field is None:
@@ -226,7 +226,7 @@ def _section_at(model: type[BaseModel], loc: tuple[Any, ...]) -> type[BaseModel]
 
 
 def _described(model: type[BaseModel], loc: tuple[Any, ...]) -> str | None:
-    """The form of a field, where its model tells."""
+    """Return the `description` of a field, if its model has one."""
     field = _section_at(model, loc[:-1]).model_fields.get(str(loc[-1])) if loc else None
     return field.description if field else None
 

@@ -1,4 +1,4 @@
-"""A spec's section `data` as a recipe for the trainer's tool, and where this machine keeps what was made of it."""
+"""The spec's section `data` as a recipe for the trainer's tool, and the cache folder of the prepared data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STANDARD_LIBRARY = "python:stdlib"
 
 
 def recipe_of(spec: Spec) -> Recipe:
-    """A spec's section `data` for the trainer's tool. Weights stay out: they change the order, not the data."""
+    """Return the recipe. Weights are not part of it: they change the order, not the data."""
     data = spec.data
     sources = tuple(
         Source(
@@ -45,12 +45,12 @@ def recipe_of(spec: Spec) -> Recipe:
 
 
 def folder_of(spec: Spec) -> Path:
-    """Where this machine keeps the prepared data of a spec."""
+    """Return the cache folder of a spec's prepared data."""
     return cache_root() / "data" / hashlib.sha256(recipe_of(spec).model_dump_json().encode()).hexdigest()[:32]
 
 
 def source_folder(source: str) -> Path:
-    """The folder or file that a source names."""
+    """Return the folder or file that a source names."""
     if source == STANDARD_LIBRARY:
         return Path(sysconfig.get_path("stdlib"))
     try:

@@ -1,4 +1,4 @@
-"""A JSON schema of the spec, for editors: what a field means is said by the docstring below it in its model."""
+"""JSON schema of the spec, for editors. The meaning of a field is the docstring below it in its model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ _DURATION = {"type": "string", "pattern": r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+(\.\d
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema, JSON Schema 2020-12."""
     made = Spec.model_json_schema()
-    shown = {model.__name__: model for model in _models(Spec)}
+    sections = {model.__name__: model for model in _models(Spec)}
     for name, part in {**made.get("$defs", {}), Spec.__name__: made}.items():
-        if name not in shown:
+        if name not in sections:
             continue
-        said = descriptions(shown[name])
+        meanings = descriptions(sections[name])
         for field, form in part["properties"].items():
             form.pop("title", None)
-            if field in said:
-                form["description"] = said[field]
+            if field in meanings:
+                form["description"] = meanings[field]
             _write_durations_as_people_do(form)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 

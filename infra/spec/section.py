@@ -1,4 +1,4 @@
-"""What every section of the spec has in common: frozen, no unknown field, no infinite number."""
+"""The base of all sections of the spec: frozen, without unknown fields or infinite numbers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Section(BaseModel):
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a field holds, also where it may be None."""
+    """Return the section that a field holds, also if it may be None."""
     options = [annotation, *getattr(annotation, "__args__", ())]
     return next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), None)
 
 
 def sound_part(model: type[Model], raw: dict[str, Any], broken: Iterable[tuple[str, ...]]) -> Model:
-    """Return a section without its `broken` fields (paths below it): reading one of them raises AttributeError."""
+    """Return a section without its `broken` fields (paths below it); reading one of them raises AttributeError."""
     values: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         below = [path[1:] for path in broken if path[:1] == (name,)]

@@ -1,4 +1,4 @@
-"""What a campaign stands on, as sections of the spec: network, storage, encryption, add-ons."""
+"""Sections of the spec for infrastructure: network, storage, encryption, add-ons."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ ENDPOINT_SERVICES = (
     "ssmmessages",
     "sts",
 )
-"""What nodes, add-ons and pods talk to without a NAT gateway; S3 has a gateway endpoint of its own, which is free."""
+"""Services that nodes, add-ons and pods need without a NAT gateway. S3 has a gateway endpoint, which is free."""
 
 
 class Egress(StrEnum):
-    """How private nodes reach AWS: through a NAT gateway, or only through interface endpoints."""
+    """Path from private nodes to AWS."""
 
     NAT = "nat"
     ENDPOINTS = "endpoints"
 
 
 class ApiEndpoint(StrEnum):
-    """From where the cluster's API is reached: the internet (and the VPC), or the VPC and its peer alone."""
+    """Networks from which the cluster's API can be reached."""
 
     PUBLIC = "public"
     PRIVATE = "private"
 
 
 class DriverVpc(Section):
-    """The VPC in which the driver runs, of the same account and region: the campaign's is peered with it."""
+    """The VPC of the driver, in the same account and region. The campaign's VPC is peered with it."""
 
     vpc_id: Annotated[str, Field(pattern=r"^vpc-[0-9a-f]{8,17}$")]
     """Id of the VPC."""
@@ -56,48 +56,48 @@ class Network(Section):
     cidr: str = "10.42.0.0/16"
     """Range of the campaign's VPC."""
     egress: Egress = Egress.NAT
-    """How private nodes reach AWS: through a NAT gateway, or only through interface endpoints."""
+    """Path from private nodes to AWS: a NAT gateway, or only interface endpoints."""
     api_endpoint: ApiEndpoint = ApiEndpoint.PUBLIC
-    """From where the cluster's API is reached: from the internet and the VPC, or only from the VPC and its peer."""
+    """Networks that reach the cluster's API: the internet and the VPC, or only the VPC and its peer."""
     api_allowed_cidrs: tuple[str, ...] = ()
-    """Ranges that may reach the public endpoint. Empty: everyone may, and still needs a token."""
+    """Ranges that may reach the public endpoint. Empty: all may, and still need a token."""
     driver_vpc: DriverVpc | None = None
-    """The driver's own VPC, which a private endpoint needs: without it the driver cannot reach the cluster."""
+    """The driver's own VPC. A private endpoint requires it: without it the driver cannot reach the cluster."""
 
 
 class SharedStorage(Section):
-    """FSx for Lustre, on SSD, in the two deployments that suit a campaign.
+    """FSx for Lustre on SSD, in the two deployments that suit a campaign.
 
-    SCRATCH_1 and PERSISTENT_1 are older and no cheaper for their speed, and disks are too slow for checkpoints;
-    Intelligent-Tiering has no link to S3, through which nodes see their data.
+    SCRATCH_1 and PERSISTENT_1 are older and no cheaper for their speed. HDDs are too slow for checkpoints.
+    Intelligent-Tiering cannot be linked to S3, from which nodes read their data.
     """
 
     capacity_gib: int = Field(default=1200, ge=1)
-    """Capacity of the file system, in the steps that FSx sells."""
+    """Capacity of the file system, in the increments that FSx sells."""
     deployment: Literal["SCRATCH_2", "PERSISTENT_2"] = "PERSISTENT_2"
     """FSx deployment type. PERSISTENT_2 replicates its disks; SCRATCH_2 does not."""
     throughput_mbs_per_tib: int | None = Field(default=250, ge=1)
-    """Throughput per TiB of capacity, of those that FSx sells. None for SCRATCH_2, which has only one."""
+    """Throughput per TiB of capacity, one of the values that FSx sells. None for SCRATCH_2, which has only one."""
     efa: bool = False
-    """Nodes reach the file system over EFA; PERSISTENT_2 only."""
+    """Access to the file system over EFA; PERSISTENT_2 only."""
     metadata_iops: Literal["automatic"] | Annotated[int, Field(ge=1)] | None = None
     """Metadata performance. `automatic` grows with the capacity; a number is provisioned and billed. None: `automatic`
-    where EFA needs a metadata configuration, else the file system's built-in one."""
+    if EFA needs a metadata configuration, else the file system's built-in one."""
     compression: Literal["NONE", "LZ4"] = "NONE"
-    """Compression in the file system. LZ4 helps text; checkpoints hardly shrink and cost the file servers' time."""
+    """Compression in the file system. LZ4 helps text; checkpoints hardly shrink and cost the file servers time."""
     tune_clients: bool = True
-    """Set, at boot, the Lustre client settings that AWS advises for many cores and much memory."""
+    """Set the Lustre client settings at boot that AWS advises for many cores and much memory."""
 
 
 class LocalStorage(Section):
-    """The nodes' NVMe disks, joined to one file system."""
+    """The nodes' NVMe disks, joined into one file system."""
 
     layout: Literal["RAID0", "RAID10"] = "RAID0"
-    """RAID0 has all of the capacity and speed. RAID10 survives the loss of a disk, with half of both."""
+    """RAID0 has the full capacity and speed. RAID10 survives the loss of a disk, with half of both."""
 
 
 class Archive(Section):
-    """How the archive bucket keeps what this campaign leaves."""
+    """Retention of the campaign's archived objects."""
 
     storage_class: Literal[
         "STANDARD", "INTELLIGENT_TIERING", "STANDARD_IA", "GLACIER_IR", "GLACIER", "DEEP_ARCHIVE"
@@ -106,9 +106,9 @@ class Archive(Section):
     move_after: Duration = timedelta(days=30)
     """Age at which objects move to `storage_class`; whole days."""
     lock_for: Duration | None = None
-    """Governance lock: during this time nobody deletes an archived version without the right to bypass; whole days. It
-    holds for everything that comes into the archive bucket from then on, of any campaign. It is never a compliance
-    lock, which nobody could lift, not even the account's owner."""
+    """Governance lock, in whole days: during this time only principals with the bypass right delete an archived
+    version. It applies to everything that enters the archive bucket from then on, of any campaign. It is never a
+    compliance lock, which nobody could lift, not even the account's owner."""
 
 
 class Storage(Section):
@@ -121,36 +121,35 @@ class Storage(Section):
 
 
 class Encryption(Section):
-    """At rest everything is encrypted; this says with whose key."""
+    """The key of the encryption at rest. Everything is encrypted in any case."""
 
     customer_key: bool = False
-    """Encrypt buckets, file system, volumes and the cluster's secrets with a key of the account's own."""
+    """Encrypt buckets, file system, volumes and the cluster's secrets with a key of the account."""
     key_arn: Annotated[str, Field(pattern=r"^arn:aws:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+$")] | None = None
     """An existing key of this account and region. From then on it encrypts the buckets, which all campaigns share. Its
-    policy must leave the account's roles to IAM, and let in the logs and the service-linked roles of Auto Scaling and
-    FSx, as the foundation's own key does (`infra/stack/access/key.py`); nothing here changes that policy. None: the
-    foundation makes a key and keeps it, since what is archived under a key needs it for ever."""
+    policy must delegate to the account's IAM, and admit the logs and the service-linked roles of Auto Scaling and FSx,
+    as the foundation's own key does (`infra/stack/access/key.py`); Bivouac does not change that policy. None: the
+    foundation creates a key and keeps it, since archived objects need it for ever."""
 
 
 class Addons(Section):
-    """What the cluster holds besides what it cannot do without."""
+    """Optional parts of the cluster."""
 
     efa: Literal["device-plugin", "dra"] = "device-plugin"
-    """Who hands out EFA devices: the device plugin, or dynamic resource allocation (needs Kubernetes 1.35). Never both,
-    since they would hand out each device twice. The gang takes all devices of a node; `dra` also suits pods that take
-    some."""
+    """Component that hands out EFA devices: the device plugin, or dynamic resource allocation (needs Kubernetes 1.35).
+    Both together would hand out each device twice. The gang takes all devices of a node; `dra` also suits pods that
+    take some."""
     node_monitoring: bool = True
-    """EKS's node monitoring agent, which finds broken nodes. EKS itself repairs system nodes only; the steward repairs
-    GPU nodes."""
+    """EKS's node monitoring agent, which finds broken nodes. EKS repairs only system nodes; the steward repairs GPU
+    nodes."""
     dcgm_exporter: bool = True
     """GPU metrics for Prometheus, on every GPU node."""
     prometheus: bool = False
-    """kube-prometheus-stack in the cluster, without storage of its own: its data ends with the campaign."""
+    """kube-prometheus-stack in the cluster, without storage: its data ends with the campaign."""
     kueue: bool = False
-    """Kueue: queues and quotas for jobs of your own beside the gang. The gang itself never queues."""
+    """Kueue: queues and quotas for your own jobs beside the gang. The gang itself never queues."""
     mpi_operator: bool = False
-    """The MPI operator, for MPIJobs of your own in the campaign's namespace, such as nccl-tests. The gang itself is a
-    JobSet."""
+    """The MPI operator, for your own MPIJobs in the campaign's namespace, such as nccl-tests. The gang is a JobSet."""
     image_mirror: Annotated[str, Field(pattern=r"^[a-z0-9.:-]+(/[a-z0-9._-]+)*$")] | None = None
     """Registry (and path) that holds the images of charts and operators under their own names, such as
-    `123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror`. Nodes without a way out pull from it."""
+    `123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror`. Nodes without internet access pull from it."""

@@ -1,4 +1,4 @@
-"""The catalogue: dated facts about instance types, prices, charts and what a node must prove. Data, no look-ups."""
+"""The catalogue: dated facts about instance types, prices, charts and preflight profiles. Data without requests."""
 
 from infra.plan.catalogue.charts import Addon, Chart, Operator, addons, asked_for, charts, operators
 from infra.plan.catalogue.expectations import Bandwidth, bandwidth, expectation, profiles

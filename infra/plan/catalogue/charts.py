@@ -1,4 +1,4 @@
-"""EKS add-ons, Helm charts and operators without a chart, with their pins."""
+"""Pinned EKS add-ons, Helm charts, and operators without a chart."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ class Addon(BaseModel):
 
     name: str
     versions: dict[str, str] = {}
-    """Kubernetes version -> build; one that is not here takes EKS's default for it."""
+    """Kubernetes version -> build; other versions get EKS's default build."""
     source: str | None = None
-    """Where the builds were read."""
+    """URL from which the builds were read."""
     stage: Literal["before-nodes", "after-nodes"]
-    """`after-nodes`: an add-on that has pods to schedule before it is ACTIVE."""
+    """`after-nodes`: the add-on has pods that must be scheduled before it is ACTIVE."""
     option: str | None = None
-    """As for a chart."""
+    """See `Chart.option`."""
 
 
 class Chart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    """Of the release; the node side of a rehearsal knows releases by it."""
+    """Name of the Helm release, by which the node side of a rehearsal identifies it."""
     chart: str
     repository: str | None = None
     version: str
     namespace: str
     wanted_for: Literal["all", "nvidia", "neuron", "efa"] = Field(alias="for")
-    """On which nodes the chart makes sense: any, those with NVIDIA GPUs or Neuron devices, those with EFA."""
+    """Nodes that need the chart: all, those with NVIDIA GPUs, Neuron devices or EFA."""
     option: str | None = None
-    """Field of the spec's section `addons` that asks for it, by being true or (`field=value`) by its value; None: the
-    campaign cannot do without it."""
+    """Field of the spec's section `addons` that selects the chart, by being true or (`field=value`) by its value; None:
+    the campaign always has it."""
     source: str | None = None
-    """Where the version was read, where that is not the file's own source."""
+    """URL from which the version was read, if it is not the file's own source."""
     images: dict[str, str]
-    """Value that names an image or a registry, as a dotted path -> what follows the mirror's name there."""
+    """Dotted path of a value that names an image or a registry -> its name below the mirror."""
     values: dict[str, Any] = {}
 
     def mirrored(self, mirror: str | None) -> dict[str, Any]:
-        """The values, with every image taken from `mirror`; None leaves the images where the chart has them."""
+        """Return the values with every image taken from `mirror`; None keeps the chart's own registries."""
         values = copy.deepcopy(self.values)
         for path, name in self.images.items() if mirror is not None else ():
             *sections, last = path.split(".")
@@ -58,27 +58,27 @@ class Chart(BaseModel):
 
 
 class Operator(BaseModel):
-    """A controller of which no chart is published: the campaign's program makes its objects."""
+    """A controller without a published chart; the campaign's Pulumi program creates its objects."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     image: str
-    """Without a registry: Docker Hub's, or the mirror's."""
+    """Without a registry, which is Docker Hub or the mirror."""
     version: str
-    """Of the project, and the image's tag."""
+    """Version of the project, and tag of the image."""
     option: str | None = None
-    """As for a chart."""
+    """See `Chart.option`."""
     source: str
-    """Where version, image and the API's schema were read."""
+    """URL from which version, image and the API's schema were read."""
 
     def reference(self, mirror: str | None) -> str:
-        """What a pod names; Docker Hub where there is no mirror."""
+        """Return the image reference for a pod; without a mirror it is on Docker Hub."""
         return f"{mirror or 'docker.io'}/{self.image}:{self.version}"
 
 
 def asked_for(option: str | None, section: object) -> bool:
-    """Whether the spec's section `addons` asks for what has this `option`."""
+    """Return True if the spec's section `addons` selects this `option`; None is always selected."""
     if option is None:
         return True
     field, equals, value = option.partition("=")
@@ -98,5 +98,4 @@ def charts() -> tuple[Chart, ...]:
 
 @cache
 def operators() -> dict[str, Operator]:
-    """By name."""
     return {name: Operator(name=name, **row) for name, row in read("charts")["operators"].items()}

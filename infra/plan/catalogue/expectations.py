@@ -1,4 +1,4 @@
-"""What preflight holds a node against: written profiles, and one derived from each instance type."""
+"""Preflight profiles: written ones, and one derived from each instance type."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MOUNTS = (DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS)
 
 
 class Bandwidth(BaseModel):
-    """Measured bus bandwidth of all_reduce over two nodes."""
+    """Measured all-reduce bus bandwidth between two nodes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bus_bandwidth_gb_s: float
     all_reduce_mib: int
-    """Size of the message that it was measured with."""
+    """Message size of the measurement."""
 
 
 @cache
@@ -30,24 +30,24 @@ def _content() -> dict[str, Any]:
 
 
 def profiles() -> tuple[str, ...]:
-    """Names that `expectation` knows."""
+    """Return the names that `expectation` accepts."""
     return (*_content()["profiles"], *(item.name for item in instance_types()))
 
 
 def floor_share() -> float:
-    """Part of the measured bus bandwidth that a profile's floor is."""
+    """Return the share of the measured bus bandwidth that a profile requires."""
     return float(_content()["floor_share"])
 
 
 def bandwidth(instance_type: str) -> Bandwidth | None:
-    """None where no source states it: then preflight reports the speed of the fabric, and judges it by nothing."""
+    """Return the measured bandwidth; None if no source states it: then preflight has no limit for it."""
     measured = _content()["measured"].get(instance_type)
     return None if measured is None else Bandwidth.model_validate(measured)
 
 
 @cache
 def expectation(name: str) -> Expectation:
-    """The profile of this name: a written one or an instance type; raises `UserError` with the nearest names."""
+    """Return the profile of this name, a written one or an instance type; raise `UserError` with the nearest names."""
     written = _content()["profiles"]
     if name in written:
         return Expectation(profile=name, mounts=_MOUNTS, **written[name])

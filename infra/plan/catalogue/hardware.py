@@ -1,4 +1,4 @@
-"""What the GPUs of an instance type must show when they are looked at."""
+"""Expected GPUs of an instance type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trainer.contract import GpuExpectation
 
 
 def gpu_expectation(item: InstanceType) -> GpuExpectation | None:
-    """None where the accelerators are no GPUs."""
+    """Return the expectation; None if the accelerators are not GPUs."""
     if item.maker != "nvidia":
         return None
     several = item.accelerators > 1
@@ -15,8 +15,8 @@ def gpu_expectation(item: InstanceType) -> GpuExpectation | None:
         product=item.accelerator,
         count=item.accelerators,
         memory_gib=item.accelerator_memory_gib * USABLE,
-        # A GPU that is sold alone has no peer at the other end of its links. Where no source states how many there are,
-        # none is insisted on: a sound node must not be replaced for a guess.
+        # A GPU that is sold alone has no peer at the other end of its links. If no source states the number, none is
+        # required: a sound node must not be replaced because of a guess.
         nvlinks=(item.nvlinks or 0) if several else 0,
         nvswitch=several and item.nvlinks != 0,
     )

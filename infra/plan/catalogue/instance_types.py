@@ -1,4 +1,4 @@
-"""Instance types: what a node of each offers, and what it costs. What no source states is absent, with a reason."""
+"""Hardware and price of each instance type. A figure that no source states is absent, with a reason."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from infra.plan.catalogue.reading import read, unknown
 
 FILE = "instance_types"
 USABLE = 0.9
-"""Share of a nominal size, of memory, GPU memory or disk, that a sound node shows: kernel, driver, ECC and file system
-keep the rest."""
+"""Share of a nominal size (memory, GPU memory, disk) that a sound node shows: kernel, driver, ECC and file system keep
+the rest."""
 
 
 class Origin(BaseModel):
-    """Where figures come from, and when they were read there."""
+    """Source of figures, and the day on which they were read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     as_of: date
     source: str
     region: str | None = None
-    """Of prices: whose they are."""
+    """Region of the prices."""
 
 
 class InstanceType(BaseModel):
@@ -34,40 +34,40 @@ class InstanceType(BaseModel):
     name: str
     accelerator: str
     maker: Literal["nvidia", "neuron"]
-    """Decides node image and device plugin."""
+    """Determines node image and device plugin."""
     accelerators: int = Field(ge=1)
     accelerator_memory_gib: float
-    """Of one accelerator."""
+    """Memory of one accelerator."""
     peak_bf16_tflops: float | None = None
-    """Dense, of one accelerator."""
+    """Dense FLOP/s of one accelerator."""
     nvlinks: int | None = Field(default=None, ge=0)
-    """Of one accelerator; 0 where there are none."""
+    """Links of one accelerator; 0 if there are none."""
     vcpus: int
     memory_gib: int
     nvme_count: int
     nvme_gb: int
-    """Of one disk, in 10^9 bytes."""
+    """Size of one disk, in 10^9 bytes."""
     network_cards: int
     interfaces_per_card: int
     efa_interfaces: int
     """Most EFA devices of one instance (`EfaInfo.MaximumEfaInterfaces`)."""
     efa_on_first_card: bool
-    """False where card 0 carries plain ENA only."""
+    """False if card 0 carries only plain ENA."""
     price_usd_per_hour: Decimal | None = None
-    """Linux on demand, in the region of the price list."""
+    """Linux on-demand price in the region of the price list."""
     capacity_block: bool
     quota_family: str
-    """Family of the EC2 vCPU quota on demand: a key of quotas.yaml."""
+    """Family of the on-demand vCPU quota of EC2: a key of quotas.yaml."""
     spot_quota_family: str | None = None
-    """The same for spot, where the families are others."""
+    """Family of the spot quota, if its families differ."""
     absent: dict[str, str] = {}
-    """Field -> why it has no figure. Every field without one is named here."""
+    """Field -> reason why it has no figure; every field without a figure is listed."""
     kept: dict[str, str] = {}
-    """Field -> why a refresh leaves it as it is, though the API shows another figure."""
+    """Field -> reason why a refresh keeps it although the API has another figure."""
     hardware: Origin
     price: Origin
     performance: Origin
-    """Of FLOP/s and NVLinks."""
+    """Origin of FLOP/s and NVLinks."""
 
     @model_validator(mode="after")
     def _nothing_is_missing_without_a_reason(self) -> InstanceType:
@@ -84,7 +84,6 @@ class InstanceType(BaseModel):
         return self.nvme_count * self.nvme_gb * 1e9 / 2**30
 
     def why_absent(self, field: str) -> str:
-        """Why this field has no figure."""
         return self.absent.get(field, "not looked up")
 
 
@@ -98,12 +97,11 @@ def _table() -> dict[str, InstanceType]:
 
 
 def instance_types() -> tuple[InstanceType, ...]:
-    """All types of the catalogue, in the file's order."""
     return tuple(_table().values())
 
 
 def instance_type(name: str) -> InstanceType:
-    """The type of this name; raises `UserError` with the nearest names."""
+    """Return the type of this name; raise `UserError` with the nearest names."""
     try:
         return _table()[name]
     except KeyError:

@@ -12,7 +12,7 @@ from infra.plan.catalogue.reading import read, unknown
 
 
 class Prices(BaseModel):
-    """us-east-1, as of `as_of`."""
+    """Prices of us-east-1 on the day `as_of`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,20 +22,20 @@ class Prices(BaseModel):
     nat_gateway_usd_per_hour: Decimal
     nat_gateway_usd_per_gb: Decimal
     interface_endpoint_usd_per_hour: Decimal
-    """Per endpoint and zone."""
+    """Price per endpoint and zone."""
     public_ipv4_usd_per_hour: Decimal
     s3_standard_usd_per_gb_month: Decimal
     ebs_snapshot_usd_per_gb_month: Decimal
-    """Of what was written, which is no more than the volume's size."""
+    """Bills the written blocks, which are at most the volume's size."""
     ecr_usd_per_gb_month: Decimal
     system_node_usd_per_hour: dict[str, Decimal]
     lustre_usd_per_gb_month: dict[str, dict[int, Decimal]]
-    """By deployment and throughput tier in MB/s per TiB."""
+    """Deployment -> throughput tier in MB/s per TiB -> price."""
     unverified: frozenset[str]
-    """Dotted names of the figures that are general knowledge."""
+    """Dotted names of the figures from general knowledge."""
 
     def lustre(self, deployment: str, throughput_mbs_per_tib: int | None) -> Decimal:
-        """USD per GB and month; SCRATCH_2 has one tier whatever is asked. Raises `UserError` for an unknown tier."""
+        """Return USD per GB and month; SCRATCH_2 has one tier for any input. Raise `UserError` for an unknown tier."""
         tiers = self.lustre_usd_per_gb_month.get(deployment, {})
         if len(tiers) == 1:
             return next(iter(tiers.values()))

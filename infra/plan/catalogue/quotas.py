@@ -1,4 +1,4 @@
-"""Service Quotas: which one counts an instance type's vCPUs, and which count what else a campaign makes."""
+"""Service Quotas: the vCPU quota of each instance type, and the quotas of a campaign's other resources."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _table() -> dict[str, Any]:
 
 
 def quota(item: InstanceType, *, spot: bool) -> Quota | None:
-    """None where no source says which quota counts this type (`InstanceType.why_absent` says why)."""
+    """Return the vCPU quota of this type; None if no source states it (`InstanceType.why_absent` has the reason)."""
     family = item.spot_quota_family if spot else item.quota_family
     found = _table()["spot" if spot else "on_demand"].get(family)
     return None if found is None else Quota.model_validate(found)
 
 
 def counted(what: str) -> Quota:
-    """The quota that counts what a campaign makes besides instances; KeyError for what the table does not have."""
+    """Return the quota of another resource of a campaign; raise KeyError if the table lacks it."""
     return Quota.model_validate(_table()["counted"][what])

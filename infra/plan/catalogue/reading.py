@@ -1,4 +1,4 @@
-"""Reads the catalogue's files, and refuses names that they do not have."""
+"""Reader of the catalogue's files, and the error for unknown names."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read(name: str) -> dict[str, Any]:
-    """The content of `infra/plan/catalogue/<name>.yaml`."""
+    """Return the content of `infra/plan/catalogue/<name>.yaml`."""
     return yaml.load(files("infra.plan.catalogue").joinpath(f"{name}.yaml").read_text("utf-8"), Loader=_Loader)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that the catalogue lacks; it lists the nearest ones, or all when none is near."""
+    """Return the error for an unknown name; it lists the nearest names, or all if none is near."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
     cure = f"near names: {', '.join(near)}" if near else f"the catalogue has: {', '.join(names)}"

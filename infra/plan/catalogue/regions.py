@@ -1,4 +1,4 @@
-"""AWS's regions, from the list that botocore carries."""
+"""AWS's regions, from botocore's list."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from importlib.resources import files
 
 @cache
 def regions() -> dict[str, str]:
-    """Return region -> partition, of all partitions; read as a file, since botocore's loader takes long to import."""
+    """Return region -> partition of all partitions. Read as a file, since botocore's loader takes long to import."""
     listed = json.loads((files("botocore") / "data/partitions.json").read_text())["partitions"]
     return {name: part["id"] for part in listed for name in part["regions"] if not name.endswith("-global")}

@@ -1,4 +1,4 @@
-"""Writes the file of instance types: one layout for every row, so that a refresh shows in a diff as what it changed."""
+"""Writer of the file of instance types: one layout for all rows, so that a diff shows only what a refresh changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def write(header: str, content: dict[str, Any]) -> str:
-    """The file's text: `header` holds its leading comment lines, `content` what `reading.read` gives."""
+    """Return the file's text; `header` is its leading comment, `content` has the form that `reading.read` returns."""
     lines = [header.rstrip()]
     for name, value in content.items():
         if name != "types":
@@ -27,7 +27,7 @@ def write(header: str, content: dict[str, Any]) -> str:
 
 
 def header(text: str) -> str:
-    """The comment lines with which a file begins."""
+    """Return the comment lines at the beginning of a file."""
     taken = []
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Zones in which EKS puts no control plane."""
+"""Zones in which EKS places no control plane."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from infra.plan.catalogue.reading import read
 
 @cache
 def no_control_plane() -> frozenset[str]:
-    """Zone ids in which EKS takes no subnet of a cluster."""
+    """Return ids of zones in which EKS accepts no subnet of a cluster."""
     return frozenset(zone for zones in read("zones")["no_control_plane"].values() for zone in zones)

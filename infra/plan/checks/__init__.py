@@ -1,4 +1,4 @@
-"""Check: every rule over spec and facts, all findings at once. Pure: no network, no clock, no file."""
+"""Check: apply every rule to spec and facts and return all findings at once. Pure: no network, clock or file."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SHAPE_RULE = "shape"
 
 
 def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> tuple[Finding, ...]:
-    """All findings in the order of the file; no rule hides another's.
+    """Return all findings in the order of the file; no rule hides another's findings.
 
-    Of a spec and facts that are not whole, rules that look at what is missing find nothing.
+    If spec and facts are not `whole`, rules that read a missing part find nothing.
     """
     case = Case(file.spec, facts, today)
     found = [
@@ -49,23 +49,22 @@ def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> t
 
 
 def _drafts(rule: Rule, case: Case, whole: bool) -> Iterator[Draft]:
-    """What a rule finds; where the numbers are beyond arithmetic, that."""
+    """Yield a rule's drafts; an overflow of its arithmetic becomes a finding."""
     try:
         yield from rule(case)
-    except (AttributeError, ValueError):  # a section that is not whole breaks what its own rules promise
+    except (AttributeError, ValueError):  # a rule may read a field that an incomplete spec lacks
         if whole:
             raise
     except ArithmeticError as problem:
         yield error(
             "training",
-            "the campaign is too large to be weighed",
+            "the campaign has a number that is too large",
             seen=f"{rule_name(rule)}: {type(problem).__name__}",
             cure="look for a number with some zeros too many or too few",
         )
 
 
 def shape_findings(refusal: SpecError) -> tuple[Finding, ...]:
-    """The problems of a file that is no valid spec, as findings."""
     return tuple(
         Finding(
             level=Level.ERROR,
@@ -82,10 +81,10 @@ def shape_findings(refusal: SpecError) -> tuple[Finding, ...]:
 
 
 def failed(findings: tuple[Finding, ...]) -> bool:
-    """True when nothing may be started."""
+    """Return True if nothing may be started."""
     return any(finding.level is Level.ERROR for finding in findings)
 
 
 def rule_name(rule: Rule) -> str:
-    """`names_fit_aws` -> `names-fit-aws`."""
+    """Return the rule's name: `names_fit_aws` -> `names-fit-aws`."""
     return rule.__name__.replace("_", "-")  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Rules about how the GPU nodes are bought, and about figures that no source states."""
+"""Rules about the purchase of the GPU nodes, and about figures that no source states."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from infra.spec.campaign import Capacity
 
 
 def what_is_bought_is_sold(case: Case) -> Iterator[Draft]:
-    """Purchase option, reservation, type and placement go together as AWS sells them."""
+    """AWS sells this combination of purchase option, reservation, type and placement."""
     for one in purchase_problems(case.spec.nodes, case.facts.instance):
         yield error(f"nodes.{one.field}", one.what, seen=str(one.seen), cure=one.cure)
 
 
 def block_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
-    """Training and archive are done before EKS takes the nodes of a block away; judged from the day's beginning."""
+    """Training and archive end before EKS removes the nodes of a block, counted from the beginning of today."""
     ends, guess = case.spec.nodes.block_end, case.estimate
     if ends is None or guess is None or case.spec.nodes.capacity is not Capacity.CAPACITY_BLOCK:
         return
@@ -36,7 +36,7 @@ def block_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
 
 
 def a_blocks_fee_is_counted(case: Case) -> Iterator[Draft]:
-    """A capacity block is paid at once: its fee belongs into the plan and the budget, whatever of it is used."""
+    """A capacity block is paid at once: its whole fee belongs to plan and budget, used or not."""
     nodes = case.spec.nodes
     block = nodes.capacity is Capacity.CAPACITY_BLOCK
     if nodes.block_fee_usd is not None and not block:
@@ -47,14 +47,14 @@ def a_blocks_fee_is_counted(case: Case) -> Iterator[Draft]:
     elif block and nodes.block_fee_usd is None and nodes.usd_per_hour is not None:
         yield warning(
             "nodes.block_fee_usd",
-            "the block's fee is not here: the plan counts its hours only as far as they are used",
+            "the block's fee is missing: the plan counts only the hours in use",
             seen="nothing",
             cure="write what was paid for the whole block: `bivouac block buy` prints it",
         )
 
 
 def absent_figures_are_told(case: Case) -> Iterator[Draft]:
-    """What the catalogue cannot know of the type is said, with what it makes impossible."""
+    """Absent figures of the type are reported, with the consequence."""
     instance = case.facts.instance
     if instance is None or not case.facts.environment.hardware:
         return
@@ -65,9 +65,7 @@ def absent_figures_are_told(case: Case) -> Iterator[Draft]:
         )
     own = case.spec.preflight.bus_bandwidth_gb_s
     if case.facts.all_reduce_gb_s is None and own is None and case.spec.nodes.count > 1:
-        judged = (
-            "preflight measures it and judges it by nothing, unless preflight.bus_bandwidth_gb_s says what it must be"
-        )
+        judged = "preflight measures it without a limit, unless preflight.bus_bandwidth_gb_s sets one"
         missing.append(f"all-reduce bandwidth (no source states it): {judged}")
     if missing:
         yield info(
@@ -79,7 +77,7 @@ def absent_figures_are_told(case: Case) -> Iterator[Draft]:
 
 
 def spot_quota_is_known(case: Case) -> Iterator[Draft]:
-    """Where it is not known which quota counts spot nodes of the type, none can be checked."""
+    """Spot quotas of the type can be checked only if a source names the quota."""
     nodes, instance = case.spec.nodes, case.facts.instance
     if instance is not None and nodes.capacity is Capacity.SPOT and instance.spot_quota_family is None:
         yield warning(
@@ -91,7 +89,7 @@ def spot_quota_is_known(case: Case) -> Iterator[Draft]:
 
 
 def quotas_hold_the_campaign(case: Case) -> Iterator[Draft]:
-    """Where they were looked up: the account's quotas leave room for what the campaign makes besides its GPU nodes."""
+    """If quotas were looked up, they have room for the campaign's resources besides its GPU nodes."""
     for room in case.facts.quotas:
         if room.used + room.wanted > room.allowed:
             code, needed = f"{room.quota.service} {room.quota.code}", room.used + room.wanted
@@ -99,12 +97,12 @@ def quotas_hold_the_campaign(case: Case) -> Iterator[Draft]:
                 room.field,
                 f"the account's quota {room.quota.name} is too small",
                 seen=f"{room.wanted} wanted, {room.used} of {room.allowed} in use",
-                cure=f"ask for {needed} in Service Quotas ({code}), or remove what nobody needs",
+                cure=f"ask for {needed} in Service Quotas ({code}), or remove unused resources",
             )
 
 
 def the_zone_sells_the_types(case: Case) -> Iterator[Draft]:
-    """Where it was looked up: EC2 offers the types of all nodes in the spec's zone."""
+    """If offers were looked up, EC2 offers the types of all nodes in the spec's zone."""
     nodes, zone = case.spec.nodes, case.spec.zone
     for field in ("instance_type", "system_instance_type"):
         name = str(getattr(nodes, field))
@@ -122,11 +120,11 @@ def the_zone_sells_the_types(case: Case) -> Iterator[Draft]:
 
 
 def the_reservation_holds_the_nodes(case: Case) -> Iterator[Draft]:
-    """Where it was looked up: the reservation is there, active, of the nodes' type and zone, with a place for each."""
+    """If the reservation was looked up, it is active, of the nodes' type and zone, and has a place for each node."""
     refused = case.facts.reservation
     if refused is None:
         return
-    level = error if own_reservation(case.spec.nodes) else warning  # places of a group or of open ones may come in time
+    level = error if own_reservation(case.spec.nodes) else warning  # a group or open reservations may get places later
     yield level("nodes.reservation_id", refused.what, seen=refused.seen, cure=refused.cure)
 
 

@@ -1,4 +1,4 @@
-"""What a check finds, and what a rule looks at."""
+"""Types of the rules: a rule's input, and its findings."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _LONGEST_SEEN = 400
 
 class Level(StrEnum):
     INFO = "info"
-    """Worth knowing; needs no action."""
+    """For information; no action is needed."""
     WARNING = "warning"
-    """Will run, perhaps not as meant."""
+    """The campaign will run, perhaps not as meant."""
     ERROR = "error"
-    """Cannot work, or breaks a limit that the spec itself sets: nothing is started."""
+    """The campaign cannot work or breaks a limit of the spec; nothing is started."""
 
 
 class Finding(BaseModel):
-    """One thing to tell, with its place in the spec file."""
+    """One result of a check, with its place in the spec file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +37,7 @@ class Finding(BaseModel):
     rule: str
     file: Path
     line: int
-    """1-based; of the nearest section above a field that the file leaves out, else 1."""
+    """1-based line of the field, else of the nearest section above it, else 1."""
     field: str
     message: str
     seen: str
@@ -46,7 +46,7 @@ class Finding(BaseModel):
 
 @dataclass(frozen=True)
 class Draft:
-    """A finding as a rule makes it, before it gets its rule's name and its place."""
+    """A finding as a rule makes it, without the rule's name and the place in the file."""
 
     level: Level
     field: str
@@ -57,7 +57,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Case:
-    """What rules look at: the spec, what was looked up, and today's date."""
+    """Input of a rule: the spec, the facts, and today's date."""
 
     spec: Spec
     facts: Facts
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def ranks_per_node(self) -> int | None:
-        """None while the instance type is unknown and the spec does not say."""
+        """None if the instance type is unknown and the spec has no number."""
         instance = self.facts.instance
         return ranks_per_node(self.spec, instance.accelerators if instance else 0) or None
 
@@ -76,17 +76,17 @@ class Case:
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        """None while the instance type is unknown: a guess about an unknown node would only mislead."""
+        """None if the instance type is unknown: an estimate for an unknown node would mislead."""
         world = self.world_size
         return None if world is None or self.facts.instance is None else estimate(self.spec, self.facts, world)
 
 
 Rule = Callable[[Case], Iterator[Draft]]
-"""A rule yields nothing when all is well; its function name names it, its docstring says what it wants."""
+"""Yields nothing if all is well. The function's name is the rule's name; its docstring states the requirement."""
 
 
 def shown(seen: object) -> str:
-    """One line of a bearable length, whatever was written."""
+    """Return printable text in one line of limited length."""
     text = "".join(sign if sign.isprintable() else "?" for sign in str(seen)).strip() or "nothing"
     return text if len(text) <= _LONGEST_SEEN else f"{text[: _LONGEST_SEEN - 3]}..."
 

@@ -1,4 +1,4 @@
-"""Rules about budget, deadline and the prices that both are judged by."""
+"""Rules about budget, deadline and prices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def planned_cost_is_within_the_budget(case: Case) -> Iterator[Draft]:
 
 
 def deadline_caps_the_cost_below_the_budget(case: Case) -> Iterator[Draft]:
-    """If everything goes wrong, the deadline ends the spending before the budget is spent."""
+    """In the worst case the deadline ends the spending before the budget is spent."""
     guess, money = case.estimate, case.spec.money
     if guess is None or guess.usd > money.budget_usd or guess.usd_at_deadline <= money.budget_usd:
         return
@@ -42,7 +42,7 @@ def deadline_caps_the_cost_below_the_budget(case: Case) -> Iterator[Draft]:
 
 
 def deadline_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
-    """The GPU nodes are done before AWS sets their node group to zero."""
+    """The work on GPU nodes ends before AWS sets their node group to zero."""
     guess, deadline = case.estimate, case.spec.money.deadline
     if guess is None:
         return
@@ -57,7 +57,7 @@ def deadline_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
 
 
 def everything_has_a_price(case: Case) -> Iterator[Draft]:
-    """What has no price is missing from the planned cost; GPU nodes without one would run with no budget at all."""
+    """A line without a price is missing from the planned cost; GPU nodes without a price would have no budget."""
     fee = case.spec.nodes.block_fee_usd is not None and case.spec.nodes.capacity is Capacity.CAPACITY_BLOCK
     for line in case.estimate.lines if case.estimate else ():
         if line.priced:
@@ -81,11 +81,11 @@ def everything_has_a_price(case: Case) -> Iterator[Draft]:
 
 
 def prices_are_fresh(case: Case) -> Iterator[Draft]:
-    """Prices move: those of the catalogue are not too old."""
+    """The catalogue's prices are recent."""
     gpus = min((offer.as_of for offer in case.facts.offers), default=case.today)
     dated = (
         (gpus, "`bivouac catalogue refresh --write` takes over AWS's prices of GPU nodes"),
-        (case.facts.prices.as_of, "for all else compare infra/plan/catalogue/prices.yaml with AWS's price pages"),
+        (case.facts.prices.as_of, "for other prices compare infra/plan/catalogue/prices.yaml with AWS's price pages"),
     )
     stale = [(day, cure) for day, cure in dated if case.today - day > STALE_AFTER]
     if stale:
@@ -99,7 +99,7 @@ def prices_are_fresh(case: Case) -> Iterator[Draft]:
 
 
 def prices_are_of_the_region(case: Case) -> Iterator[Draft]:
-    """The catalogue's prices are one region's: of the GPU nodes, the one where they were refreshed last."""
+    """The catalogue's prices are of one region; for GPU nodes it is the region of the last refresh."""
     instance, region = case.facts.instance, case.spec.region
     owned = case.spec.nodes.usd_per_hour is not None
     gpus = region if instance is None or owned else instance.price.region or PRICED_REGION
@@ -126,16 +126,16 @@ def budget_alarm_reaches_someone(case: Case) -> Iterator[Draft]:
 
 
 def budget_lasts_to_the_end(case: Case) -> Iterator[Draft]:
-    """AWS's budget counts by calendar years: the campaign ends in the one in which it begins."""
+    """AWS's budget counts by calendar year: the campaign ends in the year in which it begins."""
     money, block_end = case.spec.money, case.spec.nodes.block_end
     begun_days = timedelta(days=-(-money.deadline // timedelta(days=1)))
     last = max(case.today + begun_days, block_end.date() if block_end else case.today)
     if last.year != case.today.year:
         yield info(
             "money.deadline",
-            "AWS's budget begins anew on 1 January: alarms and freeze come too late by what was spent before",
+            "AWS's budget restarts on 1 January: alarms and freeze do not count what was spent before",
             seen=f"from {case.today} to {last}",
-            cure="rely on the steward's own count there, or end before the new year",
+            cure="rely on the steward's own count, or end before the new year",
         )
 
 

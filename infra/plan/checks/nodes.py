@@ -1,4 +1,4 @@
-"""Rules about the GPU nodes and how they are bought."""
+"""Rules about the GPU nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.spec.campaign import Capacity
 
 
 def instance_type_is_in_the_catalogue(case: Case) -> Iterator[Draft]:
-    """The catalogue knows the GPU nodes' type: without it nothing else can be weighed."""
+    """The catalogue has the GPU nodes' type; all other rules need it."""
     name, known = case.spec.nodes.instance_type, case.facts.instance_names
     if case.facts.instance is None:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -21,7 +21,7 @@ def instance_type_is_in_the_catalogue(case: Case) -> Iterator[Draft]:
 
 
 def trainer_runs_on_the_accelerator(case: Case) -> Iterator[Draft]:
-    """The trainer knows CUDA devices only."""
+    """The trainer supports only CUDA devices."""
     instance = case.facts.instance
     if instance is not None and instance.maker != "nvidia":
         yield error(
@@ -33,7 +33,7 @@ def trainer_runs_on_the_accelerator(case: Case) -> Iterator[Draft]:
 
 
 def ranks_fit_the_accelerators(case: Case) -> Iterator[Draft]:
-    """There is an accelerator for each rank of a node, and none stays idle."""
+    """Each rank of a node has an accelerator, and no accelerator is idle."""
     instance, ranks = case.facts.instance, case.ranks_per_node
     if instance is None or ranks is None:
         return
@@ -43,11 +43,11 @@ def ranks_fit_the_accelerators(case: Case) -> Iterator[Draft]:
         yield error("nodes.ranks_per_node", "more ranks than accelerators on a node", seen=seen, cure=cure)
     elif ranks < instance.accelerators:
         cure = "leave it out: one rank per accelerator"
-        yield warning("nodes.ranks_per_node", "accelerators are paid for and stay idle", seen=seen, cure=cure)
+        yield warning("nodes.ranks_per_node", "some accelerators stay idle but are paid for", seen=seen, cure=cure)
 
 
 def type_is_for_sale(case: Case) -> Iterator[Draft]:
-    """Some types are sold by capacity block only."""
+    """Types that are sold only as capacity blocks are not bought otherwise."""
     nodes, instance = case.spec.nodes, case.facts.instance
     if instance is None or instance.price_usd_per_hour is not None or not instance.capacity_block:
         return
@@ -61,7 +61,7 @@ def type_is_for_sale(case: Case) -> Iterator[Draft]:
 
 
 def quota_allows_the_nodes(case: Case) -> Iterator[Draft]:
-    """The account's vCPU quota of the family holds all nodes, where it was looked up."""
+    """If it was looked up, the account's vCPU quota of the family has room for all nodes."""
     nodes, instance, offer = case.spec.nodes, case.facts.instance, case.facts.offer
     if instance is None or offer is None or offer.quota_vcpus is None:
         return
@@ -75,7 +75,7 @@ def quota_allows_the_nodes(case: Case) -> Iterator[Draft]:
 
 
 def _code(case: Case) -> str:
-    """Where it is known which quota counts."""
+    """Return the quota's code in parentheses; empty if the quota is unknown."""
     if case.facts.instance is None:
         return ""
     found = quota(case.facts.instance, spot=case.spec.nodes.capacity is Capacity.SPOT)
@@ -83,7 +83,7 @@ def _code(case: Case) -> str:
 
 
 def preflight_profile_is_known(case: Case) -> Iterator[Draft]:
-    """Preflight holds nodes against a profile that exists."""
+    """The preflight profile exists."""
     name = case.spec.preflight.profile
     if name is not None and name not in case.facts.profiles:
         near = difflib.get_close_matches(name, case.facts.profiles, n=3)
@@ -92,14 +92,14 @@ def preflight_profile_is_known(case: Case) -> Iterator[Draft]:
 
 
 def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
-    """The all-reduce is held against one figure: a share of the profile's, or one of the spec's own."""
+    """The required all-reduce bandwidth is one figure: a share of the profile's, or the spec's own."""
     wanted = case.spec.preflight
     if wanted.bus_bandwidth_share is None or case.facts.instance is None:
         return
     if wanted.bus_bandwidth_gb_s is not None:
         yield error(
             "preflight.bus_bandwidth_gb_s",
-            "two floors for one bandwidth",
+            "two limits for one bandwidth",
             seen=f"bus_bandwidth_share: {wanted.bus_bandwidth_share}, bus_bandwidth_gb_s: {wanted.bus_bandwidth_gb_s}",
             cure="leave one of them out",
         )
@@ -107,7 +107,7 @@ def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
         name = wanted.profile or case.spec.nodes.instance_type
         yield error(
             "preflight.bus_bandwidth_share",
-            "a share of nothing: the catalogue has no measured bus bandwidth of this type",
+            "the share has no base: the catalogue has no measured bus bandwidth of this type",
             seen=f"{name}, bus_bandwidth_share: {wanted.bus_bandwidth_share}",
             cure="write preflight.bus_bandwidth_gb_s with a figure of your own (nccl-tests, or an earlier campaign's "
             "report), or leave the share out: then the speed is reported only",
@@ -115,12 +115,12 @@ def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
 
 
 def the_diagnostic_has_its_tools(case: Case) -> Iterator[Draft]:
-    """DCGM runs in the trainer's container; what its base holds shows only there, with all nodes up."""
+    """DCGM runs in the trainer's container. If its base image lacks DCGM, this shows only when all nodes are up."""
     level = case.spec.preflight.dcgm_level
     if level is not None and case.facts.environment.hardware:
         yield info(
             "preflight.dcgm_level",
-            "the diagnostic runs in the trainer's container: without DCGM there, preflight ends with all nodes up",
+            "the diagnostic runs in the trainer's container; without DCGM in it preflight fails after all nodes are up",
             seen=f"dcgm_level: {level}, image.base: {case.spec.image.base}",
             cure="take a base built by images/trainer.Dockerfile, or one of your own with nv-hostengine and dcgmi",
         )

@@ -15,15 +15,15 @@ from infra.spec.campaign import MAX_NAME
 from infra.spec.names import Names, buckets, in_registry
 
 SERVICE_NETWORK = IPv4Network("172.20.0.0/16")
-"""Of Kubernetes services in the cluster."""
+"""Network of the cluster's Kubernetes services."""
 SUPPORT_NOTICE = timedelta(days=60)
 PARTITION = "aws"
-"""Of every ARN that is written here: others (China, GovCloud) have other service names and condition keys."""
+"""Partition of every ARN in this code: others (China, GovCloud) have other service names and condition keys."""
 _LARGEST_ATTEMPT = 999
 
 
 def names_fit_aws(case: Case) -> Iterator[Draft]:
-    """Every name made from the campaign's stays within the limit of its service."""
+    """Every name made from the campaign's name fits the limit of its service."""
     names, campaign = Names(case.spec), case.spec.campaign
     made = [("EKS cluster", names.cluster, 100)]
     made += [("node group", group, 63) for group in (names.gpu_group, names.system_group)]
@@ -37,11 +37,11 @@ def names_fit_aws(case: Case) -> Iterator[Draft]:
             yield error("campaign", f"makes a {kind}'s name longer than {limit}", seen=name, cure=cure)
     if len(campaign) > MAX_NAME:
         cure = f"write at most {MAX_NAME} characters"
-        yield error("campaign", "is too long a name", seen=f"{len(campaign)} characters", cure=cure)
+        yield error("campaign", "is too long", seen=f"{len(campaign)} characters", cure=cure)
 
 
 def account_is_that_of_the_credentials(case: Case) -> Iterator[Draft]:
-    """The credentials at hand, where they were looked up, are for the spec's account."""
+    """If the credentials' account was looked up, it is the spec's account."""
     here = case.facts.account
     if here is not None and here != case.spec.account:
         yield error(
@@ -53,12 +53,12 @@ def account_is_that_of_the_credentials(case: Case) -> Iterator[Draft]:
 
 
 def zone_belongs_to_the_region(case: Case) -> Iterator[Draft]:
-    """All GPU nodes share one zone of the region; the control plane has a second one there."""
+    """All GPU nodes are in one zone of the region; the control plane has a second zone in it."""
     spec = case.spec
     partition, known = case.facts.regions.get(spec.region), case.facts.regions
     if partition is None:
         near = difflib.get_close_matches(spec.region, [name for name, of in known.items() if of == PARTITION])
-        near.sort(key=lambda name: sorted(name) != sorted(spec.region))  # letters in another order: the likeliest slip
+        near.sort(key=lambda name: sorted(name) != sorted(spec.region))  # swapped letters are the likeliest typo
         cure = f"did you mean {near[0]}?" if near else "write one such as us-east-1"
         yield error("region", "AWS has no region of this name", seen=spec.region, cure=cure)
         return
@@ -76,7 +76,7 @@ def zone_belongs_to_the_region(case: Case) -> Iterator[Draft]:
 
 
 def zones_hold_the_campaign(case: Case) -> Iterator[Draft]:
-    """Where the zones were looked up: the spec's are there, and EKS takes two for the control plane."""
+    """If zones were looked up, the spec's zones exist and EKS accepts two for the control plane."""
     if case.facts.zones is None:
         return
     try:
@@ -88,7 +88,7 @@ def zones_hold_the_campaign(case: Case) -> Iterator[Draft]:
 
 
 def base_image_is_there(case: Case) -> Iterator[Draft]:
-    """The base is named within the account's own registry and, where that was asked, lies there."""
+    """The base image is in the account's own registry; if that was looked up, it exists."""
     spec, refused = case.spec, case.facts.base
     try:
         in_registry(spec.image.base, spec.account, spec.region)
@@ -101,7 +101,7 @@ def base_image_is_there(case: Case) -> Iterator[Draft]:
 
 
 def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
-    """A private range that can be cut into subnets, apart from the services' network."""
+    """The network is a private range that can be cut into subnets, apart from the services' network."""
     cidr, example = case.spec.network.cidr, "for instance 10.42.0.0/16"
     try:
         network = IPv4Network(cidr)
@@ -118,7 +118,7 @@ def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
 
 
 def kubernetes_version_is_supported(case: Case) -> Iterator[Draft]:
-    """Standard support lasts beyond the deadline: the cluster is made without the right to extended support."""
+    """Standard support lasts beyond the deadline: the cluster is created without extended support."""
     version, support = case.spec.kubernetes, case.facts.kubernetes
     if version not in support.standard_until:
         known = ", ".join(support.standard_until)

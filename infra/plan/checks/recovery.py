@@ -1,4 +1,4 @@
-"""Rules about timeouts, limits of repair, and the faults of a rehearsal."""
+"""Rules about timeouts, recovery limits, and the faults of a rehearsal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from infra.spec import duration
 from infra.spec.campaign import LIMITS_WINDOW
 
 MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
-"""That a limit ends a healthy campaign: above the first it is refused, above the second it is said."""
+"""Chance that a limit ends a healthy campaign: above the first it is an error, above the second a warning."""
 
 
 def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
-    """heartbeat and collective < hang < startup < deadline: the nearer cause must be seen before the wider one."""
+    """heartbeat and collective < hang < startup < deadline, so that the nearer cause is found before the wider one."""
     recovery = case.spec.recovery
     hang = ("recovery.hang_timeout", recovery.hang_timeout)
     startup = ("recovery.startup_timeout", recovery.startup_timeout)
@@ -33,7 +33,7 @@ def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
 
 
 def timeouts_outlast_healthy_work(case: Case) -> Iterator[Draft]:
-    """A step, or an evaluation for which the other ranks wait, is no hang."""
+    """No timeout ends during a healthy step, or during an evaluation for which the other ranks wait."""
     world, training = case.world_size, case.spec.training
     if world is None:
         return
@@ -52,7 +52,7 @@ def timeouts_outlast_healthy_work(case: Case) -> Iterator[Draft]:
 
 
 def limits_leave_room_for_expected_losses(case: Case) -> Iterator[Draft]:
-    """A limit on node losses breaks a loop; one that chance alone passes would end a healthy campaign."""
+    """A limit on node losses breaks a loop; expected losses alone do not reach it in a healthy campaign."""
     recovery, hours = case.spec.recovery, case.spec.money.deadline / timedelta(hours=1)
     per_hour = case.spec.nodes.count / recovery.node_mtbf_hours
     each = f"{case.spec.nodes.count} nodes, one loss in {recovery.node_mtbf_hours:g} h each"
@@ -75,7 +75,7 @@ def limits_leave_room_for_expected_losses(case: Case) -> Iterator[Draft]:
 
 
 def faults_are_in_range(case: Case) -> Iterator[Draft]:
-    """A fault names a node of the gang and a step of the run, and each node that dies may be replaced."""
+    """A fault names a node of the gang and a step of the run, and each killed node may be replaced."""
     spec, faults = case.spec, case.spec.rehearsal.faults if case.spec.rehearsal else ()
     for index, fault in enumerate(faults):
         place = f"rehearsal.faults.{index}"
@@ -95,7 +95,7 @@ def faults_are_in_range(case: Case) -> Iterator[Draft]:
 
 
 def faults_come_after_a_checkpoint(case: Case) -> Iterator[Draft]:
-    """Before the first shared checkpoint a lost node rehearses nothing but a second start."""
+    """A fault before the first shared checkpoint would rehearse only a second start."""
     guess, faults = case.estimate, case.spec.rehearsal.faults if case.spec.rehearsal else ()
     if guess is None:
         return

@@ -1,4 +1,4 @@
-"""Rules about the cluster's doors, keys, the archive's keeping, and add-ons."""
+"""Rules about the cluster's endpoint, encryption keys, the archive's retention, and add-ons."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from infra.spec.campaign import ApiEndpoint, Egress
 
 _DAY = timedelta(days=1)
 DRA_SINCE = (1, 35)
-"""As the chart of the driver says (aws/eks-charts, stable/aws-dranet)."""
+"""Kubernetes version that the driver's chart requires (aws/eks-charts, stable/aws-dranet)."""
 _LEAST_DAYS = {"STANDARD_IA": 30}
-"""Before which S3 refuses to move an object."""
+"""Age in days below which S3 refuses to move an object."""
 _NOT_READ_AT_ONCE = ("GLACIER", "DEEP_ARCHIVE")
 
 
 def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
-    """The driver reaches a private endpoint only through a peered network of its own."""
+    """The driver reaches a private endpoint through a peered network of its own."""
     network = case.spec.network
     private = network.api_endpoint is ApiEndpoint.PRIVATE
     if private and network.driver_vpc is None and case.facts.environment.driver_outside:
         yield error(
             "network.api_endpoint",
-            "a private endpoint is reached from no other network, and the driver has none here",
+            "the driver reaches a private endpoint only from a peered network",
             seen="network.driver_vpc is not set",
             cure="run bivouac in a VPC of this account and write driver_vpc, or write api_endpoint: public",
         )
     if private and network.api_allowed_cidrs:
         yield error(
             "network.api_allowed_cidrs",
-            "a private endpoint has no public door to guard",
+            "a private endpoint has no public side to guard",
             seen=", ".join(network.api_allowed_cidrs),
             cure="remove it, or write api_endpoint: public",
         )
@@ -56,7 +56,7 @@ def networks_are_networks_and_apart(case: Case) -> Iterator[Draft]:
 
 
 def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
-    """Without a way out nodes pull from this region's ECR and from nowhere else."""
+    """Nodes without a NAT gateway pull images only from this region's ECR."""
     spec = case.spec
     if spec.network.egress is not Egress.ENDPOINTS or not case.facts.environment.public_registries:
         return
@@ -64,7 +64,7 @@ def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
     if spec.addons.image_mirror is None:
         yield warning(
             "addons.image_mirror",
-            "without a way out the charts' images cannot be pulled from public registries",
+            "without internet access the charts' images cannot be pulled from public registries",
             seen="egress: endpoints, no mirror",
             cure="copy them to this region's ECR and write image_mirror, bake them into the node image, or take nat",
         )
@@ -75,11 +75,11 @@ def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
     host, slash, _ = spec.image.base.partition("/")
     if slash and ("." in host or ":" in host) and here not in host:
         cure = f"copy it to ECR in {spec.region}, or write egress: nat"
-        yield error("image.base", "the builder has no way to this registry", seen=host, cure=cure)
+        yield error("image.base", "the builder cannot reach this registry", seen=host, cure=cure)
 
 
 def efa_is_handed_out_as_can_be(case: Case) -> Iterator[Draft]:
-    """A DRA driver needs a Kubernetes that knows claims, and nodes that publish their devices."""
+    """A DRA driver needs a Kubernetes version with claims, and nodes that publish their devices."""
     spec, field = case.spec, "addons.efa"
     if spec.addons.efa != "dra":
         return
@@ -92,7 +92,7 @@ def efa_is_handed_out_as_can_be(case: Case) -> Iterator[Draft]:
 
 
 def the_key_is_one_that_can_be_used(case: Case) -> Iterator[Draft]:
-    """A key of this account and region, for a file system that takes one."""
+    """The key is of this account and region, and the file system accepts one."""
     encryption, spec = case.spec.encryption, case.spec
     if encryption.key_arn is not None:
         region, account = encryption.key_arn.split(":")[3:5]
@@ -116,20 +116,20 @@ def the_key_is_one_that_can_be_used(case: Case) -> Iterator[Draft]:
 
 
 def the_archive_is_kept_as_s3_can(case: Case) -> Iterator[Draft]:
-    """Whole days, not before S3 moves objects, not into a class that cannot be read unawares."""
+    """Days are whole and not fewer than S3 accepts; a class without immediate access is chosen knowingly."""
     archive = case.spec.storage.archive
     least = _LEAST_DAYS.get(archive.storage_class, 0)
     if archive.storage_class != "STANDARD" and (archive.move_after % _DAY or archive.move_after < least * _DAY):
         yield error(
             "storage.archive.move_after",
-            f"S3 moves objects to {archive.storage_class} after whole days, {least} at the least",
+            f"S3 moves objects to {archive.storage_class} after whole days, at least {least}",
             seen=archive.move_after,
             cure=f"write {max(least, -(-archive.move_after // _DAY))}d",
         )
     if archive.storage_class in _NOT_READ_AT_ONCE:
         yield warning(
             "storage.archive.storage_class",
-            "what lies in this class must be restored for hours, and for money, before it can be read",
+            "objects of this class must be restored before they can be read, which takes hours and costs money",
             seen=archive.storage_class,
             cure="GLACIER_IR is read at once",
         )
@@ -142,7 +142,7 @@ def the_archive_is_kept_as_s3_can(case: Case) -> Iterator[Draft]:
         "storage.archive.lock_for",
         "from then on the archive bucket locks what any campaign of this account writes into it",
         seen=f"{archive.lock_for.days} days, governance",
-        cure="to bypass it needs s3:BypassGovernanceRetention; leave it out where others must not be held",
+        cure="a bypass needs s3:BypassGovernanceRetention; leave lock_for out if other campaigns must not be locked",
     )
 
 

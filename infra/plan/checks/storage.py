@@ -1,4 +1,4 @@
-"""Rules about FSx for Lustre and about checkpoints on their tiers."""
+"""Rules about FSx for Lustre and the checkpoint tiers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from trainer.contract.cadence import MAX_OVERHEAD
 PERSISTENT_2_TIERS = (125, 250, 500, 1000)
 SCRATCH_2_TIER = 200
 EFA_STEPS_GIB = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
-"""Size step of an EFA-enabled PERSISTENT_2 file system by throughput tier."""
+"""Throughput tier -> size increment of an EFA-enabled PERSISTENT_2 file system."""
 METADATA_IOPS = (1500, 3000, 6000, *range(12000, 192001, 12000))
 NO_LUSTRE_OVER_EFA = {"g5", "p4d", "p4de", "trn2"}
-"""Families with EFA whose traffic to FSx stays on TCP: it needs Nitro v4 or later, and trn2 is excepted (guide of FSx
-for Lustre, configuring EFA clients)."""
+"""Families with EFA whose traffic to FSx stays on TCP: EFA to FSx needs Nitro v4 or later and excludes trn2 (user guide
+of FSx for Lustre, configuring EFA clients)."""
 EFA_CONNECTIONS, SPARE_CLIENTS = 1024, 1
 
 
 def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
-    """PERSISTENT_2 is sold in four tiers, SCRATCH_2 in one."""
+    """The throughput is a tier of the deployment: PERSISTENT_2 has four, SCRATCH_2 one."""
     shared = case.spec.storage.shared
     tier, field = shared.throughput_mbs_per_tib, "storage.shared.throughput_mbs_per_tib"
     if shared.deployment == "SCRATCH_2" and tier not in (None, SCRATCH_2_TIER):
-        # 250 is the default of the other deployment: no one who left it out should have to write it.
+        # 250 is the default for PERSISTENT_2; a spec that omits the field is accepted.
         if "throughput_mbs_per_tib" in shared.model_fields_set:
             cure = "remove it"
             yield error(field, f"SCRATCH_2 always has {SCRATCH_2_TIER} MB/s per TiB", seen=tier, cure=cure)
@@ -36,7 +36,7 @@ def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
 
 
 def lustre_capacity_is_a_step(case: Case) -> Iterator[Draft]:
-    """1200, 2400 and multiples of 2400 GiB; with EFA multiples of the tier's own step."""
+    """The capacity is 1200, 2400 or a multiple of 2400 GiB; with EFA a multiple of the tier's increment."""
     shared = case.spec.storage.shared
     capacity, field = shared.capacity_gib, "storage.shared.capacity_gib"
     if shared.efa and shared.deployment == "PERSISTENT_2":
@@ -62,18 +62,18 @@ def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
     if instance.efa_interfaces == 0:
         yield error("storage.shared.efa", "the nodes have no EFA", seen=instance.name, cure="write efa: false")
     if instance.name.partition(".")[0] in NO_LUSTRE_OVER_EFA:
-        cure = "write efa: false: EFA's size steps would be paid for, and TCP be used"
+        cure = "write efa: false: you would pay EFA's size steps and use TCP"
         yield error("storage.shared.efa", "this type's EFA cannot reach FSx", seen=instance.name, cure=cure)
     clients = case.spec.nodes.count + SPARE_CLIENTS
     if clients > EFA_CONNECTIONS:
         cure = "write efa: false: over TCP there is no such limit"
-        seen = f"{clients} nodes, the spare one counted"
-        message = f"an EFA-enabled file system takes {EFA_CONNECTIONS} connections, one at the least for each node"
+        seen = f"{clients} nodes, including the spare one"
+        message = f"an EFA-enabled file system takes {EFA_CONNECTIONS} connections, at least one for each node"
         yield error("storage.shared.efa", message, seen=seen, cure=cure)
 
 
 def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
-    """Metadata operations are provisioned for PERSISTENT_2, in steps."""
+    """Metadata IOPS are provisioned only for PERSISTENT_2, in increments."""
     shared, field = case.spec.storage.shared, "storage.shared.metadata_iops"
     if shared.metadata_iops is None:
         return
@@ -86,13 +86,13 @@ def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
         yield error(field, "1500, 3000, 6000 and multiples of 12000 up to 192000 are sold", seen=shared.metadata_iops,
                     cure=cure)  # fmt: skip
     elif isinstance(shared.metadata_iops, int):
-        message = "provisioned metadata operations bill by the month, at a price that the catalogue does not hold"
+        message = "provisioned metadata operations bill by the month, at a price that the catalogue lacks"
         cure = "write automatic: it grows with the capacity; or expect more than the plan says"
         yield warning(field, message, seen=shared.metadata_iops, cure=cure)
 
 
 def local_disks_suit_their_layout(case: Case) -> Iterator[Draft]:
-    """Mirrored stripes need at least four disks."""
+    """RAID10 has at least four disks."""
     instance = case.facts.instance
     if case.spec.storage.local.layout == "RAID10" and instance is not None and instance.nvme_count < 4:
         seen = f"{instance.name} has {instance.nvme_count}"
@@ -100,17 +100,17 @@ def local_disks_suit_their_layout(case: Case) -> Iterator[Draft]:
 
 
 def checkpoints_fit_the_local_tier(case: Case) -> Iterator[Draft]:
-    """(keep_local + 1) checkpoints' part of a node fit its NVMe."""
+    """One node's part of (keep_local + 1) checkpoints fits its NVMe."""
     yield from _fits(case, "local", "the nodes' NVMe is too small for the checkpoints", "lower keep_local")
 
 
 def checkpoints_fit_the_shared_tier(case: Case) -> Iterator[Draft]:
-    """(keep_shared + 1) whole checkpoints fit the file system, beside the data."""
+    """(keep_shared + 1) whole checkpoints fit the file system beside the data."""
     yield from _fits(case, "shared", "the file system is too small for the checkpoints", "raise capacity_gib")
 
 
 def shared_tier_keeps_up(case: Case) -> Iterator[Draft]:
-    """One checkpoint is on the shared tier before the next one starts on its way."""
+    """A checkpoint is complete on the shared tier before the next one starts to be copied."""
     guess = case.estimate
     if guess is None:
         return
@@ -120,14 +120,14 @@ def shared_tier_keeps_up(case: Case) -> Iterator[Draft]:
     if needed > interval:
         yield warning(
             _checkpoint_field(case, "shared_every"),
-            "the file system is slower than the checkpoints come",
+            "the file system writes more slowly than checkpoints are made",
             seen=f"{needed:.0f} s to write, one every {interval:.0f} s",
             cure=f"write shared_every: {-(-needed // (checkpoint.every_steps * step)):.0f}, or more throughput",
         )
 
 
 def saving_costs_little(case: Case) -> Iterator[Draft]:
-    """The stall of saving stays below the bound on overhead."""
+    """The stall of saving stays below the limit on overhead."""
     world, guess, step = case.world_size, case.estimate, case.spec.training.step_seconds_estimate
     if world is None or guess is None:
         return
@@ -143,7 +143,7 @@ def saving_costs_little(case: Case) -> Iterator[Draft]:
 
 
 def an_emergency_save_fits_the_grace_period(case: Case) -> Iterator[Draft]:
-    """Between SIGTERM and SIGKILL of a pod: stall, local write and the copy to the shared tier."""
+    """Stall, local write and copy to the shared tier fit between SIGTERM and SIGKILL of a pod."""
     world, training = case.world_size, case.spec.training
     if world is None or case.estimate is None:
         return
@@ -153,14 +153,14 @@ def an_emergency_save_fits_the_grace_period(case: Case) -> Iterator[Draft]:
     if needed is not None and float(needed) > grace:
         yield warning(
             "training.collective_timeout_s",
-            "an emergency save will not fit the grace period: a notice costs the work since the last checkpoint",
+            "an emergency save does not fit the grace period: a notice loses the work since the last checkpoint",
             seen=f"{float(needed):.0f} s to save and replicate, {grace} s of grace",
             cure=f"write {float(needed) / 2:.0f} or more (the grace period is twice that), or more throughput",
         )
 
 
 def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
-    """Some checkpoint outlives its nodes before the run ends."""
+    """At least one checkpoint outlives its nodes before the run ends."""
     checkpoint, steps = case.spec.checkpoint, case.spec.training.steps
     if checkpoint is not None and checkpoint.every_steps * checkpoint.shared_every >= steps:
         yield warning(
@@ -172,7 +172,7 @@ def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
 
 
 def an_older_checkpoint_is_kept(case: Case) -> Iterator[Draft]:
-    """A damaged checkpoint has an older one behind it."""
+    """If a checkpoint is damaged, an older one exists."""
     checkpoint = case.spec.checkpoint
     if checkpoint is not None and checkpoint.keep_shared < 2:
         yield warning(

@@ -8,7 +8,7 @@ from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.estimates import sizing, work
 
 PLAUSIBLE_MFU = 0.65
-"""No published training run of a dense transformer reports more."""
+"""Highest MFU that a published training run of a dense transformer reports."""
 REPEATED = 4
 """Epochs up to which repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
@@ -30,7 +30,7 @@ def global_batch_divides(case: Case) -> Iterator[Draft]:
 
 
 def heads_divide_the_width(case: Case) -> Iterator[Draft]:
-    """Rotary positions turn pairs: each head needs an even width."""
+    """Rotary positions rotate pairs: each head has an even width."""
     model = case.spec.training.model
     if model.width % (2 * model.heads):
         nearest = max(1, round(model.width / (2 * model.heads))) * 2 * model.heads
@@ -57,7 +57,7 @@ def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
 
 
 def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
-    """The estimated step time claims no more than the accelerators can do: clock and cost hang on it."""
+    """The estimated step time does not exceed the accelerators' speed: clock and cost depend on it."""
     world = case.world_size
     implied = None if world is None else work.implied_mfu(case.spec, case.facts, world)
     if implied is not None and implied > PLAUSIBLE_MFU:
@@ -71,7 +71,7 @@ def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
 
 
 def learning_rate_makes_sense(case: Case) -> Iterator[Draft]:
-    """It ends no higher than it began, and is warm before the end."""
+    """The learning rate ends no higher than it begins, and warm-up ends before training."""
     optimizer, steps = case.spec.training.optimizer, case.spec.training.steps
     if optimizer.minimum_learning_rate > optimizer.learning_rate:
         yield error(
@@ -83,14 +83,14 @@ def learning_rate_makes_sense(case: Case) -> Iterator[Draft]:
     if optimizer.warmup_steps >= steps:
         yield warning(
             "training.optimizer.warmup_steps",
-            "the learning rate never gets warm",
+            "the learning rate never finishes its warm-up",
             seen=f"{optimizer.warmup_steps} of {steps} steps",
             cure=f"write {max(1, steps // 20)}",
         )
 
 
 def data_source_exists(case: Case) -> Iterator[Draft]:
-    """The data are there before anything is paid for."""
+    """The data exist before anything is paid for."""
     data, looked = case.spec.data, case.facts.data
     if not looked.folder:
         yield error(
@@ -109,14 +109,14 @@ def data_source_exists(case: Case) -> Iterator[Draft]:
 
 
 def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
-    """Text is not read so often that the model learns it by heart."""
+    """Text is not repeated so often that the model memorizes it."""
     training, looked, most = case.spec.training, case.facts.data, case.spec.data.max_epochs
     if not looked.tokens:
         return
     tokens = training.steps * training.global_batch * training.model.context
     epochs = tokens / looked.tokens
-    told = "prepared" if looked.prepared else "estimated from the files' size"
-    seen = f"{tokens:.3g} tokens trained, {looked.tokens:.3g} there ({told}): {epochs:.3g} epochs"
+    basis = "prepared" if looked.prepared else "estimated from the files' size"
+    seen = f"{tokens:.3g} tokens trained, {looked.tokens:.3g} there ({basis}): {epochs:.3g} epochs"
     if epochs > most:
         cure = f"take more data or fewer steps; or write data.max_epochs: {-(-epochs // 1):.0f}, if that is meant"
         yield error("training.steps", f"reads the data more than {most:g} times", seen=seen, cure=cure)

@@ -1,1 +1,1 @@
-"""The arithmetic that checks and plan share: every figure comes from one place and shows its formula. Pure."""
+"""The arithmetic that checks and plan share: each figure is computed in one place and shows its formula. Pure."""

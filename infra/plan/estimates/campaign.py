@@ -1,4 +1,4 @@
-"""The whole estimate of a campaign, from spec and facts; what check weighs and plan prints."""
+"""The whole estimate of a campaign, used by check and plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Estimate:
 
 
 def estimate(spec: Spec, facts: Facts, world_size: int) -> Estimate:
-    """Pure; equal inputs give equal estimates."""
     chosen = saving(spec, facts, world_size)
     stages = clock(spec, chosen, world_size)
     lines = cost(spec, facts, stages)

@@ -1,4 +1,4 @@
-"""How long each stage takes."""
+"""Duration of each stage."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from infra.spec.campaign import Spec
 
 BEFORE_TRAINING = ("bake", "provision", "preflight", "launch")
 BEFORE_STACK = ("bake",)
-"""While these run, nothing of the campaign's stack is there to bill."""
+"""Stages during which no resource of the campaign's stack bills."""
 GPU_STAGES = ("preflight", "launch", "supervise", "archive")
-"""While these run, GPU nodes are up; in the last of them one."""
+"""Stages with GPU nodes; in the last of them only one is up."""
 
 GIVE_BACK_S = 60
-"""Once training is over all GPU nodes but one are given back; so long they go on billing. From general knowledge: EKS
-drains a node, on which only daemons are left, before EC2 ends it."""
+"""Time that nodes bill after training, when all GPU nodes but one are given back. From general knowledge: EKS drains a
+node, on which only daemons are left, before EC2 terminates it."""
 
 TYPICAL_MINUTES = {
     "provision": (20, "control plane 10, file system beside it, then system node and add-ons 10"),
@@ -30,7 +30,7 @@ TYPICAL_MINUTES = {
     "teardown": (20, "node groups 6, then control plane and file system 10, network 4"),
     "certify": (2, "every service, with retries for eventual consistency"),
 }
-"""Typical on AWS, from general knowledge: estimates until events of real campaigns replace them."""
+"""Typical minutes on AWS from general knowledge, used until events of real campaigns replace them."""
 
 
 class StageTime(BaseModel):
@@ -42,7 +42,7 @@ class StageTime(BaseModel):
 
 
 def clock(spec: Spec, saving: Saving, world_size: int) -> tuple[StageTime, ...]:
-    """Every stage that takes time, in order."""
+    """Return every stage that takes time, in order."""
     return tuple(
         _supervise(spec, saving, world_size) if stage == "supervise" else _stage(stage, spec)
         for stage in (*BEFORE_TRAINING, "supervise", "archive", "teardown", "certify")
@@ -50,12 +50,12 @@ def clock(spec: Spec, saving: Saving, world_size: int) -> tuple[StageTime, ...]:
 
 
 def seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
-    """Sum over the named stages, or over all."""
+    """Return the sum over the named stages, or over all."""
     return sum((stage.seconds for stage in stages if not names or stage.stage in names), Decimal(0))
 
 
 def gang_seconds(stages: tuple[StageTime, ...], nodes: int) -> Decimal:
-    """Seconds of the whole gang that the GPU nodes bill: one of them runs the archive."""
+    """Return the billed GPU time in seconds of the whole gang; the archive runs on one node."""
     archive = seconds(stages, "archive")
     going = min(archive, Decimal(GIVE_BACK_S))
     return seconds(stages, *GPU_STAGES) - archive + going + (archive - going) / nodes
@@ -73,7 +73,7 @@ def _stage(stage: str, spec: Spec) -> StageTime:
 
 def _supervise(spec: Spec, saving: Saving, world_size: int) -> StageTime:
     useful = work.training_seconds(spec) + work.evaluation_seconds(spec, world_size)
-    # An efficiency of nothing would make an endless stage: a hundred times the work says enough.
+    # An efficiency of 0 would make an endless stage; a hundred times the work is a sufficient bound.
     total = RANKS_START_S + useful / max(saving.efficiency, 0.01)
     formula = f"{RANKS_START_S:g} s start + {useful:.5g} s training and evaluation / {saving.efficiency:.4f} efficiency"
     return StageTime(stage="supervise", seconds=rounded(total, 0), formula=formula)

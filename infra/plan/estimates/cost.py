@@ -1,4 +1,4 @@
-"""What it costs: rate x hours per line, in Decimal US dollars."""
+"""The estimated cost: rate x hours per line, in Decimal US dollars."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from infra.spec.campaign import Capacity, Egress, Spec
 from infra.spec.sections import ENDPOINT_SERVICES
 
 HOURS_PER_MONTH = Decimal(730)
-_STANDBY = "when one dies the steward on the other has the campaign within half a minute"
+_STANDBY = "if one dies, the steward on the other takes over within half a minute"
 _NO_STANDBY = (
-    "when it dies nobody ends a hung gang for the minutes until there is another; system_count: 2 has one wait"
+    "if it dies, nothing ends a hung gang until a new node is up minutes later; system_count: 2 adds a standby steward"
 )
 NAT_GB_PER_NODE = 2
-"""Through the NAT gateway: what is not in the image or in S3 (its gateway endpoint is free)."""
+"""Traffic through the NAT gateway: what is neither in the image nor in S3 (its gateway endpoint is free)."""
 BLOCK_REST = "capacity block, unused"
-"""Line of what was paid for a block beyond the hours in which its nodes are up."""
+"""Line for the part of a block's fee beyond the hours in which its nodes are up."""
 RESERVATION_REST = "reservation, unused"
-"""Line of what a reservation bills while it waits for the campaign's nodes, and while the rest is torn down."""
+"""Line for the reservation's bill while it waits for the nodes and during the teardown."""
 ENDPOINTS = len(ENDPOINT_SERVICES)
-"""Interface endpoints of a cluster without NAT, each in the zone of its nodes."""
+"""Interface endpoints of a cluster without NAT, each in the nodes' zone."""
 
 
 class CostLine(BaseModel):
@@ -36,18 +36,18 @@ class CostLine(BaseModel):
 
     name: str
     usd_per_hour: Decimal
-    """While it is up; 0 for what bills by size and not by time."""
+    """Rate while it is up; 0 for a line that bills by size."""
     hours: Decimal
-    """Of all its nodes: where one of them is up, its part of an hour."""
+    """Hours of all its nodes; an hour with only one node up counts as that node's part."""
     usd: Decimal
-    """To the cent."""
+    """Rounded to the cent."""
     formula: str
     gpu: bool = False
-    """Ends when the GPU node group goes to zero."""
+    """Stops billing when the GPU node group goes to zero."""
     priced: bool = True
-    """False: no price is known, the line counts nothing."""
+    """False: no price is known and the line counts as 0."""
     upfront_usd: Decimal | None = None
-    """Paid at once for the GPU nodes, however long they are up: this line is what of it their own line leaves."""
+    """Paid at once for the GPU nodes; the line's `usd` is this less the cost of the nodes' own line."""
 
 
 def cost(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> tuple[CostLine, ...]:
@@ -59,14 +59,14 @@ def total_usd(lines: tuple[CostLine, ...]) -> Decimal:
 
 
 def rate_usd_per_hour(lines: tuple[CostLine, ...], *, gpu: bool) -> Decimal:
-    """What bills per hour with GPU nodes up, or with the node group at zero; the builder is gone by then."""
+    """Return the hourly rate with GPU nodes up, or with the node group at zero; the builder has ended by then."""
     return sum((x.usd_per_hour for x in lines if x.name != "builder" and (gpu or not x.gpu)), Decimal(0))
 
 
 def usd_at_deadline(spec: Spec, lines: tuple[CostLine, ...], teardown_hours: Decimal) -> Decimal:
-    """GPU nodes up from the first hour to the deadline, the rest for a teardown longer."""
+    """Return the cost with GPU nodes up from the first hour to the deadline, and the rest until after a teardown."""
     until = Decimal(str(spec.money.deadline.total_seconds())) / 3600
-    # A reservation bills by the nodes' rate until then: its line is within their hours.
+    # Until then a reservation bills by the nodes' rate: its line is contained in their hours.
     others = [line for line in lines if line.name != RESERVATION_REST]
     fixed = sum((line.usd for line in others if not line.usd_per_hour or line.name == "builder"), Decimal(0))
     for line in (line for line in lines if line.upfront_usd is not None):
@@ -76,7 +76,7 @@ def usd_at_deadline(spec: Spec, lines: tuple[CostLine, ...], teardown_hours: Dec
 
 
 def unused_usd(line: CostLine, gpu_usd: Decimal) -> Decimal:
-    """What was paid at once, less what the GPU nodes are counted for."""
+    """Return the upfront payment less the counted cost of the GPU nodes."""
     return max(Decimal(0), (line.upfront_usd or Decimal(0)) - gpu_usd)
 
 
@@ -85,7 +85,7 @@ def hours(stages: tuple[StageTime, ...], *names: str) -> Decimal:
 
 
 def lustre_usd_per_gb_month(spec: Spec, prices: Prices) -> Decimal | None:
-    """AWS bills a GiB of capacity as one GB. None: no price for this tier."""
+    """Return USD per GB and month; None if this tier has no price. AWS bills a GiB of capacity as one GB."""
     shared = spec.storage.shared
     tiers = prices.lustre_usd_per_gb_month.get(shared.deployment, {})
     return next(iter(tiers.values())) if len(tiers) == 1 else tiers.get(shared.throughput_mbs_per_tib or 0)
@@ -159,7 +159,7 @@ def _rest(fee: Decimal, nodes: CostLine) -> CostLine:
 
 
 def _waiting(reservation: str, nodes: CostLine, waits: Decimal) -> CostLine:
-    """Without a rate of its own: once the nodes are up their line has it."""
+    """Return a line without an hourly rate: once the nodes are up, their own line has it."""
     return CostLine(
         name=RESERVATION_REST,
         usd_per_hour=Decimal(0),

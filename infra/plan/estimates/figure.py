@@ -1,4 +1,4 @@
-"""A figure: a value with its unit and the formula that made it."""
+"""A value with its unit and formula."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Figure(BaseModel):
     value: Decimal
     unit: str
     formula: str
-    """How the value was made, with the numbers put in."""
+    """The calculation with its numbers."""
 
 
 def figure(name: str, value: Decimal | int | float, unit: str, formula: str, digits: int = 3) -> Figure:
-    """A figure rounded to `digits` after the point, so that equal inputs give equal text everywhere."""
+    """Return a figure rounded to `digits` after the point, so that equal inputs give equal text everywhere."""
     return Figure(name=name, value=rounded(value, digits), unit=unit, formula=formula)
 
 
 def rounded(value: Decimal | int | float, digits: int) -> Decimal:
-    """Half up, with no trailing zeros and no exponent."""
+    """Round half up, without trailing zeros or an exponent."""
     exact = value if isinstance(value, Decimal) else Decimal(str(value))
     whole = exact.quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
     return whole.quantize(Decimal(1)) if whole == whole.to_integral_value() else whole.normalize()

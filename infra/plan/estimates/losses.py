@@ -1,4 +1,4 @@
-"""How likely chance alone passes a limit on events within any window of time: Poisson, as independent losses are."""
+"""Chance that random events exceed a limit within a time window. Independent losses are a Poisson process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from bisect import bisect_left
 
 
 def chance_of_more(limit: int, per_hour: float, window_hours: float, hours: float) -> float:
-    """Of more than `limit` events within any `window_hours` of a campaign of `hours`: a bound from above.
+    """Return an upper bound for the chance of more than `limit` events in any `window_hours` of a campaign of `hours`.
 
-    Either the first window has more, or an event after it has `limit` others in the window before it. The others'
-    number is Poisson too, with the same mean (Slivnyak), so the sum over all such events bounds the chance. Exact for
-    a campaign no longer than the window; elsewhere about twice what a simulation gives.
+    Either the first window has more, or a later event has `limit` others in the window before it. The number of others
+    is Poisson with the same mean (Slivnyak), so the sum over all such events bounds the chance. The bound is exact for
+    a campaign no longer than the window; else it is about twice what a simulation gives.
     """
     mean = per_hour * min(window_hours, hours)
     later = per_hour * hours - mean
@@ -19,8 +19,8 @@ def chance_of_more(limit: int, per_hour: float, window_hours: float, hours: floa
 
 
 def limit_for(chance: float, per_hour: float, window_hours: float, hours: float) -> int:
-    """The smallest limit that chance alone passes with at most this probability."""
-    # At twice the mean and a thousand the tail is below 1e-300 (Bernstein).
+    """Return the smallest limit that is exceeded with at most this probability."""
+    # At twice the mean plus a thousand the tail is below 1e-300 (Bernstein).
     highest = 2 * math.ceil(per_hour * window_hours) + 1000
     return bisect_left(
         range(highest), True, key=lambda limit: chance_of_more(limit, per_hour, window_hours, hours) <= chance
@@ -28,7 +28,7 @@ def limit_for(chance: float, per_hour: float, window_hours: float, hours: float)
 
 
 def _at_least(count: int, mean: float) -> float:
-    """P(Poisson(mean) >= count), the terms after the first as a geometric series: a little above the truth."""
+    """P(Poisson(mean) >= count), slightly overestimated: the terms after the first are summed as a geometric series."""
     if count <= mean:
         return 1.0
     if mean == 0:

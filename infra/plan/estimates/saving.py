@@ -1,4 +1,4 @@
-"""When to save where: the cadence of a spec, with its figures."""
+"""The checkpoint cadence of a spec, with its figures."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from infra.spec.campaign import Spec
 from trainer.contract import CheckpointConfig, cadence, grace_seconds
 
 REPLACEMENT_S = 300.0
-"""From the decision to replace a node to a new one that is ready: an estimate until the campaign measures it."""
+"""Time from the decision to replace a node until a new one is ready: an estimate until the campaign measures it."""
 RANKS_START_S = 30.0
-"""From a scheduled pod to the first step, restore aside."""
+"""Time from a scheduled pod to the first step, without the restore."""
 
 
 @dataclass(frozen=True)
 class Saving:
-    """`checkpoint` is what will be used: the spec's own where it has one."""
+    """The cadence in use; `checkpoint` is the spec's own section if it has one."""
 
     checkpoint: CheckpointConfig
     derived: bool
@@ -62,7 +62,7 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
         measured=True,
         node_mtbf_hours=spec.recovery.node_mtbf_hours,
     )
-    # A lost node takes its local tier with it: what a failure costs counts from the last shared checkpoint.
+    # A lost node loses its local tier, so the cost of a failure counts from the last shared checkpoint.
     period = used.shared_every * (used.every_steps * given.step_s + given.stall_s)
     useful = cadence.efficiency(
         period, used.shared_every * given.stall_s, given.mtbf_s, given.restart_s, given.shared_write_s

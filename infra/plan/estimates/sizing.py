@@ -1,4 +1,4 @@
-"""How large a model, its checkpoint and its state in memory are. Pure; bytes and parameters are whole numbers."""
+"""Sizes of a model, its checkpoint and its state in memory. Pure; bytes and parameters are whole numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from trainer.contract import ModelConfig
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_BYTES = 12
-"""fp32 master copy, Adam's first and second moment: 4 bytes each, per parameter."""
+"""fp32 master copy, Adam's first and second moments: 4 bytes each, per parameter."""
 GIB = 2**30
 
 
 def feed_forward_width(width: int) -> int:
-    """Hidden width of SwiGLU: 8/3 of the residual width, rounded up to a multiple of 32, as the trainer's model."""
+    """Return SwiGLU's hidden width: 8/3 of the residual width, rounded up to a multiple of 32, as in the trainer."""
     return 32 * -(-8 * width // 96)
 
 
@@ -40,7 +40,7 @@ def checkpoint_bytes(model: ModelConfig, precision: str) -> int:
 
 
 def checkpoint_bytes_per_node(model: ModelConfig, precision: str, nodes: int, zero_stage: int) -> int:
-    """What the fullest node writes: the weights and its part of the optimizer state (ZeRO 0: all of it)."""
+    """Return the bytes on the fullest node: the weights and its part of the optimizer state (ZeRO 0: all of it)."""
     count = parameters(model)
     weights, optimizer = WEIGHT_BYTES[precision] * count, OPTIMIZER_BYTES * count
     if zero_stage == 0:
@@ -51,12 +51,12 @@ def checkpoint_bytes_per_node(model: ModelConfig, precision: str, nodes: int, ze
 
 
 def checkpoint_bytes_per_rank(model: ModelConfig, precision: str, world_size: int, zero_stage: int) -> int:
-    """What the busiest rank copies: rank 0 holds the weights as well as its part of the optimizer state."""
+    """Return the bytes that the busiest rank copies: rank 0 has the weights and its part of the optimizer state."""
     return checkpoint_bytes_per_node(model, precision, world_size, zero_stage)
 
 
 def static_bytes_per_rank(model: ModelConfig, precision: str, world_size: int, zero_stage: int) -> int:
-    """Weights, gradients and optimizer state on one accelerator, without activations.
+    """Return bytes of weights, gradients and optimizer state on one accelerator, without activations.
 
     Source: Rajbhandari et al., ZeRO, section 3: stage 1 shards the optimizer state, 2 the gradients too, 3 all.
     """

@@ -1,4 +1,4 @@
-"""Where checkpoints lie, how large they are there, and how long writing takes."""
+"""Place and size of checkpoints, and the time to write them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from infra.spec.campaign import SharedStorage, Spec
 from trainer.contract import CheckpointConfig
 
 USABLE_SHARE = 0.8
-"""Of a tier's size: data, logs, images and the file system itself need the rest."""
+"""Usable share of a tier: data, logs, images and the file system itself need the rest."""
 HOST_COPY_BYTES_PER_S = 6e9
-"""Device state to host memory, per rank: 85 MB were seen to take 14 ms on a small CPU machine; PCIe is faster."""
+"""Rate from device to host memory, per rank: 85 MB took 14 ms on a small CPU machine; PCIe is faster."""
 NVME_BYTES_PER_S = 1e9
-"""Durable writing per disk; no figure for AWS's disks was found, this is low for any Gen4 drive."""
+"""Durable write rate per disk. No figure for AWS's disks was found; this is low for any Gen4 drive."""
 S3_BYTES_PER_S = 10e9 / 8
-"""One client: the library's default target of 10 Gbit/s."""
+"""Rate of one client: the library's default target of 10 Gbit/s."""
 CLIENT_BYTES_PER_S = 100e9 / 8
-"""One node to FSx for Lustre without EFA: 100 Gbit/s."""
+"""Rate from one node to FSx for Lustre without EFA: 100 Gbit/s."""
 SLOWEST_TIER = 125
-"""MB/s per TiB; stands in where the spec names none (and check refuses it)."""
+"""MB/s per TiB, used if the spec names none (which check refuses)."""
 GATHER_S = 0.005
-"""What a save costs besides the copy: DeepSpeed gathers its state; 2 ms were seen (tests/bench/saves.py)."""
+"""Cost of a save besides the copy: DeepSpeed gathers its state; 2 ms were measured (tests/bench/saves.py)."""
 
 
 class Tier(BaseModel):
-    """One tier's checkpoints on its fullest holder (a node, the file system, the bucket)."""
+    """The checkpoints of one tier on its fullest holder (a node, the file system, the bucket)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,7 +38,7 @@ class Tier(BaseModel):
     keep: int
     needed_bytes: int
     capacity_bytes: int | None
-    """None: as much as wanted."""
+    """None: unlimited."""
     formula: str
 
 
@@ -89,7 +89,7 @@ def _tier(
 
 
 def shared_bytes_per_s(shared: SharedStorage, nodes: int) -> float:
-    """What all nodes together write to the file system: provisioned throughput, or their own links' sum."""
+    """Return the write rate of all nodes together: the provisioned throughput, at most the sum of their links."""
     throughput = 200 if shared.deployment == "SCRATCH_2" else shared.throughput_mbs_per_tib or SLOWEST_TIER
     return min(throughput * 1e6 * shared.capacity_gib / 1024, nodes * CLIENT_BYTES_PER_S)
 

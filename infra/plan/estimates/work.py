@@ -1,4 +1,4 @@
-"""How much there is to compute."""
+"""Amount of computation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra.plan.facts import Facts
 from infra.spec.campaign import Spec
 
 FORWARD_SHARE = 1 / 3
-"""Of a training step's arithmetic, what a forward pass alone costs: the backward pass costs twice as much."""
+"""Cost of a forward pass as a share of a training step: the backward pass costs twice as much."""
 
 
 def training_seconds(spec: Spec) -> float:
@@ -18,20 +18,20 @@ def training_seconds(spec: Spec) -> float:
 
 
 def evaluation_seconds(spec: Spec, world_size: int) -> float:
-    """Rank 0 evaluates alone, forward only, `evaluate_batches` micro batches every `evaluate_every` steps."""
+    """Rank 0 evaluates alone, forward only: `evaluate_batches` micro batches every `evaluate_every` steps."""
     training = spec.training
     return -(-training.steps // training.evaluate_every) * one_evaluation_seconds(spec, world_size)
 
 
 def one_evaluation_seconds(spec: Spec, world_size: int) -> float:
-    """Meanwhile the other ranks wait in their next collective."""
+    """Return the time for which the other ranks wait in their next collective."""
     training = spec.training
     micro_step = training.step_seconds_estimate * training.micro_batch * world_size / training.global_batch
     return training.evaluate_batches * micro_step * FORWARD_SHARE
 
 
 def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...]:
-    """Parameters, tokens and time of the training alone, and the MFU that the step estimate implies."""
+    """Return parameters, tokens and time of the training, and the MFU that the step estimate implies."""
     training, model = spec.training, spec.training.model
     count, per_step = sizing.parameters(model), training.global_batch * model.context
     batch = f"global batch {training.global_batch} x context {model.context}"
@@ -70,7 +70,7 @@ def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...
 
 
 def implied_mfu(spec: Spec, facts: Facts, world_size: int) -> float | None:
-    """Share of the accelerators' peak that the step estimate claims; None where no peak is known."""
+    """Return the share of the accelerators' peak that the step estimate implies; None if no peak is known."""
     if facts.instance is None or facts.instance.peak_bf16_tflops is None:
         return None
     tokens = spec.training.global_batch * spec.training.model.context

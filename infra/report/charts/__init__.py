@@ -1,4 +1,4 @@
-"""Pictures as inline SVG; their colours are the page's, by class, so that they follow light and dark."""
+"""Charts as inline SVG; CSS classes give them the page's colours in light and dark mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where time and money went: one bar each, cut by cause in the same order."""
+"""Shares of time and money: one bar each, cut by cause in the same order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _bar(name: str, rows: Sequence[tuple[str, str, float, str]], y: float) -> It
     x, room = LEFT, WIDTH - LEFT
     for cause, label, part, amount in rows:
         width = part * room
-        # A gap of a pixel tells neighbours apart where colours do not.
+        # A gap of one pixel separates neighbours of similar colour.
         yield rect(x, y, max(width - 1, 0.5), HEIGHT, f"cause {cause}", f"{label}: {amount}, {share(part)}")
         for content in (f"{label} {100 * part:.0f} %", f"{100 * part:.0f} %"):
             if text_width(content) + 10 < width:

@@ -1,4 +1,4 @@
-"""The loss: attempts over the step axis, repeated steps drawn twice, the unigram model as a measure."""
+"""Loss charts: attempts over the step axis, repeated steps drawn twice, the unigram model for comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_RESTARTS = 4
 MOST_LANES = 9
 MOST_CIRCLES = 24
 MOST_SENTENCES = 6
-"""More restarts are ticks on the axis; the sentence is in the title."""
+"""With more restarts each is a tick on the axis, and its sentence the tick's title."""
 AROUND = 5
 """Steps shown before and after the repeated ones."""
 
@@ -24,7 +24,7 @@ def colour(attempt: int) -> str:
 
 
 def loss_curve(report: Report) -> Markup:
-    """Empty where nothing was trained."""
+    """Return the chart; empty if nothing was trained."""
     training = report.training
     points = [point for series in training.losses for point in series.points]
     if not points:
@@ -49,9 +49,9 @@ def loss_curve(report: Report) -> Markup:
 
 
 def restarts(report: Report) -> list[Markup]:
-    """A close view of each restart that repeated steps: the earlier run as rings, the later as dots.
+    """Return a close-up of each restart with repeated steps: the earlier run as rings, the later as dots.
 
-    None where the series is thinned: not every point would be there.
+    Empty if the series is thinned, since points would be missing.
     """
     pictures: list[Markup] = []
     if any(len(series.points) < series.steps for series in report.training.losses):
@@ -112,7 +112,7 @@ def _path(points: Sequence[LossPoint], across: Scale, down: Scale, class_: str) 
 
 
 def _halos(losses: Sequence[Losses], across: Scale, down: Scale) -> Iterator[Markup]:
-    """What was run again later, as a wide pale line beneath: equal values lie on it."""
+    """Draw steps that were repeated later as a wide pale line beneath, on which equal values lie."""
     again = {point.step for series in losses for point in series.points if point.repeated}
     for series in losses:
         run: list[LossPoint] = []
@@ -156,7 +156,7 @@ def _restart_lines(losses: Sequence[Losses], across: Scale, bottom: float) -> It
 
 
 def _evaluations(rows: Sequence[Evaluated], across: Scale, down: Scale) -> Iterator[Markup]:
-    """Labelled from the last to the first where there is room; every value stands in its title."""
+    """Label values from last to first as far as they fit; every value is in its title."""
     free, few = WIDTH, len(rows) <= MOST_CIRCLES
     for row in sorted(rows, key=lambda item: item.step, reverse=True):
         x, y = across(row.step), down(row.loss)

@@ -10,13 +10,13 @@ from markupsafe import Markup, escape
 
 WIDTH = 1000.0
 CHARACTER = 6.4
-"""Mean width of a character at the charts' 12 px, for what has to fit."""
+"""Mean width of a character at the charts' 12 px, to test whether a label fits."""
 
 Attribute = str | float | None
 
 
 def tag(name: str, *children: Markup | str, **attributes: Attribute) -> Markup:
-    """One element; `class_` is `class`, other underscores are dashes, None leaves an attribute out."""
+    """Return an element; `class_` is `class`, other underscores are dashes, None omits an attribute."""
     text = "".join(
         f' {"class" if key == "class_" else key.replace("_", "-")}="{escape(_value(value))}"'
         for key, value in attributes.items()
@@ -27,7 +27,7 @@ def tag(name: str, *children: Markup | str, **attributes: Attribute) -> Markup:
 
 
 def drawing(height: float, label: str, children: Iterable[Markup]) -> Markup:
-    """A whole picture; `label` is read out to those who do not see it."""
+    """Return a whole picture; screen readers read `label`."""
     return tag("svg", *children, viewBox=f"0 0 {WIDTH:g} {height:g}", role="img", aria_label=label)
 
 
@@ -40,7 +40,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 
 def rect(x: float, y: float, width: float, height: float, class_: str, title: str = "", radius: float = 0) -> Markup:
-    """At least a hair wide, so that what was short is still seen."""
+    """Return a rectangle of at least 1 px, so that short times are visible."""
     inner = (tag("title", title),) if title else ()
     return tag(
         "rect", *inner, x=x, y=y, width=max(width, 1.0), height=height, class_=class_, rx=radius if radius else None
@@ -53,7 +53,7 @@ def text_width(content: str) -> float:
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to places."""
+    """Map from values to positions."""
 
     low: float
     high: float
@@ -66,7 +66,7 @@ class Scale:
 
 
 def ticks(low: float, high: float, wanted: int = 6) -> list[float]:
-    """Round numbers within the range: 1, 2 or 5 times a power of ten apart."""
+    """Return round numbers within the range, 1, 2 or 5 times a power of ten apart."""
     span = high - low
     if span <= 0:
         return [low]
@@ -102,13 +102,13 @@ _TIME_STEPS = (
 
 
 def time_ticks(high: float, wanted: int = 8) -> list[float]:
-    """Seconds at which people expect a tick."""
+    """Return ticks in seconds at usual units of time."""
     step = next((step for step in _TIME_STEPS if high / step <= wanted), 604800 * math.ceil(high / 604800 / wanted))
     return [float(value) for value in range(0, int(high) + 1, step)]
 
 
 def time_label(seconds: float, high: float) -> str:
-    """In the unit of the whole axis."""
+    """Return a time in the unit of the whole axis."""
     if high < 120:
         return f"{seconds:.0f} s"
     if high < 600:

@@ -1,4 +1,4 @@
-"""The timeline: one row per stage, one per attempt, one for the time in which GPU nodes were paid."""
+"""The timeline: one row per stage, one per attempt, one for the paid time of GPU nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.report.model import AttemptTime, Mark, Report, StageTime
 
 LEFT, RIGHT, ROW, BAR, LANE = 124.0, 24.0, 27.0, 15.0, 18.0
 MOST_ROWS, MOST_WORDS, MOST_LANES = 12, 5, 4
-"""Of more attempts all share a row; more interruptions go by their number alone, in so many lanes."""
+"""With more attempts all share a row; with more interruptions only numbers are shown, in so many lanes."""
 _ENDINGS = {"finished": "", "failed": ", failed", "cut off": ", its driver went away", "running": ", still running"}
 
 
@@ -53,7 +53,7 @@ def timeline(report: Report) -> Markup:
 
 
 def _numbered(report: Report) -> list[Mark]:
-    """The interruptions by their numbers, in words where they are few."""
+    """Return the interruptions as marks with numbers, and with words if they are few."""
     few = len(report.interruptions) <= MOST_WORDS
     return [
         Mark(at_s=row.at_s, kind=row.cause.split()[0], label=f"{row.number} {row.cause}" if few else str(row.number))
@@ -81,7 +81,7 @@ def _stage(runs: list[StageTime], across: Scale, y: float) -> Iterator[Markup]:
 
 
 def _attempt(row: AttemptTime, report: Report, across: Scale, y: float, *, told: bool) -> Iterator[Markup]:
-    """Startup, repeated steps, new steps, and after a failure what it took to the next launch."""
+    """Draw startup, repeated steps, new steps, and after a failure the time to the next launch."""
     first = row.first_step_s if row.first_step_s is not None else row.ended_s
     again = row.redone_s if row.redone_s is not None else first
     last = row.last_step_s if row.last_step_s is not None else first
@@ -106,7 +106,7 @@ def _attempt(row: AttemptTime, report: Report, across: Scale, y: float, *, told:
 
 
 def _label(content: str, begin: float, end: float, y: float) -> Markup:
-    """Beside the bar where there is room, else at its end."""
+    """Place the label beside the bar if there is room, else at its end."""
     if end + 6 + text_width(content) <= WIDTH:
         return text(end + 6, y + 18, content, "value")
     if begin - 6 - text_width(content) >= LEFT:
@@ -115,7 +115,7 @@ def _label(content: str, begin: float, end: float, y: float) -> Markup:
 
 
 def _lanes(marks: list[Mark], across: Scale) -> list[int]:
-    """For each mark the lowest lane in which its label does not touch another."""
+    """Return for each mark the lowest lane in which its label touches no other."""
     taken: list[float] = []
     found = []
     for mark in marks:

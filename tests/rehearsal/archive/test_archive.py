@@ -244,7 +244,7 @@ def test_an_archive_of_step_40_does_not_stand_for_what_was_trained_since(site: S
     before = lying(site)
     shutil.rmtree(site.root / "shared")
     commit(site, loss=2.25, size=999, step=9000)
-    with pytest.raises(PermanentError, match="older than what was trained") as refused:
+    with pytest.raises(PermanentError, match="older than its newest checkpoint") as refused:
         archiver(site, {"work": 2.25}, told).run()
     assert "of step 40, newest committed step: 9000" in str(refused.value) and "--tier shared" in str(refused.value)
     assert lying(site) == before
@@ -265,7 +265,7 @@ def test_a_newer_step_that_was_refused_by_name_lets_the_older_one_stand_now_and_
     first = archiver(site, {"work": 2.25}, 50).run()
     assert (first.step, first.accounts_for) == (40, 50) and "step-00000050: " in first.refused[0]
     assert archiver(site, {"work": 2.25}, 50).run() == first
-    with pytest.raises(PermanentError, match="older than what was trained"):
+    with pytest.raises(PermanentError, match="older than its newest checkpoint"):
         archiver(site, {"work": 2.25}, 51).run()
 
 
@@ -293,7 +293,7 @@ def test_other_bytes_where_a_shard_belongs_are_an_error_and_stay(site: SimpleNam
     folder = commit(site, loss=2.25, size=size)
     key = f"{PREFIX}/golden/{folder.name}/attempt-0001/large.pt"
     site.s3.put_object(Bucket=site.bucket.bucket, Key=key, Body=b"kept", Metadata={"sha256": "0" * 64})
-    with pytest.raises(PermanentError, match="something else lies in the archive"):
+    with pytest.raises(PermanentError, match="the archive has another object"):
         archiver(site, {"work": 2.25}).run()
     assert lying(site)[key] == b"kept"
 

@@ -149,7 +149,7 @@ def test_offers_say_where_the_control_plane_of_a_zone_would_stand(here: Account)
     notes = {one.zone: one.note for one in market.choices if one.capacity == "on-demand"}
     assert not market.unanswered and "us-east-1a" in notes and not notes["us-east-1a"]
     for zone, note in notes.items():
-        assert ("EKS takes none" in note) == (zone == "us-east-1e"), "which is use1-az3"
+        assert ("EKS places none" in note) == (zone == "us-east-1e"), "which is use1-az3"
 
 
 def test_eks_of_the_emulation_refuses_a_control_plane_where_eks_does(world: World) -> None:

@@ -174,7 +174,7 @@ def test_ahead_of_its_block_a_campaign_waits_with_nothing_made_and_no_longer_tha
             block_clock.await_lead(context)
             assert near <= datetime.now(UTC) < near + timedelta(seconds=20)
             assert context.deadline == (bought["EndDate"] - timedelta(minutes=40)).replace(microsecond=0)
-            assert "nothing is made yet" in camped.said.getvalue() and not context.state().running_stage
+            assert "nothing is created yet" in camped.said.getvalue() and not context.state().running_stage
             assert camped.names.cluster not in camped.client("eks").list_clusters()["clusters"]
             block_clock.await_lead(context)  # its time has come: no further wait
         camped.ask("blocks", start_in_s=7 * 86400)

@@ -167,8 +167,8 @@ def test_a_role_without_a_region_is_the_records_that_covers_its_birth(camped: Ca
     [
         (marks("taken", HOME), f"of campaign taken in {HOME}", f"`bivouac down taken --region {HOME}`"),
         (marks("taken", FAR), f"of campaign taken in {FAR}", f"--orphans --region {FAR}"),
-        (marks("taken"), "a region that no tag tells", "--region REGION"),
-        ({}, "no tag gives to a campaign", "another name"),
+        (marks("taken"), "an unknown region", "--region REGION"),
+        ({}, "without a campaign's tag", "another name"),
     ],
     ids=["elsewhere", "here", "of no told region", "nobody's"],
 )

@@ -60,7 +60,7 @@ def test_who_comes_again_reads_everything_back_and_sends_nothing(site: Any) -> N
 def test_bytes_that_come_back_wrong_are_no_archive(site: Any) -> None:
     commit(site, 30)
     site.s3.spoiled = 1
-    with pytest.raises(PermanentError, match="something else lies in the archive"):
+    with pytest.raises(PermanentError, match="the archive has another object"):
         archiver(site).run()
     assert f"{PREFIX}/{MANIFEST_NAME}" not in site.s3.held
 
@@ -108,7 +108,7 @@ def test_a_step_without_shards_is_none_and_no_step_at_all_is_an_error(site: Any)
     with pytest.raises(PermanentError, match="it names no shards"):
         archiver(site).run()
     commit(site, 40).unlink()
-    with pytest.raises(PermanentError, match=r"a\.pt is not there in its size"):
+    with pytest.raises(PermanentError, match=r"a\.pt is missing or has another size"):
         archiver(site).run()
 
 
@@ -117,7 +117,7 @@ def test_a_newer_step_that_the_record_or_the_tier_knows_forbids_an_older_archive
     with pytest.raises(PermanentError, match="is not on the shared tier"):
         archiver(site, committed=31).run()
     archiver(site, committed=30).run()
-    with pytest.raises(PermanentError, match="older than what was trained"):
+    with pytest.raises(PermanentError, match="older than its newest checkpoint"):
         archiver(site, committed=31).run()
     commit(site, 32)
     commit(site, 35)
@@ -133,7 +133,7 @@ def test_whoever_publishes_first_has_the_archive_if_it_is_sound_and_not_older(si
     assert archiver(site)._publish(ours) == first
     assert len([call for call in site.s3.calls if call.startswith("get ")]) == 1 + len(first.objects)
     commit(site, 40)
-    with pytest.raises(PermanentError, match="older than what was trained"):
+    with pytest.raises(PermanentError, match="older than its newest checkpoint"):
         archiver(site)._publish(ours)
 
 
@@ -152,7 +152,7 @@ def test_a_disk_without_room_is_told_before_anything_is_sent(site: Any, monkeypa
         archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=left)
     )
     free(size - 1)
-    with pytest.raises(PermanentError, match="does not fit"):
+    with pytest.raises(PermanentError, match="has no room"):
         archiver(site).run()
     assert not any(call.startswith("put") for call in site.s3.calls)
     free(size)

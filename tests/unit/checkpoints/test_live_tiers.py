@@ -155,7 +155,7 @@ def test_without_a_living_steward_nothing_is_pretended(camp: Camp) -> None:
         partial(commands.verify_command, CAMPAIGN, None, REGION, True),
         partial(commands.prune_command, CAMPAIGN, 1, True, REGION, True),
     ):
-        with pytest.raises(UserError, match=r"nobody is in the cluster.*bivouac run"):
+        with pytest.raises(UserError, match=r"no steward is in the cluster.*bivouac run"):
             command(Console(file=io.StringIO()), "shared")
 
 

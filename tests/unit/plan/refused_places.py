@@ -207,7 +207,7 @@ PLACES = (
                 "storage.shared.capacity_gib": 9600,
                 "money.budget_usd": 9000,
             },
-            cure="TCP be used",
+            cure="use TCP",
         )
         for name in ("p4d.24xlarge", "p4de.24xlarge", "g5.48xlarge")
     ),

@@ -34,7 +34,7 @@ def test_each_name_is_told_from_the_first_character_beyond_its_services_limit(ca
     for length in range(MAX_NAME, 256):
         made = Case(base.spec.model_copy(update={"campaign": "c" * length}), base.facts, FRESH)
         drafts = list(placement.names_fit_aws(made))
-        assert ("is too long a name" in [draft.message for draft in drafts]) == (length > MAX_NAME)
+        assert ("is too long" in [draft.message for draft in drafts]) == (length > MAX_NAME)
         for draft in drafts:
             kind = next((kind for kind in limits if f"makes a {kind}" in draft.message), "")
             if kind and kind not in first:

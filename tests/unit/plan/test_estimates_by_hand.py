@@ -284,7 +284,7 @@ def test_a_file_system_costs_by_its_kind_and_throughput(spec_file: Callable[...,
 
 
 def test_a_second_system_node_costs_twice_and_is_said_to_stand_by(spec_file: Callable[..., Any]) -> None:
-    for count, words in ((1, "until there is another"), (2, "within half a minute")):
+    for count, words in ((1, "until a new node is up"), (2, "within half a minute")):
         spec = spec_file({"nodes.system_count": count}).spec
         line = lines_of(spec, survey(spec))["system node"]
         assert line.usd_per_hour == count * Decimal("0.1008") and words in line.formula

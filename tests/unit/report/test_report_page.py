@@ -91,7 +91,7 @@ UNFINISHED: dict[str, tuple[Callable[[], Story], float, str, str]] = {
     "nothing begun": (Story, 0.0, "nothing has begun", "Empty: no stage has begun."),
     "training begins": (until_training, 85.0, "under way: supervise", "Empty: it is issued after teardown"),
     "under way": (with_a_node_lost, 150.0, "under way: supervise", "Empty: no checkpoint has been verified"),
-    "failed": (failed, 60.0, "stands at provision, which failed", "no capacity for p5.4xlarge in us-east-1a"),
+    "failed": (failed, 60.0, "failed at provision", "no capacity for p5.4xlarge in us-east-1a"),
     "held": (held, 110.0, "held after an error that a retry would repeat", "Training is held"),
     "abandoned": (abandoned, 140.0, "ended by an error, nothing left behind", "Torn down with --abandon"),
 }
