@@ -1,4 +1,4 @@
-"""What drift means for people: a table by resource type and name, each with what follows from its loss."""
+"""The consequence of each kind of drift, by resource type and name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NODE = "a node that is replaced cannot join, or pull its image"
 _CNI = "a new node gets no addresses for its pods, and stays not ready"
 
 _MEANING: tuple[tuple[str, str, str], ...] = (
-    # What is kept
+    # Storage
     ("LustreFileSystem", "*", "it holds the newest checkpoints that are not yet in S3"),
     ("DataRepositoryAssociation", "*", "the file system shows no training data that it has not read yet"),
     ("Bucket", "archive", "the archives of all campaigns of this account and region are gone with what was in it"),
@@ -93,11 +93,11 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("PriorityClass", "*", "no new attempt is admitted: its pods name this class"),
     ("PersistentVolume*", "*", "new pods cannot mount the shared file system"),
 )  # fmt: skip
-"""(type, name, what follows); the first that matches."""
+"""(type, name, consequence); the first match wins."""
 
 
 def consequence(row: Row) -> str:
-    """What follows if it stays as it is; empty where only the difference itself can be told."""
+    """Return the consequence of this drift; empty where only the difference is known."""
     bare = row.kind.rpartition(":")[2]
     for kind, name, meaning in _MEANING:
         if fnmatchcase(bare, kind) and fnmatchcase(row.name, name):
