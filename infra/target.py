@@ -48,7 +48,7 @@ def _refuse_name_in_use(spec: Spec) -> None:
         raise UserError(
             "the campaign's name is in use by a rehearsal",
             seen=f"{spec.campaign} in site {site.name}",
-            cure="give this campaign another name, or strike the rehearsals: bivouac down --all",
+            cure="give this campaign another name, or remove the rehearsals: bivouac down --all",
         )
 
 

@@ -233,7 +233,7 @@ def _sysctl(name: str) -> str | None:
 def _machine() -> list[Need]:
     cores, memory = len(os.sched_getaffinity(0)), _memory_gib()
     return [
-        _at_least("cores", cores, CORES_FROM, "", "a machine with more cores: timeouts will strike here"),
+        _at_least("cores", cores, CORES_FROM, "", "a machine with more cores: operations will time out here"),
         _at_least(
             "memory", memory, MEMORY_FROM_GIB, " GiB available", "end other programs, or fewer nodes in the spec"
         ),

@@ -48,7 +48,7 @@ def await_lead(context: Context) -> None:
     with context.progress.stage("wait", f"the block begins at {begins}; nothing is made yet; this may be interrupted"):
         while block.state not in LOST and (left := (until - datetime.now(UTC)).total_seconds()) > 0:
             context.guard()
-            context.progress.step(f"{_rounded(until)} until the camp is provisioned, an hour ahead of the block")
+            context.progress.step(f"{_rounded(until)} until the campaign is provisioned, an hour ahead of the block")
             for _ in context.turns(min(left, _FAR_S), min(left, _FAR_S)):
                 pass
             block = find_block(context.account, context.spec) or block
@@ -78,7 +78,7 @@ def await_active(context: Context) -> None:
 
 
 def _never(context: Context, block: Block, patience: timedelta, *, made: bool = True) -> PermanentError:
-    rest = f"the rest of the camp bills {Decimal(context.plan.totals.usd_per_hour_idle.value):f} USD per hour"
+    rest = f"the rest of the campaign bills {Decimal(context.plan.totals.usd_per_hour_idle.value):f} USD per hour"
     why = LOST.get(block.state, f"it is late by more than {duration.text(patience)} (recovery.capacity_timeout)")
     name = context.spec.campaign
     return PermanentError(

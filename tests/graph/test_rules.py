@@ -185,7 +185,7 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("no_wildcard_rights", "Role guard", setting(assumeRolePolicy=json.dumps(
         {"Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}]})), "lent to"),
     ("cluster_is_closed", "Cluster cluster", at("accessConfig.authenticationMode", "API_AND_CONFIG_MAP"),
-     "whoever made it"),
+     "its creator access"),
     ("cluster_is_closed", "Cluster cluster", at("upgradePolicy.supportType", "EXTENDED"), "extended support"),
     ("pods_are_bounded", "Namespace campaign", at("metadata.labels", {}), "privileged pods"),
     ("pods_are_bounded", "ValidatingAdmissionPolicy steward", None, "bivouac-example-steward"),

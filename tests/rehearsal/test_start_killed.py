@@ -1,4 +1,4 @@
-"""A driver killed with SIGKILL while it pitches its site, under a path of spaces and umlauts, with every port taken."""
+"""A driver killed with SIGKILL while it starts its site, under a path of spaces and umlauts, with every port taken."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def spec_in(folder: Path) -> Path:
 
 
 def killed_while(reached: Callable[[], Any], spec: Path, environment: dict[str, str]) -> None:
-    """`bivouac run`, SIGKILL as soon as `reached` holds; it must not have finished pitching before."""
+    """`bivouac run`, SIGKILL as soon as `reached` holds; it must not have finished starting before."""
     with (spec.parent / "driver.log").open("w") as log:
         driver = subprocess.Popen(
             [*BIVOUAC, "run", str(spec)], env=environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
@@ -101,7 +101,7 @@ def test_what_a_driver_killed_while_pitching_leaves_is_stricken_by_down_and_by_t
     orphans = processes.supervisors(folder)
     said: list[str] = []
     site = handle.ensure(name, said.append)
-    assert "site: what a killed command had begun to pitch is ended" in said
+    assert "site: removing one that a killed command had begun to start" in said
     assert not set(orphans) & set(processes.supervisors(folder)), "the killed one's site has gone"
     ask = f"import urllib.request as r; print(r.urlopen('http://10.77.0.2:{AWS_PORT}/_site/ready', timeout=9).status)"
     answer = subprocess.run(site.entry([sys.executable, "-c", ask]), capture_output=True, text=True, timeout=HUNG_S)

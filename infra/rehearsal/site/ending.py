@@ -27,7 +27,7 @@ def remove_all(say: Callable[[str], None]) -> int:
             say(f"site {name} stays: its archive is the only one; free space or mend the cause, then again")
             continue
         handle.remove(name, say)
-        say(f"site {name} is struck")
+        say(f"site {name} is removed")
     if not names:
         say("no site is here")
     return failed

@@ -67,7 +67,7 @@ def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda
         if site is not None:
             return site
         if remove(name):
-            progress("site: what a killed command had begun to pitch is ended")
+            progress("site: removing one that a killed command had begun to start")
         folder.mkdir(parents=True, exist_ok=True)
         begun(folder)
         from infra import providers  # only here: entering a site that stands must be quick
@@ -209,7 +209,7 @@ def _path(folder: Path) -> str:
 def _not_started(folder: Path, rootless: bool) -> PermanentError:
     tail = (folder / "logs" / "site.log").read_text(errors="replace").strip().splitlines()[-5:]
     cure = "see `bivouac doctor`" + ("; user namespaces may be forbidden here" if rootless else "")
-    return PermanentError("the site could not be pitched", seen=" | ".join(tail) or "no output", cure=cure)
+    return PermanentError("the site could not be started", seen=" | ".join(tail) or "no output", cure=cure)
 
 
 def _clear(folder: Path) -> None:
@@ -251,6 +251,6 @@ def _locked(name: str, progress: Progress) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() - said > _SAY_EVERY_S:
                     said = time.monotonic()
-                    progress(f"site: another command is pitching {name}, waiting for it")
+                    progress(f"site: another command is starting {name}, waiting for it")
                 time.sleep(0.1)
         yield
