@@ -44,7 +44,7 @@ class Builder:
 
     id: str
     ends_at: datetime
-    """When AWS ends it without us."""
+    """Time at which AWS ends it without the driver."""
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
         online = every(ssm, "describe_instance_information", "InstanceInformationList", Filters=asked)
         if any(item["PingStatus"] == "Online" for item in online):
             return
-        # By filter: a new instance may not be known by its id yet.
+        # A filter instead of the id, which may not be known for a new instance yet.
         by_id = [{"Name": "instance-id", "Values": [instance]}]
         found = list(every(ec2, "describe_instances", "Reservations", Filters=by_id))
         if found and found[0]["Instances"][0]["State"]["Name"] in ("shutting-down", "terminated"):

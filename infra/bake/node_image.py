@@ -210,7 +210,7 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
         TagSpecifications=[{"ResourceType": kind, "Tags": pairs} for kind in ("image", "snapshot")],
     )["ImageId"]
     for _ in context.turns(_IMAGED_S, 0.5):
-        # By filter: a new image may not be known by its id yet.
+        # A filter instead of the id, which may not be known for a new image yet.
         by_id = [{"Name": "image-id", "Values": [made]}]
         found = list(every(ec2, "describe_images", "Images", Filters=by_id))
         image: dict[str, Any] = found[0] if found else {"State": "pending"}

@@ -144,7 +144,7 @@ def see_the_cluster(context: Context) -> str:
 def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: datetime) -> PermanentError:
     spec = context.spec
     try:
-        # Only running instances tell it, so before the retreat; bounded, since they bill.
+        # Only running instances can tell, so this precedes the retreat; it is bounded, since they bill.
         said, cures = BoundedLook(lambda: _last_words(context, nodes, since), "last words").within(_WORDS_S)
     except TimeoutError as error:
         said, cures = [f"could not find out why, AWS or the cluster does not answer: {error}"], {}

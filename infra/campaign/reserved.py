@@ -12,7 +12,7 @@ from infra.session.context import Context
 from infra.spec.campaign import Capacity
 
 _OTHERS = "unused reserved capacity still bills; it is outside of this campaign and not counted here"
-"""For a group or open reservations: nobody knows which of them are meant for this campaign."""
+"""Note for a group or open reservations: nobody knows which of them are meant for this campaign."""
 
 
 def node_usd_per_hour(context: Context) -> Decimal:

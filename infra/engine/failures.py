@@ -26,7 +26,7 @@ class Cause(StrEnum):
     CAPACITY = "AWS has no capacity"
     TAKEN = "the name is taken"
     INVALID = "AWS refuses a value"
-    TIMED_OUT = "it did not come to an end in time"
+    TIMED_OUT = "it did not end in time"
     STRANGER = "the Kubernetes API does not know the caller"
     CLUSTER = "the Kubernetes API does not answer"
     OTHER = "see AWS's words"
@@ -61,7 +61,7 @@ _CURES = {
     Cause.SERVER: "wait some minutes: AWS or the network is disturbed",
     Cause.QUOTA: "raise the quota (Service Quotas) or free some of it",
     Cause.CAPACITY: "try another zone, purchase option or time",
-    Cause.TAKEN: "give the campaign another name, or remove its owner if nobody uses it, here or in another region "
+    Cause.TAKEN: "give the campaign another name, or remove the resource of this name, if nobody uses it in any region "
     "(if it is this campaign's, AWS's answer was lost: `bivouac sweep` removes it after `bivouac down`)",
     Cause.INVALID: "mend the value in the spec",
     Cause.TIMED_OUT: "look at the resource in the console; AWS may still work on it",

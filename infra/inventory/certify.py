@@ -66,7 +66,7 @@ class Certificate(_Frozen):
     suspects: tuple[str, ...] = ()
     """New untagged resources that only a human can attribute; they do not make the certificate unclean."""
     doubted_since: dict[str, datetime] = {}
-    """When a certificate of this campaign first showed each doubtful finding."""
+    """Time at which a certificate of this campaign first showed each doubtful finding."""
 
     @property
     def found(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class Evidence(StrEnum):
     PLACE = "in its network"
     LOGS = "its cluster's log group"
     UNPLACED = "its tag, of no known region"
-    """On account-wide resources: a campaign tag by a version that did not tag the region, or a cluster's tag."""
+    """A campaign tag without region (by an older version) or a cluster's tag, on an account-wide resource."""
     KIN = "made from or tied to what is its own"
     NAME = "name"
 
@@ -56,7 +56,7 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the record knows, independent of Pulumi's state: the campaign's places, its time, and what was older."""
+    """Facts of the record, independent of Pulumi's state: the campaign's places, its time, and what was older."""
 
     names: Names
     places: frozenset[str] = frozenset()

@@ -1,5 +1,5 @@
-"""What blocks a teardown: holders of the VPC, hanging node groups, the file system. Looked up only when something is
-stuck. A denied look is reported."""
+"""Leftovers that block a teardown: holders of the VPC, hanging node groups, the file system. Looked up only when
+something is stuck. A denied look is reported."""
 
 from __future__ import annotations
 

@@ -10,5 +10,5 @@ from infra.inventory.stale_tags import tagged
 from infra.kinds import KINDS, ResourceKind
 
 ANYTHING = ResourceKind("anything tagged", "tagging", list=tagged, attributable=False)
-"""What only the tagging service lists; nothing of it can be removed."""
+"""Resources that only the tagging service lists; none of them can be removed."""
 LOOKS: tuple[ResourceKind, ...] = (*(kind for kind in KINDS if kind.list is not None), ANYTHING)

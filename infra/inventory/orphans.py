@@ -44,7 +44,7 @@ class Owner:
     why: str
     """Why it is over, or who still cares for it."""
     holds: str = ""
-    """What would be lost, and the command that saves it; empty if nothing."""
+    """Things that would be lost, and the command that saves them; empty if none."""
     identity: str = ""
     """Identity on the tags of its resources; empty if they carry none."""
     lost: bool = False
@@ -129,7 +129,7 @@ def look(
         if one.tags.get(CAMPAIGN_TAG) and not one.leaving and only in (None, one.tags[CAMPAIGN_TAG])
     ]
     known = {(kind, one.id) for kind, one in tagged}
-    # What only the tagging service shows is named too, by its ARN, for a human.
+    # Resources that only the tagging service shows are named too, by ARN, for a human.
     tagged += [
         (ANYTHING.name, one)
         for one in seen.get(ANYTHING.name, ())
@@ -218,7 +218,7 @@ def _by_record(
         return Owner(campaign, True, "it is given up by name, with all that it may hold", identity=identity)
     ends = [moment for one in things if (moment := _moment(one.tags.get(EXPIRES_TAG))) is not None]
     if not ends:
-        return Owner(campaign, False, "no tag says until when, and no record that it was torn down")
+        return Owner(campaign, False, "no tag tells when it expires, and no record that it was torn down")
     last = max(ends)
     if last > now:
         return Owner(campaign, False, f"its time runs until {last:%Y-%m-%d %H:%M} UTC")

@@ -1,4 +1,4 @@
-"""What would be lost with a campaign's resources: they stay until an archive is proven or a person gives up.
+"""Decides what would be lost with a campaign's resources, which stay until an archive is proven or a person gives up.
 
 A file system may hold the only checkpoints and can be read only from its network. Both stay, unless the archive bucket
 holds a manifest of the identity on the resource's tag, or the campaign's own record proves that nothing is lost. A

@@ -53,7 +53,7 @@ def _asked(account: Account, arns: Sequence[str]) -> tuple[set[str], set[str], l
         if kind.ask is None:
             unasked.update(several)
             continue
-        # In the service's batches: a refusal hides only one batch.
+        # Ask in the service's batches: a refusal hides only one batch.
         for first in range(0, len(several), kind.batch):
             try:
                 there |= kind.ask(account, several[first : first + kind.batch])

@@ -57,7 +57,7 @@ class Left:
 
     @property
     def usd_per_hour(self) -> Decimal | None:
-        """None where no price is known."""
+        """Return the hourly price; None where no price is known."""
         return usd_per_hour(self.kind, self.thing)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ def _foreign(one: Thing, identity: str) -> str:
 
 
 class Broom(Protocol):
-    """What `remove` needs: a `Context`, or an `OrphanKeeper`."""
+    """Interface that `remove` needs: a `Context`, or an `OrphanKeeper`."""
 
     account: Account
     progress: Progress

@@ -94,7 +94,7 @@ def data_digest(context: Context) -> str:
     try:
         return dataset.prepare(context.spec, context.progress.step).digest
     except UserError as error:
-        # Where a pull request is previewed the data is mostly missing; only one link's path depends on it.
+        # The data is mostly missing where a pull request is previewed; only one link's path depends on it.
         context.progress.note(f"the data is not here, its digest is left open: {error.what}")
         return NO_DATA
 

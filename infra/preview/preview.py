@@ -27,7 +27,7 @@ class PlanChange:
 
     what: str
     before_usd: Decimal
-    """For the campaign as planned."""
+    """Cost of the campaign as planned, with the old spec."""
     after_usd: Decimal
     month_usd: Decimal
     """Change of a month of 730 h."""
@@ -39,12 +39,12 @@ class Preview:
     looks: tuple[Look, ...]
     refused: tuple[Refusal, ...]
     findings: tuple[RuleFinding, ...]
-    """Of the rules and the refusals, the worst first."""
+    """Findings of the rules and the refusals, the worst first."""
     costs: tuple[explain.CostChange, ...]
     total_usd: Decimal
     """Cost of the campaign as planned."""
     changed: tuple[PlanChange, ...] | None
-    """Against the spec before this change; None where none was given."""
+    """Changes against the old spec; None if none was given."""
 
     @property
     def differs(self) -> bool:

@@ -28,7 +28,7 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console, *,
     except UserError as unknown:
         if not abandon:
             raise
-        # Without its record nothing can be archived: all that has its tag is removed.
+        # Nothing can be archived without its record: all that has its tag is removed.
         return orphans_command(region, True, as_json, out, Forgotten(campaign, True, unknown))
     spec = stored_spec(store)
     if not abandon:

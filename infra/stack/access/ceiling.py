@@ -61,7 +61,7 @@ _AGENT = (
     "ssm:UpdateInstanceInformation",
     "ssmmessages:*",
 )
-"""Without GetParameter: the stored parameters are not ours."""
+"""GetParameter is missing: the stored parameters are not ours."""
 
 
 def ceiling(where: AccountPlace) -> list[Statement]:

@@ -13,7 +13,7 @@ from infra.spec.names import BUILDER, REPOSITORY, ROLE_TAG, Buckets, Names, buck
 
 Statement = dict[str, Any]
 EVERYTHING = "*"
-"""For calls that cannot be limited to a resource: describing instances and groups, the registry's login."""
+"""Resource of calls that cannot be limited: describing instances and groups, the registry's login."""
 
 _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 _PUSH = (
@@ -121,7 +121,7 @@ def archive(spec: Spec) -> list[Statement]:
             names.state_prefix,
             extra=("s3:GetObjectVersion", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
         ),
-        # To abort unfinished uploads of a killed archive; IAM has no condition on the prefix for it.
+        # Needed to abort unfinished uploads of a killed archive; IAM has no condition on the prefix for it.
         allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),
         *_folder(where.state, names.state_prefix),
         allow(["s3:GetObject"], [f"arn:aws:s3:::{where.state}/images/*"]),

@@ -29,7 +29,7 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
     for subnet in graph.of("Subnet"):
         # The build network has no NAT gateway to pay for: a builder has a public address.
         if subnet.inputs.get("mapPublicIpOnLaunch") and not graph.of("Repository"):
-            yield error(subnet, "gives public addresses to what starts in it", seen=True, cure="leave it private")
+            yield error(subnet, "gives its instances public addresses", seen=True, cure="leave it private")
     for template in graph.of("LaunchTemplate"):
         for one in template.inputs.get("networkInterfaces") or ():
             if str(one.get("associatePublicIpAddress", "false")).lower() == "true":

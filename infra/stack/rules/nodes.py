@@ -112,7 +112,7 @@ def purchase(graph: Graph, spec: Spec) -> Iterator[Draft]:
         if block != (market == "capacity-block"):
             yield error(
                 template,
-                "is bought otherwise than the spec says",
+                "is not bought as the spec says",
                 seen=market or "no market",
                 cure=f"nodes.capacity is {spec.nodes.capacity.value}",
             )

@@ -36,7 +36,7 @@ def pods_are_bounded(graph: Graph, spec: Spec) -> Iterator[Draft]:
         for right in rights:
             if bound and not graph.after(right, bound[0]):
                 cure = "let the binding depend on the policies"
-                yield error(right, "may give the right before its bounds are there", seen="no dependency", cure=cure)
+                yield error(right, "may grant the right before its bounds exist", seen="no dependency", cure=cure)
 
 
 def _denies(binding: Resource) -> bool:

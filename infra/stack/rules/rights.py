@@ -78,7 +78,7 @@ def _judged(policy: Resource, statement: dict[str, Any]) -> Iterator[Draft]:
         if loose := [action for action in actions if action.lower() not in known]:
             yield error(
                 policy,
-                "allows to everything what could be allowed to some",
+                "allows for every resource what could be limited to some",
                 seen=", ".join(loose),
                 cure="name the resources, by ARN or by prefix; or say why not in TO_EVERYTHING of this module",
             )

@@ -77,7 +77,7 @@ def deadline_guard(graph: Graph, spec: Spec) -> Iterator[Draft]:
         elif not any(graph.after(group, one) and not graph.after(one, group) for one in guards):
             yield error(
                 group,
-                "may run before its schedule is there",
+                "may run before its schedule exists",
                 seen="no dependency on the schedule",
                 cure="let the group depend on the schedule, never the other way round",
             )
