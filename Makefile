@@ -73,10 +73,10 @@ lint: venv  ## Style, types, layers, structure
 doctor: venv  ## What is here, what is missing, and its cure
 	@$(BIN)/bivouac doctor
 
-down:  ## Strike every rehearsal site of this machine
+down:  ## Remove every rehearsal site of this machine
 	@$(BIN)/bivouac down --all
 
-clean:  ## Strike the sites, remove the environment; the tools' cache stays
+clean:  ## Remove the sites and the environment; the tools' cache stays
 	@if test -e $(VENV)/.installed; then $(MAKE) --no-print-directory down; \
-	else echo "no whole environment is here to strike sites with: they stay, see 'make down'"; fi
+	else echo "without a whole environment the sites cannot be removed and stay, see 'make down'"; fi
 	@rm -rf $(VENV) build *.egg-info

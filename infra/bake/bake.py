@@ -1,8 +1,5 @@
-"""Bake: both images, each by Ansible on a builder instance; skipped when the same inputs were baked before.
-
-It comes before the campaign's stack, in the foundation's build network: no control plane and no file
-system bills meanwhile.
-"""
+"""Bake: both images by Ansible on builder instances, unless the same inputs were baked before. It precedes the
+campaign's stack and uses the foundation's build network: no control plane or file system bills meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from infra.stack.outputs import FoundationOutputs
 BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 WHEEL = ("infra", "trainer", "pyproject.toml")
 NO_CODE = ("infra/campaigns",)
-"""Specs lie there: a comment in one is no reason to bake, least of all on a held cluster that is relaunched with it."""
+"""Holds specs: a comment in one is no reason to bake, least of all for a relaunch on a held cluster."""
 PLAYED = (
     "images/versions.yaml",
     "playbooks/bake.yml",
@@ -43,7 +40,7 @@ PLAYED = (
 
 
 class ImageManifest(BaseModel):
-    """What an image holds, and from what it was made; launch refuses an image without one."""
+    """Content and inputs of a trainer image; launch refuses an image without this manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,14 +50,14 @@ class ImageManifest(BaseModel):
     base: str
     base_digest: str
     base_packages: dict[str, str]
-    """Empty where the builder is another system than the base: then the base's digest stands for what it holds, and the
-    health check for what of it is loaded."""
+    """Empty if the builder is another system than the base: then the base's digest stands for its content, and the
+    health check for what is loaded."""
     layer_packages: dict[str, str]
 
 
 def run(context: Context) -> dict[str, Any]:
-    """As a stage of a campaign, which keeps the node image that it began with. Idempotent."""
-    context.progress.step("noting what is there before anything is made")
+    """Run the bake stage; the campaign keeps the node image that it began with. Idempotent."""
+    context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)
     done = images(context, own=node_image.recorded(context.store))
     context.guard()
@@ -69,10 +66,8 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def images(context: Context, own: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
-    """The foundation, the node image, the trainer image; `own` is taken as long as it is there.
-
-    Raises `UserError` before anything is made where the registry lacks the base.
-    """
+    """Make the foundation and both images; `own` is used as long as it exists. Raises `UserError` before anything is
+    made if the registry lacks the base."""
     base = find_base(context.account, context.spec)
     where = foundation(context)
     nodes, fresh = node_image.ensure(context, where, own, force)
@@ -88,14 +83,14 @@ def images(context: Context, own: node_image.NodeImage | None = None, force: boo
 def trainer_image(
     context: Context, where: FoundationOutputs, base: RegistryImage, force: bool = False
 ) -> dict[str, Any]:
-    """One layer with the project on the spec's base, pushed to the registry."""
+    """Bake a layer with the project on the spec's base, and push it to the registry."""
     registry = Registry(context.account)
     inputs = inputs_digest(ROOT, base.digest)
     key = manifest_key(inputs)
     body = context.store.get(key)
     known = None if body is None else ImageManifest.model_validate_json(body)
     if known is not None and not force and _still_there(registry, known):
-        context.progress.note(f"trainer image known by the digest of its inputs, {inputs[:12]}: nothing to bake")
+        context.progress.note(f"trainer image of the same inputs exists, {inputs[:12]}: nothing to bake")
         return {"manifest": key, "image": known.image, "code": inputs, "baked": False}
     with tempfile.TemporaryDirectory() as work:
         context.progress.step("wheel")
@@ -128,10 +123,8 @@ def manifest_key(inputs: str) -> str:
 
 
 def inputs_digest(root: Path, base_digest: str) -> str:
-    """Of everything that goes into the image: the wheel's sources, versions, what is played, base.
-
-    Raises `UserError` where there is no clone.
-    """
+    """Return the digest of the trainer image's inputs: the wheel's sources, versions, playbook, base. Raises
+    `UserError` without a clone."""
     if not (root / "pyproject.toml").exists():
         raise UserError(
             "the bake needs the project's sources",
@@ -142,7 +135,7 @@ def inputs_digest(root: Path, base_digest: str) -> str:
 
 
 def build_wheel(root: Path, work: Path) -> Path:
-    """The project's wheel, built from a copy of what its digest covers, so that nothing else in the clone gets in."""
+    """Build the project's wheel from a copy of what the digest covers, so that nothing else in the clone gets in."""
     source, out = work / "source", work / "wheel"
     for path in sources(root, WHEEL, NO_CODE):
         copy = source / path.relative_to(root)

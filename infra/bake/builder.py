@@ -1,8 +1,8 @@
-"""A builder: an instance without an open port that bakes one image and is gone afterwards, whatever happens to us.
+"""A builder: an instance without open ports that bakes one image and always ends.
 
-Three things end it, each without the others: the driver; a one-time schedule of EventBridge, which needs neither the
-driver nor a machine that boots; and the machine's own shutdown, ordered by its user data and so without a gap between
-launch and schedule. What a killed driver left is ended by the next bake of the campaign, and by its teardown.
+Three things end it independently: the driver; a one-time schedule of EventBridge, which needs neither the driver nor a
+booting machine; and the machine's own shutdown by its user data, which covers the gap between launch and schedule. The
+campaign's next bake and its teardown end builders that a killed driver left.
 """
 
 from __future__ import annotations
@@ -27,32 +27,30 @@ from infra.stack.tags import tags
 
 INSTANCE_TYPE = "m7i.large"
 LIFE = timedelta(minutes=120)
-"""No bake takes so long: installation is bounded, imaging a builder's disk takes minutes."""
+"""No bake takes this long: installation is bounded, imaging a disk takes minutes."""
 TRANSFER = "bake/"
-"""Folder of the campaign's record through which files travel to its builder."""
+"""Folder of the campaign's record for files on the way to its builder."""
 LIVING = ["pending", "running", "stopping", "stopped", "shutting-down"]
 _TARGET = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
 _ONLINE_S, _KNOWN_S = 300.0, 60.0
 _YOUNG = ("ValidationException", "InvalidParameterValue")
-"""How Scheduler and EC2 answer while IAM's newest is on its way to them."""
+"""Errors of Scheduler and EC2 while a new role is not known to them."""
 _GONE = ("InvalidInstanceID.NotFound", "ResourceNotFoundException")
 
 
 @dataclass(frozen=True)
 class Builder:
-    """A builder that answers."""
+    """A builder whose agent answers."""
 
     id: str
     ends_at: datetime
-    """Then AWS ends it without us."""
+    """Time at which AWS ends it without the driver."""
 
 
 @contextmanager
 def builder(context: Context, where: FoundationOutputs, image: str, life: timedelta = LIFE) -> Iterator[Builder]:
-    """A builder started from `image`, for as long as the block runs.
-
-    Raises `PermanentError` when EC2 refuses it or its agent does not answer; it is gone then too.
-    """
+    """Run a builder from `image` for the block. Raises `PermanentError` when EC2 refuses it or its agent does not
+    answer; it is ended then too."""
     end_builders(context.account, context.names)
     _forget_files(context)
     context.guard()
@@ -77,7 +75,7 @@ def living_builders(account: Account, names: Names) -> list[str]:
 
 
 def end_builders(account: Account, names: Names) -> list[str]:
-    """End what a killed driver left, since its state is unknown; and disarm what would have ended it. Their ids."""
+    """End builders of a killed driver, whose state is unknown, and their schedule; return their ids."""
     left = living_builders(account, names)
     if left:
         account.client("ec2").terminate_instances(InstanceIds=left)
@@ -86,7 +84,7 @@ def end_builders(account: Account, names: Names) -> list[str]:
 
 
 def _forget_files(context: Context) -> None:
-    """What was on its way to a builder when its driver was killed."""
+    """Remove files that a killed driver left on the way to its builder."""
     store = context.store
     for key in store.keys(TRANSFER):
         store.s3.delete_object(Bucket=store.bucket, Key=key)
@@ -148,7 +146,7 @@ def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: dat
 
 
 def _once_known(context: Context, call: Callable[[], Any]) -> Any:
-    """The call, again while a role or profile that the foundation has just made is not known everywhere yet."""
+    """Retry a call while a new role or profile of the foundation is not known everywhere."""
     until = time.monotonic() + _KNOWN_S
     while True:
         try:
@@ -158,7 +156,7 @@ def _once_known(context: Context, call: Callable[[], Any]) -> Any:
             young = said["Code"] in _YOUNG and ("role" in said["Message"] or "Instance Profile" in said["Message"])
             if not young or time.monotonic() > until:
                 raise
-        context.progress.step("waiting until AWS knows the build network's roles everywhere")
+        context.progress.step("waiting until all of AWS knows the build network's roles")
         time.sleep(2.0)
 
 
@@ -178,7 +176,7 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
         online = every(ssm, "describe_instance_information", "InstanceInformationList", Filters=asked)
         if any(item["PingStatus"] == "Online" for item in online):
             return
-        # By filter: an instance this young may not be known by its id yet.
+        # A filter instead of the id, which may not be known for a new instance yet.
         by_id = [{"Name": "instance-id", "Values": [instance]}]
         found = list(every(ec2, "describe_instances", "Reservations", Filters=by_id))
         if found and found[0]["Instances"][0]["State"]["Name"] in ("shutting-down", "terminated"):
@@ -191,12 +189,12 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
     raise PermanentError(
         "the builder's SSM agent did not come up",
         seen=f"{instance} from {image} after {_ONLINE_S:.0f} s",
-        cure="check that the image has an agent, and the way out of subnet bivouac_build",
+        cure="check that the image has an agent, and the egress of subnet bivouac_build",
     )
 
 
 def _end(context: Context, instance: str, ends_at: datetime) -> None:
-    """Also when the reason for the end is that AWS takes no more calls: then the schedule does it, and that is said."""
+    """End the builder; if AWS takes no more calls, print that the schedule will."""
     try:
         context.account.client("ec2").terminate_instances(InstanceIds=[instance])
         _disarm(context.account, context.names)

@@ -1,4 +1,4 @@
-"""The foundation, once per account and region: buckets, registry, and the build network where images are baked."""
+"""The foundation of an account and region: buckets, registry, and the build network."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from infra.spec.names import FOUNDATION_STACK
 from infra.stack.outputs import FoundationOutputs
 
 OUTPUTS = "foundation"
-"""Key of the foundation's outputs among those of the bake."""
+"""Key of the foundation's outputs in the bake's."""
 
 
 def foundation(context: Context, engine: Engine | None = None) -> FoundationOutputs:
-    """Its outputs; brought up unless this campaign's bake has done so. Idempotent."""
+    """Bring the foundation up, unless this campaign's bake has, and return its outputs. Idempotent."""
     known = context.outputs.get(Stage.BAKE, {}).get(OUTPUTS)
     if known is not None:
         return FoundationOutputs.model_validate(known)

@@ -1,7 +1,7 @@
-"""The shelf: images that bakes left, who uses each, what it costs to keep, and the removal of those that nobody uses.
+"""The image inventory: baked images, their users and cost, and the removal of unused ones.
 
-Images belong to the foundation: no teardown touches them, so they gather. One is kept while a campaign that has not
-been torn down uses it, while an instance or a launch template names it, while it is the newest of its base (which the
+Images belong to the foundation and no teardown touches them, so they accumulate. An image is kept while a campaign that
+is not torn down uses it, while an instance or launch template names it, while it is the newest of its base (which the
 next campaign most likely takes), and while it is young (a bake ahead of its campaign leaves no other trace).
 """
 
@@ -31,7 +31,7 @@ from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, REPOSITORY
 Kind = Literal["node image", "trainer image", "snapshot"]
 _Manifest = TypeVar("_Manifest", NodeImage, ImageManifest)
 _BAKING = timedelta(hours=3)
-"""What is without a manifest and younger may still be in the making: no builder lives so long."""
+"""A younger image without a manifest may still be baked: no builder lives this long."""
 _MANIFESTS, _NODE_MANIFESTS = "images/", "images/nodes/"
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
 _OURS = [{"Name": f"tag:{FOUNDATION_TAG}", "Values": ["true"]}, {"Name": "tag-key", "Values": [INPUTS_TAG]}]
@@ -40,25 +40,25 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True)
 class BakedImage:
-    """One image, with why it stays."""
+    """An image and the reasons to keep it."""
 
     kind: Kind
-    """`snapshot`: one whose AMI is gone already."""
+    """`snapshot`: its AMI is gone."""
     id: str
     """The AMI, the digest in the registry, or the snapshot."""
     base: str
-    """What it was made from; empty where no manifest says so."""
+    """Its base; empty without a manifest."""
     made_at: datetime
     gb: Decimal
-    """Size of its snapshots' volumes, or of its layers. A bound: snapshots bill what is written, layers are shared."""
+    """Size of its snapshots' volumes or its layers. A bound: snapshots bill what is written, layers are shared."""
     snapshots: tuple[str, ...]
     manifest: str | None
-    """Key in the state bucket; None for one that a killed bake left."""
+    """Key in the state bucket; None if a killed bake left it."""
     kept_for: tuple[str, ...] = ()
 
     @property
     def usd_per_month(self) -> Decimal:
-        """At most."""
+        """Upper bound."""
         prices = service_prices()
         rate = prices.ecr_usd_per_gb_month if self.kind == "trainer image" else prices.ebs_snapshot_usd_per_gb_month
         return self.gb * rate
@@ -70,15 +70,15 @@ class BakedImage:
 
 @dataclass(frozen=True)
 class ImageInventory:
-    """Where the images of one account and region lie."""
+    """The images of one account and region."""
 
     account: Account
     store: CampaignStore
     progress: Progress
 
     def images(self, *, keep: int, older_than: timedelta) -> tuple[BakedImage, ...]:
-        """All of them, oldest first; `keep`: so many of the newest of each base stay. Raises where AWS refuses a look:
-        what cannot be seen to be unused is not."""
+        """Return all images, oldest first; the `keep` newest of each base stay. Raises if AWS refuses a look: an image
+        that cannot be proven unused is used."""
         nodes = list(self._nodes())
         found = [*nodes, *self._trainers(), *self._snapshots({one for image in nodes for one in image.snapshots})]
         found.sort(key=lambda one: one.made_at)
@@ -88,7 +88,7 @@ class ImageInventory:
         return tuple(_judged(one, users[one.id], one.id in newest, now - one.made_at, older_than) for one in found)
 
     def remove(self, wanted: Iterable[BakedImage], lease: Lease) -> Iterator[BakedImage]:
-        """Each image as it is gone. First its manifest, so that from then on no bake takes it for known."""
+        """Remove images and yield each. The manifest goes first, so that no bake uses the image again."""
         ec2, s3 = self.account.client("ec2"), self.store.s3
         for one in wanted:
             self.progress.step(f"removing {one.kind} {one.id}")
@@ -105,7 +105,7 @@ class ImageInventory:
             yield one
 
     def _nodes(self) -> Iterator[BakedImage]:
-        """AMIs of bakes, by the tags that a bake gives; nobody else's."""
+        """Yield the AMIs that bear a bake's tags."""
         self.progress.step("node images")
         manifests = {one.ami: (key, one) for key, one in self._manifests(_NODE_MANIFESTS, NodeImage)}
         pages = self.account.client("ec2").get_paginator("describe_images").paginate(Owners=["self"], Filters=_OURS)
@@ -123,7 +123,7 @@ class ImageInventory:
             )
 
     def _snapshots(self, held: set[str]) -> Iterator[BakedImage]:
-        """Those of bakes that no AMI holds: a removal was cut short, or somebody deregistered the AMI by hand."""
+        """Yield baked snapshots without an AMI: a removal was interrupted, or somebody deregistered the AMI."""
         ec2 = self.account.client("ec2")
         for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_OURS):
             for one in (one for one in page["Snapshots"] if one["SnapshotId"] not in held):
@@ -138,7 +138,7 @@ class ImageInventory:
                 )
 
     def _trainers(self) -> Iterator[BakedImage]:
-        """Images of the trainer's repository that a bake pushed: known by a manifest, or by a tag that is a digest."""
+        """Yield images that a bake pushed to the trainer's repository: they have a manifest, or a digest as tag."""
         self.progress.step("trainer images")
         manifests = {
             one.image.rpartition("@")[2]: (key, one) for key, one in self._manifests(_MANIFESTS, ImageManifest)
@@ -167,7 +167,7 @@ class ImageInventory:
                 yield key, model.model_validate_json(body)
 
     def _users(self, found: Iterable[BakedImage]) -> dict[str, list[str]]:
-        """Image -> who uses it."""
+        """Return image -> users."""
         users = defaultdict[str, list[str]](list)
         images = list(found)
         by_manifest = {one.manifest: one.id for one in images if one.manifest is not None}
@@ -177,7 +177,7 @@ class ImageInventory:
             events = record.events()
             if Stage.TEARDOWN in record.state().finished_stages:
                 continue
-            # Every image that its record ever named: that of a revision before a relaunch may be gone back to.
+            # Every image in its record: a relaunch may go back to an earlier one.
             said = "".join(event.model_dump_json() for event in events)
             used = {one.id for one in images if one.id in said}
             recorded = str((record.get_json(RECORD) or {}).get("manifest"))
@@ -211,7 +211,7 @@ class ImageInventory:
 
 
 def _newest(found: Iterable[BakedImage], keep: int) -> set[str]:
-    """Of each base the newest; what has no manifest is nobody's next image."""
+    """Return the newest images of each base; without a manifest no bake would use one."""
     bases = defaultdict[tuple[str, str], list[str]](list)
     for one in found:
         if one.manifest is not None:

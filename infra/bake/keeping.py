@@ -1,7 +1,7 @@
-"""What campaigns together ask of the foundation: whose key, which lock, which storage class. And the key they use.
+"""The foundation's settings: what all campaigns ask for (key, lock, storage class), and the key they use.
 
-A campaign adds its wish to what is there and never takes away: an archive that was locked or encrypted for one stays so
-when another, that asked for nothing, goes through the same foundation.
+A campaign adds to the settings and never removes: an archive that was locked or encrypted for one stays so when another
+that asked for nothing uses the foundation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def wish(spec: Spec) -> Keeping:
 
 
 def foundation_settings(store: CampaignStore, spec: Spec) -> FoundationSettings:
-    """As all campaigns so far and this one want it."""
+    """Return the settings that this campaign and all earlier ones ask for."""
     stored = _folder(store).get_json(_NAME)
     before = Keeping() if stored is None else Keeping.model_validate(stored)
     return FoundationSettings(
@@ -51,10 +51,8 @@ def foundation_settings(store: CampaignStore, spec: Spec) -> FoundationSettings:
 
 
 def placed(account: Account, settings: FoundationSettings) -> FoundationSettings:
-    """With a build network whose zone sells builders; one that stands in such a zone already stays as it is.
-
-    Raises `UserError` where no zone of the account does.
-    """
+    """Return the settings with a zone for the build network that sells builders; an existing such zone stays. Raises
+    `UserError` if no zone of the account does."""
     sold = zones_selling(account, INSTANCE_TYPE)
     now = settings.build_network_zone or _standing(account)
     zone = build_network_zone(INSTANCE_TYPE, sold, zones_of(account), now)
@@ -62,14 +60,14 @@ def placed(account: Account, settings: FoundationSettings) -> FoundationSettings
 
 
 def _standing(account: Account) -> str | None:
-    """Zone of the build network's subnet; None without one."""
+    """Return the zone of the build network's subnet; None without one."""
     named = [{"Name": "tag:Name", "Values": [BUILD_NETWORK]}]
     found = list(every(account.client("ec2"), "describe_subnets", "Subnets", Filters=named))
     return str(found[0]["AvailabilityZone"]) if found else None
 
 
 def remember(store: CampaignStore, settings: FoundationSettings) -> None:
-    """To be called with the foundation's lease held."""
+    """Store the settings. The caller holds the foundation's lease."""
     folder = _folder(store)
     wanted = {_NAME: settings.keeping.model_dump(mode="json")}
     if settings.build_network_zone is not None:
@@ -95,14 +93,14 @@ def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
 
 
 def _identity(context: Context) -> str | None:
-    """As the stack has it, which never moves: a stack made before campaigns had one is not made anew for a tag."""
+    """Return the stack's identity, which never changes: an old stack without one is not replaced for a tag."""
     stored = context.store.get_json(STACK_CONFIG)
     chosen = context.identity if stored is None else stored.get(f"{PROJECT}:identity")
     return str(chosen) if chosen else None
 
 
 def _zones(context: Context) -> tuple[str, str] | None:
-    """As the stack has them, which never moves; of a campaign without a stack, by what the account has now."""
+    """Return the stack's zones, which never change; without a stack, choose by what the account has now."""
     stored = context.store.get_json(STACK_CONFIG)
     if stored is None:
         return control_plane_zones(context.spec, zones_of(context.account))
@@ -114,7 +112,7 @@ def _zones(context: Context) -> tuple[str, str] | None:
 
 
 def key_of(account: Account, spec: Spec) -> str | None:
-    """ARN of the campaign's key; None where it asks for none, or where the foundation has yet to make it."""
+    """Return the ARN of the campaign's key; None if it asks for none or the foundation has yet to make it."""
     if not spec.encryption.customer_key or spec.encryption.key_arn is not None:
         return spec.encryption.key_arn
     kms = account.client("kms")

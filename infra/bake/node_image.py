@@ -1,7 +1,5 @@
-"""The node image: an AMI derived from the EKS-optimised one by Ansible; skipped when the same inputs were baked before.
-
-It belongs to the foundation: it outlives its campaign, and every campaign of the same inputs takes it.
-"""
+"""The node image: an AMI that Ansible derives from the EKS-optimised one, unless the same inputs were baked before. It
+belongs to the foundation: it outlives its campaign, and every campaign of the same inputs uses it."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from infra.stack.outputs import FoundationOutputs
 from infra.stack.tags import tags
 
 RECORD = "node-image.json"
-"""In the campaign's record: the image that it began with."""
+"""Key in the campaign's record of the image that it began with."""
 VARIANTS = {"nvidia": "nvidia", "neuron": "neuron", None: "standard"}
 PLAYED = ("images/versions.yaml", "playbooks")
 _STOPPED_S, _IMAGED_S = 300.0, 2700.0
@@ -36,7 +34,7 @@ _NO_PACKAGES = "no dnf"
 
 
 class NodeImage(BaseModel):
-    """What an AMI holds, and from what it was made; launch refuses nodes of any other."""
+    """Content and inputs of an AMI; launch refuses nodes of any other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,9 +49,9 @@ class NodeImage(BaseModel):
     applied: tuple[str, ...]
     """Roles."""
     not_applied: dict[str, str]
-    """Role -> why."""
+    """Role -> reason."""
     machine: dict[str, Any]
-    """What the builder held at the end: kernel, driver, packages."""
+    """Content of the builder at the end: kernel, driver, packages."""
     baked_at: datetime
 
 
@@ -64,14 +62,14 @@ def manifest_key(inputs: str) -> str:
 def ensure(
     context: Context, where: FoundationOutputs, own: NodeImage | None = None, force: bool = False
 ) -> tuple[NodeImage, bool]:
-    """The node image of this spec, and whether it was baked now; `own` is taken whatever the inputs are now."""
+    """Return the node image of this spec, and whether it was baked now; `own` is used whatever the inputs are."""
     if own is not None and not force and _available(context, own.ami):
         return own, False
     base_ami, base = find_base(context)
     inputs = inputs_digest(ROOT, base_ami, context.spec)
     known = stored(context.store, inputs)
     if known is not None and not force and _available(context, known.ami):
-        context.progress.note(f"node image known by the digest of its inputs, {inputs[:12]}: {known.ami}")
+        context.progress.note(f"node image of the same inputs exists, {inputs[:12]}: {known.ami}")
         return known, False
     _forget_unfinished(context, inputs)
     with builder(context, where, base_ami) as built:
@@ -86,7 +84,7 @@ def ensure(
 
 
 def find_base(context: Context) -> tuple[str, str]:
-    """(AMI, name) of the EKS-optimised image of the release that versions.yaml names."""
+    """Return (AMI, name) of the EKS-optimised image of versions.yaml's release."""
     release = versions(ROOT)["base"]["release"]
     variant = VARIANTS[instance_type(context.spec.nodes.instance_type).maker]
     name = f"amazon-eks-node-al2023-x86_64-{variant}-{context.spec.kubernetes}-{release}"
@@ -103,14 +101,14 @@ def find_base(context: Context) -> tuple[str, str]:
 
 
 def versions(root: Path) -> dict[str, Any]:
-    """images/versions.yaml, by role; dates as text, as JSON will have them."""
+    """Return images/versions.yaml by role, with dates as text, as in JSON."""
     read = yaml.safe_load((root / "images/versions.yaml").read_text())["versions"]
     found: dict[str, Any] = json.loads(json.dumps(read, default=str))
     return found
 
 
 def inputs_digest(root: Path, base_ami: str, spec: Spec) -> str:
-    """Of everything that goes into the node image: base, versions, playbooks, and the accelerator's maker."""
+    """Return the digest of the node image's inputs: base, versions, playbooks, and the accelerator's maker."""
     maker = instance_type(spec.nodes.instance_type).maker
     return digest_of(root, sources(root, PLAYED, ("playbooks/roles/trainer_image",)), base_ami, str(maker))
 
@@ -121,14 +119,14 @@ def stored(store: CampaignStore, inputs: str) -> NodeImage | None:
 
 
 def recorded(store: CampaignStore) -> NodeImage | None:
-    """The image that this campaign began with; None before its bake, and when its manifest is gone."""
+    """Return the image that this campaign began with; None before its bake or without its manifest."""
     record = store.get_json(RECORD)
     body = None if record is None else store.get(record["manifest"])
     return None if body is None else NodeImage.model_validate_json(body)
 
 
 def insist(store: CampaignStore, names: Names, ec2: Any) -> NodeImage:
-    """Raises `UserError` unless there is a manifest, and every GPU node runs its AMI."""
+    """Return the recorded image. Raises `UserError` without a manifest, or if a GPU node runs another AMI."""
     image = recorded(store)
     if image is None:
         raise UserError(
@@ -181,7 +179,8 @@ def _bake(context: Context, built: Builder, base_ami: str, base: str, inputs: st
 
 
 def refuse_incomplete(spec: Spec, not_applied: dict[str, str]) -> None:
-    """Nodes that are held against their instance type's profile need every role; a plain machine's profile does not."""
+    """Raise if roles are missing and the nodes will be checked by their instance type's profile, which needs every
+    role."""
     lacking = [role for role, why in not_applied.items() if why.startswith(_NO_PACKAGES)]
     if lacking and spec.preflight.profile in (None, spec.nodes.instance_type):
         raise PermanentError(
@@ -192,7 +191,7 @@ def refuse_incomplete(spec: Spec, not_applied: dict[str, str]) -> None:
 
 
 def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, tuple[str, ...]]:
-    """Stop the builder, so that its disk is at rest, and make the image of it; (AMI, snapshots)."""
+    """Stop the builder, so that its disk is at rest, and make an image of it; return (AMI, snapshots)."""
     ec2 = context.account.client("ec2")
     context.guard()
     ec2.stop_instances(InstanceIds=[instance])
@@ -211,7 +210,7 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
         TagSpecifications=[{"ResourceType": kind, "Tags": pairs} for kind in ("image", "snapshot")],
     )["ImageId"]
     for _ in context.turns(_IMAGED_S, 0.5):
-        # By filter: an image this young may not be known by its id yet.
+        # A filter instead of the id, which may not be known for a new image yet.
         by_id = [{"Name": "image-id", "Values": [made]}]
         found = list(every(ec2, "describe_images", "Images", Filters=by_id))
         image: dict[str, Any] = found[0] if found else {"State": "pending"}
@@ -227,12 +226,12 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
     raise PermanentError(
         "the image is not available in time",
         seen=f"{made} after {_IMAGED_S / 60:.0f} min",
-        cure="look at its snapshot in the console; the same command bakes anew",
+        cure="look at its snapshot in the console; the same command bakes again",
     )
 
 
 def _forget_unfinished(context: Context, inputs: str) -> None:
-    """An image that a killed driver had made but not written down: nobody can have used it, and its snapshots bill."""
+    """Remove images that a killed driver made but did not record: nobody uses them, and their snapshots bill."""
     ec2 = context.account.client("ec2")
     filters = [{"Name": f"tag:{INPUTS_TAG}", "Values": [inputs]}]
     for image in list(every(ec2, "describe_images", "Images", Owners=["self"], Filters=filters)):

@@ -1,4 +1,4 @@
-"""Runs playbooks/bake.yml against a builder by ansible-runner: progress per role, Ansible's own words when it fails."""
+"""Runs playbooks/bake.yml on a builder by ansible-runner: progress per role, Ansible's message on failure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from infra.session.context import Context
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOKS = ROOT / "playbooks"
 BAKED = re.compile(r"(node|trainer)_image_baked")
-"""The fact that a bake ends with: what the image holds."""
+"""The last fact of a bake: the image's content."""
 COMMAND_S = 3600
-"""One task may take so long; what fetches has bounds of its own."""
+"""Bound of one task; downloads have their own."""
 
 
 @dataclass
 class Heard:
-    """What the events of a run told."""
+    """Result of a run, from its events."""
 
     baked: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
@@ -37,7 +37,7 @@ class Heard:
 
 
 def play(context: Context, builder: Builder, group: str, given: dict[str, Any], work: Path) -> dict[str, Any]:
-    """Play the part of bake.yml for `group`; returns the fact that it ends with. `work` is an empty folder."""
+    """Play the part of bake.yml for `group`; return its last fact. `work` is an empty folder."""
     hosts = inventory(context, builder, group)
     with leashed([context.lease], context.spec.campaign) as mark:
         heard = run(PLAYBOOKS / "bake.yml", hosts, given, work, context.progress.step, mark)
@@ -45,7 +45,7 @@ def play(context: Context, builder: Builder, group: str, given: dict[str, Any], 
     if heard.failure is not None or not heard.baked:
         raise PermanentError(
             "the bake failed",
-            seen=heard.failure or "it ended without saying what the image holds",
+            seen=heard.failure or "it ended without reporting the image's content",
             cure="mend what the message names; the same command bakes again, on a new builder",
         )
     slow = sorted(heard.seconds.items(), key=lambda row: -row[1])
@@ -54,7 +54,7 @@ def play(context: Context, builder: Builder, group: str, given: dict[str, Any], 
 
 
 def inventory(context: Context, builder: Builder, group: str) -> dict[str, Any]:
-    """The builder as the only host, in the group that says which image it bakes."""
+    """Return an inventory with the builder in the group of the image that it bakes."""
     host = {
         "ansible_connection": "ssm_command",
         "ansible_python_interpreter": "python3",
@@ -76,7 +76,7 @@ def run(
     say: Any = lambda text: None,
     environment: Mapping[str, str] | None = None,
 ) -> Heard:
-    """One run of ansible-runner. Raises `KeyboardInterrupt` when it was ended by a signal."""
+    """Run ansible-runner. Raises `KeyboardInterrupt` when a signal ended it."""
     import ansible_runner
 
     heard, clock = Heard(), [time.monotonic()]
@@ -99,7 +99,7 @@ def run(
             event_handler=on_event,
         )
     finally:
-        # The runner leaves its own handlers behind, which only take note of a signal.
+        # The runner leaves its handlers behind, which only record a signal.
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if result.status == "canceled":
@@ -131,7 +131,7 @@ def _hear(event: dict[str, Any], heard: Heard, clock: list[float], say: Any) -> 
 
 
 def _words(data: dict[str, Any]) -> str:
-    """Role, task, and what the module said; of a command also the end of its output."""
+    """Return role, task and the module's message; for a command also the end of its output."""
     result = data.get("res", {})
     said = [str(result.get(key, "")).strip()[-600:] for key in ("url", "msg", "stderr", "module_stderr")]
     where = f"role {data['role']}, " if data.get("role") else ""
@@ -148,7 +148,7 @@ def _environment(work: Path) -> dict[str, str]:
         "ANSIBLE_LOCAL_TEMP": str(work / "tmp"),
         "ANSIBLE_REMOTE_TEMP": "/var/tmp/ansible",
         "ANSIBLE_PIPELINING": "true",
-        # A fact of ours that shadows nothing; and the empty other half of the playbook is no news.
+        # Our fact shadows nothing, and the unused half of the playbook is no news.
         "ANSIBLE_LOCALHOST_WARNING": "false",
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
     }

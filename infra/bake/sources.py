@@ -1,4 +1,4 @@
-"""The clone's files that an image is made from: the digest of its inputs covers what goes into it, and nothing else."""
+"""The clone's files that go into an image, and the digest of exactly these."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 _LEFT_LYING = ("*~", "#*#", "*.bak", "*.orig", "*.rej", "*.tmp", "*.sw?", "4913")
-"""Beside a file while somebody edits, patches or merges it; the last is what vim tries a folder with."""
+"""Files of editors, patches and merges; vim probes a folder with the last."""
 
 
 def sources(root: Path, parts: Iterable[str], without: Iterable[str] = ()) -> tuple[Path, ...]:
-    """Files at and below `parts`, in order, but for those at and below `without`; all are relative to `root`.
+    """Return the files at and below `parts` in order, without those at and below `without`; relative to `root`.
 
-    Never what is hidden, what editors leave lying about, or Python's cache: a bake of a held cluster costs its nodes'
-    time, and these change while somebody only looks.
+    Skips hidden files, editors' files and Python's cache: they change while somebody only looks, and a needless bake
+    costs the time of a held cluster's nodes.
     """
     left_out = {root / path for path in without}
     found = []
@@ -27,7 +27,7 @@ def sources(root: Path, parts: Iterable[str], without: Iterable[str] = ()) -> tu
 
 
 def digest_of(root: Path, files: Iterable[Path], *given: str) -> str:
-    """Of names and contents, and of what else goes into the image."""
+    """Return the digest of names and contents, and of other inputs."""
     digest = hashlib.sha256("".join(f"{one}\0" for one in given).encode())
     for path in files:
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())

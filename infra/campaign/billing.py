@@ -1,4 +1,4 @@
-"""What bills at this moment, by looking: which of the plan's lines have their resource, and what ends them."""
+"""The current hourly bill: looks which lines of the plan have their resources, and says what ends them."""
 
 from __future__ import annotations
 
@@ -20,34 +20,31 @@ from infra.spec.names import CAMPAIGN_TAG, Names
 
 @dataclass(frozen=True)
 class Bill:
-    """Lines that bill now; `unseen` are those that could not be looked at."""
+    """Lines that bill now."""
 
     lines: tuple[tuple[str, Decimal], ...]
     """(what, USD per hour)."""
     unseen: tuple[str, ...]
+    """Lines that could not be looked at."""
     beyond: str = ""
-    """What `bivouac down` does not end."""
+    """Bill that `bivouac down` does not end."""
 
     @property
     def usd_per_hour(self) -> Decimal:
         return sum((usd for _, usd in self.lines), Decimal(0))
 
     def sentence(self, campaign: str) -> str:
-        """For people: what bills, how much, and what ends it."""
         beyond = f"; {self.beyond}" if self.beyond else ""
         if not self.lines and not self.unseen:
             return f"nothing of this campaign bills by the hour now{beyond}"
         named = ", ".join(f"{what} {usd.quantize(Decimal('0.01'))}" for what, usd in self.lines)
         blind = f"; could not look for {', '.join(self.unseen)}" if self.unseen else ""
         total = self.usd_per_hour.quantize(Decimal("0.01"))
-        return (
-            f"bills now: {total} USD/h ({named or 'nothing that was seen'}{blind}); `bivouac down {campaign}` ends it"
-            f"{beyond}"
-        )
+        return f"bills now: {total} USD/h ({named or 'nothing seen'}{blind}); `bivouac down {campaign}` ends it{beyond}"
 
 
 def bill(context: Context) -> Bill:
-    """One look per line of the plan that bills by the hour."""
+    """Look at each line of the plan that bills by the hour."""
     lines: list[tuple[str, Decimal]] = []
     unseen: list[str] = []
     nodes = 0
@@ -68,7 +65,7 @@ def bill(context: Context) -> Bill:
 
 
 def _unused(context: Context, nodes: int, unseen: list[str]) -> list[tuple[str, Decimal]]:
-    """The places that the campaign's reservation keeps for nodes which are not there."""
+    """Return the lines for reserved places without a node."""
     try:
         found = find_reservation(context.account, context.spec)
     except (ClientError, BotoCoreError):
@@ -81,8 +78,8 @@ def _unused(context: Context, nodes: int, unseen: list[str]) -> list[tuple[str, 
 
 
 def _beyond(context: Context) -> str:
-    said = bills_on(context) or ""
-    return f"but {said}" if own_reservation(context.spec.nodes) and said else said
+    note = bills_on(context) or ""
+    return f"but {note}" if own_reservation(context.spec.nodes) and note else note
 
 
 def _title(line: CostLine, present: int) -> str:
@@ -90,12 +87,12 @@ def _title(line: CostLine, present: int) -> str:
 
 
 def _planned(context: Context, line: CostLine) -> int:
-    """How many the plan's rate stands for."""
+    """Return the number of resources that the plan's rate covers."""
     return context.spec.nodes.count if line.gpu else 1
 
 
 def _with_name(name: Callable[[Names], str]) -> Callable[[Account, Names], tuple[int, int]]:
-    """Instances that bill, by their Name tag."""
+    """Return a function that counts running instances by their Name tag."""
 
     def look(account: Account, names: Names) -> tuple[int, int]:
         filters = [
@@ -114,7 +111,7 @@ def _cluster(account: Account, names: Names) -> tuple[int, int]:
 
 
 def _tagged(name: str, whole: int) -> Callable[[Account, Names], tuple[int, int]]:
-    """Things of a kind with the campaign's tag that bill by the hour, at most as many as the line's rate stands for."""
+    """Return a function that counts billing resources of a kind with the campaign's tag, at most `whole`."""
 
     def look(account: Account, names: Names) -> tuple[int, int]:
         kind = kind_named(name)
@@ -133,4 +130,5 @@ _LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
     "interface endpoints": _tagged("VPC endpoint", ENDPOINTS),
     "FSx for Lustre": _tagged("file system", 1),
 }
-"""Name of the plan's line -> (how many are there, for how many the line's rate stands; 0: as planned)."""
+"""Line of the plan -> function that returns (resources present, resources that the rate covers; 0: the planned
+number)."""

@@ -1,4 +1,4 @@
-"""Waiting for the GPU nodes, and the retreat when they do not all come: what did come bills until it is given back."""
+"""Waits for the GPU nodes; gives all of them back when some do not come, since those that came bill."""
 
 from __future__ import annotations
 
@@ -24,30 +24,33 @@ from infra.session.context import Context
 _RETREAT_S = 300.0
 _GLANCE_S = 15.0
 _WORDS_S = 30.0
-"""For looks that only people need, while what is looked at bills."""
+"""Time for looks that only people need, while the nodes bill."""
 _JOIN_S = 240.0
-"""An instance that has run for so long without joining has something wrong: boot and join take two minutes."""
+"""Boot and join take two minutes: an instance that runs longer without joining has a fault."""
 _SHOWN = 3
 _MINIMUM = timedelta(seconds=60)
-"""EC2 bills an instance at least for this."""
+"""The shortest time that EC2 bills."""
 
 
 def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
-    """As many fit nodes as the spec wants, each with its accelerators. Raises `PermanentError` after giving back."""
+    """Wait for as many fit nodes as the spec wants, each with its accelerators. Raises `PermanentError` after giving
+    all back."""
     spec, wanted = context.spec, context.spec.nodes.count
     why = ""
     devices = catalogue.instance_type(spec.nodes.instance_type).accelerators
-    fit, since, bay, replaced = list[NodeFacts](), datetime.now(UTC), ConditionHistory(), set[str]()
+    fit, since, history, replaced = list[NodeFacts](), datetime.now(UTC), ConditionHistory(), set[str]()
     for turn, _ in enumerate(context.turns(spec.recovery.capacity_timeout.total_seconds())):
         try:
             facts = nodes.facts()
             fit = [node for node in facts if node.fit(devices)]
             if len(fit) >= wanted:
                 return fit
-            if not _replace_sick(context, nodes, facts, bay.look(facts, devices), replaced):
+            if not _replace_sick(context, nodes, facts, history.look(facts, devices), replaced):
                 usable = [node for node in facts if node.fit(devices) or node.suspected(devices)]
                 if len(usable) >= wanted:
-                    context.progress.note("EKS calls more nodes sick than are replaced: the health check judges them")
+                    context.progress.note(
+                        "EKS calls more nodes sick than may be replaced: the health check will judge them"
+                    )
                     return usable
         except httpx2.HTTPError as error:
             if not may_pass(error):
@@ -56,7 +59,7 @@ def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
         except OF_WORLD as error:
             why = f"; could not look this time: {error}"[:200]
         else:
-            # Every few seconds what AWS says of the missing ones: an hour of silence helps nobody.
+            # Show AWS's reasons every few seconds: capacity can take an hour.
             why = _why_missing(nodes, facts, devices, since) if turn % 10 == 5 else why
         context.progress.step(f"{len(fit)} of {wanted} nodes ready{why}")
     raise _give_back(context, nodes, fit, since)
@@ -69,8 +72,8 @@ def _replace_sick(
     sick_for: Mapping[str, Mapping[Sickness, timedelta]],
     replaced: set[str],
 ) -> bool:
-    """Those that have been sick for too long. False where these are more than repairs allow, or all at once, and so
-    share a cause: then none is."""
+    """Replace nodes that have been sick for too long. Returns False and replaces none if they are more than repairs
+    allow, or all at once, and so share a cause."""
     sick = [
         one for one in facts if overdue(sick_for[one.name]) and not one.quarantined and one.instance_state != "gone"
     ]
@@ -89,7 +92,7 @@ def _replace_sick(
 
 
 def replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None:
-    """Quarantine, then give back; an instance that its group does not hold is ended directly."""
+    """Quarantine a node and give it back; an instance outside of its group is terminated directly."""
     nodes.quarantine(name, "unfit")
     instance = instance or next((node.instance for node in nodes.facts() if node.name == name), "")
     if not instance:
@@ -101,10 +104,10 @@ def replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None
 
 
 def retreat(context: Context, nodes: GpuNodes) -> str:
-    """The GPU group to zero, waited for with a bound; says what that did and what was paid for it.
+    """Set the GPU group to zero, wait for that within bounds, and return what was given back and paid.
 
-    Nothing that is only asked for onlookers stands before the zero, or in its way: a look that fails or gives no answer
-    within seconds is left out. Raises what AWS answers to the zero itself.
+    Looks that serve the message only are bounded and may fail, so they never delay the zero for long. Raises what AWS
+    answers to the zero itself.
     """
     before: tuple[Launched, ...] | None = None
     with suppress(*OF_WORLD, TimeoutError):
@@ -134,17 +137,17 @@ def _billing(left: tuple[Launched, ...]) -> str:
 
 
 def see_the_cluster(context: Context) -> str:
-    """The cure where the API server does not answer."""
+    """Return the cure for an API server that does not answer."""
     return f"see that the cluster answers: `bivouac shell {context.spec.campaign} -- kubectl get nodes`"
 
 
 def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: datetime) -> PermanentError:
     spec = context.spec
     try:
-        # Of instances that still run, so before they are given back; but not for long, since they bill.
+        # Only running instances can tell, so this precedes the retreat; it is bounded, since they bill.
         said, cures = BoundedLook(lambda: _last_words(context, nodes, since), "last words").within(_WORDS_S)
     except TimeoutError as error:
-        said, cures = [f"could not look why, AWS or the cluster does not answer: {error}"], {}
+        said, cures = [f"could not find out why, AWS or the cluster does not answer: {error}"], {}
         cures[see_the_cluster(context)] = None
     given = retreat(context, nodes)
     return PermanentError(
@@ -156,7 +159,7 @@ def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: d
 
 
 def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[list[str], dict[str, None]]:
-    """What AWS and the instances say of their staying away, and the cures. Raises nothing of the world's."""
+    """Return why nodes are missing, by AWS and the instances, and the cures. Raises none of `OF_WORLD`."""
     said, cures, lost, unfit = list[str](), dict[str, None](), list[Launched](), list[str]()
     devices = catalogue.instance_type(context.spec.nodes.instance_type).accelerators
     try:
@@ -167,26 +170,24 @@ def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[lis
     try:
         facts = nodes.facts()
         lost, unfit = _not_joined(nodes, facts), _unfit(facts, devices)
-    except httpx2.HTTPError as error:  # nodes that nobody can see bill all the same
+    except httpx2.HTTPError as error:  # unseen nodes bill too
         cures[see_the_cluster(context)] = None
         said.append(f"could not look which nodes have joined, the cluster does not answer: {error}")
     except OF_WORLD as error:
         said.append(f"could not look which nodes have joined: {error}")
     for one in lost:
         ran = (datetime.now(UTC) - one.at).total_seconds()
-        said.append(f"{one.instance} runs since {ran:.0f} s and has not joined; console: {nodes.console(one.instance)}")
+        said.append(f"{one.instance} has run for {ran:.0f} s without joining; console: {nodes.console(one.instance)}")
     if unfit:
         said += unfit[:_SHOWN] + ([f"{len(unfit) - _SHOWN} more unfit"] if len(unfit) > _SHOWN else [])
-        cures["look at the nodes that came and are unfit: a cordon or taint of somebody else's, or what they share"] = (
-            None
-        )
+        cures["look at the unfit nodes: somebody else's cordon or taint, or a fault of what they share"] = None
     if lost:
         cures["compare the launch template's NodeConfig, the node role's access entry and the subnet's way out"] = None
     return said, cures
 
 
 def _why_missing(nodes: GpuNodes, facts: Sequence[NodeFacts], devices: int, since: datetime) -> str:
-    """For the line that moves; a look that fails is said there and ends nothing."""
+    """Return the reason for the progress line; a failed look becomes part of it."""
     try:
         lost = [one for one in _not_joined(nodes, facts) if (datetime.now(UTC) - one.at).total_seconds() > _JOIN_S]
         late = [f"{one.instance} runs and has not joined" for one in lost]
@@ -197,7 +198,7 @@ def _why_missing(nodes: GpuNodes, facts: Sequence[NodeFacts], devices: int, sinc
 
 
 def _unfit(facts: Sequence[NodeFacts], devices: int) -> list[str]:
-    """Of nodes that are there and that no pod of the gang can use, each with its reason."""
+    """Return the reason for each present node that no pod of the gang can use."""
     here = [node for node in facts if node.instance_state != "gone"]
     return [f"{node.name}: {node.unfit(devices)}" for node in here if not node.fit(devices)]
 
@@ -208,6 +209,5 @@ def _not_joined(nodes: GpuNodes, facts: Sequence[NodeFacts]) -> list[Launched]:
 
 
 def _paid(context: Context, one: Launched) -> Decimal:
-    """From its launch until now."""
     ran = max(datetime.now(UTC) - one.at, _MINIMUM)
     return node_usd_per_hour(context) * Decimal(repr(ran.total_seconds())) / 3600

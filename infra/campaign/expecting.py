@@ -1,4 +1,4 @@
-"""What a campaign's nodes are held against: the catalogue's profile, sharpened by the spec and by what was baked."""
+"""The expectation for a campaign's nodes: the catalogue's profile, changed by the spec and the baked versions."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from trainer.contract import Expectation
 VERSIONS = Path(__file__).parents[2] / "images/versions.yaml"
 _THROUGHPUT_MIB = 4096
 _SHARED_FLOOR = 0.5
-"""Of the throughput that FSx promises for its capacity, divided by the nodes: they all measure at the same time."""
+"""Share of FSx's nominal throughput per node: all nodes measure at the same time."""
 _CLIENT_EFA_MB_S = 87_500.0
-"""Most that one client with EFA gets of FSx, 700 Gbit/s (LustreGuide, performance.html)."""
+"""The most that FSx gives one client with EFA, 700 Gbit/s (LustreGuide, performance.html)."""
 _CLIENT_MB_S = 625.0
-"""What one client without EFA gets of one of the file system's servers, 5 Gbit/s (ibid.). No source says how many
-servers a capacity has: a floor that a sound node must reach counts on one, however much more there may be."""
+"""Throughput between one client without EFA and one file server, 5 Gbit/s (ibid.). No source says how many servers a
+capacity has, so the floor assumes one."""
 _TIB_GIB = 1024
 _SCRATCH_MB_S_PER_TIB = 100
-"""For writing; for reading it is twice as much (LustreGuide, ssd-storage.html), and one floor judges both."""
+"""Write throughput; read throughput is twice as much (LustreGuide, ssd-storage.html), and one floor judges both."""
 _BAKED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("driver", ("nvidia_driver", "version")),
     ("efa", ("efa", "kernel_module")),
 )
-"""Component of the node image -> where images/versions.yaml has it. NCCL and its plugin are not among them: the ranks
-load those of the trainer's container, whatever the node holds."""
+"""Component of the node image -> its path in images/versions.yaml. NCCL and its plugin are absent: the ranks load them
+from the trainer's container."""
 
 
 def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, Any]) -> Expectation:
-    """The whole expectation; a written profile (`this-machine`) stays as it is written but for time and DCGM."""
+    """Return the expectation; a written profile (`this-machine`) changes only in time source and DCGM level."""
     name = spec.preflight.profile or spec.nodes.instance_type
     base = catalogue.expectation(name)
     asked: dict[str, Any] = {"time_source": time_source, "dcgm_level": spec.preflight.dcgm_level}
@@ -58,9 +58,9 @@ def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, A
 
 
 def shared_floor_mb_s(spec: Spec) -> float:
-    """One node's share of the file system while all nodes write or read."""
+    """Return the floor for one node while all nodes write or read, in MB/s."""
     shared = spec.storage.shared
-    # By the deployment: SCRATCH_2 has one speed, also where the field still holds the other deployment's default.
+    # SCRATCH_2 has one speed, even where the field still holds the default of PERSISTENT_2.
     tier = shared.throughput_mbs_per_tib if shared.deployment == "PERSISTENT_2" else None
     per_tib = tier or _SCRATCH_MB_S_PER_TIB
     whole = shared.capacity_gib / _TIB_GIB * per_tib
@@ -68,7 +68,7 @@ def shared_floor_mb_s(spec: Spec) -> float:
 
 
 def baked_versions(document: Mapping[str, Any]) -> dict[str, str]:
-    """Of images/versions.yaml; a component that it does not name is not held against anything."""
+    """Return the versions by component; a component that the document does not name is left out."""
     rows = document.get("versions", document)
     found = {}
     for component, path in _BAKED:

@@ -1,4 +1,4 @@
-"""Launch: the steward starts in the cluster, and launches the first attempt; from then on the driver may leave."""
+"""Launch: starts the steward, which launches the first attempt; from then on the driver may leave."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from trainer.contract import grace_seconds
 
 STEWARD = "steward"
 _STEWARD_S = 120.0
-"""For the steward itself to start, before the attempt's own time."""
+"""Time for the steward to start, added to the attempt's startup timeout."""
 _STEWARD_ENDS_S = 30.0
 _LAST_LINES = 3
 _LEAVES_A_DEAD_NODE_S = 10
-"""Kubernetes' own 300 s come on top of the 40 to 50 s that it takes to call a node unreachable."""
+"""Toleration of a dead node. Kubernetes needs 40 to 50 s to call it unreachable; its default toleration is 300 s."""
 
 
 _APART = {
@@ -60,7 +60,7 @@ _APART = {
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Idempotent: a steward that is there stays, with the configuration it has."""
+    """Start the steward and wait for its first attempt. A steward that exists stays, with its configuration."""
     node_image.insist(context.store, context.names, context.account.client("ec2"))
     config = _config(context)
     client = from_outside(context.account, context.names.cluster)
@@ -70,7 +70,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _config(context: Context) -> StewardConfig:
-    """As recorded; made anew where the bake has brought another image since, as it does after a launch that failed."""
+    """Return the recorded configuration, or a new one if a failed launch was followed by a bake of another image."""
     version = context.state().version
     known = recorded_config(context.store, version)
     if known is None or (version == 0 and known.image != context.outputs[Stage.BAKE]["image"]):
@@ -79,9 +79,11 @@ def _config(context: Context) -> StewardConfig:
 
 
 def deploy(client: Client, store: CampaignStore, config: StewardConfig) -> None:
-    """Bring the steward to this configuration: the one write of the Deployment switches image and configuration at
-    once, and Kubernetes ends the old steward before it starts the new one. The record's copy comes first: from it a
-    lost deployment is made again."""
+    """Bring the steward to this configuration.
+
+    One write of the Deployment switches image and configuration together, and Kubernetes ends the old steward before it
+    starts the new one. The record's copy is written first: a lost deployment is made again from it.
+    """
     text = config.model_dump_json(indent=1)
     store.put(f"{store.prefix}/{config_key(config.version)}", text.encode())
     labels = {CAMPAIGN_LABEL: config.spec.campaign}
@@ -95,7 +97,7 @@ def recorded_config(store: CampaignStore, version: int) -> StewardConfig | None:
 
 
 def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None = None) -> StewardConfig:
-    """Everything the steward needs, so that it never asks the driver."""
+    """Return everything that the steward needs, so that it never asks the driver."""
     spec, plan, bake = context.spec, context.plan, context.outputs[Stage.BAKE]
     body = context.store.get(bake["manifest"])
     if body is None or ImageManifest.model_validate_json(body).image != bake["image"]:
@@ -136,7 +138,7 @@ def _interval(context: Context) -> timedelta:
 
 
 def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
-    """Wait until the first attempt trains, or has ended."""
+    """Wait until the first attempt trains or has ended."""
     timeout = context.spec.recovery.startup_timeout.total_seconds() + _STEWARD_S
     said = "the steward starts"
     for _ in context.turns(timeout):
@@ -147,8 +149,8 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
             return {"attempts": len(state.attempts)}
         if state.attempts:
             said = f"attempt {state.attempts[-1]['attempt']} is starting"
-    # First of all: they bill, and the cluster may be what does not answer. Recorded before that: were it the other way
-    # round, a driver killed in between would leave none, and a record that counts them as proven.
+    # The nodes go first: they bill, and the cluster may not answer. The record is written before: otherwise a driver
+    # killed in between would leave no nodes and a record that counts them as proven.
     try:
         context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
     finally:
@@ -157,24 +159,24 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
         seen = _came_to(client)
         withdraw(context, client)
     except httpx2.HTTPError as error:
-        seen = f"what the steward does cannot be seen or ended: {error}"
+        seen = f"the steward can be neither seen nor ended: {error}"
     raise PermanentError(
         "no attempt began to train; the GPU nodes were given back",
         seen=f"{said}; {seen}",
-        cure="mend the cause, in the code too; `bivouac run` bakes what has changed and asks for nodes again, or "
+        cure="mend the cause; `bivouac run` bakes changed code and asks for nodes again, or "
         f"`bivouac down {context.spec.campaign}` ends the campaign",
     )
 
 
 def withdraw(context: Context, client: Client) -> None:
-    """Leave neither steward nor gang: they would take the next nodes before their proof. Done twice is done once."""
+    """Remove steward and gang, which would take the next nodes before their health check. Idempotent."""
     context.guard()
     try:
         client.delete(Deployment, STEWARD, cascade=CascadeType.BACKGROUND)
     except ApiError as error:
         if not is_gone(error):
             raise
-    # What still stewards may launch one more gang.
+    # A steward that still runs may launch one more gang.
     for _ in context.turns(_STEWARD_ENDS_S):
         if not list(client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD})):
             break
@@ -184,7 +186,7 @@ def withdraw(context: Context, client: Client) -> None:
 
 
 def _came_to(client: Client) -> str:
-    """What became of the steward."""
+    """Return the state of the steward for the error."""
     found = next(iter(client.list(Deployment, labels={"app": STEWARD})), None)
     ready, last = (found.status.readyReplicas if found and found.status else 0) or 0, "".join(_last_words(client))
     wanted = (found.spec.replicas if found and found.spec else None) or 1
@@ -197,7 +199,7 @@ def _came_to(client: Client) -> str:
 
 
 def _last_words(client: Client) -> Iterator[str]:
-    """Of the steward, whose pod goes with it; nothing where it never spoke."""
+    """Yield the last log lines of the steward, whose pod is about to be deleted."""
     for pod in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}):
         name = str(pod.metadata.name if pod.metadata else "")
         with suppress(ApiError):
@@ -205,17 +207,17 @@ def _last_words(client: Client) -> Iterator[str]:
 
 
 def _memory_mib(pods: int) -> int:
-    """What the steward asks for: kubelets end first who uses more than that, whatever its priority.
+    """Return the steward's memory request: kubelets first evict pods that use more than they request, at any priority.
 
-    Measured, resident: 106 MiB before it follows a log, 114 with 64 pods' logs, 166 with 512; on top of that come the
-    lists of pods and nodes, and of each pod what it printed in a quarter of an hour.
+    Measured resident: 106 MiB before it follows a log, 114 with the logs of 64 pods, 166 with 512; the lists of pods
+    and nodes and a quarter of an hour of each pod's output come on top.
     """
     return 192 + pods // 2
 
 
 def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> dict[str, Any]:
-    """Its pod, on a node that the system has to itself; `nodes`: whose pods' logs it follows; `standby`: one of two,
-    each on a node of its own."""
+    """Return the steward's pod spec, for the system pool. `nodes`: number of pods whose logs it follows. `standby`: it
+    is one of two, each on its own node."""
     container = {
         "name": STEWARD,
         "image": image,
@@ -255,7 +257,7 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> 
 
 
 def _deployment(config: StewardConfig) -> dict[str, Any]:
-    """The steward; with a second system node a second one, which waits for the first one's lease."""
+    """Return the Deployment; with two system nodes it has a second steward, which waits for the first one's lease."""
     labels = {"app": STEWARD, CAMPAIGN_LABEL: config.spec.campaign}
     count = config.spec.nodes.system_count
     pod = steward_pod(config.image, config.version, config.spec.nodes.count, standby=count > 1)

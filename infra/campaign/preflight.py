@@ -1,4 +1,4 @@
-"""Preflight: GPU nodes up, each proves itself and all together the fabric; an unfit one is replaced before training."""
+"""Preflight: brings the GPU nodes up, checks each of them and the fabric, and replaces unfit ones before training."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from infra.session.context import Context
 from trainer.contract import Expectation, Probe
 
 _SHOWN = 4
-"""Of the pods that did not come to a report; a gang of hundreds would fill pages."""
+"""Number of pods without a report that an error lists."""
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Returns the verdicts of the fit gang. Raises `PermanentError` when nodes stay unfit or do not come."""
+    """Return the verdicts of the fit gang. Raises `PermanentError` when nodes stay unfit or do not come."""
     spec = context.spec
     client = from_outside(context.account, context.names.cluster)
     nodes = GpuNodes(context.account, client, context.names, context.guard)
@@ -39,12 +39,12 @@ def run(context: Context) -> dict[str, Any]:
     labels = {CAMPAIGN_LABEL: spec.campaign}
     try:
         if Stage.LAUNCH not in context.state().finished_stages:
-            withdraw(context, client)  # a launch that failed in a silent cluster has left steward and gang
+            withdraw(context, client)  # a failed launch in a silent cluster may have left both
         attempts.create_config(client, CONFIG, labels, {"expectation.json": expectation.model_dump_json(indent=1)})
         nodes.set_desired(spec.nodes.count)
         return _rounds(context, client, nodes, expectation)
     except OF_WORLD as error:
-        # Those that are there, from an earlier try too, bill; and nobody can be sent to look at them.
+        # Nodes bill, also those from an earlier try, and nobody can look at them.
         raise PermanentError(
             "AWS or the cluster does not answer, or refuses",
             seen=f"{error}; {retreat(context, nodes)}",
@@ -63,14 +63,14 @@ def _deadline_passed(context: Context, seen: str) -> UserError:
 
 
 def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expectation) -> dict[str, Any]:
-    """Prove, replace who is unfit, prove again: the verdicts of the fit gang, or the error."""
+    """Check the gang and replace unfit nodes until all are fit. Returns their verdicts, or raises."""
     spec = context.spec
     _finish_replacements(context, nodes)
     seen, fabric_failures, before = Judgement((), (), ()), 0, list[Probe]()
     for _ in range(spec.preflight.rounds):
         fit = wait_for_nodes(context, nodes)
         proof = prove(context, client)
-        if _too_late(context):  # what has not ended by then says nothing about its node
+        if _too_late(context):  # a check cut off by the deadline says nothing about its node
             raise _deadline_passed(context, f"{context.deadline.isoformat()}; {retreat(context, nodes)}")
         seen = judge(proof.reports, fit, proof.unplaced)
         for verdict in seen.verdicts:
@@ -96,12 +96,10 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
             replace(context, nodes, verdict["node"], verdict["instance"])
         if len(seen.verdicts) < spec.nodes.count:
             words = f": {told(proof.unplaced[0])}" if proof.unplaced else ""
-            context.progress.note(f"{spec.nodes.count - len(seen.verdicts)} nodes never ran the health check{words}")
+            context.progress.note(f"{spec.nodes.count - len(seen.verdicts)} nodes did not run the health check{words}")
         elif not seen.unfit:
             fabric_failures += 1
-            context.progress.note(
-                "every node is fit by itself, but together they are not: tried once more, none replaced"
-            )
+            context.progress.note("every node is fit alone, but the gang is not: checked once more, no node replaced")
             if fabric_failures > 1:
                 raise _no_fabric(context, nodes, seen, expectation)
     given = retreat(context, nodes)
@@ -119,7 +117,7 @@ def _say_what_was_not_seen(context: Context, seen: Judgement) -> None:
 
 
 def _blind_where_asked(seen: Judgement, expectation: Expectation) -> bool:
-    """A diagnostic that the spec asks for and that did not run is no diagnostic."""
+    """Return whether a diagnostic that the spec asks for did not run."""
     asked = f"dcgm_{expectation.dcgm_level}"
     return expectation.dcgm_level is not None and any(probe.name == asked for probe in seen.blind)
 
@@ -127,7 +125,7 @@ def _blind_where_asked(seen: Judgement, expectation: Expectation) -> bool:
 def _no_node_is_to_blame(
     context: Context, nodes: GpuNodes, seen: Judgement, expectation: Expectation
 ) -> PermanentError:
-    """Image, launch template, spec or catalogue: another node would only show the same, at its price."""
+    """Return the error for a fault of image, launch template, spec or catalogue, which a new node would show too."""
     given = retreat(context, nodes)
     asked = [probe for probe in seen.blind if probe.name == f"dcgm_{expectation.dcgm_level}"]
     at_fault = (*seen.common, *asked)
@@ -142,13 +140,13 @@ def _no_node_is_to_blame(
 
 
 def _not_started(context: Context, nodes: GpuNodes, stuck: Sequence[Probe]) -> PermanentError:
-    """Image, rights, mounts, network or the cluster's own parts: what the nodes share, and other nodes would too."""
+    """Return the error for a fault in what the nodes share: image, rights, mounts, network or the cluster."""
     given = retreat(context, nodes)
     shown = [f"{one.name}: {one.seen}, wanted {one.wanted}" for one in stuck[:_SHOWN]]
     more = [f"and {len(stuck) - _SHOWN} more"] if len(stuck) > _SHOWN else []
     return PermanentError(
-        f"the health check came to no report on {len(stuck)} of {context.spec.nodes.count} nodes, which is no node's "
-        "own fault, so that none was replaced for it",
+        f"the health check gave no report on {len(stuck)} of {context.spec.nodes.count} nodes; no single node is at "
+        "fault, so none was replaced",
         seen="; ".join([*shown, *more, given]),
         cure="; ".join([*dict.fromkeys(one.cure for one in stuck if one.cure), "then `bivouac run` continues, "
                         f"`bivouac down {context.spec.campaign}` removes what still bills; a slow first pull needs a "
@@ -157,19 +155,19 @@ def _not_started(context: Context, nodes: GpuNodes, stuck: Sequence[Probe]) -> P
 
 
 def _no_fabric(context: Context, nodes: GpuNodes, seen: Judgement, expectation: Expectation) -> PermanentError:
-    """No single node can be blamed, so none is replaced: the way between them is at fault, or what they share."""
+    """Return the error for a fault between the nodes or in what they share; no node is replaced."""
     given = retreat(context, nodes)
     shown = "; ".join([*(f"{v['node']}: {why(v, expectation.profile)}" for v in seen.verdicts), given])
     if seen.between == {SHARED_TIER}:
         return PermanentError(
-            "the shared file system is too slow twice though every node is fit by itself",
+            "the shared file system was too slow twice, though every node is fit alone",
             seen=shown,
             cure="look at the file system in FSx's console: its state, its throughput, who else uses it; the floor is "
             "half of what FSx promises for storage.shared, divided by the nodes; then `bivouac run` continues, or "
             f"`bivouac down {context.spec.campaign}`",
         )
     return PermanentError(
-        "the fabric fails twice though every node is fit by itself",
+        "the fabric failed twice, though every node is fit alone",
         seen=shown,
         cure="look at what lies between the nodes: their security group (it must name itself, both ways, for EFA), "
         "one placement group, EFA plugin; a floor of bus bandwidth that this type does not reach is in "
@@ -179,7 +177,7 @@ def _no_fabric(context: Context, nodes: GpuNodes, seen: Judgement, expectation: 
 
 
 def _finish_replacements(context: Context, nodes: GpuNodes) -> None:
-    """A driver killed between quarantine and replacement left nodes that nobody will use, but that count."""
+    """Replace nodes that a killed driver quarantined: no gang uses them, but they count."""
     for node in nodes.facts():
         if node.quarantined and node.instance_state != "gone":
             context.progress.note(f"{node.name} was quarantined before and is replaced now")

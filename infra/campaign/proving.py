@@ -1,4 +1,4 @@
-"""One health check of the gang: its pods started, waited for, and read; what did not start tells why."""
+"""One health check of the gang: starts its pods, waits for them, and reads their reports or why they did not start."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from trainer.contract import DCGM_LONGEST_S, HealthReport, Probe
 CONFIG = "preflight"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _RUN_S = 600.0
-"""From the moment when all containers run: joining, measuring, and room to spare."""
+"""Time for joining and measuring once all containers run, with a margin."""
 _LOOK_S = 0.3
 _WARNINGS_EVERY = 10
-"""Looks at the pods between two at the warnings: these are many in a large gang."""
+"""Looks at the pods between two looks at the warnings, which are many in a large gang."""
 _LONGEST_NAME = 45
-"""Of a JobSet's name: the pods' names add 18 characters and are names of hosts."""
+"""Longest JobSet name: the pods' names add 18 characters and must be valid host names."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class PreflightProof:
     reports: dict[str, HealthReport]
     """By node."""
     unplaced: tuple[Probe, ...]
-    """Of each pod that was wanted and that no node took."""
+    """One for each pod that no node took."""
 
 
 @dataclass
 class _Watch:
-    """The pods of one gang as they were last seen, also those that are gone since."""
+    """The pods of one gang as last seen, including those that are gone."""
 
     gang: str
     wanted: int
@@ -53,7 +53,7 @@ class _Watch:
     running: list[Pod] = field(default_factory=list)
     waiting: list[Pod] = field(default_factory=list)
     vanished: set[str] = field(default_factory=set)
-    """Names of those that went without having ended: their nodes went with them."""
+    """Names of pods that went before they ended: their nodes went with them."""
     warnings: Mapping[str, str] = field(default_factory=dict)
 
     def see(self, pods: list[Pod]) -> None:
@@ -74,7 +74,7 @@ class _Watch:
         return not self.waiting and not self.unmade
 
     def said(self) -> str:
-        """How far it is, and what is waited for."""
+        """Return the progress, and the cause of the wait."""
         if self.all_started:
             return f"health check: {len(self.ended)} of {self.wanted} nodes have answered"
         said = f"health check: {len(self.ended) + len(self.running)} of {self.wanted} pods run"
@@ -88,7 +88,7 @@ class _Watch:
         return why_not(pod, self.warnings.get(name_of(pod), ""))
 
     def placed(self) -> dict[str, Pod]:
-        """By node; without those that vanished."""
+        """Return the pods by node, without the vanished ones."""
         return {node_of(pod): pod for pod in (*self.ended, *self.running, *self.waiting) if node_of(pod)}
 
     def unplaced(self) -> tuple[Probe, ...]:
@@ -96,7 +96,7 @@ class _Watch:
         return tuple(_start(words) for words in [*nowhere, *[self._unmade()] * self.unmade])
 
     def _unmade(self) -> str:
-        """With the last warning about the JobSet or its Job, which make the pods."""
+        """Return the message for missing pods, with the last warning about the JobSet or its Job, which make them."""
         ours = (name for name in self.warnings if name == self.gang or name.startswith(f"{self.gang}-"))
         about = [self.warnings[name] for name in ours if name not in self.pods]
         return f"no pod was made for {self.unmade}" + (f"; last warning: {about[-1]}" if about else "")
@@ -105,8 +105,8 @@ class _Watch:
 def prove(context: Context, client: Client) -> PreflightProof:
     """Run the health check as a gang over all nodes.
 
-    Starting is bounded by `recovery.startup_timeout`, what runs then by a time of its own, both by the deadline. Each
-    gang has a name of its own, so that a pod of a killed driver's gang is never taken for one of this.
+    Starting is bounded by `recovery.startup_timeout`, the checks by `_RUN_S`, both by the deadline. Each gang has its
+    own name, so that a pod of a killed driver's gang is never mistaken for one of this gang.
     """
     labels = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
     for old in attempts.gangs(client, labels):
@@ -124,7 +124,7 @@ def prove(context: Context, client: Client) -> PreflightProof:
 
 
 def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _Watch) -> _Watch:
-    """Until every pod has ended, or those that started have and no other may start any more, or no time is left."""
+    """Wait until every pod has ended, or those that started have and no other may start, or the time is over."""
     longest = _RUN_S + DCGM_LONGEST_S.get(context.spec.preflight.dcgm_level or 0, 0.0)
     start_until = time.monotonic() + context.spec.recovery.startup_timeout.total_seconds()
     end_until: float | None = None
@@ -176,7 +176,7 @@ def _gang(context: Context, name: str, command: tuple[str, ...]) -> GangJob:
 
 
 def _report(client: Client, pod: Pod, watch: _Watch) -> HealthReport:
-    """The pod's own report; without one, a report that says so and why."""
+    """Return the pod's report, or one that says why there is none."""
     end = ending(pod)
     if end is not None:
         try:
@@ -191,7 +191,7 @@ def _report(client: Client, pod: Pod, watch: _Watch) -> HealthReport:
             ok=False,
             seen=f"still runs; {_last_words(client, pod)}",
             wanted=f"an end within {_RUN_S:.0f} s, and what a diagnostic takes",
-            cure="a file system or a device does not answer: its last words tell which probe it had come to",
+            cure="a file system or a device does not answer: the last log lines name the probe that hangs",
         )
     else:
         probe = _start(watch.why(pod))

@@ -1,4 +1,4 @@
-"""Provision: the data, then the campaign's own stack with no GPU node yet."""
+"""Provision: prepares the data, then makes the campaign's stack without GPU nodes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from infra.session.session import STACK_CONFIG
 from infra.stack.outputs import CampaignOutputs
 
 DATA_PAGE = "data.html"
-"""In the campaign's results folder: what the prepared data hold, what was left out and why."""
+"""File in the results folder: statistics of the prepared data, and what was left out and why."""
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Idempotent: a second run finds everything in place and changes nothing."""
     data = dataset.prepare(context.spec, context.progress.step)
     if data.manifest.vocabulary != context.spec.training.model.vocabulary:
         raise UserError(
@@ -31,11 +30,11 @@ def run(context: Context) -> dict[str, Any]:
             cure="mend training.model.vocabulary",
         )
     keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
-    context.progress.step("noting what is there before anything is made")
+    context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     foundation(context, engine)
-    context.progress.step("whether AWS's bills know the campaign's tag")
+    context.progress.step("checking that AWS's bills know the campaign's tag")
     counted = activated(context.account)
     context.progress.note(counted.sentence())
     dataset.upload(context.account, context.buckets.data, data, context.progress.step)
@@ -44,7 +43,7 @@ def run(context: Context) -> dict[str, Any]:
     context.store.put_json(STACK_CONFIG, config)
     stack = engine.stack(context.names.stack, config)
     if not context.state().attempts and (cleared := engine.clear_broken(stack)):
-        context.progress.note(f"made anew, since they failed before: {', '.join(cleared)}")
+        context.progress.note(f"deleted to be made again, since they had failed: {', '.join(cleared)}")
     outputs = CampaignOutputs.model_validate(engine.up(stack))
     count = engine.resources(stack)
     context.progress.note(f"{count} resources; cluster {outputs.cluster_name} at {outputs.cluster_endpoint}")

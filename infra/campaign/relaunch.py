@@ -1,7 +1,7 @@
-"""Relaunch: a new attempt on the warm cluster with changed training settings or code; then the campaign goes on.
+"""Relaunch: a new attempt on the warm cluster with changed training settings or code.
 
-The steward that holds is replaced by one with the newer configuration, in one write of its Deployment; that one
-records the relaunch, and failures so far count no more, since a person has judged.
+One write of the Deployment replaces the steward by one with the newer configuration. That one records the relaunch;
+earlier failures no longer count, since a person has judged them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ from infra.session.session import plan_key, spec_key
 from infra.spec.campaign import Spec
 
 MAY_CHANGE = ("training", "checkpoint", "recovery", "preflight", "on_stop", "hold_for", "money.budget_usd", "purpose")
-"""What steward and trainer read; all else is built into the stack, the deadline's schedule or the data.
-
-The steward stops at the new budget; the alarms of the AWS budget stay where the stack has put them.
-"""
+"""Fields that only steward and trainer read; all others are built into the stack, the deadline's schedule or the data.
+The steward stops at the new budget; the alarms of the AWS budget stay as the stack has set them."""
 BOUND = ("training.model.vocabulary",)
-"""Of the sections above, what the prepared data fixes."""
+"""Fields of these sections that the prepared data fixes."""
 SHAPES = ("training.model", "training.zero_stage", "training.precision")
-"""What a checkpoint is shaped by: it may change only while there is none to resume from."""
+"""Fields that shape a checkpoint: they may change only while there is none to resume from."""
 _TAKE_UP_S = 180.0
 
 
 def difference(old: Spec, new: Spec) -> tuple[Changed, ...]:
-    """Every field whose value differs, by its dotted name."""
+    """Return every field whose value differs, by its dotted name."""
     return tuple(_changes("", old.model_dump(mode="json"), new.model_dump(mode="json")))
 
 
@@ -51,12 +49,12 @@ def _changes(prefix: str, old: Any, new: Any) -> list[Changed]:
 
 
 def taken_up(state: CampaignState, diff: tuple[Changed, ...], now: bool) -> bool:
-    """Whether a relaunch with this very spec is in force already: one that was killed after its last write."""
+    """Return whether a relaunch with this spec is already in force: a driver was killed after its last write."""
     return not diff and not now and state.version > 0 and state.hold is None and state.outcome is None
 
 
 def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int, now: bool) -> None:
-    """Raises `UserError` when the campaign waits for no relaunch, or a changed field may not change."""
+    """Raise `UserError` if the campaign cannot be relaunched now, or a changed field may not change."""
     if state.outcome is not None or Stage.LAUNCH not in state.finished_stages:
         raise UserError(
             "this campaign cannot be relaunched",
@@ -86,15 +84,14 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
 
 
 def committed_step(store: CampaignStore, state: CampaignState) -> int:
-    """Of the newest checkpoint that the record knows of, -1 for none."""
+    """Return the step of the newest recorded checkpoint, -1 for none."""
     live = store.get_json(LIVE) or {}
     ends = [int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts]
     return max([*ends, int(live.get("committed_step", -1))])
 
 
 def _refuse_unfit_now(context: Context, diff: tuple[Changed, ...], now: bool) -> None:
-    """By the record as it is at this moment: a hold ends by itself, also while somebody reads a question or a bake
-    runs, and then its nodes are given back."""
+    """Check against the current record: a hold ends by itself, even during a question or a bake, and its nodes go."""
     state = context.state()
     refuse_unfit(state, diff, committed_step(context.store, state), now)
 
@@ -104,17 +101,14 @@ def _any(field: str, sections: tuple[str, ...]) -> bool:
 
 
 def _next_version(context: Context) -> int:
-    """One that was never used, not even by a relaunch that was killed halfway."""
+    """Return a version that no relaunch has used, not even one that was killed halfway."""
     used = [int(key.rpartition("/")[2].removesuffix(".json")) for key in context.store.keys("specs/")]
     return max([context.state().version, *used]) + 1
 
 
 def switch(context: Context, client: Client, version: int, diff: tuple[Changed, ...]) -> None:
-    """Bring the steward to the context's spec, plan and image as configuration `version`.
-
-    Cut short at any write but the last, the configuration before stays in force, and what was written lies unused
-    under a number that is never taken again.
-    """
+    """Bring the steward to the context's spec, plan and image as configuration `version`. Until the last write the old
+    configuration is in force; an interrupted switch leaves unused files under a version that is never used again."""
     store, body = context.store, context.spec.model_dump_json()
     context.guard()
     store.put(f"{store.prefix}/{spec_key(version)}", body.encode())
@@ -125,10 +119,10 @@ def switch(context: Context, client: Client, version: int, diff: tuple[Changed, 
 
 
 def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...], now: bool) -> None:
-    """Bake what changed, bring the steward to the newer configuration, and wait until it has taken it up.
+    """Bake what changed, bring the steward to the newer configuration, and wait until it is in force.
 
-    Raises as `refuse_unfit`: what it was asked before the lease was taken is asked again under it, and once more right
-    before the switch. What ends in the moment between that and the steward's end is told by the wait.
+    Raises as `refuse_unfit`, which is checked under the lease and again right before the switch. An end of training
+    after that is noticed by the wait.
     """
     _refuse_unfit_now(context, diff, now)
     version = _next_version(context)

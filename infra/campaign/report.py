@@ -1,4 +1,4 @@
-"""Report: what the campaign took, cost and left, as one page and as JSON; from the record alone, at any time."""
+"""Report: time, cost and results of a campaign as one page and as JSON, from the record alone, at any time."""
 
 from __future__ import annotations
 
@@ -45,18 +45,14 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def write(store: CampaignStore, results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
-    """Write the report of a campaign as it stands, here and beside its record; returns it and the paths here.
-
-    `note` is told of a copy here that the disk refused.
-    """
+    """Write the report here and beside the campaign's record; return it and the paths here. `note` gets a message for a
+    copy that the local disk refused."""
     return _write(read(store), store, results, note)
 
 
 def write_again(results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
-    """The report from the record that an earlier one left beside it: needs neither site nor credentials.
-
-    Raises `UserError` where there is none or it cannot be read.
-    """
+    """Write the report again from the packed record of an earlier one: needs neither site nor credentials. Raises
+    `UserError` if that record is missing or cannot be read."""
     path = results / PACKED
     try:
         record = unpacked(path.read_bytes())
@@ -71,7 +67,7 @@ def write_again(results: Path, note: Callable[[str], None] = print) -> tuple[Rep
 
 
 def read(store: CampaignStore) -> Record:
-    """Everything a report is computed from; what should be there and cannot be read is named in it."""
+    """Return everything that a report needs; what cannot be read is named in it."""
     spec = stored_spec(store)
     events = store.events()
     with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
@@ -99,7 +95,7 @@ def read(store: CampaignStore) -> Record:
 
 
 class _Unread:
-    """Reads what the page can do without, and keeps the reasons where it has to."""
+    """Reads optional parts of the page and keeps the reasons for failures."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []

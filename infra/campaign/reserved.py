@@ -1,4 +1,4 @@
-"""A reservation's bill: every place of it, used or not, until it is cancelled; no stage of a campaign ends that."""
+"""The cost of a capacity reservation: every place bills, used or not, until somebody cancels it; no stage does."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from infra.plan.purchase import own_reservation
 from infra.session.context import Context
 from infra.spec.campaign import Capacity
 
-_OTHERS = "what is reserved and unused bills on, outside of this campaign and not counted here"
-"""Of a group, or of open reservations: which of them are meant for this campaign nobody knows."""
+_OTHERS = "unused reserved capacity still bills; it is outside of this campaign and not counted here"
+"""Note for a group or open reservations: nobody knows which of them are meant for this campaign."""
 
 
 def node_usd_per_hour(context: Context) -> Decimal:
-    """Of one GPU node, by the plan."""
+    """Return the plan's price of one GPU node."""
     return sum((line.usd_per_hour for line in context.plan.cost if line.gpu), Decimal(0)) / context.spec.nodes.count
 
 
 def unused_places(context: Context, found: Reservation, present: int) -> int:
-    """Places that wait for this campaign's nodes, `present` of which are there; others may share the reservation."""
+    """Return the number of free places that this campaign's missing nodes would take; `present` nodes run. Others may
+    share the reservation."""
     return min(found.free, max(0, context.spec.nodes.count - present)) if found.state == "active" else 0
 
 
 def bills_on(context: Context) -> str | None:
-    """What is to be said once no node uses the reservation; None where none bills."""
+    """Return the note for when no node uses the reservation any more, None if none bills."""
     if context.spec.nodes.capacity is not Capacity.RESERVATION:
         return None
     named = own_reservation(context.spec.nodes)
@@ -37,16 +38,16 @@ def bills_on(context: Context) -> str | None:
     try:
         found = find_reservation(context.account, context.spec)
     except (ClientError, BotoCoreError):
-        return f"reservation {named} bills on, {bill}, until you cancel it: {cancelling(context)}"
+        return f"reservation {named} still bills, {bill}, until you cancel it: {cancelling(context)}"
     if found is None or found.state != "active":
         return None
     places = min(found.count, context.spec.nodes.count)
     whole = f"{places} of its {found.count} places are {_cents(rate * places)} USD/h"
-    return f"reservation {named} bills on, used or not: {whole}, until you cancel it: {cancelling(context)}"
+    return f"reservation {named} still bills, used or not: {whole}, until you cancel it: {cancelling(context)}"
 
 
 def cancelling(context: Context) -> str:
-    """The command that ends a reservation's bill."""
+    """Return the command that cancels the reservation."""
     where = f"--region {context.spec.region} --capacity-reservation-id {context.spec.nodes.reservation_id}"
     return f"`aws ec2 cancel-capacity-reservation {where}`"
 

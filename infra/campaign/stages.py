@@ -1,8 +1,5 @@
-"""The table of contents: every stage of a campaign, in order, each with its purpose and its function.
-
-`run_campaign` goes through them from wherever the record says that the campaign stands. A stage that had begun when
-its driver was killed is entered again: each is idempotent.
-"""
+"""All stages of a campaign in order, each with its purpose and its function. `run_campaign` runs those that the record
+does not call finished. A stage whose driver was killed is entered again: every stage is idempotent."""
 
 from __future__ import annotations
 
@@ -41,11 +38,12 @@ STEPS: tuple[Step, ...] = (
     Step(Stage.CERTIFY, "an independent look for what was left", certify.run),
     Step(Stage.REPORT, "time, goodput, money, pictures", report.run),
 )
-"""`check` and `plan` come before them, offline: see `infra.cli.run.run`."""
+"""`check` and `plan` run before them, offline: see `infra.cli.run.run`."""
 
 
 def run_campaign(context: Context) -> None:
-    """All stages that have not finished, in order. Raises the first stage's error; the record keeps where it stood."""
+    """Run all stages that have not finished, in order. Raises the first stage's error; the record keeps the
+    progress."""
     state = context.state()
     context.outputs |= state.finished_stages
     if state.started_at is None:
@@ -57,14 +55,14 @@ def run_campaign(context: Context) -> None:
 
 
 def _say_what_bills(context: Context, stage: Stage) -> None:
-    """No stage fails silently about money; where even this cannot be seen, that is said."""
+    """Print the current bill after a failed stage, or that it cannot be seen."""
     if stage in (Stage.CERTIFY, Stage.REPORT):
         return
     context.progress.note(billing.bill(context).sentence(context.spec.campaign))
 
 
 def run_step(context: Context, step: Step) -> dict[str, Any]:
-    """One stage, recorded as begun and as finished or failed."""
+    """Run one stage and record its start and its end or failure."""
     begun = time.monotonic()
     context.guard()
     context.store.append(Kind.STAGE_STARTED, stage=step.stage)
@@ -72,12 +70,12 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
         with context.progress.stage(step.stage, step.purpose):
             outputs = step.run(context)
     except LeaseLost:
-        raise  # another driver may be at it: not even the record is ours any more
+        raise  # another driver may work: we may not write to the record any more
     except (BivouacError, *OF_WORLD) as error:
         context.guard()
         ours = isinstance(error, BivouacError)
-        with suppress(*OF_WORLD):  # the very reason may be that AWS takes no more calls from us
-            # A stage that ends in words of its own has given back what it says; one that was cut off has not.
+        with suppress(*OF_WORLD):  # AWS may refuse this call for the same reason
+            # A stage that raises our error says itself what it gave back; one that was cut off gave nothing back.
             about = {"error": str(error)} if ours else {"error": str(explained(error)), "cut_off": True}
             context.store.append(Kind.STAGE_FAILED, stage=step.stage, **about)
         _say_what_bills(context, step.stage)

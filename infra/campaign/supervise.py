@@ -1,4 +1,4 @@
-"""Supervise and archive, from the driver's side: it watches; the steward decides and acts. The driver may leave."""
+"""Supervise and archive on the driver's side: it only watches, so it may leave; the steward decides and acts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from trainer.contract import grace_seconds
 
 _LOOK_EVERY_S = 5.0
 _SILENT_S = 60.0
-"""Kubernetes restarts a failed pod within seconds, at first; longer silence is worth a look of our own."""
+"""Kubernetes at first restarts a failed pod within seconds; after longer silence the driver looks itself."""
 _MUTE_S = 90.0
-"""Its figures are written every five seconds at least, except while it lets a gang commit."""
+"""The steward writes its figures every five seconds at least, except while it lets a gang commit."""
 _TOLD = (
     Kind.DECISION,
     Kind.ATTEMPT_LAUNCHED,
@@ -38,7 +38,7 @@ _TOLD = (
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Until training is over: done, stopped or held. Says what happens as it happens."""
+    """Watch until training is completed, stopped or held, and print events as they come."""
     told, watch = _Teller(context), StewardWatch(context)
     for _ in context.turns(_seconds_left(context), 1.0):
         context.progress.step(watch.look() or told.line)
@@ -53,7 +53,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def archive(context: Context) -> dict[str, Any]:
-    """Until the golden checkpoint is verified in the archive and the GPU nodes are at zero."""
+    """Wait until the golden checkpoint is verified in the archive and the GPU nodes are at zero."""
     told = _Teller(context)
     for _ in context.turns(_seconds_left(context)):
         context.progress.step("the golden checkpoint goes to the archive and is read back")
@@ -71,7 +71,7 @@ def archive(context: Context) -> dict[str, Any]:
                     )
                 if state.committed_at_finish is not None and state.committed_at_finish >= 0:
                     raise PermanentError(
-                        "the steward is over, and archived nothing",
+                        "the steward has ended and archived nothing",
                         seen=f"newest checkpoint: step {state.committed_at_finish}",
                         cure=f"{_again(context)}; or `bivouac down {context.spec.campaign} --abandon` loses it",
                     )
@@ -90,7 +90,7 @@ def archive(context: Context) -> dict[str, Any]:
 
 
 def _again(context: Context) -> str:
-    """The ways to a checkpoint that is on the shared tier only."""
+    """Return the ways to archive a checkpoint that is on the shared tier only."""
     return (
         f"`bivouac shell {context.spec.campaign} -- kubectl rollout restart deployment/steward`: it asks for one GPU "
         "node and tries again, and once `bivouac status` says so `bivouac run` goes on; or "
@@ -103,7 +103,7 @@ def _seconds_left(context: Context) -> float:
 
 
 class StewardWatch:
-    """Whether the steward still stewards. One that is silent is said; one whose Deployment is gone is made again."""
+    """Watches the steward. Reports a silent one; makes a lost Deployment again."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -111,11 +111,11 @@ class StewardWatch:
         self._said: str | None = None
         self._next, self._since = 0.0, time.monotonic()
         self._word, self._heard = "", time.monotonic()
-        # It writes nothing while it lets a gang commit: that has its own bound.
+        # The steward writes nothing while it lets a gang commit, which is bounded.
         self._mute_s = _MUTE_S + grace_seconds(context.spec.training.collective_timeout_s)
 
     def look(self) -> str | None:
-        """What is wrong, for the line that moves; None while it renews its lease and decides."""
+        """Return the problem for the progress line; None while the steward renews its lease and decides."""
         now = time.monotonic()
         if now < self._next:
             return self._said
@@ -132,10 +132,8 @@ class StewardWatch:
         return self._said
 
     def _deaf(self, now: float) -> str | None:
-        """Its lease is renewed by a thread of its own: only its figures tell that it still looks and decides.
-
-        By our clock, since when they have not changed: its clock may be another.
-        """
+        """Return a message if the figures do not change: another thread renews the lease, so only figures prove
+        decisions. Measures with our clock, since the steward's may differ."""
         word = str((self.context.store.get_json(LIVE) or {}).get("at", ""))
         if word != self._word:
             self._word, self._heard = word, now
@@ -143,7 +141,7 @@ class StewardWatch:
         if silent <= self._mute_s:
             return None
         return (
-            f"the steward lives but has decided nothing for {silent:.0f} s, so nothing here ends what bills: `bivouac "
+            f"the steward lives but has decided nothing for {silent:.0f} s, so it ends nothing that bills: `bivouac "
             f"shell {self.context.spec.campaign} -- kubectl rollout restart deployment/steward`"
         )
 
@@ -155,7 +153,7 @@ class StewardWatch:
             if deployment is None and config is not None:
                 self.context.guard()
                 deploy(client, self.context.store, config)
-                self.context.progress.note("the steward's deployment was gone: it is made again")
+                self.context.progress.note("the steward's deployment was gone: made again")
                 return "the steward starts again"
         except (*OF_WORLD, OSError) as error:
             return f"the steward is silent, and the cluster does not answer: {error}"[:200]
@@ -163,7 +161,7 @@ class StewardWatch:
 
 
 class _Teller:
-    """Repeats new events as lines that stay, and the live figures as the line that moves."""
+    """Prints new events as lines that stay, and the live figures as the progress line."""
 
     def __init__(self, context: Context) -> None:
         self.context, self.line = context, "the steward is looking"

@@ -1,7 +1,5 @@
-"""Teardown: only after the archive is verified, or when told to abandon it.
-
-It ends in success, or in an error that names each thing that is left, why, and what to do; and it can be entered again.
-"""
+"""Teardown: destroys the stack, only after the archive is verified or abandoned. It ends in success, or in an error
+that names each leftover, its reason and what to do; it can be entered again."""
 
 from __future__ import annotations
 
@@ -35,9 +33,9 @@ from infra.session.context import Context
 from infra.spec.names import freeze_policy
 
 PATIENCE_S = 900.0
-"""How long failures that may pass by themselves are met by another try."""
+"""Time for which transient failures are retried."""
 FUTILE_ROUNDS = 3
-"""So many tries in a row that removed nothing end it sooner, unless AWS only throttles or fails."""
+"""This many tries in a row that removed nothing end it, unless AWS only throttles or fails."""
 _PASSING = frozenset({Cause.THROTTLED, Cause.SERVER})
 _LOOK_AFTER_S = 20.0
 _LOOK_EVERY_S = 15.0
@@ -45,7 +43,7 @@ _TERMINATION_S = 600.0
 
 
 def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
-    """Destroy the campaign's stack; done already when the stack is empty. The foundation stays."""
+    """Destroy the campaign's stack, which may be empty already. The foundation stays."""
     state = context.state()
     try:
         refuse_unproven(state, context.spec.campaign, read_identity(context.store))
@@ -60,18 +58,18 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     count = _destroy(context, engine, state)
     swept = remove_left(context)
     if swept:
-        context.progress.note(f"swept what the stack did not know: {', '.join(swept)}")
+        context.progress.note(f"removed what the stack did not know: {', '.join(swept)}")
     if count == 0:
         _refuse_forgotten(context)
-    context.progress.note(f"{count} resources destroyed" if count else "the stack was empty and nothing is there")
+    context.progress.note(f"{count} resources destroyed" if count else "the stack was empty and nothing is left")
     if on := bills_on(context):
         context.progress.note(on)
     return {"resources": count, "swept": list(swept)}
 
 
 def _unfreeze(context: Context) -> None:
-    """What AWS Budgets attached to the roles that this spec names: the stack does not know of it. One that another
-    region's campaign froze stays so: each region's policy is its own."""
+    """Detach the policy that AWS Budgets attached to the spec's roles; it is not part of the stack. Each region has its
+    own policy: a freeze by another region's campaign stays."""
     iam, spec = context.account.client("iam"), context.spec
     policy = f"arn:aws:iam::{spec.account}:policy/{freeze_policy(spec.region)}"
     for role in spec.money.freeze_roles:
@@ -84,7 +82,7 @@ def _unfreeze(context: Context) -> None:
 
 
 def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
-    """Destroy, again while what failed may pass; the number of resources that there were."""
+    """Destroy the stack, with retries while failures are transient; return the number of its resources."""
     provision = state.finished_stages.get(Stage.PROVISION, {})
     config = campaign_settings(context, provision.get("data_digest", "0" * 64)).to_config()
     until, futile, pause, most, left = time.monotonic() + PATIENCE_S, 0, 2.0, 0, -1
@@ -113,7 +111,7 @@ def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
 
 
 def _as_failure(context: Context, error: Exception) -> EngineFailed:
-    """Our own calls fail as the engine's do, and may pass as theirs."""
+    """Convert a failure of our own calls, which may be as transient as the engine's."""
     if isinstance(error, EngineFailed):
         return error
     if isinstance(error, httpx2.HTTPError):
@@ -122,25 +120,25 @@ def _as_failure(context: Context, error: Exception) -> EngineFailed:
 
 
 def _prepare_another(context: Context, failed: EngineFailed) -> None:
-    """Say what failed; instances of a node group that hangs are ended directly, since they bill most."""
+    """Print what failed; terminate the instances of a node group that hangs, since they bill most."""
     for failure in failed.failures:
         context.progress.note(f"{failure.title}: {failure.cause}: {failure.message[:300]}")
     if any(failure.kind.endswith(":NodeGroup") for failure in failed.failures):
-        with suppress(ClientError, BotoCoreError):  # what these meet, the next try meets too, and says
+        with suppress(ClientError, BotoCoreError):  # the next try would meet and report it
             end_instances(context)
 
 
 def _left(context: Context, failed: EngineFailed) -> UserError | PermanentError:
-    """The last word: each thing that is left, why, and what to do."""
+    """Return the final error: each leftover, its reason and what to do."""
     campaign = context.spec.campaign
     if Cause.CREDENTIALS in failed.causes:
         return UserError(
-            "the AWS credentials have expired in the middle of the teardown",
+            "the AWS credentials have expired during the teardown",
             seen=failed.seen,
             cure=f"renew them (for instance `aws sso login`), then `bivouac down {campaign}` continues from there",
         )
     rows = remains(context.account, context.names)
-    # What only waits for something else to go is not worth a line beside what holds it.
+    # A leftover that only waits for another one needs no line.
     telling = [row for row in rows if not row.waits]
     for row in telling:
         context.progress.note(str(row))
@@ -154,13 +152,13 @@ def _left(context: Context, failed: EngineFailed) -> UserError | PermanentError:
 
 
 def _refuse_forgotten(context: Context) -> None:
-    """An empty stack proves nothing: its state may have been lost while the resources live on."""
+    """Raise if resources exist though the stack is empty: its state may have been lost."""
     names, spec = context.names, context.spec
-    context.progress.step("the stack is empty: looking whether its resources are gone too")
+    context.progress.step("the stack is empty: checking that its resources are gone too")
     known = certify.knowledge(context.store, names)
 
     def certain() -> tuple[str, ...]:
-        """What may be no more is for the certificate to wait for and to tell."""
+        """Return certain leftovers; the certificate waits for and reports uncertain ones."""
         return certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).certain
 
     found = certain()
@@ -178,7 +176,7 @@ def _refuse_forgotten(context: Context) -> None:
 
 @contextmanager
 def _watched(context: Context, engine: Engine) -> Iterator[None]:
-    """While the engine waits long for one resource, say what holds it."""
+    """Print what holds a resource that the engine waits long for."""
     ended = threading.Event()
 
     def look() -> None:
@@ -203,7 +201,7 @@ def _held(since: float) -> bool:
 
 
 def _terminate_builders(context: Context) -> None:
-    """A builder that a killed bake left is not in the stack."""
+    """Terminate builders that a killed bake left: they are not in the stack."""
     context.guard()
     ids = end_builders(context.account, context.names)
     if not ids:

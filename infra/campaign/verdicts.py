@@ -1,4 +1,4 @@
-"""From the nodes' reports to what is done about them. Pure."""
+"""Verdicts on nodes from their health reports. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from trainer.contract import HealthReport, Probe, Verdict
 
 SHARED_TIER = "shared_throughput"
 START = "start"
-"""The probe of a pod whose container never ran: its image, its mounts, its devices, or no node for it."""
+"""Probe of a pod whose container never ran, for its image, mounts or devices, or because no node took it."""
 ANSWER = "answer"
-"""The probe of a pod that still ran when its time was up."""
+"""Probe of a pod that still ran when its time was over."""
 REPORT = "report"
-"""The probe of a pod that ended and left no report: of several that died, each may well have died its own death."""
+"""Probe of a pod that ended without a report; several such pods may have different causes."""
 _UNENDED = frozenset({START, ANSWER})
 COLLECTIVE = frozenset({"fabric", "all_reduce", "bus_bandwidth_gb_s", SHARED_TIER}) | _UNENDED
-"""Probes of what the nodes have in common: fabric, file system, image and mounts are no node's own, whatever each sees
-of them. The exception is a pod that alone among several comes to no end: what they share works for the others."""
+"""Probes of what the nodes share (fabric, file system, image, mounts), which blame no node. The exception is a single
+pod among several that does not end: what they share works for the others."""
 _COMPARED = frozenset({"local_throughput"})
-"""Probes of a node's own hardware whose figure is judged by the gang's where no source states one."""
+"""Probes of a node's own hardware that are compared with the gang where no source states a figure."""
 _FAR_BELOW = 1 / 3
-"""Of the median: nodes of one type differ by far less, and an array of disks is as slow as its slowest."""
+"""Share of the median: nodes of one type differ far less, and an array of disks is as slow as its slowest."""
 _COMPARABLE = 3
-"""Nodes; of two that differ nobody can say which is the odd one."""
+"""The fewest nodes to compare: with two, nobody can say which is the odd one."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Judgement:
     verdicts: tuple[dict[str, Any], ...]
     """One per report, as the record keeps it."""
     common: tuple[Probe, ...]
-    """What fails with the same words on every node: no node's fault, and no other node would do better."""
+    """Failures with the same text on every node: no node's fault, and a new node would fail too."""
     blind: tuple[Probe, ...]
-    """What no report could look at, each probe once."""
+    """Probes that could not look, each once."""
     stuck: tuple[Probe, ...] = ()
-    """Of the pods that came to no report, where so many did not that no node is to blame; each begins with its node."""
+    """Probes of pods without a report, if they are too many to blame a node; each text begins with its node."""
     alone: Probe | None = None
-    """Of the only pod among several that came to no end: its node's own fault, if it has one."""
+    """Probe of the only pod among several that did not end: its node's own fault, if it has a node."""
 
     @property
     def unfit(self) -> list[dict[str, Any]]:
-        """To be replaced."""
+        """Verdicts of the nodes to replace."""
         return [verdict for verdict in self.verdicts if not verdict["fit"]]
 
     @property
@@ -54,16 +54,14 @@ class Judgement:
 
     @property
     def between(self) -> set[str]:
-        """Names of the probes that fail for what the nodes have in common."""
+        """Return the names of failed probes of what the nodes share."""
         probes = [probe for verdict in self.verdicts for probe in verdict["probes"]]
         return {one["name"] for one in probes if one["name"] in COLLECTIVE and one["looked"] and not one["ok"]}
 
 
 def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], unplaced: Sequence[Probe] = ()) -> Judgement:
-    """A node is judged by its own probes; what only shows between nodes, or on all alike, is nobody's fault.
-
-    `unplaced`: the `START` of each pod that no node took.
-    """
+    """Return the verdicts: a node is judged by its own probes, not by failures between nodes or common to all.
+    `unplaced`: the `START` probe of each pod that no node took."""
     instances = {node.name: node.instance for node in nodes}
     reports = _compared(reports)
     common = _common(list(reports.values()))
@@ -92,13 +90,13 @@ def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], unpla
 
 
 def _failed(reports: Mapping[str, HealthReport], names: Set[str]) -> list[tuple[str, Probe]]:
-    """(node, probe) of these names."""
+    """Return (node, probe) of the failed probes with these names."""
     every = [(node, probe) for node, report in sorted(reports.items()) for probe in report.probes]
     return [(node, probe) for node, probe in every if probe.name in names and probe.verdict is Verdict.FAIL]
 
 
 def _silent(reports: Mapping[str, HealthReport]) -> bool:
-    """No node of several left a report: what they share ended or held them, since nodes do not die together."""
+    """Return whether none of several nodes left a report: the cause is shared, since nodes do not die together."""
     return len(reports) > 1 and len(_failed(reports, _UNENDED | {REPORT})) == len(reports)
 
 
@@ -114,7 +112,7 @@ def _stuck(reports: Mapping[str, HealthReport], silent: bool, unplaced: Sequence
 
 
 def _compared(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
-    """A figure far below the gang's median becomes a failure of the node that shows it."""
+    """Turn a figure far below the gang's median into a failure of its node."""
     figures: dict[str, list[float]] = {}
     for probe in (probe for report in reports.values() for probe in report.probes):
         if probe.name in _COMPARED and probe.figure is not None:
@@ -137,7 +135,7 @@ def _compared(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
 
 
 def _common(reports: list[HealthReport]) -> tuple[Probe, ...]:
-    """Of one node alone nothing can be said to be common."""
+    """Return failures common to all reports; none for a single report."""
     if len(reports) < 2:
         return ()
     failed = [
@@ -148,13 +146,11 @@ def _common(reports: list[HealthReport]) -> tuple[Probe, ...]:
 
 
 def why(verdict: Mapping[str, Any], profile: str) -> str:
-    """What failed on a node, with what was wanted."""
     bad = [one for one in verdict["probes"] if not one["ok"] and one.get("looked", True)]
     told = [f"{one['name']}: {one['seen']}, wanted {one['wanted']}" for one in bad]
     return f"{'; '.join(told)} (profile {profile})"
 
 
 def told(probe: Probe) -> str:
-    """One probe with its cure."""
     cure = f" ({probe.cure})" if probe.cure else ""
     return f"{probe.name}: {probe.seen}, wanted {probe.wanted}{cure}"

@@ -1,4 +1,4 @@
-"""What commands answer to machines: one JSON value on standard output, numbers as numbers, words elsewhere."""
+"""JSON answers of commands: one value on standard output, numbers as numbers; text for people goes elsewhere."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def write_json(console: Console, value: object) -> None:
-    """Write a value as it is: without wrapping, colour or markup."""
+    """Write a value as JSON, without wrapping, colour or markup."""
     console.file.write(json_text.dumps(value, indent=2, default=_plain) + "\n")
 
 
 def aside(console: Console, as_json: bool) -> Console:
-    """Return where words for people go: standard error when standard output is for machines."""
+    """Return the console for people: standard error when standard output is for machines."""
     return Console(stderr=True, highlight=False) if as_json else console
 
 
 def ending(context: Context) -> dict[str, object]:
-    """Return how a campaign stands after a command that drove it: outcome, seconds by stage, archive, certificate."""
+    """Return a campaign's state after a command that drove it: outcome, seconds by stage, archive, certificate."""
     state = context.state()
     return {
         "campaign": context.spec.campaign,
@@ -46,7 +46,7 @@ def ending(context: Context) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """Amounts become numbers: pydantic's own JSON has them as texts, with which nobody can calculate."""
+    """Convert amounts to numbers: pydantic's JSON has them as text, with which nobody can calculate."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     return _ANYTHING.dump_python(value, mode="json", fallback=str)

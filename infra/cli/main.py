@@ -1,4 +1,4 @@
-"""`bivouac`: selects what to do; a file describes it. Imports lazily, so that `--help` is quick."""
+"""The `bivouac` command: it selects what to do; a file describes it. Imports lazily, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _HIDDEN = frozenset({"token"})
 
 
 class _LifeOrder(TyperGroup):
-    """Lists commands as `PANELS` has them: typer itself puts groups of commands last."""
+    """Lists commands in the order of `PANELS`: typer puts groups of commands last."""
 
     def list_commands(self, ctx: object) -> list[str]:
         return [name for commands in PANELS.values() for name in commands]
@@ -131,7 +131,8 @@ def _tell_interrupted() -> NoReturn:
 
 
 def main() -> None:
-    """Errors are shown without a traceback, as what, seen, cure (with --json as JSON); exit codes follow sysexits."""
+    """Run the command line. Errors have no traceback but what, seen, cure (with --json as JSON); exit codes follow
+    sysexits."""
     out = endure()
     listen()
     try:
@@ -139,7 +140,7 @@ def main() -> None:
     except (Interrupted, KeyboardInterrupt, typer.Abort):
         _tell_interrupted()
     except Exception as error:
-        # A C library that calls back into Python makes its own error of whatever is raised there.
+        # A C library that calls back into Python converts exceptions to its own error.
         if asked() and not isinstance(error, BivouacError):
             _tell_interrupted()
         code = tell_usage(error) if hasattr(error, "show") else tell(refusal(error))

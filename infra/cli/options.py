@@ -1,4 +1,4 @@
-"""What several commands take, and the console that they speak to."""
+"""Options shared by commands, and their console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error that nobody foresaw means for the person at the terminal: never a traceback."""
+"""Shows any error to the person at the terminal without a traceback."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rich.console import Console
 from infra.errors import BivouacError, PermanentError, UserError
 
 _REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")
-"""Libraries whose errors speak of the world outside, not of a fault of ours."""
+"""Libraries whose errors are about the outside world, not faults of ours."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class FileError(BivouacError):
-    """The file system refuses."""
+    """An error of the file system."""
 
     exit_code = 74
 
@@ -33,10 +33,10 @@ class NoPermission(BivouacError):
 
 
 def refusal(error: Exception) -> BivouacError:
-    """An error of ours for any error."""
+    """Return one of our errors for any error."""
     if isinstance(error, BivouacError):
         return error
-    # botocore's classes are not imported here: half of the commands never need them.
+    # botocore's classes are not imported: half of the commands do not need them.
     if type(error).__module__.startswith(_REMOTE):
         from infra.aws.account import explained
 
@@ -49,7 +49,7 @@ def refusal(error: Exception) -> BivouacError:
 
 
 def of_file(error: OSError) -> BivouacError:
-    """What the file system refused, with the folder variable that moves it."""
+    """Return the file system's error, with the variables that move its folders."""
     where = error.filename if error.filename is not None else "a file"
     seen = f"{where}: {error.strerror or error}"
     elsewhere = "or set BIVOUAC_CACHE and BIVOUAC_RESULTS to folders elsewhere; then run the same command again"
@@ -63,7 +63,7 @@ def of_file(error: OSError) -> BivouacError:
 
 
 def _fault(error: Exception) -> BivouacError:
-    """A fault of ours: its traceback is for whoever mends it, in a file."""
+    """Return the error for a fault of ours, with its traceback in a file for whoever mends it."""
     text = "".join([f"{sys.argv}\n", *traceback.format_exception(error)])
     try:
         number, name = tempfile.mkstemp(prefix=f"bivouac-fault-{datetime.now(UTC):%Y%m%dT%H%M%S}-", suffix=".txt")
@@ -81,7 +81,7 @@ def _fault(error: Exception) -> BivouacError:
 
 
 def tell_usage(error: Any) -> int:
-    """A command line that does not exist: click's own words, which name what does. Returns the exit code."""
+    """Print click's message for an invalid command line; return the exit code."""
     if "--json" in sys.argv:
         return tell(UserError(error.format_message(), seen=" ".join(sys.argv[1:]), cure="see bivouac --help"))
     error.show()
@@ -89,7 +89,7 @@ def tell_usage(error: Any) -> int:
 
 
 def tell(error: BivouacError) -> int:
-    """On stderr for people; with --json on stdout for machines. Returns the exit code."""
+    """Print an error: on stderr for people, with --json on stdout. Return the exit code."""
     if "--json" in sys.argv:
         seen = None if error.seen is None else str(error.seen)
         body = {"kind": type(error).__name__, "what": error.what, "seen": seen, "cure": error.cure}

@@ -1,4 +1,4 @@
-"""Findings and plans as tables for people. What machines read is the models' own JSON."""
+"""Prints findings and plans as tables for people; machines read the models' JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STYLE = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 
 
 def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) -> None:
-    """One block per finding: place and level first, then what, the value seen, and the cure; a count at the end."""
+    """Print a block per finding: place and level, message, the value seen, and the cure; then a count."""
     for finding in findings:
         head = Text.assemble(
             (f"{file}:{finding.line}", "bold"),
@@ -38,7 +38,7 @@ def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) 
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Cost, clock, tiers and cadence, each figure with its formula."""
+    """Print cost, clock, tiers and cadence, each figure with its formula."""
     shape = plan.layout
     console.print(
         Text.assemble(

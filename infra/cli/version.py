@@ -1,4 +1,4 @@
-"""Which Bivouac this is: the package's version and, in a git checkout, the commit."""
+"""Bivouac's version and, in a git checkout, the commit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _GIT_WITHIN_S = 10
 
 
 def version(checkout: Path = CHECKOUT) -> str:
-    """Return `bivouac 0.1.0 (commit 0123456789ab, with changes)`; the commit only where the code lies in a checkout."""
+    """Return `bivouac 0.1.0 (commit 0123456789ab, with changes)`; the commit only in a checkout."""
     found = f"bivouac {metadata.version('bivouac')}"
-    # A checkout of another project may hold us in its .venv: that commit says nothing about us.
+    # A checkout of another project may hold us in its .venv: its commit says nothing about us.
     head = _git(checkout, "rev-parse", "--short=12", "HEAD") if (checkout / ".git").exists() else ""
     if not head:
         return found
@@ -22,7 +22,7 @@ def version(checkout: Path = CHECKOUT) -> str:
 
 
 def _git(checkout: Path, *arguments: str) -> str:
-    """Return what git says; nothing where there is none, or where it refuses."""
+    """Return git's output; nothing without git or if it refuses."""
     try:
         done = subprocess.run(
             ["git", "-C", str(checkout), *arguments], capture_output=True, text=True, timeout=_GIT_WITHIN_S

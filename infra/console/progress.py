@@ -1,4 +1,4 @@
-"""What is happening and how far it is: one live line on a terminal, plain lines elsewhere."""
+"""Progress of a command: one live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 
 _QUIET_S = 2.0
-"""Nothing longer than this passes without a word."""
+"""Longest time without output."""
 _REMIND_S = 10.0
 
 
 class Progress:
-    """Prints stages as they begin and end; in between the newest step with its elapsed time."""
+    """Prints the start and end of stages, and between them the newest step with its elapsed time."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -26,7 +26,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str, purpose: str) -> Iterator[None]:
-        """A stage from begin to end; its seconds are printed at the end."""
+        """Print a stage's start, and its end with its seconds."""
         self._stage, self._said, self._begun, self._printed = name, "", time.monotonic(), time.monotonic()
         self.console.print(f"[bold]{name:<10}[/] {escape(purpose)}")
         if self._status is not None:
@@ -39,7 +39,7 @@ class Progress:
         self._end("[green]done[/]")
 
     def step(self, text: str) -> None:
-        """The newest thing that happens; safe from any thread."""
+        """Show the newest step; safe from any thread."""
         with self._lock:
             elapsed = time.monotonic() - self._begun
             quiet_for = time.monotonic() - self._printed
@@ -51,7 +51,7 @@ class Progress:
                 self.console.print(f"  {line}")
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.console.print(f"{'':<10} {escape(text)}")
 
     def _end(self, how: str) -> None:

@@ -1,4 +1,4 @@
-"""The tables that commands print: words as they are, and every id whole, on any terminal and in a pipe."""
+"""Tables of commands, with literal text and uncut ids on any terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 _PROSE = 32
-"""Columns that prose gets at least."""
+"""Minimal width of prose."""
 _ENDLESS = 100_000
 
 
 class Listing(Table):
-    """A column whose name starts with `>` is right-aligned; one that starts with `~` is prose, which may wrap.
+    """A table. A column whose name starts with `>` is right-aligned; one with `~` is prose and may wrap; others do not.
 
-    All others stay on one line. Cells are words, never markup: a tag that somebody wrote in AWS must not hide a part of
-    itself in `[...]`, break the table, or move the cursor. Style is given by a `Text`.
+    Cells are text, never markup: a tag in AWS must not hide a part of itself in `[...]`, break the table, or move the
+    cursor. A `Text` gives style.
     """
 
     def __init__(self, *columns: str, title: str = "", ruled: bool = False) -> None:
@@ -39,7 +39,7 @@ class Listing(Table):
         self.add_row(*(cell if isinstance(cell, Text) else Text(_printable(cell)) for cell in cells), style=style)
 
     def show(self, console: Console) -> None:
-        """As wide as its ids need: wider than a narrow terminal, or a pipe's 80 columns, rather than cut."""
+        """Print the table as wide as its ids need, even beyond a narrow terminal or a pipe's 80 columns."""
         endless = console.options.update(max_width=_ENDLESS)
         for column in self.columns:
             sizes = [Measurement.get(console, endless, cell) for cell in (column.header, *column.cells)]
@@ -47,11 +47,11 @@ class Listing(Table):
             word = max(size.minimum for size in sizes)
             column.min_width = widest if column.no_wrap else max(word, min(widest, _PROSE))
         needed = Measurement.get(console, endless, self).minimum
-        # By the table's own width: `print(width=)` is cut to the console's.
+        # The table's own width: `print(width=)` is cut to the console's.
         self.width = needed if needed > console.width else None
         console.print(self, crop=False)
 
 
 def _printable(text: str) -> str:
-    """With what would act on the terminal, or turn the direction of writing, spelled out."""
+    """Return the text with control and direction characters escaped."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)

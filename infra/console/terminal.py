@@ -1,4 +1,4 @@
-"""The terminal, which may go away: a reader that leaves (`| head`), a closed descriptor, nobody who answers."""
+"""A terminal that may go away: a reader that leaves (`| head`), a closed descriptor, nobody to answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Enduring:
-    """A text stream that goes quiet for good once nobody can read it; `lost` holds why, where someone should know."""
+    """A text stream that becomes silent when nobody can read it; `lost` holds a cause worth reporting."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -38,7 +38,7 @@ class Enduring:
         self._gone = True
         if error.errno != errno.EPIPE:
             self.lost = OSError(error.errno, error.strerror, "standard output")
-        # What is still buffered goes nowhere, instead of failing once more when Python ends.
+        # Buffered text goes to /dev/null, instead of failing again when Python ends.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -48,27 +48,27 @@ class Enduring:
 
 
 def endure() -> Enduring:
-    """Replace stdout and stderr by streams that cannot fail; returns the one for stdout."""
+    """Replace stdout and stderr by streams that cannot fail; return the one for stdout."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            # Closed by the caller: the next file we open would take its place and catch our words.
+            # Closed by the caller: the next file we open would take its number and get our output.
             os.open(os.devnull, os.O_RDWR)
     streams = []
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         whole = stream if stream is not None else os.fdopen(number, "w", encoding="utf-8", closefd=False)
         if hasattr(whole, "reconfigure"):
-            whole.reconfigure(errors="backslashreplace")  # a terminal that cannot show a sign
+            whole.reconfigure(errors="backslashreplace")  # for characters that the terminal lacks
         streams.append(Enduring(whole))
     sys.stdout, sys.stderr = streams  # type: ignore[assignment]
     return streams[0]
 
 
 def agreed(question: str, console: Console) -> bool:
-    """Whether a person says yes; where nobody can be asked, that is a no."""
+    """Ask a person and return whether the answer is yes; no answer is a no."""
     try:
-        # No markup: rich would take [y/N] for a style and show nothing.
+        # No markup: rich would take [y/N] for a style and print nothing.
         answer = console.input(f"{question} [y/N] ", markup=False)
     except EOFError:
         console.print("nobody answers")

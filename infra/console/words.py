@@ -1,4 +1,4 @@
-"""Sizes, times and amounts as people read them."""
+"""Sizes, times and amounts as text for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from decimal import Decimal
 
 
 def clock(seconds: float) -> str:
-    """12.3 s, 4 min 05 s, 3 h 20 min, 2 d 4 h: never more than two units."""
+    """Return 12.3 s, 4 min 05 s, 3 h 20 min, 2 d 4 h: at most two units."""
     if seconds < 0:
         return f"-{clock(-seconds)}"
     if seconds < 59.95:
@@ -21,14 +21,14 @@ def clock(seconds: float) -> str:
 
 
 def stamp(seconds: float) -> str:
-    """Time since the beginning as 0:03:07, or 2 d 04:03:07."""
+    """Return the time since the beginning as 0:03:07, or 2 d 04:03:07."""
     days, rest = divmod(round(seconds), 86400)
     hours, minutes = divmod(rest // 60, 60)
     return f"{days} d {hours:02d}:{minutes:02d}:{rest % 60:02d}" if days else f"{hours}:{minutes:02d}:{rest % 60:02d}"
 
 
 def moment(at: datetime) -> str:
-    """A time of day that a reader elsewhere understands."""
+    """Return date and time in UTC."""
     return at.astimezone(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
 
 
@@ -37,7 +37,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes with a decimal prefix."""
+    """Return bytes with a decimal prefix."""
     value, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -47,7 +47,7 @@ def size(count: int) -> str:
 
 
 def usd(amount: Decimal | float) -> str:
-    """To the cent; less than one is not nothing."""
+    """Return an amount to the cent; less than half a cent is not zero."""
     value = Decimal(str(amount))
     if 0 < value < Decimal("0.005"):
         return "< $0.01"
@@ -55,7 +55,7 @@ def usd(amount: Decimal | float) -> str:
 
 
 def fine(amount: Decimal, *, sign: bool = False) -> str:
-    """To its own last digit: for parts that have to add up as printed."""
+    """Return an amount with all its digits, for parts that have to add up as printed."""
     mark = "\u2212" if amount < 0 else "+" if sign and amount else ""
     return f"{mark}${abs(amount):,f}"
 

@@ -1,8 +1,9 @@
-"""Creations whose end nobody saw: an engine was killed between AWS's answer and its state.
+"""Adoption of creations that a killed engine left pending.
 
-The state then holds a pending creation without an id. Dropping it would leave a second VPC, or a name that is taken; so
-what AWS made is looked for, by its name or by its tags, and adopted into the state under its id. What can be made
-again over itself needs no adoption, and small rules that lie inside an adopted resource are removed and made anew.
+The engine was killed between AWS's answer and its write of the state, which then holds a pending creation without an
+id. Dropping it would leave a second VPC or a taken name, so the resource is looked up by name or tags and adopted under
+its id. Creations that may be repeated need no adoption; small rules inside an adopted resource are removed and made
+again.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class Pending:
 
 
 Failed = Callable[[Pending, Exception], None]
-"""What becomes of a creation of which nobody can say whether it was carried out: told, or raised."""
+"""Called for a creation of which nobody can say whether it was carried out: prints, or raises."""
 
 
 def refuse(pending: Pending, error: Exception) -> None:
-    """Raises: making a second one is worse than stopping here."""
+    """Raise: a second resource would be worse than stopping."""
     if passes(error):
         raise error
     raise PermanentError(
@@ -59,7 +60,7 @@ def refuse(pending: Pending, error: Exception) -> None:
 
 
 def passes(error: Exception) -> bool:
-    """Whether the same question may be answered another time, or with other credentials; or is not ours to judge."""
+    """Return whether the request may succeed later or with other credentials, or the error is not ours to judge."""
     if isinstance(error, BivouacError):
         return True
     if not isinstance(error, OF_WORLD):
@@ -79,13 +80,13 @@ def pending_creates(deployment: Mapping[str, Any]) -> list[Pending]:
 
 
 def adoptable(account: Account, cluster: str, deployment: Mapping[str, Any], failed: Failed = refuse) -> dict[str, str]:
-    """Urn -> id for every pending creation that AWS did carry out; ids that the state knows already are not ours."""
+    """Return urn -> id of every pending creation that AWS carried out; ids that the state knows belong to others."""
     known = {(one["type"], one.get("id")) for one in deployment.get("resources", ())}
     found: dict[str, str] = {}
     for pending in pending_creates(deployment):
         try:
             ids = _ids(account, cluster, pending)
-        except Exception as error:  # whatever a finder stumbles over, a teardown goes on
+        except Exception as error:  # no failure of a finder may stop a teardown
             failed(pending, error)
             continue
         fresh = [one for one in ids if (pending.type, one) not in known and one not in found.values()]
@@ -102,7 +103,7 @@ def _ids(account: Account, cluster: str, pending: Pending) -> list[str]:
 
 
 def _releases(account: Account, cluster: str, given: Inputs) -> list[str]:
-    """Helm keeps each release's revisions in secrets of its namespace."""
+    """Return the release's id if Helm has a secret for it in its namespace."""
     labels: dict[str, Any] = {"owner": "helm", "name": given["name"]}
     client = from_outside(account, cluster)
     found = any(True for _ in client.list(Secret, namespace=given["namespace"], labels=labels))
@@ -110,11 +111,8 @@ def _releases(account: Account, cluster: str, given: Inputs) -> list[str]:
 
 
 def resolved(deployment: Mapping[str, Any], adopted: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """The deployment without pending operations, adopted creations as resources; and the urns to be looked at anew.
-
-    What depends on a creation comes after it, so a resource that was never finished has nothing behind it: its place
-    is at the end.
-    """
+    """Return the deployment with adopted creations as resources and nothing pending, and the urns to refresh. Nothing
+    in the state depends on an unfinished creation, so adopted ones may be put at the end."""
     operations = deployment.get("pending_operations") or ()
     made = [
         {**one["resource"], "id": (id := adopted[one["resource"]["urn"]]), "outputs": _known(one["resource"], id)}
@@ -129,10 +127,10 @@ def resolved(deployment: Mapping[str, Any], adopted: Mapping[str, str]) -> tuple
 
 
 def _known(resource: Mapping[str, Any], id: str) -> dict[str, Any]:
-    """Outputs to begin with; the refresh fills in the rest.
+    """Return initial outputs, which the refresh completes.
 
     Without any, pulumi-aws takes a refresh for an import (bridge, `Provider.Read`): it would forget what AWS does not
-    keep (whether to empty a bucket, to make a last backup), and ask a pod identity for another id than its own.
+    keep (whether to empty a bucket, to make a last backup), and ask for a pod identity by a wrong id.
     """
     if str(resource["type"]).startswith(KUBERNETES):
         return {}
@@ -143,7 +141,7 @@ def _known(resource: Mapping[str, Any], id: str) -> dict[str, Any]:
 def remove_rules(
     account: Account, deployment: Mapping[str, Any], guard: Callable[[], None], failed: Failed = refuse
 ) -> list[str]:
-    """Remove what pending creations of rules left inside their route table or group: they are made anew."""
+    """Remove what pending creations of rules left in their route table or group, so that they can be made again."""
     removed = []
     for pending in pending_creates(deployment):
         remake = kind_of_type(pending.type).remake
@@ -159,13 +157,13 @@ def remove_rules(
 
 
 def still_creating(account: Account, deployment: Mapping[str, Any], adopted: Mapping[str, str]) -> list[str]:
-    """Ids of what was adopted and is not ready yet: what comes after would be refused."""
+    """Return ids of adopted resources that are not ready: AWS would refuse what depends on them."""
     types = {pending.urn: pending.type for pending in pending_creates(deployment)}
     return [id for urn, id in adopted.items() if _coming(account, types[urn], id)]
 
 
 def _coming(account: Account, kind: str, id: str) -> bool:
-    """What may not be asked is not waited for."""
+    """Return whether AWS still creates it; False where the request is denied."""
     try:
         return life(account, {"type": kind, "id": id}) is Life.COMING
     except OF_WORLD as error:

@@ -1,4 +1,4 @@
-"""How the driver runs the Pulumi CLI: on a leash, watched over by its leases, and interrupted politely."""
+"""Runs the Pulumi CLI on a leash: it ends with the driver's leases, and Ctrl-C lets it finish."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ from infra.errors import LeaseLost
 from infra.record.lease import Lease
 
 _LEASHED = frozenset({"up", "destroy", "refresh", "preview", "import"})
-"""Operations of the engine; what else the CLI does is over in a moment."""
+"""Long operations of the engine; all others end within a moment."""
 _WRITES = frozenset({("stack", "import"), ("stack", "init"), ("stack", "rm"), ("cancel",)})
-"""What of that changes the stored state, by its first words."""
+"""Short operations that change the stored state, by their first words."""
 _BEAT_S = 0.5
 
 
 class LeashedCommand(auto.PulumiCommand):
-    """The CLI as a child that never outlives the leases under which it was started.
-
-    Raises `LeaseLost` out of a running operation as soon as one of them is lost.
-    """
+    """The CLI as a child process that never outlives the driver's leases. Raises `LeaseLost` out of a running operation
+    as soon as a lease is lost."""
 
     def __init__(self, leases: Sequence[Lease], campaign: str, say: Callable[[str], None]) -> None:
         known = engine_command()
@@ -52,10 +50,11 @@ class LeashedCommand(auto.PulumiCommand):
         watcher = _Leash(mark, self.leases) if leashed else None
         process: subprocess.Popen[str] | None = None
         try:
-            # Whoever was stopped before this, and wakes without its lease, begins nothing; after it, the leash ends it.
+            # A driver that was stopped before this line and wakes without its lease raises; one stopped later is ended
+            # by the leash.
             for lease in self.leases:
                 lease.check()
-            # A session of its own: the terminal's Ctrl-C comes to the driver, which passes it on when it is right.
+            # Its own process session: the terminal's Ctrl-C reaches only the driver, which passes it on.
             process = subprocess.Popen(
                 [self.command, "--non-interactive", *args],
                 stdin=subprocess.DEVNULL,
@@ -68,7 +67,7 @@ class LeashedCommand(auto.PulumiCommand):
             )
             readers = [_Reader(process.stdout, on_output), _Reader(process.stderr, on_error)]
             if not attended or watcher is None:
-                # Over in a moment, and of no use half done: what interrupts us waits for it.
+                # It ends within a moment and is useless half done, so an interrupt waits for it.
                 try:
                     _finish(process, readers, watcher)
                     self._check(watcher)
@@ -79,7 +78,7 @@ class LeashedCommand(auto.PulumiCommand):
                 self._attend(process, readers, watcher, mark)
         finally:
             if watcher is not None:
-                # Our own end of it may have been interrupted too, by a third Ctrl-C: then the leash ends it.
+                # A third Ctrl-C may have interrupted our own end of it: then the leash ends the engine.
                 ended = process is None or process.poll() is not None
                 self._mark_unclean(not ended)
                 watcher.let_go(ended)
@@ -89,7 +88,7 @@ class LeashedCommand(auto.PulumiCommand):
         return result
 
     def _attend(self, process: subprocess.Popen[str], readers: list[_Reader], watcher: _Leash, mark: str) -> None:
-        """Until the engine has ended; whatever ends our waiting ends the engine too."""
+        """Wait for the engine's end; an exception ends the engine too."""
         try:
             self._wait(process, readers, watcher)
         except LeaseLost:
@@ -111,7 +110,7 @@ class LeashedCommand(auto.PulumiCommand):
                 _finish(process, readers)
 
     def _mark_unclean(self, unclean: bool) -> None:
-        """An engine ended by force leaves its lock; a driver on another machine cannot see that its process is gone."""
+        """Record that an engine was ended by force: its lock stays, and another machine cannot see its process."""
         for lease in self.leases:
             lease.unclean |= unclean
 
@@ -122,14 +121,14 @@ class LeashedCommand(auto.PulumiCommand):
         self._check(watcher)
 
     def _check(self, watcher: _Leash | None) -> None:
-        """What its leash ended has not failed: we have lost the lease."""
+        """Raise `LeaseLost` if a lease is lost: then the leash has ended the engine."""
         for lease in self.leases if watcher is not None else ():
             lease.check()
 
 
 @contextmanager
 def leashed(leases: Sequence[Lease], campaign: str) -> Iterator[dict[str, str]]:
-    """What a block starts with this environment ends when the leases do, as an engine does; not only when we end."""
+    """Processes started with this environment end with the leases or with the block, as an engine does."""
     mark, over = f"{campaign}/{uuid.uuid4().hex}", threading.Event()
     watcher = _Leash(mark, leases)
 
@@ -144,13 +143,13 @@ def leashed(leases: Sequence[Lease], campaign: str) -> Iterator[dict[str, str]]:
     finally:
         over.set()
         beating.join()
-        # Whatever ended the block: nothing of it goes on beside what comes next.
+        # Nothing that the block started may run beside what follows.
         leash.end(mark, 0.0)
         watcher.let_go()
 
 
 def _pause(process: subprocess.Popen[str], readers: Sequence[_Reader], watcher: _Leash) -> None:
-    """For one beat, or until the process has ended."""
+    """Wait one beat or until the process has ended."""
     watcher.beat()
     readers[0].join(_BEAT_S)
     if not readers[0].is_alive():
@@ -159,7 +158,7 @@ def _pause(process: subprocess.Popen[str], readers: Sequence[_Reader], watcher: 
 
 
 def _finish(process: subprocess.Popen[str], readers: Sequence[_Reader], watcher: _Leash | None = None) -> None:
-    """Wait for its end, however long; what is on a leash goes on for as long as the leases are renewed."""
+    """Wait for the end of the process without a bound, and renew its leash meanwhile."""
     while watcher is not None and process.poll() is None:
         _pause(process, readers, watcher)
     process.wait()
@@ -168,7 +167,7 @@ def _finish(process: subprocess.Popen[str], readers: Sequence[_Reader], watcher:
 
 
 class _Leash:
-    """Our end of the leash."""
+    """The driver's end of the leash."""
 
     def __init__(self, mark: str, leases: Sequence[Lease]) -> None:
         self.leases = leases
@@ -183,11 +182,11 @@ class _Leash:
         self.beat()
 
     def beat(self) -> None:
-        """Say until when the leases cover the engine."""
+        """Send the time until which the leases cover the engine."""
         self._tell(f"{min(lease.covers_until for lease in self.leases):.3f}")
 
     def let_go(self, ended: bool = True) -> None:
-        """The engine has ended; or, it has not, and is left to the leash, which then ends it."""
+        """Let go of the leash; it ends an engine that has not `ended`."""
         if ended:
             self._tell("done")
         with suppress(OSError):

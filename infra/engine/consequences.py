@@ -1,4 +1,4 @@
-"""What drift means for people: a table by resource type and name, each with what follows from its loss."""
+"""The consequence of each kind of drift, by resource type and name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NODE = "a node that is replaced cannot join, or pull its image"
 _CNI = "a new node gets no addresses for its pods, and stays not ready"
 
 _MEANING: tuple[tuple[str, str, str], ...] = (
-    # What is kept
+    # Storage
     ("LustreFileSystem", "*", "it holds the newest checkpoints that are not yet in S3"),
     ("DataRepositoryAssociation", "*", "the file system shows no training data that it has not read yet"),
     ("Bucket", "archive", "the archives of all campaigns of this account and region are gone with what was in it"),
@@ -27,7 +27,7 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("BucketServerSideEncryption*", "*", "objects are not encrypted as the bucket promises"),
     ("BucketLifecycle*", "*", "old versions and broken uploads are never removed, and bill"),
     ("BucketOwnershipControls", "*", "objects of the bucket may belong to others"),
-    ("BucketObjectLock*", "*", "what comes into the archive from now on can be deleted before its time"),
+    ("BucketObjectLock*", "*", "new objects in the archive can be deleted before their time"),
     ("Key", "*", "nothing that lies under the key can be read without it: buckets, file system, volumes, secrets"),
     ("Alias", "*", "the next campaign does not find the key by its name"),
     ("Repository", "*", "the baked images are gone: a node that is replaced cannot pull"),
@@ -54,9 +54,9 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("Role*", "cluster*", "EKS cannot manage the cluster's network interfaces: new nodes and pods fail"),
     ("Access*", "operator", "the driver cannot speak to Kubernetes: no preflight, launch or look from outside"),
     # The network
-    ("Vpc", "*", "everything of the campaign stands in this network"),
-    ("Subnet", "gpu", "the GPU nodes and the file system stand in it"),
-    ("Subnet", "*", "the control plane, the system node or the way out stand in it"),
+    ("Vpc", "*", "the whole campaign is in this network"),
+    ("Subnet", "gpu", "the GPU nodes and the file system are in it"),
+    ("Subnet", "*", "the control plane, the system node or the NAT gateway is in it"),
     ("NatGateway", "*", _NO_WAY_OUT),
     ("Eip", "*", _NO_WAY_OUT),
     ("InternetGateway", "*", _NO_WAY_OUT),
@@ -66,7 +66,7 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("Route*", "*", _NO_WAY_OUT),
     ("VpcEndpoint", "s3", "traffic to S3 goes through the NAT gateway, which bills each GB"),
     ("VpcEndpoint", "*", "nodes cannot reach this AWS service"),
-    ("SecurityGroup", "*", "what carries it cannot be replaced: new nodes or a new builder are refused"),
+    ("SecurityGroup", "*", "resources with it cannot be replaced: new nodes or a new builder are refused"),
     ("SecurityGroup*Rule", "nodes-self*", "nodes cannot talk to each other: collectives over EFA stop"),
     ("SecurityGroup*Rule", "*lustre*", "the nodes are cut off from the shared file system: checkpoints wait"),
     ("SecurityGroup*Rule", "*internet*", _NO_WAY_OUT),
@@ -85,19 +85,19 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("Release", "jobset", "no attempt can be launched or ended: its controller is missing"),
     ("Addon", "eks-node-monitoring-agent", "broken nodes are found later, by their own silence"),
     ("Release", "dcgm-exporter", "GPU metrics are missing from then on"),
-    ("Release", "kube-prometheus-stack", "metrics are missing from then on, and with it what it had kept"),
+    ("Release", "kube-prometheus-stack", "metrics are missing from then on, and the stored ones are lost"),
     ("Release", "kueue", "jobs with a queue's name are not admitted; the gang has none"),
     ("Release", "*device-plugin", "nodes offer none of these devices: new pods are not placed"),
-    ("Namespace", "campaign", "steward and training have died with it; after the repair `bivouac run` goes on"),
+    ("Namespace", "campaign", "steward and training have ended with it; after the repair `bivouac run` continues"),
     ("Namespace", "jobset*", "no attempt can be launched or ended: its controller is missing"),
     ("PriorityClass", "*", "no new attempt is admitted: its pods name this class"),
     ("PersistentVolume*", "*", "new pods cannot mount the shared file system"),
 )  # fmt: skip
-"""(type, name, what follows); the first that matches."""
+"""(type, name, consequence); the first match wins."""
 
 
 def consequence(row: Row) -> str:
-    """What follows if it stays as it is; empty where only the difference itself can be told."""
+    """Return the consequence of this drift; empty where only the difference is known."""
     bare = row.kind.rpartition(":")[2]
     for kind, name, meaning in _MEANING:
         if fnmatchcase(bare, kind) and fnmatchcase(row.name, name):

@@ -1,8 +1,5 @@
-"""What AWS holds against what the state says, and what `up` would then do: looked at in a local copy of the state.
-
-The copy takes no lock and writes nothing to the bucket, so that a living driver is not disturbed, and nothing in AWS is
-touched: `refresh` reads, `preview` plans.
-"""
+"""Drift and plan of a stack: AWS against the state, and what `up` would do. Works on a local copy of the state: it
+takes no lock, writes nothing to the bucket and touches nothing in AWS, so a living driver is not disturbed."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ _NO_RESOURCE = ("pulumi:pulumi:Stack", "bivouac:")
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 _QUIET_TAGS = ("aws:", "eks:", "kubernetes.io/", "k8s.io/")
 _QUIET = {
-    # The size belongs to preflight, steward and the schedule at the deadline; the program ignores it too.
+    # Preflight, steward and the deadline's schedule set the size; the program ignores it too.
     "aws:eks/nodeGroup:NodeGroup": ("scalingConfig.desiredSize",),
     "aws:ec2/launchTemplate:LaunchTemplate": ("imageId", "tagSpecifications", "latestVersion", "defaultVersion"),
 }
@@ -39,7 +36,7 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class Change:
-    """One property: a dotted path, as the stack has it and as it is or would be."""
+    """A difference of one property, by its dotted path."""
 
     path: str
     before: Any
@@ -71,33 +68,33 @@ class Row:
 
     @property
     def component(self) -> str:
-        """The component that it belongs to, `Network`; `stack` for what stands alone."""
+        """Name of its component, `Network`; `stack` for a resource without one."""
         chain = self.urn.split("::")[2].split("$")
         return chain[-2].rpartition(":")[2] if len(chain) > 1 else "stack"
 
 
 @dataclass(frozen=True)
 class Look:
-    """One stack, looked at."""
+    """Drift and plan of one stack."""
 
     stack: str
     drifted: tuple[Row, ...] = ()
     planned: tuple[Row, ...] = ()
     broken: frozenset[str] = frozenset()
-    """URNs of what was made but never came to life; it may be made anew."""
+    """URNs of resources that were made but never worked; they may be made again."""
     resources: int = 0
     notes: tuple[str, ...] = field(default=())
     asked: Graph = field(default_factory=Graph, compare=False, repr=False)
-    """All that the program asks for, changed or not, for the rules to look at."""
+    """All resources of the program, changed or not, for the rules."""
 
 
 def look(
     context: Context, stack: str, settings: Mapping[str, str], *, refresh: bool = True, inside: bool = True
 ) -> Look:
-    """Raises `EngineFailed` where AWS or the cluster does not answer. Mutates nothing but a temporary folder.
+    """Compare a stack with AWS and plan an `up`. Raises `EngineFailed` where AWS or the cluster does not answer.
 
-    `refresh`: False compares the program with what the state says, without a look at AWS. `inside`: False leaves out
-    what is in the cluster, for who has no access to it.
+    `refresh`: False compares the program with the state only. `inside`: False leaves out objects in the cluster, for
+    callers without access to it.
     """
     stored = stored_state(context, stack)
     before = resources_of(stored)
@@ -120,13 +117,13 @@ def look(
 
 
 def stored_state(context: Context, stack: str) -> dict[str, Any] | None:
-    """The checkpoint file as the S3 backend keeps it; None when there is no bucket or no such stack."""
+    """Return the S3 backend's checkpoint file; None when there is no bucket or no such stack."""
     body = context.store.get(f".pulumi/stacks/{PROJECT}/{stack}.json")
     return None if body is None else json.loads(body)
 
 
 def resources_of(stored: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """URN -> resource, of a checkpoint file or of an exported deployment."""
+    """Return URN -> resource of a checkpoint file or an exported deployment."""
     deployment = stored or {}
     if "checkpoint" in deployment:
         deployment = deployment["checkpoint"].get("latest") or {}
@@ -134,7 +131,7 @@ def resources_of(stored: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
 
 
 def drift_between(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """What was deleted or changed by hand. Only inputs count: outputs change with AWS's own bookkeeping."""
+    """Yield what was deleted or changed by hand. Only inputs count: AWS itself changes outputs."""
     for urn, old in before.items():
         if not old.get("custom") or old["type"].startswith("pulumi:"):
             continue
@@ -160,7 +157,7 @@ def _changes(kind: str, old: Any, new: Any, path: str = "") -> Iterator[Change]:
 
 
 def parsed(value: Any) -> Any:
-    """A text that is a JSON document as that document: order and spaces mean nothing."""
+    """Return a JSON text as its document: order and spaces mean nothing."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         with suppress(ValueError):
             return json.loads(value)
@@ -168,7 +165,7 @@ def parsed(value: Any) -> Any:
 
 
 def silent(kind: str, path: str, key: str = "") -> bool:
-    """Whether a difference here is nobody's doing by hand."""
+    """Return whether a difference here was not made by hand."""
     if key.startswith("__") or path.startswith("tagsAll"):
         return True
     if path.startswith("tags.") and key.startswith(_QUIET_TAGS):
@@ -177,7 +174,7 @@ def silent(kind: str, path: str, key: str = "") -> bool:
 
 
 def _readable(context: Context, stored: dict[str, Any], notes: list[str], *, inside: bool) -> dict[str, Any]:
-    """Without what is in a cluster that is gone or not to be asked: its API server would only refuse."""
+    """Return the state without objects of a cluster that is gone or not to be asked: it would refuse."""
     resources = resources_of(stored)
     objects = {urn for urn, one in resources.items() if one["type"].startswith(KUBERNETES)}
     if not objects:
@@ -200,7 +197,7 @@ def _without(stored: dict[str, Any], urns: set[str]) -> dict[str, Any]:
 
 
 def _watched(context: Context, verb: str, stack: str, act: Any, plan: dict[str, Row] | None = None) -> None:
-    """Run one operation on the copy; what it plans is put into `plan`."""
+    """Run one operation on the copy and put planned rows into `plan`."""
     watch = Watch()
     context.progress.step(f"{verb}: {stack}")
 
@@ -236,7 +233,6 @@ def _planned(metadata: Any) -> Row | None:
 
 
 def short(value: Any) -> str:
-    """A value on one line."""
     if value is None:
         return "nothing"
     if value == UNKNOWN:
@@ -246,7 +242,7 @@ def short(value: Any) -> str:
 
 
 def at_path(value: Any, path: str) -> Any:
-    """The value at `a.b[0].c`; None where there is nothing."""
+    """Return the value at `a.b[0].c`, None if there is none."""
     for key in path.replace('["', ".").replace('"]', "").replace("[", ".").replace("]", "").split("."):
         if isinstance(value, Mapping):
             value = value.get(key)

@@ -1,4 +1,4 @@
-"""The real Pulumi engine through its Automation API: inline programs, state in the campaign's own S3 backend."""
+"""The Pulumi engine through its Automation API: inline programs, state in the account's S3 bucket."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from infra.spec.names import PROJECT
 from infra.stack.program import program
 
 LATE_S = 10.0
-"""A request that was under way when its engine died may be carried out, and listed, so much later."""
+"""Time after an engine's death until its last request is carried out and listed."""
 _READY_S = 1800.0
 
 
 class Engine:
-    """Stacks of one account; every operation announces each resource as the engine handles it."""
+    """Stacks of one account; every operation shows each resource as the engine handles it."""
 
     def __init__(self, context: Context, work: Path) -> None:
         self.context = context
         self.backend = f"s3://{context.buckets.state}?region={context.account.region}&awssdk=v2"
         self.work = work
         self.leases = [context.lease]
-        """Every operation is covered by all of them."""
+        """Every operation needs all of them."""
         self.watch = Watch()
-        """Of the operation that runs, or of the last one."""
+        """The running operation, or the last one."""
 
     def stack(self, name: str, config: Mapping[str, str]) -> auto.Stack:
         self.work.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ class Engine:
                 project_settings=auto.ProjectSettings(
                     name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=self.backend)
                 ),
-                # Nothing secret is in the state; who wants encryption sets a passphrase of their own.
+                # The state holds no secrets; users who want encryption set a passphrase.
                 env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
             )
             stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
@@ -73,7 +73,7 @@ class Engine:
         return stack
 
     def up(self, stack: auto.Stack) -> dict[str, Any]:
-        """Bring the stack up; what a killed run left pending is resolved first. Returns the outputs."""
+        """Bring the stack up, after resolving what a killed run left pending. Returns the outputs."""
         with self._operation("pulumi up", stack) as watch:
             refuse_loss(self.context, stack)
             self._resolve(stack)
@@ -81,20 +81,20 @@ class Engine:
         return {name: output.value for name, output in result.outputs.items()}
 
     def destroy(self, stack: auto.Stack) -> None:
-        """Destroy the stack and forget it. Raises `EngineFailed`; all that does not depend on what failed is gone."""
+        """Destroy the stack and remove it. Raises `EngineFailed`, after deleting all that does not depend on what
+        failed."""
         with self._operation("pulumi destroy", stack) as watch:
             self._resolve(stack, self._told)
-            # What can go goes, though something else stays: each hour of it bills.
+            # Destroy all that can go even if something fails: each hour of it bills.
             destroying = self._announce("destroying", watch)
             stack.destroy(on_event=destroying, on_output=_quiet, continue_on_error=True)
             stack.workspace.remove_stack(stack.name)
 
     def clear_broken(self, stack: auto.Stack) -> tuple[str, ...]:
-        """Destroy what an earlier `up` made but could not bring to life, and what hangs on it; their types and names.
+        """Destroy what an earlier `up` made but failed to start, and its dependents; return their types and names.
 
-        The engine holds such a resource as made and would only update it: with nothing to change, a failed add-on or
-        node group would pass for a good one. What only lost the engine that waited for it is awaited and taken for
-        good. Only for stacks that carry no training yet.
+        The engine would count a failed add-on or node group as made and, with nothing to change, as good. A resource
+        whose engine died while it waited is awaited and kept. Only for stacks without training.
         """
         with self._operation("clearing what failed", stack) as watch:
             self._resolve(stack)
@@ -105,7 +105,7 @@ class Engine:
         return tuple(broken.values())
 
     def _come_to_life(self, stack: auto.Stack) -> dict[str, str]:
-        """Wait for what AWS still creates, and note in the state what is there; urn -> type and name of the rest."""
+        """Wait for what AWS still creates and record what is ready; return urn -> type and name of the rest."""
         resources = (stack.export_stack().deployment or {}).get("resources", [])
         unseen = {one["urn"]: one for one in resources if one.get("initErrors")}
         names = {urn: f"{one['type'].rpartition(':')[2]} {urn.rpartition('::')[2]}" for urn, one in unseen.items()}
@@ -120,15 +120,13 @@ class Engine:
         return {urn: names[urn] for urn, how in lives.items() if how is not Life.THERE}
 
     def refresh(self, stack: auto.Stack) -> None:
-        """Take AWS's word for what the stack holds. Raises `EngineFailed`."""
+        """Read the stack's resources from AWS into the state. Raises `EngineFailed`."""
         with self._operation("pulumi refresh", stack) as watch:
             stack.refresh(on_event=self._announce("looking at", watch), on_output=_quiet)
 
     def amend(self, stack: auto.Stack, change: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> None:
-        """Store what `change` makes of the deployment, nothing where it makes none. Raises `EngineFailed`.
-
-        An operation as any other: the CLI stores nothing in a stack that a dead engine has left locked.
-        """
+        """Store the deployment that `change` returns, unless None. Raises `EngineFailed`. It is an operation with
+        leases and unlocking: the CLI stores nothing in a stack that a dead engine left locked."""
         with self._operation("a change of the state", stack):
             exported = stack.export_stack()
             changed = change(exported.deployment or {})
@@ -138,15 +136,13 @@ class Engine:
                 stack.import_stack(exported)
 
     def resources(self, stack: auto.Stack) -> int:
-        """How many the state holds. Raises `EngineFailed`."""
+        """Return the number of resources in the state. Raises `EngineFailed`."""
         with _refused("a look at the state", stack):
             return len((stack.export_stack().deployment or {}).get("resources", []))
 
     def _resolve(self, stack: auto.Stack, failed: Failed = refuse) -> None:
-        """What a killed engine left pending: creations that AWS carried out are adopted; all is looked at anew.
-
-        `failed`: what becomes of one of which nobody can say whether it was.
-        """
+        """Resolve what a killed engine left pending: adopt what AWS carried out, and refresh it. `failed` is called for
+        a creation of which nobody can say whether it was carried out."""
         exported = stack.export_stack()
         deployment = exported.deployment or {}
         pending = deployment.get("pending_operations")
@@ -157,8 +153,8 @@ class Engine:
         removed = remove_rules(account, deployment, self.context.guard, failed)
         adopted = ", ".join(f"{urn.split('::')[2].rpartition(':')[2]} {id}" for urn, id in found.items())
         say.note(
-            f"{len(pending)} operations were cut short; adopted: {adopted or 'none'}"
-            + (f"; removed to be made anew: {', '.join(removed)}" if removed else "")
+            f"{len(pending)} operations were interrupted; adopted: {adopted or 'none'}"
+            + (f"; removed to be made again: {', '.join(removed)}" if removed else "")
         )
         exported.deployment, look = resolved(deployment, found)
         self.context.guard()
@@ -167,14 +163,14 @@ class Engine:
             stack.refresh(on_event=self._announce("looking at", Watch()), on_output=_quiet, target=look)
 
     def _told(self, pending: Pending, error: Exception) -> None:
-        """A teardown counts it as not found: what carries the campaign's tag is swept after it."""
+        """Count it as not made, in a teardown: the sweep after it removes what carries the campaign's tag."""
         if passes(error):
             raise error
-        words = f"{pending.title}, cut short in its creation, could not be looked for and counts as never made"
+        words = f"the interrupted creation of {pending.title} could not be looked up and counts as never made"
         self.context.progress.note(f"{words} ({type(error).__name__}: {error})"[:400])
 
     def _adopted(self, deployment: Mapping[str, Any], failed: Failed) -> dict[str, str]:
-        """Urn -> id of creations that were carried out, once they are ready."""
+        """Return urn -> id of creations that AWS carried out, once they are ready."""
         account, cluster, say = self.context.account, self.context.names.cluster, self.context.progress
         found: dict[str, str] = {}
         wanted = sum(kind_of_type(one.type).find is not None for one in pending_creates(deployment))
@@ -201,7 +197,7 @@ class Engine:
 
     @contextmanager
     def holding(self, lease: Lease) -> Iterator[None]:
-        """Operations in this block are covered by one more lease."""
+        """Run the block's operations under one more lease."""
         self.leases.append(lease)
         try:
             yield
@@ -210,7 +206,7 @@ class Engine:
 
     @contextmanager
     def _operation(self, what: str, stack: auto.Stack) -> Iterator[Watch]:
-        """One operation: before it, no lock of a dead engine, and every lease is ours."""
+        """Prepare one operation: remove a dead engine's lock and check every lease."""
         watch = self.watch = Watch()
         with _refused(what, stack, watch):
             unlock(self.context, stack, self.leases)
@@ -232,7 +228,7 @@ def _quiet(_: str) -> None:
 
 @contextmanager
 def _refused(what: str, stack: auto.Stack, watch: Watch | None = None) -> Iterator[None]:
-    """What the CLI refuses in this block, to the smallest look, is raised in our own words."""
+    """Raise the CLI's errors in this block as `EngineFailed`."""
     try:
         yield
     except auto.CommandError as error:
@@ -240,8 +236,8 @@ def _refused(what: str, stack: auto.Stack, watch: Watch | None = None) -> Iterat
 
 
 def _refusal(what: str, stack: str, error: auto.CommandError, watch: Watch | None = None) -> EngineFailed:
-    # A program that was cut short leaves its coroutine behind. Collected in the middle of a compile, as of a module's
-    # first import, it broke that one ("AST constructor recursion depth mismatch", CPython 3.11).
+    # An interrupted program leaves a coroutine. Collected during a compile, such as a module's first import, it broke
+    # that compile ("AST constructor recursion depth mismatch", CPython 3.11).
     gc.collect()
     lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if line.startswith("* ") or ("error:" in line and not line.endswith("occurred:"))]

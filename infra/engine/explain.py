@@ -1,4 +1,4 @@
-"""Drift and plans for people: grouped by component, each difference short, each loss with what follows from it."""
+"""Prints drift and plans: grouped by component, differences shortened, losses with their consequence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BILLS = {
 
 @dataclass(frozen=True)
 class CostChange:
-    """What a created or deleted resource adds to (or takes from) the bill, by the plan's own line."""
+    """Change of the bill by a created or deleted resource, by the plan's line."""
 
     what: str
     usd_per_hour: Decimal
@@ -41,7 +41,7 @@ class CostChange:
 
 
 def difference(change: Change) -> list[str]:
-    """One line, or for two long documents the lines in which they differ."""
+    """Return one line, or the differing lines of two long documents."""
     old, new = parsed(change.before), parsed(change.after)
     forces = "  (forces a replacement)" if change.replaces else ""
     long = max(len(short(change.before)), len(short(change.after))) >= SHORT
@@ -58,7 +58,7 @@ def difference(change: Change) -> list[str]:
 
 
 def print_drift(console: Console, looks: Iterable[Look], campaign: str) -> None:
-    """What AWS holds otherwise than the stacks say."""
+    """Print the drift of the stacks."""
     for seen in looks:
         for note in seen.notes:
             console.print(f"{seen.stack}: {escape(note)}")
@@ -68,11 +68,11 @@ def print_drift(console: Console, looks: Iterable[Look], campaign: str) -> None:
         console.print(f"{seen.stack}: {len(seen.drifted)} of {seen.resources} resources have drifted")
         _print_rows(console, seen.drifted, explain=True)
     if any(seen.drifted for seen in looks):
-        console.print(f"`bivouac repair {campaign}` shows what would set it right, and does it after a yes")
+        console.print(f"`bivouac repair {campaign}` shows the repair and carries it out after a yes")
 
 
 def print_plan(console: Console, looks: Iterable[Look]) -> None:
-    """What an `up` would do."""
+    """Print what an `up` would do."""
     for seen in looks:
         if not seen.planned:
             console.print(f"{seen.stack}: nothing to change")
@@ -104,7 +104,7 @@ def print_costs(console: Console, changes: Iterable[CostChange]) -> None:
 
 
 def cost_changes(looks: Iterable[Look], plan: Plan) -> tuple[CostChange, ...]:
-    """By the plan's lines that bill by the hour; GPU nodes count as if all were up, though they start at none."""
+    """Return cost changes by the plan's hourly lines; GPU nodes count as if all were up, though they start at none."""
     lines = {line.name: line for line in plan.cost}
     found = list[CostChange]()
     for row in (row for seen in looks for row in seen.planned):
@@ -120,7 +120,7 @@ def cost_changes(looks: Iterable[Look], plan: Plan) -> tuple[CostChange, ...]:
 
 
 def as_facts(looks: Iterable[Look], refused: Iterable[Refusal]) -> dict[str, Any]:
-    """For machines."""
+    """Return the same as JSON."""
     return {
         "stacks": [
             {
@@ -138,7 +138,7 @@ def as_facts(looks: Iterable[Look], refused: Iterable[Refusal]) -> dict[str, Any
 
 
 def _fact(row: Row) -> dict[str, Any]:
-    """Values that only AWS will give are None and said to be unknown."""
+    """Return a row as JSON; values that only AWS will give are None and marked unknown."""
     changes: list[Mapping[str, Any]] = [
         asdict(one) | {"after": None, "unknown": True} if one.after == UNKNOWN else asdict(one) for one in row.changes
     ]

@@ -1,4 +1,4 @@
-"""What the engine's events say of failed resources: which one, AWS's own words, what it means, and its cure."""
+"""Failed resources from the engine's events: which one, AWS's message, its cause and cure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infra.errors import PermanentError
 
 
 class Cause(StrEnum):
-    """Why an operation on a resource failed, by what it means for the next step."""
+    """Cause of a failed operation, by what it means for the next step."""
 
     CREDENTIALS = "credentials have expired"
     DENIED = "access is denied"
@@ -26,7 +26,7 @@ class Cause(StrEnum):
     CAPACITY = "AWS has no capacity"
     TAKEN = "the name is taken"
     INVALID = "AWS refuses a value"
-    TIMED_OUT = "it did not come to an end in time"
+    TIMED_OUT = "it did not end in time"
     STRANGER = "the Kubernetes API does not know the caller"
     CLUSTER = "the Kubernetes API does not answer"
     OTHER = "see AWS's words"
@@ -48,10 +48,10 @@ _SIGNS: tuple[tuple[Cause, str], ...] = (
                    r"connection reset|EOF|Could not connect|Read timeout|StatusCode: 5\d\d"),
     (Cause.TIMED_OUT, r"timed? ?out|timeout while waiting|DELETE_FAILED|CREATE_FAILED|FAILED"),
 )  # fmt: skip
-"""In this order; the first that matches wins. AWS's codes as both plugins print them."""
+"""AWS's codes as both plugins print them; the first match wins."""
 
 RETRIED = frozenset({Cause.DEPENDENCY, Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT, Cause.STRANGER, Cause.CLUSTER})
-"""What may pass by itself."""
+"""Causes that may be transient."""
 
 _CURES = {
     Cause.CREDENTIALS: "renew the credentials (for instance `aws sso login`)",
@@ -61,10 +61,10 @@ _CURES = {
     Cause.SERVER: "wait some minutes: AWS or the network is disturbed",
     Cause.QUOTA: "raise the quota (Service Quotas) or free some of it",
     Cause.CAPACITY: "try another zone, purchase option or time",
-    Cause.TAKEN: "give the campaign another name, or remove what has this one, if nobody uses it, in another region "
-    "neither (if it is this campaign's, its answer was lost: `bivouac sweep` removes it after `bivouac down`)",
+    Cause.TAKEN: "give the campaign another name, or remove the resource of this name, if nobody uses it in any region "
+    "(if it is this campaign's, AWS's answer was lost: `bivouac sweep` removes it after `bivouac down`)",
     Cause.INVALID: "mend the value in the spec",
-    Cause.TIMED_OUT: "look at the resource in the console; AWS may still be at it",
+    Cause.TIMED_OUT: "look at the resource in the console; AWS may still work on it",
     Cause.STRANGER: "wait a minute, since an access entry counts only some time after it was made; if it is older, use "
     "the credentials that `aws eks list-access-entries` names",
     Cause.CLUSTER: "check the cluster's endpoint and the credentials",
@@ -74,8 +74,6 @@ _CURES = {
 
 @dataclass(frozen=True)
 class Failure:
-    """One resource that the engine could not handle."""
-
     urn: str
     message: str
 
@@ -95,7 +93,6 @@ class Failure:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """AWS ids that the message names."""
         return tuple(
             dict.fromkeys(re.findall(r"\b(?:subnet|sg|vpc|eni|igw|nat|fs|i|rtb|eipalloc)-[0-9a-f]{8,}", self.message))
         )
@@ -113,13 +110,13 @@ def cure_for(cause: Cause) -> str:
 
 
 def cure_of(failures: Iterable[Failure]) -> str:
-    """Each cause's cure once, then how to go on."""
+    """Return each cause's cure once, then how to continue."""
     cures = dict.fromkeys(_CURES[failure.cause] for failure in failures)
     return "; ".join([*cures, "then run the same command again: it continues"])
 
 
 class EngineFailed(PermanentError):
-    """An operation of the engine failed; `failures` are the resources that did."""
+    """A failed operation of the engine."""
 
     def __init__(self, what: str, stack: str, failures: tuple[Failure, ...], words: str) -> None:
         self.failures = failures
@@ -134,15 +131,15 @@ class EngineFailed(PermanentError):
 
 @dataclass
 class Watch:
-    """Listens to one operation: what is being handled since when, what is done, what failed."""
+    """Follows one operation: what has begun, is done or failed."""
 
     begun: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """URN -> (type, when on the monotonic clock)."""
+    """URN -> (type, start on the monotonic clock)."""
     done: set[str] = field(default_factory=set)
     messages: dict[str, str] = field(default_factory=dict)
 
     def hear(self, event: auto.EngineEvent) -> bool:
-        """Take note; whether something of the progress changed."""
+        """Record an event; return whether the progress changed."""
         if event.resource_pre_event is not None:
             metadata = event.resource_pre_event.metadata
             if str(getattr(metadata.op, "value", metadata.op)) == "same":
@@ -174,7 +171,7 @@ class Watch:
 
     @property
     def open(self) -> dict[str, tuple[str, float]]:
-        """What is being handled, oldest first; components, which only wait for their children, left out."""
+        """Return what is being handled, oldest first, without components, which only wait for their children."""
         waiting = {urn: one for urn, one in self.begun.items() if urn not in self.done}
         return {urn: one for urn, one in waiting.items() if not one[0].startswith(("bivouac:", "pulumi:"))}
 

@@ -1,7 +1,7 @@
-"""Kubernetes objects in the state of a stack whose cluster is gone or does not answer: they die with it.
+"""Kubernetes objects in the state of a stack whose cluster is gone or silent: they are gone with it.
 
-`deleted_with` spares them while the cluster is destroyed in the same operation, and `delete_unreachable` spares plain
-objects; but a Helm release can be neither read nor deleted without its API server, once the cluster has left the state.
+`deleted_with` covers a cluster destroyed in the same operation, and `delete_unreachable` plain objects; but once the
+cluster has left the state, a Helm release can be neither read nor deleted.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ KUBERNETES = "kubernetes:"
 
 
 def forget_kubernetes(context: Context, deployment: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The deployment less its Kubernetes objects, half-made ones too, where no API server can delete them; says so.
-
-    None where there are none, or where they can be deleted.
-    """
+    """Return the deployment without its Kubernetes objects, pending ones too, if no API server can delete them. Returns
+    None if there are none or they can be deleted."""
     there = [*deployment.get("resources", ()), *(o["resource"] for o in deployment.get("pending_operations") or ())]
     orphans = {one["urn"] for one in there if one["type"].startswith(KUBERNETES)}
     if not orphans or (seen := _cluster(context)) == "answers":
         return None
     what = "is gone" if seen == "gone" else f"has not answered for {PATIENCE_S:.0f} s"
     context.progress.note(
-        f"the cluster {what}: {len(orphans)} Kubernetes objects leave the state without being deleted, they die with it"
+        f"the cluster {what}: {len(orphans)} Kubernetes objects are gone with it and removed from the state"
     )
     return without(deployment, orphans)
 
 
 def without(deployment: Mapping[str, Any], urns: set[str]) -> dict[str, Any]:
-    """A deployment less these resources, and less every mention of them."""
+    """Return a deployment without these resources and references to them."""
     kept = []
     for resource in deployment.get("resources", ()):
         if resource["urn"] in urns:
@@ -57,7 +55,7 @@ def without(deployment: Mapping[str, Any], urns: set[str]) -> dict[str, Any]:
 
 
 def _cluster(context: Context) -> Literal["answers", "gone", "silent"]:
-    """EKS's word, then a bounded wait for the API server's."""
+    """Ask EKS, then the API server with a bounded wait."""
     eks, name = context.account.client("eks"), context.names.cluster
     try:
         cluster = eks.describe_cluster(name=name)["cluster"]
@@ -68,12 +66,12 @@ def _cluster(context: Context) -> Literal["answers", "gone", "silent"]:
     for _ in context.turns(PATIENCE_S):
         if _answers(str(cluster["endpoint"])):
             return "answers"
-        context.progress.step(f"the API server of {name} does not answer; it is given {PATIENCE_S:.0f} s")
+        context.progress.step(f"the API server of {name} does not answer; waiting up to {PATIENCE_S:.0f} s")
     return "silent"
 
 
 def _answers(endpoint: str) -> bool:
-    """Whether anything speaks HTTP there; a refusal is an answer. Nothing secret is sent, so nothing is verified."""
+    """Return whether anything speaks HTTP there; a refusal counts. Nothing secret is sent, so TLS is not verified."""
     where = urlsplit(endpoint)
     host, port = where.hostname or "", where.port
     if where.scheme == "http":

@@ -1,13 +1,13 @@
-"""The leash: a process of its own that ends a driver's engine as soon as the driver's lease no longer covers it.
+"""The leash: a process that ends a driver's engine when the driver's lease no longer covers it.
 
-A killed driver renews nothing, and neither does one that was stopped (SIGSTOP, a closed lid) or cut off from S3; yet
-the engine that it started would go on changing the account beside the next driver's. So the leash is told, line by
-line on its standard input, until when the lease covers the engine, in seconds of CLOCK_BOOTTIME. When that moment
-passes, or the line closes without `done`, it ends every process that carries the engine's mark in its environment:
-first gently, so that Pulumi finishes what is under way and saves its state, then, after `BOUND_S`, by force.
+A driver that is killed, stopped (SIGSTOP, a closed lid) or cut off from S3 does not renew its lease; yet its engine
+would go on changing the account beside the next driver's. So the driver writes to the leash's standard input, line by
+line, until when the lease covers the engine, in seconds of CLOCK_BOOTTIME. When that moment passes, or the input closes
+without `done`, the leash ends every process with the engine's mark in its environment: first gently, so that Pulumi
+finishes what is under way and saves its state, then, after `BOUND_S`, by force.
 
-Hence no engine lives longer than its lease plus `BOUND_S`; whoever takes over may rely on that. Run as a script by a
-bare interpreter: standard library only, nothing imported of the project.
+So no engine lives longer than its lease plus `BOUND_S`. Run as a script by a bare interpreter: imports the standard
+library only.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 MARK = "BIVOUAC_ENGINE"
-"""Name of the variable that marks an engine and what it starts."""
+"""Environment variable that marks an engine and its children."""
 BOUND_S = 20.0
-"""From the first gentle signal to force."""
+"""Time from the first gentle signal to force."""
 _PLUGINS_S = 2.0
-"""Plugins whose engine has ended go by themselves within this, or are ended."""
+"""Time for plugins to end after their engine."""
 
 
 def now() -> float:
-    """Goes on while the machine sleeps, and is the same for all processes of a machine."""
+    """Return seconds on a clock that runs while the machine sleeps and is the same for all its processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def marked(mark: str | None = None) -> dict[int, str]:
-    """Living processes that carry a mark (this one, or any): pid -> mark."""
+    """Return the living processes with a mark (this one, or any): pid -> mark."""
     found = {}
     for pid in _pids():
         with suppress(OSError):
@@ -45,7 +45,7 @@ def marked(mark: str | None = None) -> dict[int, str]:
 
 
 def mark_of(pid: int) -> str | None:
-    """The mark of a process, None without one or when it may not be looked at."""
+    """Return the mark of a process, None without one or when it may not be read."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         for entry in file.read().split(b"\0"):
             name, _, value = entry.partition(b"=")
@@ -55,7 +55,7 @@ def mark_of(pid: int) -> str | None:
 
 
 def end(mark: str, bound_s: float = BOUND_S) -> None:
-    """End all processes with this mark: the engine by an interrupt, plugins after it, all by force after the bound."""
+    """End all processes with this mark: the engine by an interrupt, then its plugins, all by force after the bound."""
     until, orphaned = now() + bound_s, None
     for pid in _roots(marked(mark)):
         _send(pid, signal.SIGINT)
@@ -70,12 +70,12 @@ def end(mark: str, bound_s: float = BOUND_S) -> None:
 
 
 def _roots(living: dict[int, str]) -> list[int]:
-    """Those that no other marked process started."""
+    """Return those that no other marked process started."""
     return [pid for pid in living if _parent(pid) not in living]
 
 
 def _is_engine(pid: int) -> bool:
-    """Whether it is `pulumi` itself; a plugin is called `pulumi-...`, or is an interpreter."""
+    """Return whether it is `pulumi` itself; a plugin is called `pulumi-...`, or is an interpreter."""
     with suppress(OSError), open(f"/proc/{pid}/comm") as file:
         return file.read().strip() == "pulumi"
     return False
@@ -107,7 +107,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def main(mark: str) -> int:
-    """Hold the leash: until `done` on standard input, or until the engine has to be ended."""
+    """Hold the leash until `done` comes or the engine has to be ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     deadline, said = now() + BOUND_S, b""

@@ -1,7 +1,5 @@
-"""What AWS says of a resource whose coming to life its engine did not see: it comes, it is there, or it has failed.
-
-An engine that is ended gently stops waiting and notes so; that is no failure of what it waited for.
-"""
+"""State of a resource whose start no engine saw, by AWS: coming, there or failed. An engine that is ended gently stops
+waiting and reports an error; the resource may still be fine."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ class Life(StrEnum):
     COMING = "coming"
     THERE = "there"
     FAILED = "failed"
-    """Or gone, or of a kind that nothing is known about."""
+    """Also gone, or of a kind without a status."""
 
 
 _COMING = frozenset({"CREATING", "UPDATING", "pending", "PENDING"})
@@ -27,7 +25,7 @@ _THERE = frozenset({"ACTIVE", "AVAILABLE", "available"})
 
 
 def life(account: Account, resource: Mapping[str, Any]) -> Life:
-    """Of a resource as Pulumi's state holds it, with type and id."""
+    """Return the life of a resource of Pulumi's state, by its type and id."""
     ask = kind_of_type(str(resource["type"])).status
     if ask is None or not resource.get("id"):
         return Life.FAILED

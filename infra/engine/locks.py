@@ -1,10 +1,9 @@
-"""Pulumi's locks: which may be cancelled. A living holder's never; that of an engine whose lease has lapsed, always.
+"""Removes Pulumi's locks of dead engines; never a living holder's.
 
-We hold the lease, so no other driver's engine may run; each is ended by its leash at latest `leash.BOUND_S` after its
-own lease. What is left is a lock whose engine is gone, or one that a person took by typing `pulumi up`. On this machine
-the process tells which. On another machine only a lock taken there while a driver that left unclean had its time is
-that driver's: an engine starts under its lease, and the same clock dates the lock and the end of that time. What was
-locked there later, or where no driver left unclean, is a person's.
+We hold the lease, so no other driver's engine may run: its leash ends it at latest `leash.BOUND_S` after its lease. A
+lock that is left is a dead engine's or that of a person who typed `pulumi up`. On this machine the process tells which.
+On another machine, a lock is a driver's only if it dates from before the end of the lease of a driver that left
+unclean, since the same clock dates both; all others are a person's.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from infra.session.context import Context
 from infra.spec.names import PROJECT
 
 _HAND_WAIT_S = 60.0
-"""For a lock that a person took."""
+"""Wait for a lock that a person took."""
 _MARGIN_S = 5.0
 
 
 def unlock(context: Context, stack: auto.Stack, leases: Sequence[Lease]) -> None:
-    """Cancel what dead drivers left locked; wait, bounded, for what lives. Raises `PermanentError` naming who does."""
+    """Cancel locks of dead drivers; wait, bounded, for living holders. Raises `PermanentError` naming them."""
     begun = leash.now()
     while held := _locks(context, stack.name):
         why = [reason for lock in held if (reason := _alive(lock, leases))]
@@ -60,7 +59,7 @@ def _locks(context: Context, stack: str) -> list[dict[str, Any]]:
 
 
 def _alive(lock: dict[str, Any], leases: Sequence[Lease]) -> str | None:
-    """Why this lock may not be cancelled yet, None when it may."""
+    """Return why this lock may not be cancelled yet, None when it may."""
     pid, host = int(lock.get("pid", 0)), str(lock.get("hostname", ""))
     who = f"{lock.get('username')}@{host} (process {pid})"
     bound = leash.BOUND_S + _MARGIN_S
@@ -72,18 +71,18 @@ def _alive(lock: dict[str, Any], leases: Sequence[Lease]) -> str | None:
         if mark is None:
             return f"{who} works on the stack by hand"
         if waited > bound:
-            # Its leash was killed too, or it would be gone.
+            # Its leash must have been killed too.
             leash.end(mark)
             return None
-        return f"the engine of a driver that is gone is ending: {who}"
+        return f"a dead driver's engine is ending: {who}"
     ends = [one.until for lease in leases for one in lease.lapsed if one.holder.host == host]
     if any(_taken_by(lock, until) for until in ends):
-        return None if waited > bound else f"the engine of a driver that is gone may be ending: {who}"
+        return None if waited > bound else f"a dead driver's engine may be ending: {who}"
     return f"{who} holds it, on another machine"
 
 
 def _taken_by(lock: dict[str, Any], until: datetime) -> bool:
-    """Whether it was taken at that moment or before; a lock without a date was not."""
+    """Return whether it was taken by then; False for a lock without a date."""
     try:
         return datetime.fromisoformat(str(lock.get("timestamp", ""))) <= until
     except (ValueError, TypeError):
@@ -91,10 +90,8 @@ def _taken_by(lock: dict[str, Any], until: datetime) -> bool:
 
 
 def _same_process(pid: int, locked_at: str) -> bool:
-    """Whether the process that took the lock still lives.
-
-    One that began later only has its number; one that has ended stays a zombie while its driver is stopped.
-    """
+    """Return whether the process that took the lock still lives. A process that began later only reuses the number; one
+    that has ended is a zombie while its driver is stopped."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

@@ -1,4 +1,4 @@
-"""The instances behind the campaign's node groups, ended directly where their group does not end them."""
+"""The instances of the campaign's node groups, terminated directly where their group hangs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _ENDING_S = 120.0
 
 
 def living_instances(context: Context) -> list[str]:
-    """Instances of the campaign's cluster that are not terminated, whoever launched them."""
+    """Return the cluster's instances that are not terminated, whoever launched them."""
     filters = [
         {"Name": "tag:eks:cluster-name", "Values": [context.names.cluster]},
         {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
@@ -18,12 +18,12 @@ def living_instances(context: Context) -> list[str]:
 
 
 def end_instances(context: Context) -> None:
-    """Terminate what still runs, and wait a while for it; a group that hangs bills by its instances."""
+    """Terminate the instances and wait within bounds: a group that hangs bills by its instances."""
     ids = living_instances(context)
     if not ids:
         return
     context.guard()
-    context.progress.note(f"a node group hangs: its instances are ended directly: {', '.join(ids)}")
+    context.progress.note(f"a node group hangs: its instances are terminated directly: {', '.join(ids)}")
     context.account.client("ec2").terminate_instances(InstanceIds=ids)
     for _ in context.turns(_ENDING_S):
         if not (ids := living_instances(context)):

@@ -1,4 +1,5 @@
-"""What is never done to a campaign that lives: replacing what holds its state, or rolling nodes that train."""
+"""Refuses changes that a living campaign would not survive: replacing what holds its state, or rolling training
+nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from infra.session.context import Context
 
 _CLUSTER, _NODE_GROUP, _BUCKET = "aws:eks/cluster:Cluster", "aws:eks/nodeGroup:NodeGroup", "aws:s3/bucket:Bucket"
 _GENTLE = ("scalingConfig", "tags", "labels", "updateConfig")
-"""Properties of a node group whose change restarts no node."""
+"""Properties of a node group that change without a node's restart."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far the campaign is, as far as it matters here."""
+    """Progress of the campaign, as far as refusals need it."""
 
     begun: bool
     training: bool
@@ -46,7 +47,7 @@ def standing(context: Context) -> Standing:
 
 
 def refusals(seen: Look, where: Standing, campaign: str) -> tuple[Refusal, ...]:
-    """Why this plan must not be carried out; empty when it may."""
+    """Return why this plan must not be carried out; empty when it may."""
     if not where.begun or where.falling:
         return ()
     lost = {row.urn for row in seen.drifted if row.verb == "deleted"}
@@ -57,17 +58,17 @@ def refusals(seen: Look, where: Standing, campaign: str) -> tuple[Refusal, ...]:
 def error_of(refused: Iterable[Refusal], campaign: str) -> UserError:
     several = tuple(refused)
     return UserError(
-        f"this would destroy or stop what campaign {campaign} stands on",
+        f"this would destroy or stop what campaign {campaign} needs",
         seen=" | ".join(str(one) for one in several),
         cure="; or ".join(dict.fromkeys(one.cure for one in several)),
     )
 
 
 def refuse_loss(context: Context, stack: auto.Stack) -> None:
-    """Before an `up`: raises `UserError` where it would replace, delete or make anew what holds a campaign's state.
+    """Raise `UserError` if an `up` would replace, delete or make again what holds the campaign's state.
 
-    A first `up` pays nothing: only a stack that holds such things is looked at, and AWS only where operations of a
-    killed engine are pending, since then the `up` itself begins with AWS's word.
+    Looks only at a stack that holds such resources, so a first `up` costs nothing; looks at AWS only if a killed engine
+    left operations pending, since then the `up` begins with a refresh.
     """
     stored = stored_state(context, stack.name)
     resources = resources_of(stored).values()
@@ -91,11 +92,11 @@ def _refused(row: Row, lost: set[str], where: Standing, campaign: str) -> Refusa
             row, f"it would be {_PAST[row.verb]}{_forced(row)}", f"set back by hand what was changed, or {down}"
         )
     if row.verb == "create" and row.urn in lost and row.kind != _BUCKET:
-        return Refusal(row, "it was deleted by hand, and what it held does not come back by making it anew", down)
+        return Refusal(row, "it was deleted by hand, and a new one would be empty", down)
     if row.verb == "update" and row.kind == _CLUSTER and any(one.path == "version" for one in row.changes):
         version = next(one for one in row.changes if one.path == "version")
         why = f"its Kubernetes version is {version.before} and EKS does not go back to {version.after}"
-        return Refusal(row, why, f"let it train on as it is, or {down}")
+        return Refusal(row, why, f"leave it as it is, or {down}")
     rough = [one.path for one in row.changes if not one.path.startswith(_GENTLE)]
     if row.verb == "update" and row.kind == _NODE_GROUP and where.training and rough:
         why = f"an update of {', '.join(rough)} would restart its nodes one by one while it trains"

@@ -1,7 +1,7 @@
-"""A stack on a local backend of its own that holds a copy of the state: the engine may do to it what it likes.
+"""A stack on a local backend with a copy of the state, which the engine may change freely.
 
-All that the CLI would be asked for to open it (a stack, its configuration) is written as the files that it reads: each
-start of the CLI costs a quarter of a second, and a preview makes two copies.
+The stack and its configuration are written as the CLI's files instead of by the CLI, each start of which costs a
+quarter of a second; a preview makes two copies.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from infra.spec.names import PROJECT
 
 PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
 _EMPTY_VERSION = 3
-"""Of the format of a checkpoint file, as Pulumi 3 writes it."""
+"""Version of the format of Pulumi 3's checkpoint files."""
 
 
 @contextmanager
 def state_copy(
     stack: str, settings: Mapping[str, str], stored: Mapping[str, Any] | None, program: Callable[[], None]
 ) -> Iterator[StateCopy]:
-    """`stored`: a checkpoint file, None for a stack that was never made. Raises `PermanentError` without an engine."""
+    """Yield a copy of the stack. `stored`: a checkpoint file, None for a stack that was never made. Raises
+    `PermanentError` without an engine."""
     with tempfile.TemporaryDirectory(prefix="bivouac-look-") as folder:
         backend, work = Path(folder, "backend"), Path(folder, "work")
         file = backend / ".pulumi" / "stacks" / PROJECT / f"{stack}.json"
@@ -59,17 +60,17 @@ class StateCopy:
         self.stack, self._file = stack, file
 
     def state(self) -> dict[str, Any]:
-        """The checkpoint file as the last operation left it."""
+        """Return the checkpoint file after the last operation."""
         return dict(json.loads(self._file.read_text()))
 
 
 class _Workspace(auto.LocalWorkspace):
     def select_stack(self, stack_name: str) -> None:
-        """It is there, and every operation names it."""
+        """Skip the CLI: the stack exists, and every operation names it."""
 
 
 def engine_command() -> auto.PulumiCommand:
-    """The CLI, asked for its version once in a process. Raises `FileNotFoundError` where there is none."""
+    """Return the CLI, whose version is read once per process. Raises `FileNotFoundError` where there is none."""
     return _of(shutil.which("pulumi"))
 
 
@@ -83,8 +84,8 @@ def _empty(stack: str) -> dict[str, Any]:
 
 
 def bare(value: Any) -> Any:
-    """Without what plugins note for themselves among the inputs: the bridge to Terraform's providers writes
-    `__defaults` into every object and map, tags included."""
+    """Return the value without keys that plugins add to inputs: the Terraform bridge writes `__defaults` into every
+    map."""
     if isinstance(value, Mapping):
         return {key: bare(one) for key, one in value.items() if not str(key).startswith("__")}
     return [bare(one) for one in value] if isinstance(value, list) else value

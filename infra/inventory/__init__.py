@@ -1,4 +1,4 @@
-"""What of a campaign exists at AWS: see `looks` for what is listed, `evidence` for what makes a thing its own."""
+"""A campaign's resources at AWS: `looks` lists them, `evidence` decides whose they are."""
 
 from infra.inventory.evidence import Evidence, Knowledge, Suspicion, is_account_wide
 from infra.inventory.looks import ANYTHING, LOOKS

@@ -1,4 +1,4 @@
-"""Certify: after teardown, an independent look for what was left. "Could not look" is never "not there"."""
+"""Certify: an independent look for leftovers after teardown. "Could not look" is never "not there"."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from infra.stack.outputs import CampaignOutputs
 
 CERTIFICATE, BASELINE = "certificate.json", "baseline.json"
 SETTLE_S = 60.0
-"""Listings lag behind deletions: what is seen is looked for again until it is gone or this has passed."""
+"""Listings lag behind deletions: time for which findings are looked for again."""
 STALE_TAGS_S = 300.0
-"""The same where nothing is left but what the tagging service alone shows and nobody can be asked about."""
+"""The same if only the tagging service shows leftovers and no service can be asked about them."""
 _PASSING = frozenset({Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT})
 CONFIRM_S = 3.0
-"""They lag behind creations and tags too: nothing seen counts only when a second look, so much later, agrees."""
+"""Listings lag behind creations and tags too: an empty look counts only if a second one, this much later, agrees."""
 
 
 class _Frozen(BaseModel):
@@ -39,19 +39,19 @@ class _Frozen(BaseModel):
 
 
 class Looked(_Frozen):
-    """One look: how much was listed in all, what of it is the campaign's, or why nothing could be seen."""
+    """One look: the number listed, the campaign's among them, or why nothing could be seen."""
 
     service: str
     kind: str
     listed: int
     found: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    """Of each found, why it is the campaign's."""
+    """Per finding, why it is the campaign's."""
     doubts: tuple[str, ...] = ()
-    """Of each found, why it may not be there at all; empty where it is."""
+    """Per finding, why it may no longer exist; empty if it does."""
     could_not_look: str | None = None
     unread: tuple[str, ...] = ()
-    """There before the campaign made anything; their tags could not be read, and cannot be its own."""
+    """Older than the campaign; their tags could not be read, but they cannot be its own."""
 
 
 class Certificate(_Frozen):
@@ -62,11 +62,11 @@ class Certificate(_Frozen):
     at: datetime
     looks: tuple[Looked, ...]
     kept: tuple[str, ...]
-    """Kept on purpose, and where."""
+    """Kept on purpose, with their places."""
     suspects: tuple[str, ...] = ()
-    """New and untagged things that only a human can attribute; they do not make the certificate unclean."""
+    """New untagged resources that only a human can attribute; they do not make the certificate unclean."""
     doubted_since: dict[str, datetime] = {}
-    """When a certificate of this campaign first showed what may be no more."""
+    """Time at which a certificate of this campaign first showed each doubtful finding."""
 
     @property
     def found(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Certificate(_Frozen):
 
     @property
     def doubted(self) -> dict[str, str]:
-        """What of the found may be no more, and why: nobody but the tagging service shows it."""
+        """Return findings that only the tagging service shows and that may no longer exist, with the reason."""
         return {
             f"{look.kind} {item}": doubt
             for look in self.looks
@@ -84,7 +84,7 @@ class Certificate(_Frozen):
 
     @property
     def certain(self) -> tuple[str, ...]:
-        """What of the found is there beyond doubt."""
+        """Return findings that exist beyond doubt."""
         return tuple(item for item in self.found if item not in self.doubted)
 
     @property
@@ -93,7 +93,7 @@ class Certificate(_Frozen):
 
     @property
     def passing(self) -> tuple[str, ...]:
-        """What could not be looked at for now: AWS throttles, fails or does not answer."""
+        """Return looks that failed for a transient reason: AWS throttles, fails or does not answer."""
         return tuple(words for words in self.blind if cause_of(words) in _PASSING)
 
     @property
@@ -102,12 +102,11 @@ class Certificate(_Frozen):
 
     @property
     def clean(self) -> bool:
-        """Nothing found and nothing unseen."""
         return not self.found and not self.blind
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Look until nothing is found twice, or the listings have had time to settle; raises `NotProven` unless clean."""
+    """Look until nothing is found twice or the listings have had time to settle. Raises `NotProven` unless clean."""
     certificate = _dated(context.store, _settled(context, knowledge(context.store, context.names)))
     body = certificate.model_dump_json(indent=1)
     context.store.put(f"{context.store.prefix}/{CERTIFICATE}", body.encode())
@@ -122,9 +121,7 @@ def run(context: Context) -> dict[str, Any]:
     for suspect in certificate.suspects:
         context.progress.note(f"suspect: {suspect}")
     if certificate.unread:
-        context.progress.note(
-            f"there before the campaign, their tags could not be read: {', '.join(certificate.unread)[:300]}"
-        )
+        context.progress.note(f"older than the campaign, with unreadable tags: {', '.join(certificate.unread)[:300]}")
     refuse_unclean(certificate)
     listed = sum(look.listed for look in certificate.looks)
     context.progress.note(
@@ -141,8 +138,8 @@ def _dated(store: CampaignStore, certificate: Certificate) -> Certificate:
 
 
 def _settled(context: Context, known: Knowledge) -> Certificate:
-    """What is seen may be on its way out, and what is not seen on its way in: look again, bounded, in both cases; and
-    wherever a look failed in a way that passes."""
+    """Look again, bounded: findings may be on their way out, new ones on their way in, and failures may be
+    transient."""
 
     def look() -> Certificate:
         return look_through(
@@ -172,7 +169,7 @@ def _settled(context: Context, known: Knowledge) -> Certificate:
 
 
 def refuse_unclean(certificate: Certificate) -> None:
-    """Raises `NotProven`, naming everything that was found or could not be looked at."""
+    """Raise `NotProven` naming everything that was found or could not be looked at."""
     if certificate.clean:
         return
     doubted, since = certificate.doubted, certificate.doubted_since
@@ -183,7 +180,7 @@ def refuse_unclean(certificate: Certificate) -> None:
         *(f"could not look: {item}" for item in certificate.blind),
     ]
     raise NotProven(
-        f"nothing certifies that {certificate.campaign} is gone",
+        f"there is no proof that {certificate.campaign} is gone",
         seen="; ".join(seen),
         cure=f"`bivouac sweep {certificate.campaign}` shows what is left and removes what is provably the campaign's; "
         f"allow the denied listings; then `bivouac down {certificate.campaign}` looks again",
@@ -198,7 +195,7 @@ def look_through(
     kept: tuple[str, ...],
     known: Knowledge | None = None,
 ) -> Certificate:
-    """All looks at once; each on its own, so that one denial blinds only one."""
+    """Run all looks in parallel; a denial blinds only one."""
     known = known or Knowledge(names, region=account.region)
     seen, blind = survey_all(account)
     found = known.judge(seen)
@@ -218,7 +215,7 @@ def look_through(
 
 
 def survey_all(account: Account) -> tuple[dict[str, list[Thing]], dict[str, str]]:
-    """Kind -> everything listed, and kind -> why it could not be listed to its end."""
+    """Return kind -> everything listed, and kind -> why its listing is not complete."""
     with ThreadPoolExecutor(8, thread_name_prefix="look") as pool:
         answers = list(pool.map(lambda look: _list(account, look), LOOKS))
     seen = {look.name: things for look, (things, _) in zip(LOOKS, answers, strict=True)}
@@ -227,7 +224,7 @@ def survey_all(account: Account) -> tuple[dict[str, list[Thing]], dict[str, str]
 
 
 def _list(account: Account, look: ResourceKind) -> tuple[list[Thing], str | None]:
-    """What was listed, and, where the listing broke off, why: even then what was seen so far counts."""
+    """Return what was listed and why the listing broke off, if it did."""
     things: list[Thing] = []
     try:
         for one in look.things(account):
@@ -258,7 +255,7 @@ def _looked(
 
 
 def note_baseline(context: Context) -> None:
-    """What was there before the campaign made anything, once: what is there later and was not, is new."""
+    """Record, once, what exists before the campaign makes anything: only later resources are new."""
     if context.store.get_json(BASELINE) is not None:
         return
     seen, blind = survey_all(context.account)
@@ -267,7 +264,7 @@ def note_baseline(context: Context) -> None:
 
 
 def knowledge(store: CampaignStore, names: Names) -> Knowledge:
-    """What the record tells: network, roles and machines of the campaign, its beginning, and what was there before."""
+    """Return what the record knows: the campaign's network, roles, instances and start, and the baseline."""
     events = store.events()
     places: set[str] = set()
     for event in events:
@@ -283,7 +280,7 @@ def knowledge(store: CampaignStore, names: Names) -> Knowledge:
 
 
 def _places_of(event: Event) -> set[str]:
-    """Ids that an event names as the campaign's."""
+    """Return the ids of the campaign's resources in an event."""
     data = event.data
     if event.kind is Kind.STAGE_FINISHED and data.get("stage") == Stage.PROVISION:
         outputs = CampaignOutputs.model_validate(data["outputs"]["outputs"])
@@ -302,7 +299,7 @@ def _places_of(event: Event) -> set[str]:
 
 
 def kept(context: Context) -> tuple[str, ...]:
-    """What stays on purpose: the archive, the record, the data, the image."""
+    """Return what stays on purpose: archive, record, images."""
     state = context.state()
     campaign = context.spec.campaign
     rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]

@@ -1,7 +1,5 @@
-"""What keeps a teardown from its end: who holds the VPC, which node group hangs, which file system stays.
-
-Looked up by the plain AWS client only when something is stuck. A look that is denied says so instead of nothing.
-"""
+"""Leftovers that block a teardown: holders of the VPC, hanging node groups, the file system. Looked up only when
+something is stuck. A denied look is reported."""
 
 from __future__ import annotations
 
@@ -13,14 +11,13 @@ from infra.spec.names import Names
 
 
 def remains(account: Account, names: Names) -> tuple[Remain, ...]:
-    """All that is known to hold up a teardown, in the order in which it would have to go."""
+    """Return everything that blocks the teardown, in the order of removal."""
     ordered = sorted(KINDS, key=lambda kind: kind.step)
     return tuple(row for kind in ordered for row in _bounded(account, names, kind))
 
 
 def holding(type: str, rows: tuple[Remain, ...]) -> Remain | None:
-    """What most likely keeps a resource of Pulumi's type from going: rather what has to be ended by itself than what
-    only waits."""
+    """Return what most likely holds a resource of Pulumi's type; first what has to be ended, then what only waits."""
     holders = kind_of_type(type).held_by
     held = [row for row in rows if holders and row.what.startswith(holders)]
     return next((row for row in held if not row.waits), next(iter(held), None))

@@ -1,13 +1,11 @@
-"""Strays: what carries any campaign's tag and has nobody left to end it, across all campaigns of an account and region.
+"""Orphans: resources with the tag of a campaign that is over, across all campaigns of an account and region.
 
-A campaign is over when its record says so, or when its time has run out and neither driver nor steward lives. What
-carries the tag of such a campaign is a stray; nothing else is ever looked at twice here: not what has only a name, not
-the foundation. A campaign that trained and was never archived is only shown: its file system may hold the one copy of
-its checkpoints, and without its cluster and network nothing could read that any more. One whose record is missing may
-have trained: it is held too, but for what bills most, in which no checkpoint lies and which nobody can use any more.
-
-What all regions show alike, as roles, is only told of where its tag names another region, or none and the record here
-does not cover its birth: a campaign of the same name may live there.
+A campaign is over when its record says so, or when its time has run out and neither driver nor steward lives. Resources
+with only a name, and the foundation, are never orphans. A campaign that trained and was never archived is only shown:
+its file system may hold the one copy of its checkpoints, which only its cluster and network can read. One whose record
+is missing may have trained and is held too, except for what bills most and holds no checkpoint. An account-wide
+resource, such as a role, is only reported if its tag names another region, or none and the record here does not cover
+its birth: a campaign of the same name may live there.
 """
 
 from __future__ import annotations
@@ -39,18 +37,18 @@ from infra.spec.names import CAMPAIGN_TAG, EXPIRES_TAG, REGION_TAG, buckets
 
 @dataclass(frozen=True)
 class Owner:
-    """A campaign that something carries the tag of."""
+    """A campaign whose tag some resource carries."""
 
     campaign: str
     over: bool
     why: str
-    """Why it is over, or who still looks after it."""
+    """Why it is over, or who still cares for it."""
     holds: str = ""
-    """What would be lost with its things, and the command that saves it; empty where there is nothing to lose."""
+    """Things that would be lost, and the command that saves them; empty if none."""
     identity: str = ""
-    """On the tags of its things; empty where they carry none."""
+    """Identity on the tags of its resources; empty if they carry none."""
     lost: bool = False
-    """Its record is missing, or is of another campaign of the name: nobody can go on with it."""
+    """Its record is missing or another campaign's of this name: nobody can continue it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Orphan:
     owner: Owner
     left: Left
     expires: str
-    """As its tag says; empty where it has none."""
+    """Expiry by its tag; empty if it has none."""
 
     @property
     def removable(self) -> bool:
@@ -68,7 +66,7 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What carries a campaign's tag and is, or may be, of another region."""
+    """A resource with a campaign's tag that is, or may be, of another region."""
 
     campaign: str
     kind: str
@@ -84,14 +82,14 @@ class OrphanSight:
     orphans: tuple[Orphan, ...]
     """In the order of removal."""
     cared_for: tuple[Owner, ...]
-    """Campaigns that still have somebody; what carries their tag is left alone."""
+    """Campaigns that are not over; their resources are left alone."""
     blind: Mapping[str, str]
     elsewhere: tuple[Elsewhere, ...] = ()
 
 
 @dataclass
 class OrphanKeeper:
-    """Stands for several campaigns while their strays are removed: holds the driver's lease of each."""
+    """Holds the driver's leases of several campaigns while their orphans are removed."""
 
     account: Account
     bucket: str
@@ -109,7 +107,7 @@ class OrphanKeeper:
 
 
 def keeper(account: Account, progress: Progress) -> OrphanKeeper:
-    """For the account of the credentials; nothing is held yet. Raises `UserError` where all records have vanished."""
+    """Return a keeper for the credentials' account, without leases. Raises `UserError` if all records have vanished."""
     owner = account.identity()["Account"]
     where = buckets(owner, account.region)
     refuse_vanished(account, where.state, owner)
@@ -119,8 +117,8 @@ def keeper(account: Account, progress: Progress) -> OrphanKeeper:
 def look(
     keeper: OrphanKeeper, now: datetime | None = None, only: str | None = None, abandon: bool = False
 ) -> OrphanSight:
-    """All strays of the account and region, or of `only` one campaign, by looking at everything that the certificate
-    looks at. `abandon`: a person has given up by name what they may hold."""
+    """Return all orphans of the account and region, or of `only` one campaign, with the certificate's looks. `abandon`:
+    a person has given up by name what they may hold."""
     keeper.progress.step("listing everything in the account")
     seen, blind = survey_all(keeper.account)
     tagged = [
@@ -131,7 +129,7 @@ def look(
         if one.tags.get(CAMPAIGN_TAG) and not one.leaving and only in (None, one.tags[CAMPAIGN_TAG])
     ]
     known = {(kind, one.id) for kind, one in tagged}
-    # What no look of its own shows is named all the same: by its ARN, for a human.
+    # Resources that only the tagging service shows are named too, by ARN, for a human.
     tagged += [
         (ANYTHING.name, one)
         for one in seen.get(ANYTHING.name, ())
@@ -164,12 +162,12 @@ def look(
 
 
 def _is_arn_of(arn: str, id: str) -> bool:
-    """The whole id: an ARN that only ends alike is of something else."""
+    """Return whether the ARN ends in the whole id."""
     return arn == id or arn.endswith((f"/{id}", f":{id}"))
 
 
 def _by_identity(rows: list[tuple[str, Thing]]) -> dict[str, list[tuple[str, Thing]]]:
-    """A name may have been used more than once: the things of each campaign that had it."""
+    """Group resources by campaign identity: a name may have been used more than once."""
     things, groups = [one for _, one in rows], dict[str, list[tuple[str, Thing]]]()
     for kind, one in rows:
         groups.setdefault(identity_of(kind, one, things), []).append((kind, one))
@@ -181,7 +179,7 @@ def _key(row: tuple[str, Thing]) -> tuple[str, str]:
 
 
 def _elsewhere(store: CampaignStore, kind: str, one: Thing) -> str:
-    """Why this is, or may be, of another region than the record's; empty where it is of this one."""
+    """Return why this is, or may be, of another region than the record's; empty if it is not."""
     place = one.tags.get(REGION_TAG)
     if not is_account_wide(kind, one) or place == store.region:
         return ""
@@ -190,13 +188,13 @@ def _elsewhere(store: CampaignStore, kind: str, one: Thing) -> str:
     events = store.events()
     if events and one.created is not None and events[0].at <= one.created <= events[-1].at:
         return ""
-    return "no tag tells its region, nor a record here that it was made here; remove it by hand if nobody uses it"
+    return "neither a tag nor a record tells its region; remove it by hand if nobody uses it"
 
 
 def judge(
     keeper: OrphanKeeper, store: CampaignStore, identity: str, things: list[Thing], now: datetime, abandon: bool = False
 ) -> Owner:
-    """Whether the campaign is over. Who lives looks after his own, whatever the clock says."""
+    """Return the campaign's owner and whether it is over. A living driver or steward counts more than any date."""
     return _living(store, DRIVER_LEASE, STEWARD_LEASE) or _by_record(keeper, store, identity, things, now, abandon)
 
 
@@ -220,7 +218,7 @@ def _by_record(
         return Owner(campaign, True, "it is given up by name, with all that it may hold", identity=identity)
     ends = [moment for one in things if (moment := _moment(one.tags.get(EXPIRES_TAG))) is not None]
     if not ends:
-        return Owner(campaign, False, "no tag says until when, and no record that it was torn down")
+        return Owner(campaign, False, "no tag tells when it expires, and no record that it was torn down")
     last = max(ends)
     if last > now:
         return Owner(campaign, False, f"its time runs until {last:%Y-%m-%d %H:%M} UTC")
@@ -233,7 +231,7 @@ def _by_record(
 
 
 def _unknown(keeper: OrphanKeeper, campaign: str, identity: str, missing: bool) -> str:
-    """What nobody can tell is not nothing: only an archive of this very identity proves that all is safe."""
+    """Return what may be lost without a record: only an archive of this identity proves that nothing is."""
     if archived(keeper.account, keeper.archive, campaign, identity) is not None:
         return ""
     if not may_hold_checkpoints(keeper.account, campaign):
@@ -247,20 +245,20 @@ def _unknown(keeper: OrphanKeeper, campaign: str, identity: str, missing: bool) 
 
 
 def _unproven(store: CampaignStore, state: CampaignState, campaign: str) -> str:
-    """By the rule that a teardown obeys too: what training left must be archived, or be abandoned aloud."""
+    """Return what is not archived, by the teardown's rule."""
     try:
         refuse_unproven(state, campaign, read_identity(store))
     except NotProven as error:
         return (
-            f"not archived: {error.seen}; `bivouac down {campaign}` archives what is sound and tears down, "
+            f"not archived: {error.seen}; `bivouac down {campaign}` archives what is sound and tears down; "
             "with --abandon it is lost"
         )
     return ""
 
 
 def clear(keeper: OrphanKeeper, wanted: list[Orphan], abandon: bool = False) -> Swept:
-    """Remove these, with the driver's lease of each campaign held, under which each is judged again; whose driver or
-    steward comes back, or who has something to lose by now, keeps everything."""
+    """Remove orphans under the driver's lease of each campaign, each judged again under it. A campaign whose driver or
+    steward is back, or that has something to lose by now, keeps everything."""
     removed, stuck = list[Left](), list[tuple[Left, str]]()
     with ExitStack() as held:
         free = list[Orphan]()
@@ -284,7 +282,7 @@ def clear(keeper: OrphanKeeper, wanted: list[Orphan], abandon: bool = False) -> 
 def _take(
     keeper: OrphanKeeper, campaign: str, identity: str, things: list[Thing], held: ExitStack, abandon: bool
 ) -> Owner | str:
-    """Its owner, judged again with its lease held; or why its things must not be removed."""
+    """Return its owner, judged again under its lease, or why its resources must not be removed."""
     store = keeper.store(campaign)
     if all(lease.store.campaign != campaign for lease in keeper.leases):
         lease = driver_lease(store, keeper.account)

@@ -1,8 +1,8 @@
-"""What would be lost with a campaign's things: what is unknown holds, until an archive is proven or a person gives up.
+"""Decides what would be lost with a campaign's resources, which stay until an archive is proven or a person gives up.
 
-A file system may hold the only checkpoints, and only from within its network can it be read. So both stay, unless the
-archive bucket holds a manifest of the identity on the thing's tag, or the campaign's own record proves that nothing is
-lost. A record that is missing, or that is of another campaign of the name, proves nothing.
+A file system may hold the only checkpoints and can be read only from its network. Both stay, unless the archive bucket
+holds a manifest of the identity on the resource's tag, or the campaign's own record proves that nothing is lost. A
+record that is missing, or another campaign's of this name, proves nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEVER_HOLD = frozenset(kind.name for kind in KINDS if kind.checkpoints is Checkp
 
 
 def identity_of(kind: str, one: Thing, beside: Iterable[Thing]) -> str:
-    """The identity on a thing's tag; of what only belongs to a campaign's network, that of all that is beside it."""
+    """Return the identity on a resource's tag; for parts of a network, the one that all its neighbours share."""
     own = str(one.tags.get(CAMPAIGN_ID_TAG, ""))
     if own or kind in MAY_HOLD:
         return own
@@ -35,7 +35,7 @@ def identity_of(kind: str, one: Thing, beside: Iterable[Thing]) -> str:
 
 
 def may_hold_checkpoints(account: Account, campaign: str) -> bool:
-    """Whether anything with the campaign's tag may hold checkpoints; also where nobody could look."""
+    """Return whether anything with the campaign's tag may hold checkpoints; True if nobody could look."""
     try:
         return any(
             one.tags.get(CAMPAIGN_TAG) == campaign and not one.leaving
@@ -48,10 +48,8 @@ def may_hold_checkpoints(account: Account, campaign: str) -> bool:
 
 
 def archived(account: Account, bucket: str, campaign: str, identity: str) -> ArchiveManifest | None:
-    """The archive of an identity, whose manifest was read and whose objects are there in their sizes; None without one.
-
-    Whatever prevents the look counts as none.
-    """
+    """Return the manifest of an identity's archive if its objects exist in their sizes, else None. A failed look counts
+    as none."""
     if not identity:
         return None
     s3, prefix = account.client("s3"), archive_prefix(campaign, identity)
@@ -73,13 +71,13 @@ def archived(account: Account, bucket: str, campaign: str, identity: str) -> Arc
 
 
 def refuse_unproven(state: CampaignState, campaign: str, known: CampaignIdentity | None) -> None:
-    """Raises `NotProven` while there is, or may be, something to lose: training has begun, no archive accounts for what
-    it committed, and nobody has given it up. A record without a single event proves nothing."""
+    """Raise `NotProven` while something may be lost: training has begun, and its commits are neither archived nor
+    abandoned. A record without any event proves nothing."""
     if state.abandoned or state.never_committed or Stage.TEARDOWN in state.finished_stages:
         return
     newest = state.newest_committed
     if state.tells_nothing:
-        seen = "its record tells nothing of what was done"
+        seen = "its record has no events"
     elif (why := _not_proven(state, known)) is None:
         return
     else:
@@ -92,14 +90,14 @@ def refuse_unproven(state: CampaignState, campaign: str, known: CampaignIdentity
 
 
 def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | None:
-    """Why the record's archive is not that of all that was trained; None where it is."""
+    """Return why the record's archive does not cover all training; None if it does."""
     archive = state.archive
     if archive is None:
         return "no verified archive"
     own = "" if known is None else known.identity
     told = str(archive.get("identity", ""))
     if told != own and (told or (known is not None and not known.adopted)):
-        return f"the archive of step {archive['step']} is of campaign {told or 'without identity'}, this one is {own}"
+        return f"the archive of step {archive['step']} is of campaign {told or 'without identity'}, not of {own}"
     if int(archive.get("accounts_for", archive["step"])) < state.newest_committed:
         return f"the archive is of step {archive['step']}"
     return None

@@ -1,8 +1,8 @@
-"""What only the tagging service shows: it goes on showing what was deleted, for minutes or hours.
+"""Resources that only the tagging service shows; it also shows deleted ones, for minutes or hours.
 
 "All the tagged or previously tagged resources", says its documentation of GetResources; boto3 issue 3341 and aws-cli
-issue 4173 tell of hours. So what carries a campaign's or a cluster's tag is asked of its own service, and left out
-where that says it is no more. Where nobody can be asked it stays, and says what it may be.
+issue 4173 report hours. So a resource with a campaign's or cluster's tag is looked up at its own service and left out
+if that no longer has it. Where no service can be asked it stays, with a note.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from infra.spec.names import CAMPAIGN_TAG
 
 STALE = "seen by the tagging service alone, which also shows what was deleted, for hours"
 _OWN_LOOK = re.compile("|".join(kind.arn.pattern for kind in KINDS if kind.arn and kind.list and not kind.ask))
-"""Kinds with a look of their own, which tells their state."""
+"""Kinds with their own look, which shows their state."""
 _MARKS = (CAMPAIGN_TAG, CLUSTER_TAG, "eks:cluster-name")
-"""Only what carries one of these tags can be judged a campaign's by it: nothing else needs to be asked."""
+"""Only a resource with one of these tags can be judged a campaign's by tag, so only these are looked up."""
 
 
 def tagged(account: Account) -> Iterator[Thing]:
-    """Whatever else the tagging service knows, of any kind.
-
-    Raises the first refusal of a service to say whether something is, once all the rest was shown.
-    """
+    """Yield resources of any kind that only the tagging service lists. Raises the first refusal of a service after
+    yielding all the rest."""
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources").paginate()
     shown = {one["ResourceARN"]: tags_of(one["Tags"]) for page in pages for one in page["ResourceTagMappingList"]}
     others = {arn: tags for arn, tags in shown.items() if not _OWN_LOOK.search(arn)}
@@ -44,7 +42,7 @@ def tagged(account: Account) -> Iterator[Thing]:
 
 
 def _asked(account: Account, arns: Sequence[str]) -> tuple[set[str], set[str], list[ClientError | BotoCoreError]]:
-    """Those that are; those of which nobody can be asked; and why some services would not say."""
+    """Return those that exist, those that no service can be asked about, and the refusals."""
     there, unasked, refused = set[str](), set[str](), list[ClientError | BotoCoreError]()
     by_kind: dict[str, list[str]] = {}
     for arn in arns:
@@ -55,7 +53,7 @@ def _asked(account: Account, arns: Sequence[str]) -> tuple[set[str], set[str], l
         if kind.ask is None:
             unasked.update(several)
             continue
-        # One by one, one refusal hides only one.
+        # Ask in the service's batches: a refusal hides only one batch.
         for first in range(0, len(several), kind.batch):
             try:
                 there |= kind.ask(account, several[first : first + kind.batch])

@@ -1,8 +1,7 @@
-"""Sweep: what is left of a torn down campaign, shown, and what is provably its own, removed.
+"""Sweep: shows what is left of a torn down campaign and removes what is provably its own.
 
-A tag of the campaign or of its cluster, a place in its own network, or being the log group that EKS makes for its
-cluster proves it; kinship or a name does not, and what is only suspect is a human's to judge. The foundation and what
-is kept on purpose are never touched.
+Proof is a tag of the campaign or its cluster, a place in its network, or being its cluster's log group; kinship or a
+name is not, and a human judges suspects. The foundation and what is kept on purpose are never touched.
 """
 
 from __future__ import annotations
@@ -29,29 +28,27 @@ from infra.session.context import Context, turns
 from infra.spec.names import CAMPAIGN_ID_TAG
 
 PATIENCE_S = 300.0
-"""For what is held by something that is on its way out."""
+"""Wait for what is held by something on its way out."""
 _PASSES = re.compile(
     r"DependencyViolation|InUse|Conflict|Throttl|LimitExceeded|SlowDown|Internal|Unavailable|IncorrectS"
 )
-"""Refusals that may pass when what holds a thing has gone; all others are final."""
+"""Refusals that end when the holder of a resource has gone; all others are final."""
 _ORDER = {kind.name: position for position, kind in enumerate(sorted(KINDS, key=lambda one: one.step)) if kind.remove}
 _BEYOND_DOUBT = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.LOGS})
-"""A place is not among them: whoever put a thing into the network may want it back."""
+"""A place is missing: somebody else may have put the resource into the network."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """One thing that is left."""
-
     kind: str
     thing: Thing
     evidence: Evidence
     foreign: str = ""
-    """The identity on its tag, where that is another campaign's of this name: `sweep --orphans` judges it."""
+    """Identity on its tag if it is another campaign's of this name: `sweep --orphans` judges it."""
 
     @property
     def removable(self) -> bool:
-        """Whether it may be removed: provably the campaign's, and of a kind that we know how to remove."""
+        """Return whether it is provably the campaign's and of a kind that we can remove."""
         return kind_named(self.kind).remove is not None and self.evidence in PROVES and not self.foreign
 
     @property
@@ -60,7 +57,7 @@ class Left:
 
     @property
     def usd_per_hour(self) -> Decimal | None:
-        """What it bills by the hour; None where no price is known."""
+        """Return the hourly price; None where no price is known."""
         return usd_per_hour(self.kind, self.thing)
 
     def __str__(self) -> str:
@@ -69,7 +66,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Sight:
-    """What is left, in the order of removal; suspects; kinds that could not be looked at, and why."""
+    """Leftovers in the order of removal, suspects, and kinds that could not be looked at with the reason."""
 
     left: tuple[Left, ...]
     suspects: tuple[Suspicion, ...]
@@ -80,22 +77,22 @@ class Sight:
 class Swept:
     removed: tuple[Left, ...]
     stuck: tuple[tuple[Left, str], ...]
-    """What would not go, and AWS's words."""
+    """Resources that were not removed, with AWS's message."""
 
 
 def order(one: Left) -> tuple[int, str]:
-    """In which things let go of each other."""
+    """Return the sort key of the order of removal."""
     return _ORDER.get(one.kind, len(_ORDER)), one.thing.id
 
 
 def beyond_doubt(one: Left) -> bool:
-    """Whether a teardown removes it without asking: what carries the campaign's own tag or its cluster's, and the log
-    group that EKS makes again, without tags, when its cluster ends."""
+    """Return whether a teardown removes it without asking: tagged by the campaign or its cluster, or the log group that
+    EKS makes again, without tags, when its cluster ends."""
     return one.removable and one.evidence in _BEYOND_DOUBT
 
 
 def look(context: Context) -> Sight:
-    """What is left now, by the same judgement as the certificate's."""
+    """Return what is left now, judged as the certificate does."""
     known = knowledge(context.store, context.names)
     seen, blind = survey_all(context.account)
     found = known.judge(seen)
@@ -111,7 +108,7 @@ def _foreign(one: Thing, identity: str) -> str:
 
 
 class Broom(Protocol):
-    """What removing needs: a `Context`, or what stands for several campaigns at once."""
+    """Interface that `remove` needs: a `Context`, or an `OrphanKeeper`."""
 
     account: Account
     progress: Progress
@@ -120,7 +117,7 @@ class Broom(Protocol):
 
 
 def remove(context: Broom, wanted: Iterable[Left]) -> Swept:
-    """Remove these, in order, again while something on its way out still holds them; each under the driver's lease."""
+    """Remove resources in order under the driver's lease, with retries while something on its way out holds them."""
     open_ones, removed, refused = list(wanted), list[Left](), list[tuple[Left, str]]()
     until, words = time.monotonic() + PATIENCE_S, dict[str, str]()
     total = len(open_ones)
@@ -145,10 +142,10 @@ def remove(context: Broom, wanted: Iterable[Left]) -> Swept:
 
 
 def _remove(context: Broom, one: Left) -> str | None:
-    """None when it is gone, else why not yet."""
+    """Return None when it is gone, else why not yet."""
     remove = kind_named(one.kind).remove
     if remove is None:
-        return "it is of a kind that nobody here knows how to remove"
+        return "resources of this kind cannot be removed here"
     try:
         remove(context.account, one.thing)
     except ClientError as error:
@@ -159,11 +156,11 @@ def _remove(context: Broom, one: Left) -> str | None:
 
 
 def remove_left(context: Context) -> tuple[str, ...]:
-    """After `pulumi destroy`, without asking: what is the campaign's beyond doubt."""
+    """Remove, after `pulumi destroy` and without asking, what is the campaign's beyond doubt."""
     sight = look(context)
     mine = [one for one in sight.left if beyond_doubt(one) and not one.thing.leaving]
     for kind, why in sight.blind.items():
-        context.progress.note(f"could not look for anything left: {kind}: {why}")
+        context.progress.note(f"could not look for leftovers: {kind}: {why}")
     swept = remove(context, mine)
     for one, why in swept.stuck:
         context.progress.note(f"{one} would not go: {why}")

@@ -1,4 +1,4 @@
-"""Looking at a campaign without driving it: nothing is written, no lease is taken, and every guard refuses."""
+"""A read-only session of a campaign: nothing is written, no lease is taken, and every guard refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 
 
 def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
-    """A context whose lease was never taken: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
+    """Return a context without the lease: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
     own = open_session(spec, "looker")
     clock = own.store.get_json(CLOCK)
     plan = plan or stored_plan(own.store, spec)
@@ -39,7 +39,7 @@ def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
 
 
 def other_spec(context: Context) -> UserError | None:
-    """The refusal of a campaign that was begun with another spec, naming each field; None where it was not."""
+    """Return an error naming each changed field if the campaign was begun with another spec, else None."""
     stored = context.store.get_json(SPEC)
     if stored is None:
         return None
@@ -57,17 +57,17 @@ def other_spec(context: Context) -> UserError | None:
 
 
 def look_at_stacks(context: Context, only: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
-    """Foundation and campaign, or only the named of them, each against AWS and against the program."""
+    """Compare foundation and campaign, or those in `only`, with AWS and with the program."""
     wanted = {stack: settings for stack, settings in stacks(context).items() if only is None or stack in only}
     with ThreadPoolExecutor(len(wanted) or 1) as pool:
-        # The digest of data that was never prepared takes seconds: found while the foundation is looked at.
+        # The digest of unprepared data takes seconds: computed while the foundation is looked at.
         asked = {stack: pool.submit(settings) for stack, settings in wanted.items()}
-        # One after the other: two inline programs in one process import the SDK's lazy modules against each other.
+        # One after the other: two inline programs in one process conflict when they import the SDK's lazy modules.
         return tuple(look(context, stack, settings.result(), inside=inside) for stack, settings in asked.items())
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
-    """Stack -> its configuration, as provision gives it."""
+    """Return stack -> a function for its configuration, as in provision."""
     return {
         FOUNDATION_STACK: foundation_settings(context.store, context.spec).to_config,
         context.names.stack: lambda: _as_operated(
@@ -77,14 +77,14 @@ def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
 
 
 def _as_operated(context: Context, settings: CampaignSettings) -> CampaignSettings:
-    """With the operator that the stack has: who only looks must not seem to take the cluster over."""
+    """Return the settings with the stack's operator: a look must not plan to replace that."""
     stored = context.store.get_json(STACK_CONFIG) or {}
     operator = stored.get(f"{PROJECT}:operatorArn")
     return settings.model_copy(update={"operator_arn": operator}) if operator else settings
 
 
 def data_digest(context: Context) -> str:
-    """As the record has it, else as the stack has it, else of the data as it would be prepared now."""
+    """Return the digest by the record, else by the stack, else of the data as it would be prepared now."""
     provision = context.state().finished_stages.get(Stage.PROVISION, {})
     if provision.get("data_digest"):
         return str(provision["data_digest"])
@@ -94,7 +94,7 @@ def data_digest(context: Context) -> str:
     try:
         return dataset.prepare(context.spec, context.progress.step).digest
     except UserError as error:
-        # Where a pull request is previewed the data mostly is not; only the path of one link depends on it.
+        # The data is mostly missing where a pull request is previewed; only one link's path depends on it.
         context.progress.note(f"the data is not here, its digest is left open: {error.what}")
         return NO_DATA
 

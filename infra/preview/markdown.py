@@ -1,4 +1,4 @@
-"""A preview as a comment on a pull request: what is wrong first, then what is lost, what it costs, what changes."""
+"""A preview as a pull request comment: findings first, then losses, costs, changes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _ROWS = 400
 
 
 def of(seen: Preview) -> str:
-    """The whole comment, cut at GitHub's limit with a word about it."""
+    """Return the whole comment, cut at GitHub's limit with a note."""
     text = "\n".join(_lines(seen)) + "\n"
     if len(text) <= _LONGEST:
         return text
-    return text[:_LONGEST].rpartition("\n")[0] + "\n\n_Cut here: the whole is in the log of the run._\n"
+    return text[:_LONGEST].rpartition("\n")[0] + "\n\n_Cut here: the run's log has all of it._\n"
 
 
 def refused(what: str, error: UserError) -> str:
-    """The comment where nothing could be previewed."""
+    """Return the comment for a refused preview."""
     rows = ((Level.ERROR, what, error.what, str(error.seen or ""), error.cure or ""),)
     return "\n".join([MARK, f"### Bivouac: `{what}`: must not be merged", *_table(rows)]) + "\n"
 
 
 def of_checks(what: str, found: Iterable[checks.Finding]) -> str:
-    """The comment where the spec itself is wrong."""
+    """Return the comment for a spec with errors."""
     rows = (
         (one.level, f"{one.field} (line {one.line})", f"{one.message} (`{one.rule}`)", one.seen, one.cure)
         for one in found
@@ -127,7 +127,7 @@ def _cost(one: CostChange) -> str:
 
 
 def _stack(seen: Look) -> Iterator[str]:
-    """Changes grouped by component, folded."""
+    """Yield the changes, grouped by component, folded."""
     rows = [*seen.drifted, *seen.planned]
     if not rows:
         return

@@ -1,4 +1,4 @@
-"""A preview as a value: what would change, what it costs, what is lost by it, and what the rules find. Reads only."""
+"""A preview as a value: changes, costs, losses and the rules' findings. Reads only."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class PlanChange:
 
     what: str
     before_usd: Decimal
-    """For the campaign as planned."""
+    """Cost of the campaign as planned, with the old spec."""
     after_usd: Decimal
     month_usd: Decimal
-    """By how much a month of 730 h changes."""
+    """Change of a month of 730 h."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Preview:
     looks: tuple[Look, ...]
     refused: tuple[Refusal, ...]
     findings: tuple[RuleFinding, ...]
-    """Of the rules and of what is refused, the worst first."""
+    """Findings of the rules and the refusals, the worst first."""
     costs: tuple[explain.CostChange, ...]
     total_usd: Decimal
-    """Of the campaign as planned."""
+    """Cost of the campaign as planned."""
     changed: tuple[PlanChange, ...] | None
-    """Against the spec before this change; None where none was given."""
+    """Changes against the old spec; None if none was given."""
 
     @property
     def differs(self) -> bool:
@@ -58,15 +58,15 @@ class Preview:
 
 
 def preview(context: Context, before: Plan | None = None, *, inside: bool = True) -> Preview:
-    """Raises `EngineFailed` where AWS does not answer, `UserError` for a campaign whose teardown has begun,
-    or whose name one in another region has.
+    """Return the preview. Raises `EngineFailed` where AWS does not answer, `UserError` for a campaign whose teardown
+    has begun or whose name one in another region has.
 
-    `before`: the plan of the spec as it was, for the change of the bill. `inside`: also look into the cluster.
+    `before`: the plan of the old spec, for the change of the bill. `inside`: also look into the cluster.
     """
     where, name = standing(context), context.spec.campaign
     if where.falling:
         raise UserError(
-            "its teardown has begun: nothing is made any more",
+            "its teardown has begun: nothing more is made",
             seen=name,
             cure=f"`bivouac down {name}` continues it; a new campaign needs another name",
         )
@@ -89,7 +89,7 @@ def preview(context: Context, before: Plan | None = None, *, inside: bool = True
 
 
 def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, ...]) -> list[RuleFinding]:
-    """What a change would do to a campaign that lives, and to what holds state."""
+    """Return findings on changes that a living campaign or stored state would not survive."""
     found = []
     if (other := other_spec(context)) is not None:
         found.append(RuleFinding(level=Level.ERROR, rule="spec_of_a_campaign_that_has_begun", resource="spec",
@@ -107,7 +107,7 @@ def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, 
 
 
 def loses(row: Row) -> bool:
-    """Whether this change would take what holds state."""
+    """Return whether this change deletes or replaces what holds state."""
     return kind_of_type(row.kind).holds_state and row.verb in ("replace", "delete")
 
 
@@ -117,7 +117,7 @@ def _changes(row: Row) -> str:
 
 
 def plan_changes(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
-    """Lines of the bill that differ, those that come and go included."""
+    """Return the lines of the bill that differ, including new and dropped ones."""
     old, new = ({line.name: line for line in plan.cost} for plan in (before, after))
     found = []
     for name in dict.fromkeys((*old, *new)):
@@ -130,7 +130,7 @@ def plan_changes(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
 
 
 def as_facts(seen: Preview) -> dict[str, Any]:
-    """For machines."""
+    """Return the preview as JSON."""
     return {
         "campaign": seen.campaign,
         "ok": not broken(seen.findings),

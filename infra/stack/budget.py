@@ -1,7 +1,5 @@
-"""The campaign's budget in AWS: who is told, and which roles may then buy no more.
-
-A backstop, not a meter: AWS counts only what carries the tag once that is a cost-allocation tag, and up to a day late.
-"""
+"""The campaign's AWS budget: alarms, and roles that may then buy no more. A backstop, not a meter: AWS counts only
+resources with the tag, once that is a cost-allocation tag, and up to a day late."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ FREEZE_AT = 100
 
 
 class Budget(pulumi.ComponentResource):
-    """`topic`, to which anyone may subscribe; the budget tells it, or the spec's, and the spec's address."""
+    """An AWS budget that alarms the spec's topic, or else `topic`, and the spec's address."""
 
     def __init__(self, spec: Spec, opts: ResourceOptions | None = None) -> None:
         super().__init__("bivouac:infra:Budget", "budget", None, opts)
@@ -35,7 +33,7 @@ class Budget(pulumi.ComponentResource):
             policy=json.dumps(topic_policy(spec), sort_keys=True),
             opts=ResourceOptions(parent=self),
         )
-        # One per notification is all that AWS Budgets takes.
+        # AWS Budgets takes one topic per notification.
         topic: Input[str] = money.alarm_topic_arn or self.topic.arn
         mails = [money.alarm_email] if money.alarm_email else []
         budget = aws.budgets.Budget(
@@ -95,7 +93,7 @@ class Budget(pulumi.ComponentResource):
 
 
 def topic_policy(spec: Spec) -> dict[str, Any]:
-    """Only AWS Budgets, and only on behalf of this account, may publish; subscribing is IAM's to allow."""
+    """Return a policy that lets only AWS Budgets publish, for this account; IAM controls subscriptions."""
     topic = policies.place(spec).arn("sns", Names(spec).alarms)
     statement = {
         "Sid": "Budgets",

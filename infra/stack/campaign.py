@@ -1,4 +1,4 @@
-"""One campaign's infrastructure, from its spec: reads top to bottom in the order in which things come to be."""
+"""A campaign's infrastructure, from top to bottom in the order of creation."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ from infra.stack.tags import instant, tags
 
 
 def campaign(settings: CampaignSettings) -> dict[str, Any]:
-    """Make the campaign; returns its outputs, keyed as `CampaignOutputs`.
-
-    What is made earlier falls later: add-ons, guard, roles and rules outlive the nodes that need them.
-    """
+    """Make the campaign; return its outputs, keyed as `CampaignOutputs`. Deletion goes backwards: add-ons, guard, roles
+    and rules outlive the nodes that need them."""
     spec, deadline = settings.spec, settings.deadline
     marks = tags(spec, deadline, settings.identity)
     provider = aws.Provider("aws", region=spec.region, allowed_account_ids=[spec.account], default_tags={"tags": marks})
@@ -40,7 +38,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     if spec.network.driver_vpc is not None:
         security.let_driver_in(cluster.security_group_id, spec.network.driver_vpc)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
-    # An agent that starts before its role is known to the cluster gets the node's, which may not touch interfaces.
+    # An agent that starts before the cluster knows its role gets the node's, which may not touch interfaces.
     known = [cluster.roles[CNI_ACCOUNT], *identity.node_ready]
     before = Addons("before-nodes", cluster.eks.name, interface_tags, known, spec.addons, spec.kubernetes, opts)
     guard, budget = Guard(spec, deadline, opts), Budget(spec, opts)

@@ -1,7 +1,7 @@
-"""What outlives campaigns: state, data and archive buckets, the registry, and the limits of every role.
+"""The foundation, which outlives campaigns: state, data and archive buckets, registry, role limits.
 
-The stack of the foundation keeps its own state in the state bucket, so that bucket exists before the stack does: the
-driver makes it when it is missing. This program manages its settings only, and can never delete it.
+Its stack keeps its state in the state bucket, which must exist before, so the driver makes that bucket. This program
+manages only its settings and can never delete it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from infra.stack.tags import tags
 KEPT_IMAGES = 500
 OLD_STATE_DAYS = 90
 KEPT_VERSIONS = 100
-"""The most that S3 keeps by number."""
+"""S3's maximum."""
 
 
 class PrivateBucket(pulumi.ComponentResource):
-    """Settings of a bucket: private, versioned, encrypted, TLS only, no half-done uploads kept."""
+    """A bucket: private, versioned, encrypted, TLS only, without unfinished uploads."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class PrivateBucket(pulumi.ComponentResource):
         lock_days: int = 0,
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`make`: False where the bucket is there already. `rules`: of its life, besides the end of half-done
-        uploads. `lock_days`: how long versions are under governance lock; 0: not at all."""
+        """`make`: False if the bucket exists. `rules`: lifecycle rules besides the end of unfinished uploads.
+        `lock_days`: governance lock of versions; 0: none."""
         super().__init__("bivouac:infra:PrivateBucket", label, None, opts)
         child = ResourceOptions(parent=self)
         bucket: Input[str] = aws.s3.Bucket(label, bucket=name, force_destroy=False, opts=child).bucket if make else name
@@ -64,7 +64,7 @@ class PrivateBucket(pulumi.ComponentResource):
         owned = aws.s3.BucketOwnershipControls(
             label, bucket=bucket, rule={"object_ownership": "BucketOwnerEnforced"}, opts=child
         )
-        # One after the other: S3 refuses settings of access that cross each other.
+        # One after the other: S3 refuses concurrent changes of access settings.
         closed = aws.s3.BucketPublicAccessBlock(
             label,
             bucket=bucket,
@@ -91,7 +91,7 @@ class PrivateBucket(pulumi.ComponentResource):
                 label,
                 bucket=bucket,
                 object_lock_enabled="Enabled",
-                # Never COMPLIANCE: nobody could lift that, and the bucket could not even be deleted with its account's.
+                # Never COMPLIANCE: nobody could lift it, and the bucket could not be deleted even with its account.
                 rule={"default_retention": {"mode": "GOVERNANCE", "days": lock_days}},
                 opts=ResourceOptions(parent=self, depends_on=[versioning]),
             )
@@ -100,7 +100,7 @@ class PrivateBucket(pulumi.ComponentResource):
 
 
 def encryption(key_arn: Input[str] | None) -> BucketServerSideEncryptionConfigurationRuleArgsDict:
-    """By S3's own key, or by the customer's: then with a key per bucket, or every object would be a request to KMS."""
+    """Encrypt by S3's key or the customer's, then with a bucket key: else every object would be a request to KMS."""
     if key_arn is None:
         return {"apply_server_side_encryption_by_default": {"sse_algorithm": "AES256"}}
     by_key: BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgsDict = {
@@ -125,8 +125,8 @@ FORGET_VERSIONS: BucketLifecycleConfigurationRuleArgsDict = {
 
 
 FORGET_REWRITES: BucketLifecycleConfigurationRuleArgsDict = {
-    # Live figures and leases are written every few seconds: of a campaign of 512 nodes 3 GB a day or more, which the
-    # rule above would bill for a quarter. Where both apply, S3 follows the shorter; what is written seldom stays.
+    # Live figures and leases are written every few seconds: 3 GB a day or more for 512 nodes, which the rule above
+    # would bill for a quarter. Where both apply, S3 follows the shorter; seldom written objects stay.
     "id": "forget-rewrites-of-records",
     "status": "Enabled",
     "filter": {"prefix": "campaigns/"},
@@ -135,7 +135,7 @@ FORGET_REWRITES: BucketLifecycleConfigurationRuleArgsDict = {
 
 
 def moving(one: StorageClass) -> BucketLifecycleConfigurationRuleArgsDict:
-    """One campaign's objects go to a cheaper class."""
+    """Return the rule that moves one campaign's objects to a cheaper class."""
     return {
         "id": f"class-of-{one.campaign}",
         "status": "Enabled",
@@ -145,7 +145,7 @@ def moving(one: StorageClass) -> BucketLifecycleConfigurationRuleArgsDict:
 
 
 def foundation(settings: FoundationSettings) -> dict[str, Any]:
-    """Make the foundation; returns its outputs, keyed as `FoundationOutputs`."""
+    """Make the foundation; return its outputs, keyed as `FoundationOutputs`."""
     provider = aws.Provider(
         "aws",
         region=settings.region,
@@ -156,7 +156,7 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
     names = buckets(settings.account, settings.region)
     inside = ResourceOptions(providers=[provider])
     keeping = settings.keeping
-    # Once made it stays, also when another key goes before it: what lies under it needs it.
+    # The key stays even if another key takes precedence: old objects need it.
     own = CustomerKey(settings.account, settings.region, inside) if keeping.own_key else None
     key_arn: Input[str] | None = keeping.key_arn or (own.arn if own else None)
     state = PrivateBucket(
@@ -197,7 +197,7 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
 
 
 def image_policy() -> str:
-    """Images are pulled by digest, so being without a tag says nothing: only their number is bounded."""
+    """Return a policy that bounds the number of images; they are pulled by digest, so a missing tag means nothing."""
     rule = {
         "rulePriority": 1,
         "description": f"keep the newest {KEPT_IMAGES} images",

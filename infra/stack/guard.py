@@ -1,4 +1,4 @@
-"""Money safety that depends on none of our processes: the deadline that AWS itself keeps."""
+"""The deadline's schedule, which AWS itself runs: it limits the cost even if all our processes are dead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TARGET = "arn:aws:scheduler:::aws-sdk:eks:updateNodegroupConfig"
 
 
 class Guard(pulumi.ComponentResource):
-    """`schedule` knows the node group by its name only, so that it can be made before it and fall after it."""
+    """A `schedule` that knows the node group only by name, so that it exists before and after it."""
 
     def __init__(self, spec: Spec, deadline: datetime, opts: ResourceOptions | None = None) -> None:
         super().__init__("bivouac:infra:Guard", "guard", None, opts)
@@ -56,7 +56,7 @@ class Guard(pulumi.ComponentResource):
 
 
 def scale_to_zero(names: Names) -> str:
-    """Request of `UpdateNodegroupConfig`; Scheduler wants the members in Pascal case, unlike EKS itself."""
+    """Return a request of `UpdateNodegroupConfig`; Scheduler wants Pascal case, unlike EKS itself."""
     return json.dumps(
         {
             "ClusterName": names.cluster,

@@ -1,4 +1,4 @@
-"""FSx for Lustre in AWS's words, and its clients' settings. Pure.
+"""Arguments of FSx for Lustre and its clients' settings. Pure.
 
 Tuning: https://docs.aws.amazon.com/fsx/latest/LustreGuide/performance-tips.html; EFA:
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html (both read 2026-11-21).
@@ -18,14 +18,14 @@ VERSIONS = Path(__file__).parents[2] / "images/versions.yaml"
 
 VERSION = "2.15"
 EFA_CONNECTIONS = 1024
-"""EFA interfaces of all clients together that one file system takes."""
+"""The most EFA interfaces that one file system takes, over all clients."""
 MOST_EFA_PER_CLIENT = 8
-"""AWS's own script takes one of four on types with 32 devices: more add no throughput without GPUDirect Storage."""
+"""AWS's script uses one of four on types with 32 devices: more give no throughput without GPUDirect Storage."""
 LARGE_MEMORY_GIB = 64
 MANY_CPUS = 64
 CLIENT_TRIES, CLIENT_PAUSE_S, CLIENT_TRY_S = 4, 15, 120
-"""At the package: together within ten minutes, so that a node without it still joins before its group's creation is
-given up."""
+"""Tries to install the package: within ten minutes in all, so that a node without it joins before its group's creation
+times out."""
 _CLIENT = """#!/bin/bash
 # EKS's own image comes without a Lustre client (awslabs/amazon-eks-ami, pull request 2696), and pods here mount Lustre.
 # Amazon Linux locks its repository to the release of the image: the package fits the kernel that runs.
@@ -48,7 +48,7 @@ say "Lustre client $(rpm -q {package}) is there after $tries tries"
 
 
 def file_system(shared: SharedStorage) -> dict[str, Any]:
-    """Arguments of the file system that follow from the spec's section alone."""
+    """Return the file system's arguments that follow from the spec's section alone."""
     persistent = shared.deployment == "PERSISTENT_2"
     arguments: dict[str, Any] = {
         "storage_type": "SSD",
@@ -64,31 +64,29 @@ def file_system(shared: SharedStorage) -> dict[str, Any]:
 
 
 def metadata(shared: SharedStorage) -> dict[str, Any] | None:
-    """None leaves the file system its built-in metadata server; EFA does not work with that one."""
+    """Return the metadata server's configuration; None keeps the built-in one, which does not work with EFA."""
     if isinstance(shared.metadata_iops, int):
         return {"mode": "USER_PROVISIONED", "iops": shared.metadata_iops}
     return {"mode": "AUTOMATIC"} if shared.efa or shared.metadata_iops == "automatic" else None
 
 
 def efa_interfaces(item: InstanceType, nodes: int) -> int:
-    """How many EFA devices of each node speak to the file system: each is one of its connections."""
+    """Return the number of EFA devices per node for the file system, each of which is one of its connections."""
     return max(1, min(item.efa_interfaces, MOST_EFA_PER_CLIENT, EFA_CONNECTIONS // max(1, nodes)))
 
 
 def client_script() -> str:
-    """What brings the Lustre client to a node whose image has none, before its kubelet starts, as a shell script.
-
-    Does nothing where the client is there. A node that cannot have it says so on its console, and joins all the same.
-    """
+    """Return a shell script that installs the Lustre client, where missing, before kubelet starts. A node that cannot
+    get the client reports so on its console and still joins."""
     package = yaml.safe_load(VERSIONS.read_text())["versions"]["lustre_client"]["package"]
     return _CLIENT.format(package=package, tries=CLIENT_TRIES, pause=CLIENT_PAUSE_S, limit=CLIENT_TRY_S)
 
 
 def boot_script(shared: SharedStorage, item: InstanceType, nodes: int) -> str | None:
-    """What a node does before its kubelet starts, as a shell script; None where there is nothing to do.
+    """Return the shell script that a node runs before its kubelet starts; None if there is nothing to do.
 
-    Module parameters are read when the modules are loaded, that is at the first mount; the other settings exist only
-    once something is mounted, so a timer puts them in place again and again (a few milliseconds a minute).
+    Module parameters are read at the first mount, which loads the modules; the other settings exist only after it, so a
+    timer sets them again and again (a few milliseconds a minute).
     """
     parts = []
     if shared.tune_clients:
@@ -139,10 +137,8 @@ def _settings(item: InstanceType) -> str:
 
 
 def _fabric(count: int) -> str:
-    """LNet over EFA beside TCP: Lustre speaks TCP to find the file system, then prefers EFA.
-
-    A node that cannot do it joins all the same and goes on over TCP: its console says so.
-    """
+    """Return the script part for LNet over EFA beside TCP: Lustre finds the file system over TCP, then prefers EFA. A
+    node that cannot do it still joins, uses TCP, and reports so on its console."""
     return (
         "cat > /usr/local/sbin/bivouac-lustre-efa <<'END'\n"
         "#!/bin/bash\n"

@@ -1,4 +1,4 @@
-"""What the stacks export: written by the programs, read by the driver. No Pulumi here."""
+"""Outputs of the stacks: written by the programs, read by the driver. No Pulumi here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class FoundationOutputs(_Outputs):
     state_bucket: str
     archive_bucket: str
     repository_url: str
-    """Of the trainer's images, without tag or digest."""
+    """Repository of the trainer's images, without tag or digest."""
     build_network_subnet_id: str
-    """Where builders run; with a way out and none in."""
+    """Subnet of the builders; egress only."""
     build_network_security_group_id: str
     build_network_instance_profile: str
     build_network_guard_arn: str
     """Role of the schedule that ends a builder."""
     key_arn: str | None = None
-    """Of the key that encrypts the buckets; None: S3's own."""
+    """Key that encrypts the buckets; None: S3's own."""
 
 
 class CampaignOutputs(_Outputs):

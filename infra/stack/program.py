@@ -1,4 +1,4 @@
-"""The Pulumi program: one for both kinds of stack."""
+"""The Pulumi program of both kinds of stack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infra.stack.settings import FoundationSettings, read_settings
 
 
 def program() -> None:
-    """Stack configuration -> components -> outputs. The imports are late: the SDKs take seconds to load."""
+    """Make the stack that the configuration describes. The imports are late: the SDKs take seconds to load."""
     settings = read_settings(pulumi.Config().get)
     if isinstance(settings, FoundationSettings):
         from infra.stack.foundation import foundation

@@ -1,4 +1,4 @@
-"""The program, with all that it asks of the engine put into a graph for the rules to look at."""
+"""Records all resources that the program registers in a graph for the rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.stack.rules.graph import UNKNOWN, Graph, Resource
 
 
 def recorded(program: Callable[[], None], graph: Graph) -> Callable[[], None]:
-    """The same program; `graph` is filled while the engine runs it. Changes nothing of what the engine is asked."""
+    """Return the program; `graph` is filled while the engine runs it. The engine's requests do not change."""
 
     def run() -> None:
         settings.SETTINGS.monitor = _Listener(settings.SETTINGS.monitor, graph)
@@ -22,7 +22,7 @@ def recorded(program: Callable[[], None], graph: Graph) -> Callable[[], None]:
 
 
 class _Listener:
-    """The engine's monitor, listened to."""
+    """Proxy of the engine's monitor that records resources."""
 
     def __init__(self, monitor: Any, graph: Graph) -> None:
         self._monitor, self._graph = monitor, graph
@@ -37,7 +37,7 @@ class _Listener:
 
 
 def _plain(value: Any) -> Any:
-    """With the engine's mark for what only AWS will give, instead of an object that equals no other."""
+    """Return the value with the engine's UNKNOWN instead of an object that equals no other."""
     if isinstance(value, Unknown):
         return UNKNOWN
     if isinstance(value, Mapping):
@@ -46,7 +46,6 @@ def _plain(value: Any) -> Any:
 
 
 def resource_of(request: Any, urn: str) -> Resource:
-    """From the engine's own request."""
     return Resource(
         urn=urn,
         type=request.type,

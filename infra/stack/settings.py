@@ -1,4 +1,4 @@
-"""What the programs read from the stack's configuration; the driver writes it with the same models."""
+"""Settings of the programs in the stack's configuration; the driver writes them with the same models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def to_config(self) -> dict[str, str]:
-        """Stack configuration, keys with the project's namespace; values that are None are left out."""
+        """Return the stack configuration, keys with the project's namespace, without values that are None."""
         values: dict[str, str] = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
@@ -39,7 +39,7 @@ class _Settings(BaseModel):
 
 
 class StorageClass(BaseModel):
-    """Where one campaign's objects of the archive bucket move, and when."""
+    """Storage class to which one campaign's archive objects move, and when."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,24 +49,22 @@ class StorageClass(BaseModel):
 
 
 class Keeping(BaseModel):
-    """How the foundation keeps what campaigns leave: what any campaign of the account has asked for, together.
-
-    It belongs to all of them, so a campaign that asks for less takes nothing away from another.
-    """
+    """Storage of what campaigns leave: all that any campaign of the account has asked for. All campaigns share it: one
+    that asks for less takes nothing away from another."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     own_key: bool = False
     """The foundation makes a key and encrypts its buckets with it."""
     key_arn: str | None = None
-    """A key that was there already; goes before `own_key`."""
+    """An existing key; takes precedence over `own_key`."""
     lock_days: int = Field(default=0, ge=0)
-    """Governance lock of what comes into the archive bucket; 0: none."""
+    """Governance lock of new objects in the archive bucket; 0: none."""
     classes: tuple[StorageClass, ...] = ()
-    """By campaign, at most one each, sorted by name."""
+    """At most one per campaign, sorted by name."""
 
     def joined(self, other: Keeping) -> Keeping:
-        """Both wishes; where they exclude each other (a key, a campaign's class) `other` goes first."""
+        """Combine both; where they exclude each other (a key, a campaign's class) `other` wins."""
         classes = {one.campaign: one for one in (*self.classes, *other.classes)}
         return Keeping(
             own_key=self.own_key or other.own_key,
@@ -82,33 +80,33 @@ class FoundationSettings(_Settings):
     region: str
     keeping: Keeping = Keeping()
     build_network_zone: str | None = None
-    """Of builders, as the driver chose it. None: a foundation made before it was chosen, in whatever zone AWS took."""
+    """The builders' zone, chosen by the driver. None: an older foundation, in the zone that AWS chose."""
 
 
 class CampaignSettings(_Settings):
     kind: Literal["campaign"] = "campaign"
     spec: Spec
-    """In the configuration: as JSON."""
+    """JSON in the configuration."""
     deadline: Annotated[datetime, AfterValidator(_in_utc)]
     """Absolute, so that a second `up` does not move it."""
     identity: str | None = None
-    """Of the campaign, beyond its name. None: made before campaigns had one, or not recorded yet."""
+    """The campaign's identity beyond its name. None: made before identities, or not recorded yet."""
     data_digest: str = Field(min_length=8)
-    """Manifest digest of the data set, which lies in the data bucket at `datasets/<digest>/`."""
+    """Manifest digest of the data set at `datasets/<digest>/` of the data bucket."""
     operator_arn: str | None = None
-    """Principal that gets the cluster's administration. None: the caller, as far as its ARN tells its role: the
-    ARN of an assumed role has lost the role's path, so a role with a path must be named here."""
+    """Principal with the cluster's administration. None: the caller. The ARN of an assumed role lacks the role's path,
+    so a role with a path must be given here."""
     key_arn: str | None = None
-    """The customer's own key; None where the spec asks for none."""
+    """The customer's key, if the spec asks for one."""
     control_plane_zones: Annotated[tuple[str, str] | None, BeforeValidator(_listed)] = None
-    """As the driver chose them before the first `up`. None: a campaign made before they were chosen by what the account
-    has; then the spec's zone and the letter after it."""
+    """Chosen by the driver before the first `up`. None: an older campaign, with the spec's zone and the letter after
+    it."""
     node_image: str | None = None
     """AMI of the GPU nodes. None: the newest EKS-optimized one."""
 
 
 def read_settings(get: Callable[[str], str | None]) -> FoundationSettings | CampaignSettings:
-    """Settings from a look-up of configuration keys without namespace; raises `UserError` for an unknown kind."""
+    """Return the settings by looking up keys without namespace; raises `UserError` for an unknown kind."""
     kind = get(KIND)
     models: dict[str, type[FoundationSettings] | type[CampaignSettings]] = {
         "foundation": FoundationSettings,

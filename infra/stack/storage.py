@@ -12,7 +12,7 @@ from infra.stack.lustre import file_system
 
 
 class Storage(pulumi.ComponentResource):
-    """`lustre`, in the GPU nodes' own subnet; its folder `data` shows the data set as S3 holds it."""
+    """`lustre`, in the GPU nodes' subnet; its folder `data` shows the data set in S3."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Storage(pulumi.ComponentResource):
         key_arn: str | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`key_arn`: of the customer's own key; None leaves encryption to FSx's."""
+        """`key_arn`: the customer's key; None: FSx's own."""
         super().__init__("bivouac:infra:Storage", "storage", None, opts)
         self.lustre = aws.fsx.LustreFileSystem(
             "shared",

@@ -1,4 +1,4 @@
-"""The tags of everything that Bivouac makes, made here and nowhere else: teardown and certificate go by them."""
+"""The tags of all Bivouac resources; teardown and certificate rely on them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG, FOUNDAT
 
 
 def tags(spec: Spec | None, deadline: datetime | None, identity: str | None = None) -> dict[str, str]:
-    """Tags of a campaign's resources; without a campaign, those of the foundation, which never expires and which no
-    teardown takes, so that no region need be told. `identity`: None for a campaign that is not recorded."""
+    """Return the tags of a campaign's resources, or of the foundation's, which never expires and which no teardown
+    takes, so it needs no region. `identity`: None for a campaign that is not recorded."""
     if spec is None or deadline is None:
         return {FOUNDATION_TAG: "true"}
     return {
@@ -23,5 +23,5 @@ def tags(spec: Spec | None, deadline: datetime | None, identity: str | None = No
 
 
 def instant(moment: datetime) -> str:
-    """ISO 8601 in UTC to the second: tag values allow no more."""
+    """Return ISO 8601 in UTC to the second: tag values allow no more."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -60,7 +60,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             shell(rehearsal, "kubectl", "rollout", "restart", "deployment/steward")
             until(lambda: "asks" in told(rehearsal), "the restarted steward asks for a node")
             driver = rehearsal.start()
-            until(lambda: driver.poll() is not None or _destroys(rehearsal), "the camp is being struck")
+            until(lambda: driver.poll() is not None or _destroys(rehearsal), "the campaign is being torn down")
             assert driver.poll() is None, rehearsal.log()
             for _ in range(2):
                 driver.send_signal(signal.SIGINT)

@@ -90,7 +90,7 @@ def test_pulumi_destroy_by_hand_leaves_an_empty_stack(ended: Ended) -> None:
     assert ended.destroy is not None
     assert ended.destroy.returncode == 0, ended.destroy.stdout[-2000:] + ended.destroy.stderr[-2000:]
     assert ended.down is not None
-    assert "the stack was empty and nothing is there" in ended.down.stdout
+    assert "the stack was empty and nothing is left" in ended.down.stdout
 
 
 def test_what_is_sound_is_archived_before_everything_falls_and_is_certified(ended: Ended) -> None:

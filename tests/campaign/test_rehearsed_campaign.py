@@ -271,10 +271,10 @@ def test_down_all_leaves_nothing(story: Story, struck: Any) -> None:
     assert not left, [_read(path) for path in left]
 
 
-def test_the_status_of_a_struck_camp_is_told_from_what_was_kept(story: Story, struck: Any) -> None:
+def test_the_status_of_a_campaign_that_is_gone_is_read_from_its_results(story: Story, struck: Any) -> None:
     done = story.rehearsal.run("status", story.rehearsal.name)
     assert done.returncode == 0, _text(done)
-    assert "out of reach" in done.stdout and "faulty on rehearsal: ended" in done.stdout
+    assert "its record cannot be reached" in done.stdout and "faulty on rehearsal: ended" in done.stdout
     assert "certificate clean" in done.stdout, done.stdout
 
 

@@ -80,7 +80,7 @@ def mended_code(held: Rehearsal, slipped: Path) -> dict[str, Any]:
 
 def own_end(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     driver = held.start()
-    until(lambda: driver.poll() is not None, "the hold has ended and the camp is struck", within_s=WITHIN_S)
+    until(lambda: driver.poll() is not None, "the hold has ended and the campaign is torn down", within_s=WITHIN_S)
     events = held.events()
     kinds = [one["kind"] for one in events]
     assert "held" in kinds and "relaunched" not in kinds, kinds

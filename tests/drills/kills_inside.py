@@ -82,7 +82,7 @@ def steward_of(rehearsal: Rehearsal) -> psutil.Process | None:
 def stewards(rehearsal: Rehearsal, rows: list[Row], count: int) -> list[str]:
     """The first campaign; what is wrong with it in the end."""
     driver = Command(rehearsal, "driver", "run", str(rehearsal.path))
-    until(lambda: driver.ended() or pitched(rehearsal), "the site is pitched", within_s=POINT_S)
+    until(lambda: driver.ended() or pitched(rehearsal), "the site is started", within_s=POINT_S)
     watcher = Watcher(rehearsal)
     slow = {"service": "s3", "action": "PutObject", "path": "*-archive-*", "effect": "delay", "delay_s": 15.0}
     watcher.ask("faults", {"add": [slow]})
@@ -119,7 +119,7 @@ def stewards(rehearsal: Rehearsal, rows: list[Row], count: int) -> list[str]:
 def relaunches(rehearsal: Rehearsal, rows: list[Row], count: int, dice: random.Random) -> list[str]:
     """The second campaign; what is wrong with it in the end."""
     driver = Command(rehearsal, "driver", "run", str(rehearsal.path))
-    until(lambda: driver.ended() or pitched(rehearsal), "the site is pitched", within_s=POINT_S)
+    until(lambda: driver.ended() or pitched(rehearsal), "the site is started", within_s=POINT_S)
     watcher, going = Watcher(rehearsal), driver
 
     def come_to(command: Command, at: int) -> bool:

@@ -131,7 +131,7 @@ class Campaign:
     def run(self) -> list[str]:
         """Every kill, then to the end; what is wrong with the whole."""
         first = self._drive()
-        until(lambda: first.ended() or pitched(self.rehearsal), "the site is pitched", within_s=POINT_WITHIN_S)
+        until(lambda: first.ended() or pitched(self.rehearsal), "the site is started", within_s=POINT_WITHIN_S)
         assert not first.ended(), f"no site: {first.words()[-800:]}"
         self.watcher = Watcher(self.rehearsal)
         self._slow_archive()

@@ -149,7 +149,7 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("efa_devices", GPU, at("networkInterfaces.5.networkCardIndex", 7), "several EFA devices on one card"),
     ("efa_devices", GPU, at("networkInterfaces.0.interfaceType", "efa-only"), "no primary interface"),
     ("one_zone", "Subnet gpu", setting(availabilityZone="us-east-1f"), "campaign's zone"),
-    ("purchase", GPU, setting(instanceMarketOptions={"marketType": "capacity-block"}), "otherwise than the spec"),
+    ("purchase", GPU, setting(instanceMarketOptions={"marketType": "capacity-block"}), "not bought as the spec"),
     ("metadata_service", GPU, at("metadataOptions.httpTokens", "optional"), "version 1"),
     ("metadata_service", "LaunchTemplate system-nodes", at("metadataOptions.httpPutResponseHopLimit", 2),
      "node's role"),
@@ -172,8 +172,8 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
      "groups of actions"),
     ("no_wildcard_rights", "RolePolicy steward", may("ec2:*Instances", "arn:aws:ec2:::x"), "groups of actions"),
     ("no_wildcard_rights", "RolePolicy guard", may("ec2:Terminate?nstances", "arn:aws:ec2:::x"), "groups of actions"),
-    ("no_wildcard_rights", "RolePolicy steward", may("ec2:TerminateInstances", "*"), "to everything"),
-    ("no_wildcard_rights", "RolePolicy archive", may("s3:GetObject", "arn:aws:s3:::*"), "to everything"),
+    ("no_wildcard_rights", "RolePolicy steward", may("ec2:TerminateInstances", "*"), "for every resource"),
+    ("no_wildcard_rights", "RolePolicy archive", may("s3:GetObject", "arn:aws:s3:::*"), "for every resource"),
     ("no_wildcard_rights", "RolePolicy archive", setting(policy=json.dumps(
         {"Statement": {"Effect": "Allow", "NotAction": "iam:CreateRole", "Resource": "arn:aws:s3:::x"}})), "all but"),
     ("no_wildcard_rights", "RolePolicyAttachment node-AmazonEKSWorkerNodePolicy",
@@ -185,7 +185,7 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
     ("no_wildcard_rights", "Role guard", setting(assumeRolePolicy=json.dumps(
         {"Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}]})), "lent to"),
     ("cluster_is_closed", "Cluster cluster", at("accessConfig.authenticationMode", "API_AND_CONFIG_MAP"),
-     "whoever made it"),
+     "its creator access"),
     ("cluster_is_closed", "Cluster cluster", at("upgradePolicy.supportType", "EXTENDED"), "extended support"),
     ("pods_are_bounded", "Namespace campaign", at("metadata.labels", {}), "privileged pods"),
     ("pods_are_bounded", "ValidatingAdmissionPolicy steward", None, "bivouac-example-steward"),

@@ -1,4 +1,4 @@
-"""`bivouac data audit`: every sample of the planned range exactly once, or what was not."""
+"""`bivouac data audit`: proves that every sample of the planned range was consumed exactly once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_PROVED = 1
 def audit_command(
     place: str, config: Path | None, data: Path | None, logs: list[Path], region: str, json: bool, console: Console
 ) -> int:
-    """0 when it is proved, 1 when it is not."""
+    """Return 0 when it is proved, 1 when it is not."""
     evidence = _of_campaign(place, region, data) if is_campaign(place) else _of_folder(place, config, data, logs)
     found = audit.judge(evidence)
     if json:
@@ -49,7 +49,7 @@ def _of_folder(place: str, config: Path | None, data: Path | None, logs: list[Pa
 
 
 def _of_campaign(name: str, region: str, data: Path | None) -> AuditEvidence:
-    """From its record and its archive; of one that is gone, from what its results folder keeps."""
+    """Return the evidence from record and archive; for a campaign that is gone, from its results folder."""
     try:
         store = record_of(name, region)
     except UserError:
@@ -84,7 +84,7 @@ def _archived(record: Record, store: CampaignStore) -> tuple[Manifest, TrainConf
 
 
 def _prepared_here(record: Record) -> Path | None:
-    """The data set in the cache of this machine, where it was prepared here and is still whole."""
+    """Return the data set in this machine's cache, if it is there and whole."""
     folder = folder_of(record.spec)
     return folder if audit.is_whole(folder) else None
 

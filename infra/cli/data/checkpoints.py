@@ -1,4 +1,4 @@
-"""`bivouac checkpoints`: what lies where, whether it is sound, what changed, and bringing it here."""
+"""`bivouac checkpoints`: list, verify, compare, restore and prune checkpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MANY = 20
 
 
 def list_command(typed: str, region: str, json: bool, console: Console) -> int:
-    """Exit code 0 also where there is nothing; JSON is a list of rows."""
+    """List checkpoints; exit code 0 even if there are none. JSON is a list of rows."""
     found = find(typed, region)
     rows = sorted((*found.tiers, *found.place.rows()), key=lambda row: (-row.step, row.tier, row.node))
     golden = found.archive.step if found.archive else None
@@ -46,7 +46,7 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
         return 0
     table(rows, golden).show(console)
     if found.tiers:
-        console.print(f"local and shared: as the steward told; it looks every {TIERS_EVERY_S:.0f} s")
+        console.print(f"local and shared: as last seen by the steward, which looks every {TIERS_EVERY_S:.0f} s")
     return 0
 
 
@@ -72,10 +72,8 @@ def table(found: Iterable[Listed], golden: int | None) -> Listing:
 def verify_command(
     typed: str, step: int | None, region: str, json: bool, console: Console, tier: str | None = None
 ) -> int:
-    """Exit code 0 when every committed step that was looked at is sound, 74 when one, or its manifest, is not.
-
-    Of a campaign all tiers are read: the archive from here, shared and local tiers by its steward, while there is one.
-    """
+    """Verify committed steps. Exit code 0 when all are sound, 74 when one, or its manifest, is not. For a campaign,
+    reads the archive from here, and shared and local tiers by its steward while there is one."""
     found = find(typed, region, archive=tier not in live.TIERS)
     tier = live.chosen_tier(found, tier, (live.ALL, live.ARCHIVE, live.SHARED, live.LOCAL), live.ALL)
     step = step if step is not None else found.step
@@ -94,7 +92,7 @@ def verify_command(
             verdicts += answer.verdicts
             notes += [f"not looked at: {node}" for node in answer.unreachable]
         else:
-            notes.append("not looked at: shared and local tiers, since no steward is at work")
+            notes.append("not looked at: shared and local tiers, since no steward runs")
     if not verdicts:
         raise UserError("no committed step to verify", seen=found.place.name, cure="see `bivouac checkpoints list`")
     if json:
@@ -130,7 +128,7 @@ def restore_command(
     *,
     as_json: bool = False,
 ) -> int:
-    """Raises `PermanentError` naming a shard that the place does not hold soundly."""
+    """Restore a step. Raises `PermanentError` naming a shard that the place does not hold soundly."""
     found = find(typed, region, archive=tier not in live.TIERS)
     there = tier is not None or found.store is None or found.archive is not None or bool(found.place.rows())
     tier = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if there else live.SHARED)
@@ -146,7 +144,7 @@ def restore_command(
         write_json(console, {"folder": str(folder), "sound_before_bytes": before})
         return 0
     if before:
-        console.print(f"{size(before)} of it were there from an earlier try, and are sound")
+        console.print(f"{size(before)} of it are from an earlier try and sound")
     console.print(f"{folder}: every shard has its digest", markup=False, soft_wrap=True)
     console.print(
         "to evaluate it (train.json and data/ lie beside the archive's golden/):\n"
@@ -164,7 +162,7 @@ def restore_command(
 def diff_command(
     first: tuple[str, int | None], second: tuple[str, int | None], region: str, json: bool, console: Console
 ) -> int:
-    """Two steps of one place or of two; what lies in S3 is brought here first. Exit code 0 when equal, 1 else."""
+    """Compare two steps of one place or two; those in S3 are brought here first. Exit code 0 when equal, else 1."""
     with (
         tempfile.TemporaryDirectory(prefix="bivouac-diff-") as here,
         _shown(console, json, "diff", "both are verified, then compared") as progress,
@@ -186,13 +184,13 @@ def diff_command(
 def prune_command(
     typed: str, keep: int, yes: bool, region: str, json: bool, console: Console, tier: str | None = None
 ) -> int:
-    """Shows first, then asks. Raises `PermanentError` where no step is proven."""
+    """Show the steps to remove, then ask. Raises `PermanentError` if no step is proven."""
     found = find(typed, region, archive=tier not in live.TIERS)
     shared = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE) == live.SHARED
     where = f"{typed}'s shared tier" if shared else found.place.name
     if found.unread and not shared:
         raise PermanentError(
-            "which step is the golden one cannot be told, so nothing is removed",
+            "the golden step cannot be determined, so nothing is removed",
             seen=found.unread,
             cure="restore an earlier version of that object; the bucket keeps them",
         )
@@ -241,7 +239,7 @@ def _local(found: FoundPlace, step: int | None, here: Path, progress: Progress) 
 
 
 def _compare(first: Path, second: Path) -> dict[str, Any]:
-    """By the trainer, which has torch, in a process of its own."""
+    """Compare two steps in a process of the trainer, which has torch."""
     command = trainer_command("checkpoint.convert.diff", str(first), str(second))
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -285,7 +283,7 @@ def _is_golden(row: Listed, golden: int | None) -> bool:
 
 @contextmanager
 def _shown(console: Console, json: bool, name: str, purpose: str) -> Iterator[Progress]:
-    """Progress for people; for machines it goes to standard error."""
+    """Show progress, with JSON on standard error."""
     progress = Progress(Console(stderr=True, highlight=False) if json else console)
     with progress.stage(name, purpose):
         yield progress

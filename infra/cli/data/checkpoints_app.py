@@ -1,4 +1,4 @@
-"""`bivouac checkpoints ...` as the command line knows it; what each does is in `checkpoints`, imported when called."""
+"""Command line of `bivouac checkpoints`; `checkpoints` is imported when called."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ checkpoints = typer.Typer(
 )
 
 Place = Annotated[str, typer.Argument(help="A campaign's name, a folder, or s3://bucket/prefix.")]
-OneStep = Annotated[int | None, typer.Option("--step", help="This step; else the newest, or the golden one.")]
-Tier = Annotated[
-    str | None, typer.Option("--tier", help="Of a campaign: archive, shared, or (to verify) local; see each command.")
-]
+OneStep = Annotated[int | None, typer.Option("--step", help="Step; default: the golden one, else the newest.")]
+Tier = Annotated[str | None, typer.Option("--tier", help="Tier of a campaign: archive, shared, or (to verify) local.")]
 
 
 @checkpoints.command("list")
 def checkpoints_list(place: Place, region: Region = "us-east-1", json: Json = False) -> None:
-    """Every step on every tier that can be seen from here."""
+    """List every step on every tier that can be seen from here."""
     _enter_place(place)
     from infra.cli.data.checkpoints import list_command
 
@@ -33,7 +31,7 @@ def checkpoints_list(place: Place, region: Region = "us-east-1", json: Json = Fa
 def checkpoints_verify(
     place: Place, step: OneStep = None, tier: Tier = None, region: Region = "us-east-1", json: Json = False
 ) -> None:
-    """Read every byte and compare digests; names each bad shard, exits 74 when there is one. Of a campaign: the
+    """Read every byte and compare digests; name each bad shard and exit 74 if there is one. For a campaign: the
     archive, and by its steward the shared tier and every node's disk."""
     _enter_place(place)
     from infra.cli.data.checkpoints import verify_command
@@ -46,11 +44,11 @@ def checkpoints_diff(
     place: Place,
     first: Annotated[int, typer.Argument(help="A step.")],
     second: Annotated[int, typer.Argument(help="Another step.")],
-    other: Annotated[str | None, typer.Option("--in", help="The second step's place; else the same.")] = None,
+    other: Annotated[str | None, typer.Option("--in", help="Place of the second step; default: the same.")] = None,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """Tensors and metadata in which two steps differ; exits 1 when they do."""
+    """Show tensors and metadata in which two steps differ; exits 1 when they do."""
     _enter_place(place)
     from infra.cli.data.checkpoints import diff_command
 
@@ -60,13 +58,13 @@ def checkpoints_diff(
 @checkpoints.command("restore")
 def checkpoints_restore(
     place: Place,
-    out: Annotated[Path, typer.Argument(help="Folder to bring it to; a restore that was cut off goes on.")],
+    out: Annotated[Path, typer.Argument(help="Folder to bring it to; an interrupted restore continues.")],
     step: OneStep = None,
     tier: Tier = None,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """Bring a step here, every shard verified, and say how to load it: from the archive, or out of the cluster."""
+    """Bring a step here from the archive or out of the cluster, verify every shard, and show how to load it."""
     _enter_place(place)
     from infra.cli.data.checkpoints import restore_command
 
@@ -82,7 +80,7 @@ def checkpoints_prune(
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """Remove old steps, after showing which; never the newest that is proven by reading it."""
+    """Show old steps and remove them after a yes; the newest step that was proven by reading it always stays."""
     _enter_place(place)
     from infra.cli.data.checkpoints import prune_command
 
@@ -91,14 +89,14 @@ def checkpoints_prune(
 
 @checkpoints.command("import")
 def checkpoints_import(
-    folder: Annotated[Path, typer.Argument(help="A tag's folder that DeepSpeed saved, such as global_step100.")],
-    out: Annotated[Path, typer.Argument(help="Folder that becomes, or is, a tier: OUT/<campaign>/step-...")],
-    campaign: Annotated[str, typer.Option(help="Name of the campaign that is to go on from it.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a tag that DeepSpeed saved, such as global_step100.")],
+    out: Annotated[Path, typer.Argument(help="Folder of a tier, new or old: OUT/<campaign>/step-...")],
+    campaign: Annotated[str, typer.Option(help="Name of the campaign that will continue from it.")],
     tokens: Annotated[int, typer.Option(min=0, help="Tokens consumed until then.")],
     position: Annotated[int, typer.Option(min=0, help="Sequences consumed until then, over all ranks.")],
     json: Json = False,
 ) -> None:
-    """Take in a folder without a manifest: whole, through the allow-list, never executed, never replacing a step."""
+    """Import a folder without a manifest: checked by the allow-list, never executed, never replacing a step."""
     from infra.cli.data.checkpoints_import import import_command
 
     raise typer.Exit(import_command(folder, out, campaign, tokens, position, json, console))

@@ -1,4 +1,4 @@
-"""`bivouac checkpoints import`: a folder that DeepSpeed saved by itself becomes a committed step, by command only."""
+"""`bivouac checkpoints import`: makes a committed step of a folder that DeepSpeed saved."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from trainer.contract import ExitCode, step_folder
 def import_command(
     folder: Path, out: Path, campaign: str, tokens: int, position: int, json: bool, console: Console
 ) -> int:
-    """By the trainer, which has torch, in a process of its own; nothing in the folder is ever executed.
-
-    Raises `UserError` for a folder that is not there, `BivouacError` with the trainer's words for what it refuses.
-    """
+    """Import in a process of the trainer, which has torch; nothing in the folder is executed. Raises `UserError` for a
+    missing folder, `BivouacError` with the trainer's message for a refused one."""
     if not folder.is_dir():
         raise UserError("there is no such folder", seen=folder, cure="name the tag's folder, such as global_step100")
     place = ("--campaign", campaign, "--shared", str(out), "--tokens", str(tokens), "--position", str(position))
@@ -33,7 +31,7 @@ def import_command(
         if done.returncode != 0:
             said = done.stderr.strip().splitlines() or ["no word"]
             cure = "bring together all files of the tag as DeepSpeed wrote them; a refused file must not be loaded"
-            raise _Refused("the folder is not taken in", seen=said[-1][:500], cure=cure)
+            raise _Refused("the folder is not imported", seen=said[-1][:500], cure=cure)
     answer = json_text.loads(done.stdout.strip().splitlines()[-1])
     made = out / campaign / step_folder(answer["step"])
     if json:
@@ -41,7 +39,7 @@ def import_command(
         return 0
     console.print(
         f"{made}: {answer['shards']} shards of {answer['world_size']} ranks, sealed as they are now\n"
-        "what they were before, their loss and the state of their random generators is not known\n"
+        "their history, their loss and the state of their random generators are not known\n"
         f"look at it: bivouac checkpoints verify {out / campaign}\n"
         f"to train on from it: put the step folder into the shared tier of a campaign that is called {campaign},\n"
         "with the same model and ZeRO stage; the trainer begins at the newest sound step it finds there",

@@ -1,4 +1,4 @@
-"""`bivouac checkpoints` on the live tiers of a campaign: its steward is asked, since nobody outside can look there."""
+"""`bivouac checkpoints` on a campaign's live tiers, by requests to its steward: nobody outside can look there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tell = Callable[[str], None]
 
 
 def chosen_tier(found: FoundPlace, tier: str | None, known: tuple[str, ...], default: str) -> str:
-    """Raises `UserError` for a tier that this command does not know, or that the place does not have."""
+    """Return the tier. Raises `UserError` for one that this command does not know or the place does not have."""
     if tier is not None and tier not in known:
         cures = {
             LOCAL: "a node's disk holds its own ranks' shards only, and the trainer keeps as many as "
@@ -34,7 +34,7 @@ def chosen_tier(found: FoundPlace, tier: str | None, known: tuple[str, ...], def
 
 
 def verify(found: FoundPlace, tier: str, step: int | None, tell: Tell) -> Answer:
-    """Shared and local tiers, as far as `tier` asks for them."""
+    """Verify the shared and local tiers that `tier` selects."""
     tiers = TIERS if tier == ALL else (tier,)
     steps = () if step is None else (step,)
     return ask(_store(found), _request("verify", tiers=tiers, steps=steps), tell)
@@ -47,7 +47,7 @@ def plan_pruning(found: FoundPlace, keep: int, tell: Tell) -> work.Pruning:
 
 
 def prune(found: FoundPlace, keep: int, plan: work.Pruning, tell: Tell) -> work.Pruning:
-    """What was removed in the end: of what was shown, what may still go."""
+    """Return what was removed: of the steps shown, those that may still go."""
     steps = tuple(row.step for row in plan.drop)
     answer = ask(_store(found), _request("prune", keep=keep, steps=steps), tell)
     assert answer.proven is not None
@@ -55,10 +55,10 @@ def prune(found: FoundPlace, keep: int, plan: work.Pruning, tell: Tell) -> work.
 
 
 def restore(found: FoundPlace, step: int | None, out: Path, tell: Tell) -> tuple[Path, int]:
-    """Out of the cluster through the state bucket, then as from any bucket; what was carried goes again."""
+    """Restore a step out of the cluster through the state bucket, and remove the copy there."""
     store = _store(found)
     place = carried(store)
-    # What an earlier try carried, and did not bring home, need not be carried again.
+    # A step that an earlier try carried to the bucket is not carried again.
     if step is None or place.manifest_bytes(step) is None:
         step = ask(store, _request("carry", steps=() if step is None else (step,)), tell).carried
     assert step is not None

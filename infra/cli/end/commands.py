@@ -1,4 +1,4 @@
-"""The commands that end a campaign, as the command line knows them; what each does is imported when called."""
+"""Command line of what ends a campaign; implementations are imported when called."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from infra.cli.options import Json, Region, YesRemove, console
 
 def down(
     name: Annotated[str | None, typer.Argument(help="Name of the campaign.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Strike every rehearsal site of this machine.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every rehearsal site of this machine.")] = False,
     abandon: Annotated[bool, typer.Option(help="Tear down without an archive: what was trained is lost.")] = False,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """Stop a campaign, archive what is sound, tear down, certify; or strike all rehearsal sites."""
+    """Stop a campaign, archive what is sound, tear down, certify; or remove all rehearsal sites."""
     from infra import target
     from infra.cli.answers import aside, write_json
 
@@ -39,13 +39,13 @@ def down(
 
 def sweep(
     name: Annotated[str | None, typer.Argument(help="Name of the campaign.")] = None,
-    orphans: Annotated[bool, typer.Option("--orphans", help="What any dead campaign of the account left.")] = False,
+    orphans: Annotated[bool, typer.Option("--orphans", help="Leftovers of all dead campaigns of the account.")] = False,
     yes: YesRemove = False,
-    abandon: Annotated[bool, typer.Option(help="Give up what it may hold: no archive is asked for.")] = False,
+    abandon: Annotated[bool, typer.Option(help="Give up what it may hold, without an archive.")] = False,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """List what a torn down campaign left; removes what is provably its own, after a yes, and certifies again."""
+    """List what a torn down campaign left, remove what is provably its own after a yes, and certify again."""
     from infra import target
 
     if name is not None:

@@ -28,11 +28,11 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console, *,
     except UserError as unknown:
         if not abandon:
             raise
-        # Nothing can be archived without its record: what carries its tag goes.
+        # Nothing can be archived without its record: all that has its tag is removed.
         return orphans_command(region, True, as_json, out, Forgotten(campaign, True, unknown))
     spec = stored_spec(store)
     if not abandon:
-        # Before the lease: whoever drives it now lets the campaign stop, and we wait for the lease.
+        # Before the lease: a living driver stops the campaign, and we wait for its lease.
         store.put_json(STOP, {"asked_by": str(Holder.this_process())})
         _await_driver(store, console)
     with opened(spec, stored_plan(store, spec), console, target.about()) as context:
@@ -47,7 +47,7 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console, *,
 
 
 def _await_driver(store: CampaignStore, console: Console) -> None:
-    """Wait, with a word every few seconds, until no living driver holds the campaign."""
+    """Wait, with a line every few seconds, until no living driver holds the campaign."""
     said = 0.0
     while (holder := holder_of(store, DRIVER_LEASE)) is not None and holder.endswith("(living)"):
         if time.monotonic() - said > _WORD_EVERY_S:
@@ -57,7 +57,7 @@ def _await_driver(store: CampaignStore, console: Console) -> None:
 
 
 def _can_archive(context: Context) -> bool:
-    """Training has begun and its steward has not finished."""
+    """Return whether training has begun and nothing is archived or torn down yet."""
     state = context.state()
     return bool(state.attempts) and state.archive is None and Stage.TEARDOWN not in state.finished_stages
 

@@ -1,4 +1,5 @@
-"""`bivouac sweep --orphans`: what dead campaigns of this account left, with its price; removed after a yes."""
+"""`bivouac sweep --orphans`: shows leftovers of this account's dead campaigns with their price; removes them after a
+yes."""
 
 from __future__ import annotations
 
@@ -21,20 +22,18 @@ from infra.inventory.sweep import Swept
 
 @dataclass(frozen=True)
 class Forgotten:
-    """One campaign that is known by its tags alone."""
+    """A campaign that is known by its tags alone."""
 
     campaign: str
     abandon: bool
-    """A person gives up by name what it may hold."""
+    """A person has given up by name what it may hold."""
     unknown: UserError
-    """To be raised where no tag names it either."""
+    """Raised if no tag names it either."""
 
 
 def orphans_command(region: str, yes: bool, json: bool, console: Console, only: Forgotten | None = None) -> int:
-    """Exit code 0 when nothing of a dead campaign is left, 74 while something is, or could not be looked for.
-
-    `only`: of one campaign whose record is missing. Raises `UserError` where the state bucket has vanished.
-    """
+    """Sweep orphans. Exit code 0 when none are left, 74 while some are, or could not be looked for. `only`: one
+    campaign whose record is missing. Raises `UserError` if the state bucket has vanished."""
     abandon = only is not None and only.abandon
     quiet = Console(file=io.StringIO()) if json else console
     keeper = orphans.keeper(Account(region), Progress(quiet))

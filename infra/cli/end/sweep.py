@@ -1,4 +1,4 @@
-"""`bivouac sweep NAME`: what a torn down campaign left, shown; what is provably its own, removed after a yes."""
+"""`bivouac sweep NAME`: shows leftovers of a torn down campaign; removes what is provably its own after a yes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,15 @@ from infra.session.session import opened, stored_plan, stored_spec
 
 
 def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Console, abandon: bool = False) -> int:
-    """Exit code 0 when nothing is left, 74 while something is. Raises `UserError` while the campaign is alive.
-
-    `abandon`: what may hold the only checkpoints goes too. Without a record the campaign is known by its tags alone.
-    """
+    """Sweep a campaign. Exit code 0 when nothing is left, else 74. Raises `UserError` while it is alive. `abandon`:
+    what may hold the only checkpoints goes too. Without a record only tags tell what is the campaign's."""
     try:
         store = record_of(campaign, region)
     except UserError as unknown:
         return orphans_command(region, yes, json, console, Forgotten(campaign, abandon, unknown))
     spec = stored_spec(store)
     quiet = Console(file=io.StringIO()) if json else console
-    # The lease: a living driver still owns all of it.
+    # Takes the lease: a living driver still owns everything.
     with opened(spec, stored_plan(store, spec), quiet, target.about()) as context:
         _refuse_alive(context, abandon)
         with context.progress.stage("sweep", f"what is left of {campaign}"):
@@ -82,7 +80,7 @@ def _refuse_alive(context: Context, abandon: bool = False) -> None:
             seen=f"stages finished: {', '.join(state.finished_stages) or 'none'}",
             cure=f"`bivouac down {context.spec.campaign}` first; sweep removes only what that leaves",
         )
-    # One that began and was refused has removed nothing, and the file system may hold the only checkpoints.
+    # A teardown that was refused has removed nothing, and the file system may hold the only checkpoints.
     try:
         refuse_unproven(state, context.spec.campaign, read_identity(context.store))
     except NotProven:

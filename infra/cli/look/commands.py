@@ -1,4 +1,4 @@
-"""The commands that look at campaigns, as the command line knows them; what each does is imported when called."""
+"""Command line of what looks at campaigns; implementations are imported when called."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def status(
     json: Json = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Also compare with AWS; exits 2 on drift.")] = False,
 ) -> None:
-    """Show where a campaign stands, who drives it, what bills."""
+    """Show a campaign's stage, driver, steward and cost."""
     from infra import target
 
     target.enter_where(name)
@@ -37,7 +37,7 @@ def report(
     show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
     json: Json = False,
 ) -> None:
-    """Write the report of a campaign as it stands; of one that is gone, from the record in the results folder."""
+    """Write a campaign's report; for one that is gone, from the record in the results folder."""
     from infra import target
 
     target.enter_where(name)

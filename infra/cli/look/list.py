@@ -1,4 +1,4 @@
-"""`bivouac list`: the campaigns that this machine rehearses, and those in the account and region."""
+"""`bivouac list`: this machine's rehearsals, and the campaigns in the account and region."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AT_A_TIME = 8
 
 
 def list_command(region: str, as_json: bool, console: Console) -> int:
-    """Exit code 0. AWS is asked only where there are credentials; where there are none, one line says so."""
+    """List campaigns; exit code 0. Without credentials AWS is not asked, and a line says so."""
     with ThreadPoolExecutor(_AT_A_TIME) as workers:
         found = list(workers.map(lambda held: _rehearsal(*held), target.rehearsed().items()))
         try:
@@ -53,7 +53,7 @@ def list_command(region: str, as_json: bool, console: Console) -> int:
 
 
 def _rehearsal(name: str, runs: bool) -> dict[str, Any]:
-    """Return what `status` says inside the campaign's site."""
+    """Return the output of `status` inside the campaign's site."""
     short = {"campaign": name, "target": "rehearsal"}
     if not runs:
         return short | {"stage": f"its site does not run: bivouac down {name}"}
@@ -62,7 +62,7 @@ def _rehearsal(name: str, runs: bool) -> dict[str, Any]:
     try:
         return dict(json.loads(done.stdout))
     except ValueError:
-        return short | {"stage": "its status cannot be told: bivouac status " + name}
+        return short | {"stage": "its status cannot be read: bivouac status " + name}
 
 
 def _in_account(region: str, workers: ThreadPoolExecutor) -> list[dict[str, Any]]:

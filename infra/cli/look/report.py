@@ -1,4 +1,4 @@
-"""`bivouac report NAME`: the report of a campaign as it stands; of one that is gone, from the record kept here."""
+"""`bivouac report NAME`: the report of a campaign, or of one that is gone, from the record kept here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infra.session.session import stored_spec
 
 
 def report_command(campaign: str, region: str, show: bool, console: Console, *, as_json: bool = False) -> int:
-    """Raises `UserError` where the campaign can be found neither in the account nor in the results folder."""
+    """Write the report. Raises `UserError` if neither the account nor the results folder has the campaign."""
     out, console = console, aside(console, as_json)
     try:
         store = record_of(campaign, region)
@@ -25,7 +25,7 @@ def report_command(campaign: str, region: str, show: bool, console: Console, *, 
         results = kept_results(campaign, region)
         if not (results / PACKED).exists():
             raise
-        console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
+        console.print(f"its record cannot be reached: {error}", markup=False, soft_wrap=True)
         console.print(f"made again from {results / PACKED}", markup=False, soft_wrap=True)
         made, written = report.write_again(results, console.print)
     else:

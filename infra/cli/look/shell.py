@@ -1,4 +1,4 @@
-"""`bivouac shell NAME`: a shell where the campaign runs; `kubectl`, `aws` and `pulumi` on the driver's own state."""
+"""`bivouac shell NAME`: a shell with `kubectl`, `aws` and `pulumi` on the campaign's cluster, account and state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "stack" / "__main__.py"
 
 
 def shell_command(campaign: str, region: str, command: list[str], console: Console) -> int:
-    """Runs a shell, or `command`; its exit code. What it needs lies in a folder that goes with it."""
+    """Run a shell, or `command`; return its exit code. Its temporary folder goes with it."""
     store = record_of(campaign, region)
     spec = stored_spec(store)
     account = Account(spec.region)
@@ -56,7 +56,7 @@ def shell_command(campaign: str, region: str, command: list[str], console: Conso
         if not command:
             _greet(console, store, spec, cluster=config is not None)
         arguments = command or [os.environ.get("SHELL", "/bin/sh")]
-        # Ctrl-C and Ctrl-\ are the shell's inside: it gets them from the terminal as we do.
+        # Ctrl-C and Ctrl-\ are for the shell, which gets them from the terminal as we do.
         handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
         try:
             return _exit_code(arguments, environment, work, handlers)
@@ -79,7 +79,7 @@ def _exit_code(arguments: list[str], environment: dict[str, str], work: Path, ha
 
 
 def _write_project(work: Path, store: CampaignStore, spec: Spec) -> None:
-    """A Pulumi project with the driver's program, backend and stack configuration."""
+    """Write a Pulumi project with the driver's program, backend and stack configuration."""
     shutil.copy(PROGRAM, work / "__main__.py")
     backend = f"s3://{store.bucket}?region={spec.region}&awssdk=v2"
     project = {"name": names.PROJECT, "runtime": "python", "backend": {"url": backend}}
@@ -87,12 +87,12 @@ def _write_project(work: Path, store: CampaignStore, spec: Spec) -> None:
     foundation = foundation_settings(store, spec).to_config()
     stacks = {names.FOUNDATION_STACK: foundation, names.campaign_stack(spec.campaign): store.get_json(STACK_CONFIG)}
     for stack, config in stacks.items():
-        # JSON is YAML. Without configuration the campaign's stack has not been brought up yet.
+        # JSON is YAML. A campaign's stack that was not brought up yet has no configuration.
         (work / f"Pulumi.{stack}.yaml").write_text(json.dumps({"config": config or {}}))
 
 
 def _kubeconfig(account: Account, spec: Spec) -> dict[str, Any] | None:
-    """None while there is no cluster."""
+    """Return the kubeconfig, None while there is no cluster."""
     try:
         return kubeconfig(account, names.Names(spec).cluster)
     except account.client("eks").exceptions.ResourceNotFoundException:
@@ -104,4 +104,4 @@ def _greet(console: Console, store: CampaignStore, spec: Spec, *, cluster: bool)
     console.print(f"  pulumi   stacks {names.campaign_stack(spec.campaign)} (selected) and {names.FOUNDATION_STACK}")
     console.print(f"  kubectl  {'namespace ' + names.NAMESPACE if cluster else 'there is no cluster at the moment'}")
     console.print(f"  driver   {holder_of(store, DRIVER_LEASE) or 'none'}", markup=False, soft_wrap=True)
-    console.print("  `pulumi destroy` asks for no archive: `bivouac down` does", style="dim")
+    console.print("  `pulumi destroy` does not need an archive: `bivouac down` does", style="dim")

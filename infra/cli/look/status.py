@@ -1,4 +1,4 @@
-"""`bivouac status NAME`: where a campaign stands, who drives it, what it costs right now."""
+"""`bivouac status NAME`: a campaign's stage, driver, steward and current cost."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ if TYPE_CHECKING:
 
 
 def status_command(campaign: str, region: str, as_json: bool, console: Console, *, refresh: bool = False) -> int:
-    """Exit code 0; with `refresh` 2 where something was changed or deleted by hand.
-
-    Raises `UserError` where the campaign can be found neither in the account nor in the results folder.
-    """
+    """Show the status. Exit code 0; with `refresh` 2 if something was changed or deleted by hand. Raises `UserError` if
+    neither the account nor the results folder has the campaign."""
     try:
         store = record_of(campaign, region)
     except UserError as error:
         facts, state = _facts_of(_kept(kept_results(campaign, region), error), {}, {})
         if not as_json:
-            console.print(f"its world is out of reach: {error}", markup=False, soft_wrap=True)
+            console.print(f"its record cannot be reached: {error}", markup=False, soft_wrap=True)
             console.print(f"as kept in {kept_results(campaign, region)}:", markup=False, soft_wrap=True)
         if state.running_stage is Stage.REPORT:
-            facts["stage"] = "ended"  # what the report kept is from just before its own end
+            facts["stage"] = "ended"  # the report's record is from just before its own end
         _show(facts, state, as_json, console)
         return 0
     facts, state = facts_of(store)
@@ -56,7 +54,7 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
 
 
 def facts_of(store: CampaignStore) -> tuple[dict[str, Any], CampaignState]:
-    """Return what the record says of a campaign now, for machines, and its state."""
+    """Return a campaign's status by its record, for machines, and its state."""
     spec = stored_spec(store)
     record = Record(spec, stored_plan(store, spec), tuple(store.events()), datetime.now(UTC))
     holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
@@ -64,7 +62,7 @@ def facts_of(store: CampaignStore) -> tuple[dict[str, Any], CampaignState]:
 
 
 def _kept(results: Path, error: UserError) -> Record:
-    """The record that the report left on this machine; without one, the error stands."""
+    """Return the record that the report left here; raise `error` without one."""
     try:
         return unpacked((results / PACKED).read_bytes())
     except (OSError, ValueError, TypeError, KeyError):
@@ -130,14 +128,14 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
 
 
 def _compared(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
-    """The stacks against AWS, and what must not be repaired; nothing where the camp is struck or being struck."""
+    """Compare the stacks with AWS; return nothing for a campaign that is torn down, or while it is."""
     from infra.engine.refusal import refusals, standing
     from infra.preview.looking import look_at_stacks, looking
 
     context = looking(spec, None, Console(stderr=True, highlight=False))
     where = standing(context)
     if where.falling:
-        context.progress.note("the camp is being struck or is gone: there is nothing to compare")
+        context.progress.note("the campaign is being torn down or is gone: there is nothing to compare")
         return (), ()
     with context.progress.stage("compare", "the stacks against AWS; nothing is touched"):
         looks = look_at_stacks(context)

@@ -1,4 +1,4 @@
-"""`bivouac addons`: which builds of the add-ons EKS offers for a Kubernetes version, and which the catalogue pins."""
+"""`bivouac addons`: the builds of the add-ons that EKS offers for a Kubernetes version, and the catalogue's pins."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Offered:
     name: str
     pinned: str | None
     default: str | None
-    """EKS's for this Kubernetes; None where it offers none at all."""
+    """EKS's default for this Kubernetes; None if it offers none."""
     newest: str | None
     sold: bool
-    """Whether what is pinned is (still) offered; nothing pinned takes the default."""
+    """The pinned build is still offered; without a pin, any build is."""
 
     @property
     def line(self) -> str:
@@ -30,7 +30,7 @@ class Offered:
 
 
 def addons_command(kubernetes: str, region: str, json: bool, console: Console) -> int:
-    """Exit code 0 when everything is pinned to what EKS offers, 2 when something is not pinned or no longer offered."""
+    """List add-ons. Exit code 0 when all are pinned to offered builds, 2 when one is not."""
     found = offered(Account(region), kubernetes)
     if json:
         write_json(console, [asdict(one) for one in found])
@@ -49,7 +49,7 @@ def table(found: Iterable[Offered]) -> Listing:
 
 
 def offered(account: Account, kubernetes: str) -> tuple[Offered, ...]:
-    """In the catalogue's order; reads only."""
+    """Return offers in the catalogue's order; reads only."""
     return tuple(_offer(account, addon, kubernetes) for addon in catalogue.addons())
 
 

@@ -1,4 +1,4 @@
-"""`bivouac bake SPEC`: the images of a campaign, before it begins."""
+"""`bivouac bake SPEC`: makes the images of a campaign before it begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infra.plan.plan import make_plan
 
 
 def bake_command(path: Path, force: bool, yes: bool, console: Console, *, as_json: bool = False) -> int:
-    """Exit code 0 when both images are there; then `bivouac run` finds them by the digests of their inputs."""
+    """Bake both images; exit code 0 when both exist. `bivouac run` finds them by the digests of their inputs."""
     out, console = console, aside(console, as_json)
     seen = checked(path)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
@@ -30,7 +30,7 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console, *, as_jso
     question = "One builder (m7i.large) for up to two hours, and the storage of an image. Go?"
     if target.spends(spec) and not yes and not agreed(question, console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
-    # Pulumi and boto3 take a second to import: only a bake that really starts pays it.
+    # Pulumi and boto3 take a second to import: only a bake that really starts pays for it.
     from infra.bake import bake
     from infra.bake.builder import LIFE
     from infra.session.session import opened_for_images

@@ -1,5 +1,5 @@
-"""`bivouac block buy SPEC OFFERING`: a capacity block, paid at once and never given back. It belongs to the foundation:
-no campaign's stack holds it, and no teardown touches it."""
+"""`bivouac block buy SPEC OFFERING`: buys a capacity block, which is paid at once and never given back. It belongs to
+the foundation: no stack holds it, and no teardown touches it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Console) -> int:
-    """Exit code 0 when the block is bought, now or before. Raises `UserError` where it must not be."""
+    """Buy a block. Exit code 0 when it is bought, now or before. Raises `UserError` if it must not be."""
     spec = load(path).spec
     if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK:
         cure = "write capacity: capacity-block"
@@ -46,7 +46,7 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
     context = looking(spec.model_copy(update={"nodes": _unnamed(spec)}), plan, aside)
     with foundation_lease(context) as lease:
         counter = Counter(context.account, lease.store, spec.campaign, lease.check)
-        with context.progress.stage("block", "what was bought before for this campaign"):
+        with context.progress.stage("block", "earlier purchases for this campaign"):
             before = counter.standing(context.progress.note)
         if before is not None:
             _refuse_another(before, offering)
@@ -59,7 +59,7 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
 
 
 def _unnamed(spec: Spec) -> object:
-    """A block that the spec names already does not matter here: what was bought is in the record."""
+    """Return the nodes without the spec's reservation: the record knows what was bought."""
     return spec.nodes.model_copy(update={"reservation_id": None})
 
 
@@ -80,7 +80,7 @@ def _refuse_another(before: Purchase, offering: str) -> None:
 
 
 def _chosen(account: Account, spec: Spec, plan: Plan, offering: str) -> Offering:
-    """The offering as EC2 has it now. Raises `UserError` where there is none, or one too short."""
+    """Return the offering as EC2 has it now. Raises `UserError` if it is gone or too short."""
     from infra.aws.block_purchase import offering_of
     from infra.aws.blocks import refuse_unfit
     from infra.aws.market import block_offerings
@@ -94,7 +94,7 @@ def _chosen(account: Account, spec: Spec, plan: Plan, offering: str) -> Offering
             seen=f"{offering}; there are {', '.join(one.id for one in found) or 'none'}",
             cure=f"`bivouac offers SPEC` lists them: {spec.nodes.count} x {spec.nodes.instance_type}",
         )
-    control_plane_zones(spec, zones_of(account))  # a block is never given back: refused where no cluster can stand
+    control_plane_zones(spec, zones_of(account))  # refuses a zone without clusters: a block is never given back
     refuse_unfit(chosen.as_block(), spec, datetime.now(UTC), timedelta(seconds=float(seconds(plan.clock, *GPU_STAGES))))
     return chosen
 
@@ -106,7 +106,7 @@ def _confirm(one: Offering, spec: Spec, yes: bool, aside: Console) -> None:
         f"ends       {one.ends.isoformat(timespec='minutes')}; nodes until {_until(one)}: EKS takes them away then"
     )
     aside.print(f"price      {one.fee_usd:,} USD, charged at once; {one.usd_per_hour} USD per node and hour")
-    aside.print("a block cannot be cancelled, changed or given back, whatever becomes of the campaign")
+    aside.print("a block cannot be cancelled, changed or given back, whatever happens to the campaign")
     if one.fee_usd > spec.money.budget_usd:
         raise UserError(
             "the block costs more than the campaign's budget",

@@ -1,4 +1,4 @@
-"""`bivouac catalogue`: the instance types for people, and their figures against AWS's."""
+"""`bivouac catalogue`: prints the instance types, and compares their figures with AWS's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def list_command(as_json: bool, console: Console) -> int:
 
 
 def refresh_command(region: str, write: bool, as_json: bool, console: Console) -> int:
-    """Exit code 0: nothing differs, or it was written; 2: AWS shows other figures."""
+    """Compare with AWS. Exit code 0: nothing differs, or it was written; 2: AWS has other figures."""
     from infra.aws.account import Account
     from infra.aws.catalogue_refresh import compare
 

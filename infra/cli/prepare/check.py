@@ -1,4 +1,4 @@
-"""`bivouac check SPEC`: everything that is wrong with a spec, at once. No network, unless it is told to ask AWS too."""
+"""`bivouac check SPEC`: all errors of a spec at once. No network, unless `--online`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from infra.plan.checks import Finding, failed
 
 
 def check_command(path: Path, json: bool = False, console: Console | None = None, online: bool = False) -> int:
-    """Exit code: 0, or 64 when nothing may be started. `json`: one object on stdout.
-
-    `online`: ask AWS too, where the spec alone has no error.
-    """
+    """Check a spec. Exit code 0, or 64 when nothing may be started. `json`: one object on stdout. `online`: ask AWS too
+    if the spec alone has no error."""
     console = console or Console()
     try:
         seen = checked(path)
@@ -44,7 +42,7 @@ def show(path: Path, findings: tuple[Finding, ...], json: bool, console: Console
 
 
 def refuse(error: UserError, json: bool, console: Console) -> int:
-    """An error that kept the command from looking at a spec at all."""
+    """Print an error for which the spec could not be checked at all."""
     if json:
         seen = None if error.seen is None else str(error.seen)
         write_json(console, {"ok": False, "error": {"what": error.what, "seen": seen, "cure": error.cure}})

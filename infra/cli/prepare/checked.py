@@ -1,4 +1,4 @@
-"""A spec read and judged: by the rules alone, and with what only AWS knows of it, before anything is made."""
+"""Reads and checks a spec: by the rules alone, and with AWS's answers, before anything is made."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from infra.spec.campaign import Spec, SpecError, SpecFile, load
 class Checked:
     file: SpecFile | None
     spec: Spec | None
-    """None, and no facts, where the file is no valid spec."""
+    """None, and no facts, for an invalid spec."""
     facts: Facts | None
     findings: tuple[Finding, ...]
 
 
 def checked(path: Path, account: str | None = None) -> Checked:
-    """Spec, facts and all findings. Raises `UserError` when there is no such file."""
+    """Return spec, facts and all findings. Raises `UserError` when there is no such file."""
     today = datetime.now(UTC).date()
     try:
         file = load(path)
@@ -39,10 +39,10 @@ def checked(path: Path, account: str | None = None) -> Checked:
 
 
 def with_answers(seen: Checked, console: Console) -> Checked:
-    """The findings over facts with AWS's answers; reads only. To be called where the spec's target is.
+    """Return the findings with AWS's answers; reads only. To be called where the spec's target is.
 
-    Of a campaign that has begun nothing is asked: what it uses of a quota is its own, its zones and images are chosen.
-    Raises `UserError` for foreign credentials, and for a name that a campaign in another region has.
+    A campaign that has begun is not checked: it uses its quota itself, and its zones and images are chosen. Raises
+    `UserError` for foreign credentials, and for a name that a campaign in another region has.
     """
     from infra.aws.account import Account
     from infra.aws.asked import asked

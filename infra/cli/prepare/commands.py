@@ -1,4 +1,4 @@
-"""The commands that prepare a campaign, as the command line knows them; what each does is imported when called."""
+"""Command line of what prepares a campaign; implementations are imported when called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check(
         bool, typer.Option("--online", help="Also ask AWS: zones, quota, base image. Reads only.")
     ] = False,
 ) -> None:
-    """List everything that is wrong with a spec, at once. Offline, unless it is told to ask AWS too."""
+    """List all errors of a spec at once. Offline, unless `--online`."""
     from infra.cli.prepare.check import check_command
 
     raise typer.Exit(check_command(spec, json, console, online))
@@ -33,10 +33,10 @@ def plan(spec: SpecPath, json: Json = False) -> None:
 def offers(
     spec: SpecPath,
     types: Annotated[list[str] | None, typer.Option("--type", help="Another instance type; may be repeated.")] = None,
-    alternatives: Annotated[bool, typer.Option("--alternatives", help="Also types with no less to offer.")] = False,
+    alternatives: Annotated[bool, typer.Option("--alternatives", help="Also types that offer no less.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what can be had for the campaign's nodes, for how much and when, with quotas. Reads only."""
+    """Show the offers for the campaign's nodes, with price, time and quota. Reads only."""
     from infra.cli.prepare.offers import offers_command
 
     raise typer.Exit(offers_command(spec, types or [], alternatives, json, console))
@@ -44,26 +44,26 @@ def offers(
 
 def bake(
     spec: SpecPath,
-    force: Annotated[bool, typer.Option("--force", help="Bake also what was baked before.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Bake again what was baked before.")] = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Bake a spec's node image and trainer image ahead of its campaign; what was baked before is skipped."""
+    """Bake a spec's node image and trainer image ahead of its campaign; skips what was baked before."""
     from infra.cli.prepare.bake import bake_command
 
     raise typer.Exit(bake_command(spec, force, yes, console, as_json=json))
 
 
 def images(
-    name: Annotated[str | None, typer.Argument(help="A campaign beside them: only a rehearsal needs it.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A campaign of the same site; only for a rehearsal.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove those that nobody uses.")] = False,
-    keep: Annotated[int, typer.Option(min=0, help="So many of the newest of each base stay in any case.")] = 1,
-    older_than: Annotated[str, typer.Option(help="Younger ones stay in any case.")] = "7d",
+    keep: Annotated[int, typer.Option(min=0, help="The newest of each base that always stay.")] = 1,
+    older_than: Annotated[str, typer.Option(help="Younger ones always stay.")] = "7d",
     yes: YesRemove = False,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """List the images that bakes left: who uses them, what they cost; removes those that nobody uses."""
+    """List baked images with their users and cost; remove unused ones."""
     from infra import target
     from infra.spec import duration
 

@@ -1,4 +1,4 @@
-"""`bivouac images`: what bakes left, who uses it, what it costs to keep; `--remove` takes away what nobody uses."""
+"""`bivouac images`: lists baked images with users and cost; `--remove` removes unused ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from infra.spec.names import buckets
 def images_command(
     region: str, keep: int, older_than: timedelta, remove: bool, yes: bool, json: bool, console: Console
 ) -> int:
-    """Exit code 0. Raises `UserError` where the answer is no; whatever AWS refuses ends it before anything is gone."""
+    """List or remove images; exit code 0. Raises `UserError` if the answer is no. A refusal by AWS ends it before
+    anything is removed."""
     quiet = Console(file=io.StringIO()) if json else console
     account = Account(region)
     bucket = buckets(account.identity()["Account"], region).state
@@ -35,7 +36,7 @@ def images_command(
         found = _look(inventory, keep, older_than)
         _show(found, quiet)
     else:
-        # While it is held no bake brings the foundation up, and nobody else removes.
+        # The lease keeps bakes and other removals out.
         with foundation_held(store, account, inventory.progress) as lease:
             account.guard = lease.check
             found = _look(inventory, keep, older_than)
@@ -54,7 +55,7 @@ def images_command(
 
 
 def _look(inventory: ImageInventory, keep: int, older_than: timedelta) -> tuple[BakedImage, ...]:
-    with inventory.progress.stage("images", f"what bakes left in {inventory.account.region}"):
+    with inventory.progress.stage("images", f"baked images in {inventory.account.region}"):
         return inventory.images(keep=keep, older_than=older_than)
 
 
@@ -72,11 +73,11 @@ def _show(found: tuple[BakedImage, ...], console: Console) -> None:
     for one in found:
         base = one.base or "no manifest: unfinished, or baked again"
         table.row(one.kind, one.id, f"{one.made_at:%Y-%m-%d}", base, f"{one.gb:.2f}", _usd(one.usd_per_month),
-                      ", ".join(one.kept_for) or "nothing: --remove takes it away")  # fmt: skip
+                      ", ".join(one.kept_for) or "nothing: --remove removes it")  # fmt: skip
     table.show(console)
     idle = [one for one in found if one.removable]
     console.print(
-        f"{len(found)} images, at most {_usd(_sum(found))} USD a month; {len(idle)} of them are used by nobody, "
+        f"{len(found)} images, at most {_usd(_sum(found))} USD a month; {len(idle)} of them are unused, "
         f"{_usd(_sum(idle))} USD"
     )
 

@@ -1,4 +1,4 @@
-"""`bivouac init`: a first spec, with comments, that passes `bivouac check`."""
+"""`bivouac init`: writes a first spec, with comments, that passes `bivouac check`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from infra.plan.checks import failed
 from infra.plan.plan import make_plan
 
 SEQUENCES_PER_RANK = 8
-"""Of a step; the micro batch divides it."""
+"""Sequences per rank and step, a multiple of the micro batch."""
 _UNKNOWN_BUDGET, _UNKNOWN_DEADLINE = "9000000", "30d"
 _ROOM = 1.5
-"""Deadline over planned time: nodes die, and capacity may come late."""
+"""Deadline / planned time: nodes die, and capacity may come late."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ BILLION = Model(24, 2048, 16, 2048, 32000, "2.0e-4", "2.0e-5", "bfloat16", 1.0)
 
 @dataclass(frozen=True)
 class Answers:
-    """What a first spec is made of; the fields are the options of `bivouac init`."""
+    """Inputs of a first spec; the fields are the options of `bivouac init`."""
 
     name: str
     target: str = "rehearsal"
@@ -71,7 +71,7 @@ class Answers:
     steps: int = 0
 
     def filled(self) -> Answers:
-        """Return the answers with a default for each that was left out."""
+        """Return the answers with defaults for those left out."""
         here = self.target == "rehearsal"
         owner = self.owner or re.sub(r"[^a-z0-9-]", "-", getpass.getuser().lower())
         return replace(
@@ -87,7 +87,7 @@ class Answers:
 
 
 def text_of(answers: Answers) -> str:
-    """Return the YAML of a spec; a budget or deadline left out is written so large that it limits nothing."""
+    """Return the YAML of a spec; a missing budget or deadline is so large that it limits nothing."""
     model = SMALL if answers.target == "rehearsal" else BILLION
     known = {item.name: item for item in catalogue.instance_types()}
     ranks = answers.nodes * (known[answers.instance_type].accelerators if answers.instance_type in known else 1)
@@ -104,7 +104,7 @@ def text_of(answers: Answers) -> str:
 
 
 def first_spec(answers: Answers) -> tuple[str, Checked]:
-    """Return a spec's text and what `check` finds in it; budget and deadline left out follow from its plan."""
+    """Return a spec's text and its findings; a missing budget or deadline follows from its plan."""
     answers = answers.filled()
     text = text_of(answers)
     seen = _checked(text)
@@ -122,7 +122,8 @@ def first_spec(answers: Answers) -> tuple[str, Checked]:
 
 
 def init_command(path: Path, answers: Answers, console: Console) -> int:
-    """Exit code: 0, or 64 when the answers make no campaign; then nothing is written. Never overwrites a file."""
+    """Write a spec. Exit code 0, or 64 when the answers make no campaign; then nothing is written. Never overwrites a
+    file."""
     if path.exists():
         raise UserError("there is a file already", seen=str(path), cure="name another, or remove it")
     text, seen = first_spec(answers)

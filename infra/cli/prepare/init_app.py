@@ -1,4 +1,4 @@
-"""`bivouac init` and `bivouac schema`, as the command line knows them."""
+"""Command line of `bivouac init` and `bivouac schema`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ def init(
     path: Annotated[Path, typer.Argument(help="The file to write; none is overwritten.")] = Path("campaign.yaml"),
     name: Annotated[str, typer.Option(help="Name of the campaign; default: that of the file.")] = "",
     target: Annotated[str, typer.Option(help="rehearsal, on this machine, or aws.")] = "rehearsal",
-    owner: Annotated[str, typer.Option(help="Who is asked; default: your login.")] = "",
+    owner: Annotated[str, typer.Option(help="Person responsible; default: your login.")] = "",
     account: Annotated[str, typer.Option(help="AWS account, 12 digits.")] = "",
     region: Annotated[str, typer.Option(help="AWS region.")] = "us-east-1",
     zone: Annotated[str, typer.Option(help="Availability zone; default: the region's `a`.")] = "",
-    instance_type: Annotated[str, typer.Option(help="Of the GPU nodes; default p5.48xlarge.")] = "",
+    instance_type: Annotated[str, typer.Option(help="Instance type of the GPU nodes; default: p5.48xlarge.")] = "",
     nodes: Annotated[int, typer.Option(min=1, help="Number of GPU nodes.")] = 2,
     capacity: Annotated[str, typer.Option(help="on-demand, spot, reservation or capacity-block.")] = "on-demand",
     reservation: Annotated[str, typer.Option(help="cr-..., of a reservation or capacity block.")] = "",
     block_fee: Annotated[str, typer.Option(help="USD for the whole capacity block.")] = "",
     block_hourly: Annotated[str, typer.Option(help="USD: the block's fee / (nodes x hours).")] = "",
-    budget: Annotated[str, typer.Option(help="USD; default: what the plan may cost at most.")] = "",
-    deadline: Annotated[str, typer.Option(help="Such as 16h; default: half as long again as planned.")] = "",
-    email: Annotated[str, typer.Option(help="Where AWS Budgets writes to.")] = "",
+    budget: Annotated[str, typer.Option(help="USD; default: the most that the plan may cost.")] = "",
+    deadline: Annotated[str, typer.Option(help="Such as 16h; default: 1.5 times the planned time.")] = "",
+    email: Annotated[str, typer.Option(help="Address for the alarms of AWS Budgets.")] = "",
     data: Annotated[str, typer.Option(help="Folder, file or s3://bucket/prefix of the text.")] = "",
     pattern: Annotated[str, typer.Option(help="Files of the data.")] = "**/*",
     steps: Annotated[int, typer.Option(min=0, help="Training steps; default 110, on AWS 2000.")] = 0,
 ) -> None:
-    """Write a first spec, with comments, that passes `check`: a rehearsal, or for AWS. Asks, on a terminal, for what a
-    campaign on AWS cannot do without."""
+    """Write a first spec, with comments, that passes `check`, for a rehearsal or AWS. On a terminal it asks for what a
+    campaign on AWS needs."""
     from infra.cli.prepare.init import Answers, init_command
 
     def asked(given: str, words: str, default: str | None = None) -> str:

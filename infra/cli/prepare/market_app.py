@@ -1,4 +1,4 @@
-"""`bivouac catalogue ...` and `bivouac block ...` as the command line knows them: what AWS sells, and its blocks."""
+"""Command line of `bivouac catalogue` and `bivouac block`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import typer
 
 from infra.cli.options import Json, Region, SpecPath, Yes, console
 
-catalogue = typer.Typer(help="Instance types: what each offers, what it costs, and what no source states.")
-block = typer.Typer(no_args_is_help=True, help="Capacity blocks: bought apart from campaigns, and never undone.")
+catalogue = typer.Typer(help="Instance types: hardware, prices, and what no source states.")
+block = typer.Typer(no_args_is_help=True, help="Capacity blocks: bought outside of campaigns, never given back.")
 
 
 @catalogue.callback(invoke_without_command=True)
 def catalogue_list(context: typer.Context, json: Json = False) -> None:
-    """Instance types: what each offers, what it costs, and what no source states. Offline."""
+    """List instance types: hardware, prices, and what no source states. Offline."""
     if context.invoked_subcommand is None:
         from infra.cli.prepare.catalogue import list_command
 
@@ -24,7 +24,7 @@ def catalogue_list(context: typer.Context, json: Json = False) -> None:
 @catalogue.command("refresh")
 def catalogue_refresh(
     region: Region = "us-east-1",
-    write: Annotated[bool, typer.Option("--write", help="Take AWS's figures over into the catalogue's file.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write AWS's figures to the catalogue's file.")] = False,
     json: Json = False,
 ) -> None:
     """Compare with DescribeInstanceTypes and the price list; exits 2 when figures differ."""

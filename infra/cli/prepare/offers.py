@@ -1,4 +1,4 @@
-"""`bivouac offers SPEC`: what can be had for the nodes, for how much, when, and whether the quota holds them."""
+"""`bivouac offers SPEC`: offers for the nodes with price and time, and whether the quota allows them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, console: Console) -> int:
-    """Exit code 0 where at least one choice holds all nodes, else 1."""
+    """List offers. Exit code 0 if at least one choice holds all nodes, else 1."""
     spec = load(path).spec
     target.enter_for(
         spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}", markup=False)
@@ -41,7 +41,7 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
     aside = Progress(Console(stderr=True, highlight=False))
     with aside.stage("offers", f"{spec.nodes.count} nodes in {spec.region}; reads only"):
         market = look(account, spec, wanted, gpu_time(make_plan(spec, survey(spec))), aside.step)
-        aside.step("whether AWS's bills know the campaign's tag")
+        aside.step("checking that AWS's bills know the campaign's tag")
         counted = cost_tag(account)
     if as_json:
         write_json(console, market.model_dump() | {"budget_tag": counted.model_dump()})
@@ -51,17 +51,17 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
         for said in market.unanswered:
             console.print(f"AWS did not answer {said}", soft_wrap=True, markup=False)
         console.print(counted.sentence(), soft_wrap=True, markup=False)
-        console.print("a block is bought by `bivouac block buy SPEC OFFERING`; prices are AWS's of this moment")
+        console.print("a block is bought by `bivouac block buy SPEC OFFERING`; prices are AWS's current ones")
     return 0 if any(one.fits is not False for one in market.choices) else 1
 
 
 def gpu_time(plan: Plan) -> timedelta:
-    """How long GPU nodes are planned to be up."""
+    """Return the planned time of the GPU nodes."""
     return timedelta(seconds=float(seconds(plan.clock, *GPU_STAGES)))
 
 
 def table(choices: Iterable[Choice], title: str) -> Listing:
-    """What holds all nodes first, the cheapest of it before the rest."""
+    """Return a table: choices that hold all nodes first, the cheapest of them on top."""
     rows = Listing("type", "zone", "capacity", ">USD/h a node", ">USD in all", "starts", "ends", ">vCPUs free", "fits",
                    "id", "~note", title=title, ruled=True)  # fmt: skip
     for one in sorted(choices, key=lambda one: (one.fits is False, one.usd is None, one.usd or 0)):

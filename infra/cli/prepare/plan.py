@@ -1,4 +1,4 @@
-"""`bivouac plan SPEC`: what the campaign would cost, take and keep. No network."""
+"""`bivouac plan SPEC`: cost, time and checkpoints of the campaign. No network."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from infra.plan.plan import Plan, make_plan
 
 
 def plan_command(path: Path, json: bool = False, console: Console | None = None) -> int:
-    """Exit code: 0, or 64 when the spec has errors; a plan is printed wherever one can be made of it.
-
-    `json`: one object on stdout, the plan alone when there are no errors (`Plan.model_validate` reads it back), else
-    the findings as `bivouac check` gives them.
-    """
+    """Print a plan, if one can be made. Exit code 0, or 64 when the spec has errors. `json`: one object on stdout: the
+    plan without errors (`Plan.model_validate` reads it back), else the findings as `bivouac check` prints them."""
     console = console or Console()
     try:
         seen = checked(path)
@@ -42,7 +39,7 @@ def plan_command(path: Path, json: bool = False, console: Console | None = None)
 
 
 def _plan(seen: Checked) -> Plan | None:
-    """None where the errors found leave no layout to plan with."""
+    """Return the plan, None if the spec's errors leave no layout."""
     if seen.spec is None or seen.facts is None:
         return None
     try:

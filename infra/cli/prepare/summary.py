@@ -1,4 +1,4 @@
-"""The five lines with which a plan begins: cost, time, cadence, risk, and what is decided for the user."""
+"""The first five lines of a plan: cost, time, cadence, risk, and what is decided for the user."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _decided(plan: Plan, spec: Spec) -> str:
          "node_mtbf_hours" not in spec.recovery.model_fields_set),
         (f"shared tier {spec.storage.shared.capacity_gib} GiB", "storage" not in given),
     ]  # fmt: skip
-    return ", ".join(words for words, ours in chosen if ours) or "nothing: the spec says all of it"
+    return ", ".join(words for words, ours in chosen if ours) or "nothing: the spec decides everything"
 
 
 def _interval(plan: Plan) -> Decimal:

@@ -1,4 +1,4 @@
-"""The commands that run a campaign, as the command line knows them; what each does is imported when called."""
+"""Command line of what runs a campaign; implementations are imported when called."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def preview(
     spec: SpecPath,
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
-    before: Annotated[Path | None, typer.Option(help="The spec as it was: shows how the bill changes.")] = None,
-    cluster: Annotated[bool, typer.Option(help="Look at what is inside the cluster too.")] = True,
+    before: Annotated[Path | None, typer.Option(help="The old spec, to show how the bill changes.")] = None,
+    cluster: Annotated[bool, typer.Option(help="Also look at objects inside the cluster.")] = True,
 ) -> None:
-    """Show what `run` would do to AWS now, what drifted, what the rules find. Reads only; exits 2 when something
+    """Show what `run` would change in AWS now, the drift, and the rules' findings. Reads only; exits 2 when something
     would change, 64 when it must not."""
     from infra.cli.run.preview import preview_command
 
@@ -25,7 +25,7 @@ def preview(
 
 
 def run(spec: SpecPath, yes: Yes = False, json: Json = False) -> None:
-    """Run the whole campaign, from wherever it stands: run it again after any interruption."""
+    """Run the whole campaign; after an interruption, run it again to continue."""
     from infra.cli.run.run import run_command
 
     raise typer.Exit(run_command(spec, yes, console, as_json=json))
@@ -33,13 +33,15 @@ def run(spec: SpecPath, yes: Yes = False, json: Json = False) -> None:
 
 def relaunch(
     name: Name,
-    spec: Annotated[Path | None, typer.Option(help="The mended spec; without it only changed code counts.")] = None,
-    now: Annotated[bool, typer.Option("--now", help="While it trains: stop at the next commit first.")] = False,
+    spec: Annotated[
+        Path | None, typer.Option(help="The mended spec; default: the same spec, with changed code.")
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Stop a training campaign at its next commit first.")] = False,
     yes: Yes = False,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """Begin a new attempt on a held, warm cluster, with a mended spec or code; then go on to the end."""
+    """Begin a new attempt on a held, warm cluster with a mended spec or code, and continue to the end."""
     from infra import target
 
     target.enter_where(name)
@@ -54,7 +56,7 @@ def repair(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Repair without asking.")] = False,
     json: Json = False,
 ) -> None:
-    """Set right what was changed or deleted by hand, or say why that must not be."""
+    """Repair what was changed or deleted by hand, or say why that is not allowed."""
     from infra import target
 
     target.enter_where(name)

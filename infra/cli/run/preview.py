@@ -1,4 +1,4 @@
-"""`bivouac preview SPEC`: what `run` would do to AWS now, and what drifted. Reads only; a driver may be at work."""
+"""`bivouac preview SPEC`: what `run` would change in AWS now, and the drift. Reads only, also beside a driver."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ def preview_command(
     before: Path | None = None,
     inside: bool = True,
 ) -> int:
-    """Exit code 0: nothing to change, 2: changes, 64: refused, or a rule that finds an error.
-
-    `before`: the spec as it was, for the change of the bill. `inside`: also look into the cluster.
-    """
+    """Print a preview. Exit code 0: nothing to change, 2: changes, 64: refused, or an error by a rule. `before`: the
+    old spec, for the change of the bill. `inside`: also look into the cluster."""
     seen = checked(path)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
         if as_markdown:
@@ -75,5 +73,5 @@ def preview_command(
 
 
 def _plan_of(seen: Checked) -> Plan | None:
-    """None where the spec as it was could not be planned: then there is nothing to compare with."""
+    """Return the plan, None if the old spec had none: then there is nothing to compare with."""
     return None if seen.spec is None or seen.facts is None else make_plan(seen.spec, seen.facts)

@@ -1,4 +1,4 @@
-"""`bivouac relaunch NAME`: a new attempt on the warm cluster with mended spec or code, then on to the end."""
+"""`bivouac relaunch NAME`: a new attempt on the warm cluster with a mended spec or code, then on to the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from infra.spec.campaign import Spec
 def relaunch_command(
     campaign: str, region: str, path: Path | None, now: bool, yes: bool, console: Console, *, as_json: bool = False
 ) -> int:
-    """Exit code as of `run`. Raises `UserError` for what cannot be relaunched, `LeaseHeld` while a driver lives."""
+    """Relaunch; exit code as of `run`. Raises `UserError` for what cannot be relaunched, `LeaseHeld` while a driver
+    lives."""
     out, console = console, aside(console, as_json)
     store = record_of(campaign, region)
     old = stored_spec(store)
@@ -33,7 +34,7 @@ def relaunch_command(
     state = store.state()
     going_on = path is not None and taken_up(state, diff, now)
     if going_on:
-        console.print(f"configuration {state.version}, with this spec, is in force already: going on with it")
+        console.print(f"configuration {state.version}, with this spec, is already in force: continuing with it")
     else:
         refuse_unfit(state, diff, committed_step(store, state), now)
     for one in diff:

@@ -1,4 +1,4 @@
-"""`bivouac repair NAME`: set right what was changed or deleted by hand, as far as that is safe while it lives."""
+"""`bivouac repair NAME`: repairs what was changed or deleted by hand, as far as a living campaign allows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def repair_command(campaign: str, region: str, yes: bool, console: Console, *, as_json: bool = False) -> int:
-    """Exit code 0 when nothing has drifted any more. Raises `UserError` with the reason where it must not be."""
+    """Repair; exit code 0 when no drift is left. Raises `UserError` with the reason if it is not allowed."""
     said = aside(console, as_json)
     store = record_of(campaign, region)
     spec = stored_spec(store)
@@ -32,12 +32,12 @@ def repair_command(campaign: str, region: str, yes: bool, console: Console, *, a
         raise LeaseHeld(
             error.what,
             seen=error.seen,
-            cure="end that driver with Ctrl-C (the steward goes on by itself), repair, then `bivouac run` again",
+            cure="end that driver with Ctrl-C (the steward continues by itself), repair, then `bivouac run` again",
         ) from error
 
 
 def _repair(context: Context, yes: bool, console: Console, machine: Console | None) -> int:
-    """`machine`: where what is still wrong is written as JSON."""
+    """Repair. `machine`: console for the remaining drift as JSON."""
     from infra.engine import explain
     from infra.engine.refusal import error_of, refusals, standing
     from infra.preview.looking import look_at_stacks
@@ -62,9 +62,9 @@ def _repair(context: Context, yes: bool, console: Console, machine: Console | No
         return 0
     if target.spends(context.spec) and not yes and not agreed("Do it?", console):
         raise UserError("nothing was repaired", seen="no", cure="answer yes, or give --yes")
-    with context.progress.stage("repair", "what AWS says is taken into the state, then the spec is applied"):
+    with context.progress.stage("repair", "refresh the state from AWS, then apply the spec"):
         _apply(context, [each.stack for each in wrong])
-    with context.progress.stage("look", "whether it holds"):
+    with context.progress.stage("look", "compare again"):
         again = look_at_stacks(context, {each.stack for each in wrong})
     explain.print_drift(console, again, campaign)
     _answer(machine, campaign, wrong, again)
@@ -89,12 +89,12 @@ def _apply(context: Context, names: list[str]) -> None:
     settings = stacks(context)
     for name in names:
         stack = engine.stack(name, settings[name]())
-        context.progress.step(f"taking AWS's word into {name}")
+        context.progress.step(f"refreshing {name} from AWS")
         shared = foundation_lease(context) if name == FOUNDATION_STACK else nullcontext(context.lease)
         with shared as lease, engine.holding(lease):
             engine.refresh(stack)
             engine.up(stack)
         if name == FOUNDATION_STACK:
-            # Where the bucket had to be made anew, it is empty; else this finds the manifest and does nothing.
+            # A bucket that was made again is empty; else this finds the manifest and does nothing.
             data = dataset.prepare(context.spec, context.progress.step)
             dataset.upload(context.account, context.buckets.data, data, context.progress.step)

@@ -1,4 +1,4 @@
-"""`bivouac run SPEC`: the whole campaign, from wherever it stands."""
+"""`bivouac run SPEC`: the whole campaign, continued from where it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from infra.spec.campaign import Spec
 
 
 def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = False) -> int:
-    """Exit code 0 only when the campaign ended with a clean certificate."""
+    """Run a campaign; exit code 0 only when it ended with a clean certificate."""
     out, console = console, aside(console, as_json)
     seen = checked(path)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
@@ -41,7 +41,7 @@ def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = Fals
 
 
 def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
-    """Money is spent only after a yes; a rehearsal spends none."""
+    """Ask before money is spent; a rehearsal spends none."""
     total = plan.totals.usd.value
     console.print(
         f"{'plan':<10} {plan.layout.nodes} x {spec.nodes.instance_type}, {plan.layout.world_size} ranks, "
@@ -52,8 +52,8 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
 
 
 def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None) -> int:
-    """`machine`: where the end is written as JSON."""
-    # Pulumi and boto3 take a second to import: only a run that really starts pays it.
+    """Drive the campaign. `machine`: console for the result as JSON."""
+    # Pulumi and boto3 take a second to import: only a run that really starts pays for it.
     from infra.campaign.stages import run_campaign
     from infra.session.session import opened
 
@@ -76,12 +76,12 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None) ->
 
 
 def _exit_code(outcome: str | None) -> int:
-    """Torn down and certified in any case; but only training that reached its last step is a success."""
+    """Return 0 only if training reached its last step; all campaigns are torn down and certified."""
     return 0 if outcome == "done" else TemporaryError.exit_code
 
 
 def _split(events: tuple[Event, ...]) -> Listing:
-    """Seconds by stage, so that the slowest can be attacked."""
+    """Return the seconds by stage."""
     table = Listing("stage", "seconds", title="time by stage")
     total = 0.0
     for event in events:

@@ -1,8 +1,8 @@
-"""The permissions boundary: the most that any role of ours may ever do, whatever policies somebody writes into it.
+"""The permissions boundary: the most that any of our roles may do, whatever policies it has.
 
-It grants nothing. A role may do what its own policies allow and this does too; who runs campaigns may make roles only
-under it, and can neither change it nor take it off (`infra/ci/operator/rights.json`). What stands here beyond our own
-statements is what AWS's policies for clusters, nodes, the CNI and SSM's agent hold, as of November 2026:
+It grants nothing: a role may do what both its own policies and the boundary allow. Operators may make roles only under
+it, and can neither change nor remove it (`infra/ci/operator/rights.json`). Besides our own statements it holds those of
+AWS's policies for clusters, nodes, the CNI and SSM's agent, as of November 2026:
 https://docs.aws.amazon.com/aws-managed-policy/latest/reference/policy-list.html
 No Pulumi here.
 """
@@ -61,12 +61,12 @@ _AGENT = (
     "ssm:UpdateInstanceInformation",
     "ssmmessages:*",
 )
-"""Not its GetParameter: what is kept there is not ours."""
+"""GetParameter is missing: the stored parameters are not ours."""
 
 
 def ceiling(where: AccountPlace) -> list[Statement]:
-    """Everything that a role of ours may be allowed by its own policies; nothing is bought, and nobody's rights change
-    but by the freeze."""
+    """Return all that a role of ours may be allowed. It cannot buy anything, nor change anybody's rights except by the
+    freeze."""
     names = buckets(where.account, where.region)
     kept = [f"arn:aws:s3:::{name}" for name in (names.state, names.data, names.archive)]
     of_network = [
@@ -76,7 +76,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
     freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     return [
         allow([*_LOOK, *_AGENT], [EVERYTHING]),
-        # What EKS asks of a cluster's role at the least; load balancers and volumes, for which its policy has more, no
+        # The least that EKS needs of a cluster's role; its policy has more, for load balancers and volumes, which no
         # campaign makes. https://docs.aws.amazon.com/eks/latest/userguide/cluster-iam-role.html
         allow(
             ["ec2:CreateTags"],

@@ -1,4 +1,4 @@
-"""IAM roles of the campaign, each with no more than its work needs."""
+"""The campaign's IAM roles, with the least rights."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from infra.stack.access.ceiling import boundary_arn
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
 NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
 CNI_POLICIES = ("AmazonEKS_CNI_Policy",)
-"""Not the node's: whatever runs there without a role of its own could then change the network's interfaces."""
+"""Not on the node's role: any pod without its own role could then change network interfaces."""
 
 
 class Roles(pulumi.ComponentResource):
-    """Roles `cluster`, `node`, `cni`, `steward`, `trainer`, `archive`.
-
-    `cluster_ready` and `node_ready` are what must stand before, and fall after, cluster and nodes: EKS and the CNI need
-    the policies until the last interface is gone.
-    """
+    """Roles `cluster`, `node`, `cni`, `steward`, `trainer`, `archive`. Cluster and nodes depend on `cluster_ready` and
+    `node_ready`: EKS and the CNI need the policies until the last interface is gone."""
 
     def __init__(self, spec: Spec, key_arn: str | None = None, opts: ResourceOptions | None = None) -> None:
-        """`key_arn`: of the customer's own key, for the cluster's secrets."""
+        """`key_arn`: the customer's key for the cluster's secrets."""
         super().__init__("bivouac:infra:Identity", "identity", None, opts)
         names, where = Names(spec), policies.place(spec)
         self._boundary = boundary_arn(where)
@@ -41,7 +38,7 @@ class Roles(pulumi.ComponentResource):
         ]
         self.steward = self._role("steward", names.steward_role, policies.pod_trust(where))
         self._inline("steward", self.steward, policies.steward(spec))
-        # Without policies: a pod without a role of its own would look for the node's.
+        # The trainer's role has no policies; without a role its pods would look for the node's.
         self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust(where))
         self.archive = self._role("archive", names.archive_role, policies.pod_trust(where))
         self._inline("archive", self.archive, policies.archive(spec))

@@ -1,4 +1,4 @@
-"""The customer's own key: the foundation's, since what is archived under a key needs it for ever."""
+"""The customer's KMS key. The foundation owns it: an archive needs its key for ever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SERVICE_ROLES = "role/aws-service-role"
 
 
 class CustomerKey(pulumi.ComponentResource):
-    """`arn` of a key that rotates every year and outlives even the foundation's stack."""
+    """A key (`arn`) that rotates every year and outlives even the foundation's stack."""
 
     def __init__(self, account: str, region: str, opts: ResourceOptions | None = None) -> None:
         super().__init__("bivouac:infra:CustomerKey", "key", None, opts)
@@ -27,7 +27,7 @@ class CustomerKey(pulumi.ComponentResource):
             enable_key_rotation=True,
             deletion_window_in_days=DELETION_WINDOW_DAYS,
             policy=json.dumps(key_policy(account, region), sort_keys=True),
-            # With the key everything under it would be gone.
+            # Without the key everything encrypted with it would be lost.
             opts=ResourceOptions(parent=self, retain_on_delete=True),
         )
         aws.kms.Alias("key", name=KEY_ALIAS, target_key_id=key.key_id, opts=ResourceOptions(parent=self))
@@ -36,10 +36,8 @@ class CustomerKey(pulumi.ComponentResource):
 
 
 def key_policy(account: str, region: str) -> dict[str, Any]:
-    """Who may use the key. `*` as the resource of a key's policy is that key, and nothing else.
-
-    Service-linked roles are named by condition, not as principals: KMS refuses a principal that does not exist yet.
-    """
+    """Return the key's policy. `*` as a resource there is the key alone. Service-linked roles are named by condition,
+    not as principals: KMS refuses a principal that does not exist yet."""
 
     def service_role(name: str) -> dict[str, Any]:
         return {
@@ -53,7 +51,7 @@ def key_policy(account: str, region: str) -> dict[str, Any]:
     return {
         "Version": "2012-10-17",
         "Statement": [
-            # Every action, to the account as a whole: so IAM decides, and nobody can lock the account out of its key.
+            # All actions to the account: so IAM decides, and nobody can lock the account out of its key.
             _statement("Account", {"AWS": f"arn:aws:iam::{account}:root"}, ("kms:*",)),
             _statement("NodeVolumes", {"AWS": "*"}, _USE, scaling),
             _statement(

@@ -1,4 +1,4 @@
-"""The two policies of the foundation that bound others: the boundary of every role of ours, and the freeze."""
+"""The foundation's two limiting policies: the boundary of all our roles, and the freeze."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from infra.stack.access.policies import AccountPlace, document, no_purchases
 
 
 class Limits(pulumi.ComponentResource):
-    """`boundary`, of every role of ours; and what a spent budget attaches to roles, with a content that nobody who runs
-    campaigns can write: what is attached to another's role must not be able to give it anything."""
+    """`boundary` of all our roles, and `freeze`, which a spent budget attaches to roles. Operators cannot write its
+    content: a policy that is attached to somebody's role must not be able to grant anything."""
 
     def __init__(self, where: AccountPlace, opts: ResourceOptions | None = None) -> None:
         super().__init__("bivouac:infra:Limits", "limits", None, opts)

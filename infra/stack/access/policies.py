@@ -1,7 +1,5 @@
-"""Policy documents, least privilege, as pure functions of names. No Pulumi here.
-
-Everything is named by ARN; `*` as a resource stands only where the API knows no other (marked `EVERYTHING`).
-"""
+"""Least-privilege policy documents as pure functions of names. No Pulumi here. Resources are named by ARN; `*` stands
+only where the API supports nothing else (`EVERYTHING`)."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from infra.spec.names import BUILDER, REPOSITORY, ROLE_TAG, Buckets, Names, buck
 
 Statement = dict[str, Any]
 EVERYTHING = "*"
-"""For calls that cannot be limited to a resource: describing instances and groups, and the registry's login."""
+"""Resource of calls that cannot be limited: describing instances and groups, the registry's login."""
 
 _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 _PUSH = (
@@ -29,7 +27,7 @@ _PUSH = (
 
 @dataclass(frozen=True)
 class AccountPlace:
-    """Where ARNs point to."""
+    """The account and region of ARNs."""
 
     account: str
     region: str
@@ -62,18 +60,14 @@ SOURCES = {
     "budgets.amazonaws.com": "arn:aws:budgets::{account}:budget/*",
     "scheduler.amazonaws.com": "arn:aws:scheduler:{region}:{account}:schedule-group/default",
 }
-"""Service -> the aws:SourceArn that it says, by its documentation, when it takes a role of ours.
-
+"""Service -> the aws:SourceArn with which it assumes our roles, by its documentation.
 https://docs.aws.amazon.com/cost-management/latest/userguide/cross-service-confused-deputy-prevention.html
-https://docs.aws.amazon.com/scheduler/latest/UserGuide/cross-service-confused-deputy-prevention.html
-"""
+https://docs.aws.amazon.com/scheduler/latest/UserGuide/cross-service-confused-deputy-prevention.html"""
 
 
 def trust(service: str, where: AccountPlace, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:
-    """Trust policy for an AWS service, such as `scheduler.amazonaws.com`, on behalf of this account alone.
-
-    EC2 says for nobody on whose behalf it takes a role; an instance profile is its account's own.
-    """
+    """Return the trust policy for an AWS service, such as `scheduler.amazonaws.com`, limited to this account. EC2 sends
+    no source account; an instance profile is its account's own."""
     statement: Statement = {"Effect": "Allow", "Action": sorted(actions), "Principal": {"Service": service}}
     if service == EC2:
         return document([statement])
@@ -84,16 +78,16 @@ def trust(service: str, where: AccountPlace, actions: Sequence[str] = ("sts:Assu
 
 
 def pod_trust(where: AccountPlace) -> str:
-    """Trust policy for EKS pod identities."""
+    """Return the trust policy for EKS pod identities."""
     return trust("pods.eks.amazonaws.com", where, ("sts:AssumeRole", "sts:TagSession"))
 
 
 def steward(spec: Spec) -> list[Statement]:
-    """Size of the GPU node group, single instances of it, and the campaign's own part of the state bucket."""
+    """Allow to resize the GPU node group, end single instances, and use the campaign's folder of the state bucket."""
     where, names = place(spec), Names(spec)
     group = where.arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
-    # EKS names the Auto Scaling group of a node group `eks-<node group>-<uuid>`, which may be the beginning of another
-    # campaign's too; whose it is say the tags that EKS gives it.
+    # EKS names a node group's Auto Scaling group `eks-<node group>-<uuid>`, a prefix that may match another campaign's;
+    # EKS's tags tell whose it is.
     scaling = where.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/eks-{names.gpu_group}-*")
     of_group = {
         "StringEquals": {
@@ -119,7 +113,7 @@ def steward(spec: Spec) -> list[Statement]:
 
 
 def archive(spec: Spec) -> list[Statement]:
-    """The campaign's folders in the archive and state buckets, and the image manifests to read."""
+    """Allow to use the campaign's folders in the archive and state buckets, and to read the image manifests."""
     names, where = Names(spec), _buckets(spec)
     return [
         *_folder(
@@ -127,7 +121,7 @@ def archive(spec: Spec) -> list[Statement]:
             names.state_prefix,
             extra=("s3:GetObjectVersion", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
         ),
-        # To abort what a killed archive left half sent; IAM offers no condition on the prefix for it.
+        # Needed to abort unfinished uploads of a killed archive; IAM has no condition on the prefix for it.
         allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),
         *_folder(where.state, names.state_prefix),
         allow(["s3:GetObject"], [f"arn:aws:s3:::{where.state}/images/*"]),
@@ -136,7 +130,7 @@ def archive(spec: Spec) -> list[Statement]:
 
 
 def guard(spec: Spec) -> list[Statement]:
-    """Only to set the size of the GPU node group."""
+    """Allow only to set the size of the GPU node group."""
     names = Names(spec)
     group = place(spec).arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
     return [allow(["eks:UpdateNodegroupConfig"], [group])]
@@ -157,62 +151,59 @@ PURCHASES = (
     "eks:CreateNodegroup",
     "fsx:CreateFileSystem",
 )
-"""What begins to bill by the hour; nothing of it is needed to end a campaign."""
+"""Calls that start an hourly bill; ending a campaign needs none of them."""
 
 
 def no_purchases() -> list[Statement]:
-    """A denial, so everything is its resource: nothing is granted by it."""
+    """Deny purchases on every resource."""
     return [{"Effect": "Deny", "Action": list(PURCHASES), "Resource": [EVERYTHING]}]
 
 
 def freezing(spec: Spec) -> list[Statement]:
-    """To put the denial of purchases on the roles that the spec names, and to lift it; no other policy."""
+    """Allow to attach the denial of purchases to the spec's roles and to detach it; no other policy."""
     where = place(spec)
     freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     only = {"ArnEquals": {"iam:PolicyARN": freeze}}
-    # A role's path is not known from its name.
+    # A role's name does not tell its path.
     roles = [pattern for role in spec.money.freeze_roles for pattern in (where.role(role), where.role(f"*/{role}"))]
     return [allow(["iam:AttachRolePolicy", "iam:DetachRolePolicy"], roles, only)]
 
 
 def builder(where: AccountPlace) -> list[Statement]:
-    """Push to the trainer's repository, pull a base from the account's own; files come by presigned addresses."""
+    """Allow to push to the trainer's repository and pull any base of the account; files come by presigned URLs."""
     return [
         allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
         allow(_PUSH, [where.repository(REPOSITORY)]),
-        # The trainer's, and any base: a campaign names its own, the build network serves them all.
+        # Any repository: each campaign names its own base, and the build network serves all.
         allow(_PULL, [where.repository("*")]),
     ]
 
 
 def builder_guard(where: AccountPlace) -> list[Statement]:
-    """Only to end what carries the tag of a builder."""
+    """Allow only to end instances with a builder's tag."""
     tagged = {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}}
     return [allow(["ec2:TerminateInstances"], [where.arn("ec2", "instance/*")], tagged)]
 
 
 def keys_through_s3(where: AccountPlace, names: Sequence[str]) -> list[Statement]:
-    """Any key of the account, only as S3 uses it on one's behalf for what lies in the buckets `names`.
-
-    Not the spec's key: buckets are every campaign's, so which key encrypts them is what the last that asked for one
-    said, and an object needs for ever the one it was written under.
-    """
+    """Allow S3 to use any key of the account for objects in the buckets `names`. Not only the spec's key: all campaigns
+    share the buckets, whose key is the last one asked for, and an object needs its first key for ever."""
     about = [arn for name in sorted(names) for arn in (f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*")]
     by_s3 = {
         "StringEquals": {"kms:ViaService": f"s3.{where.region}.amazonaws.com"},
-        # The bucket where it has a key of its own per bucket, else the object.
+        # The bucket's ARN if it has a bucket key, else the object's.
         "StringLike": {"kms:EncryptionContext:aws:s3:arn": about},
     }
     return [allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_s3)]
 
 
 def cluster_secrets(key_arn: str) -> list[Statement]:
-    """The control plane encrypts the cluster's secrets with the customer's key."""
+    """Allow the control plane to encrypt the cluster's secrets with the customer's key."""
     return [allow(["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"], [key_arn])]
 
 
 def tls_only(bucket: str) -> str:
-    """Bucket policy: refuse whatever does not come over TLS."""
+    """Return a bucket policy that refuses requests without TLS."""
     return document(
         [
             {

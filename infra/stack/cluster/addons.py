@@ -1,4 +1,4 @@
-"""EKS add-ons, in two stages: what nodes need to become ready, and what needs ready nodes."""
+"""EKS add-ons in two stages: those that nodes need to become ready, and those that need ready nodes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ _SYSTEM_ONLY = {POOL_LABEL: SYSTEM_POOL}
 
 
 class Addons(pulumi.ComponentResource):
-    """The add-ons of one stage.
-
-    Node groups depend on the stage before them and so die before `vpc-cni`, which must outlive every node: interfaces
-    that it left behind would keep the VPC from being deleted.
-    """
+    """The add-ons of one stage. Node groups depend on the first stage, so they go before `vpc-cni`, which must outlive
+    every node: interfaces that it left behind would keep the VPC from being deleted."""
 
     def __init__(
         self,
@@ -35,7 +32,7 @@ class Addons(pulumi.ComponentResource):
         kubernetes: str = "",
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`wanted`: which of those that a spec may leave out it asks for. `kubernetes`: the cluster's version."""
+        """`wanted`: the spec's choice of optional add-ons. `kubernetes`: the cluster's version."""
         super().__init__("bivouac:infra:Addons", f"addons-{stage}", None, opts)
         self.all: list[pulumi.Resource] = []
         for addon in catalogue.addons():
@@ -63,9 +60,8 @@ class Addons(pulumi.ComponentResource):
 
 
 def configuration(name: str, interface_tags: dict[str, str]) -> dict[str, Any]:
-    """Configuration values of an add-on."""
     if name == "vpc-cni":
-        # Nodes run a handful of pods: warm interfaces would only use up addresses and be left behind at teardown.
+        # Nodes run few pods: warm interfaces would use up addresses and be left behind at teardown.
         environment = {
             "ADDITIONAL_ENI_TAGS": json.dumps(interface_tags, sort_keys=True),
             "WARM_ENI_TARGET": "0",

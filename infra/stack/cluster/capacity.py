@@ -1,4 +1,4 @@
-"""How GPU nodes are bought, in EC2's and EKS's words. Pure."""
+"""Purchase options of GPU nodes as arguments of EC2 and EKS. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from infra.plan.purchase import OPEN, RESERVATIONS_ONLY, purchase_problems
 from infra.spec.campaign import Capacity, Nodes
 
 SPARE_NODES = 1
-"""Room above the campaign's size, so that a replacement may come before the broken node has gone."""
+"""Room above the campaign's size: a replacement may come before the broken node has gone."""
 
 
 @dataclass(frozen=True)
 class Purchase:
     capacity_type: str
-    """Of the node group: ON_DEMAND, SPOT or CAPACITY_BLOCK."""
+    """The node group's: ON_DEMAND, SPOT or CAPACITY_BLOCK."""
     market_type: str | None
-    """Of the launch template; None leaves it to the node group."""
+    """The launch template's; None leaves it to the node group."""
     reservation: dict[str, Any] | None
     """The launch template's capacity_reservation_specification; None leaves it to EC2."""
     placement_group: bool
 
 
 def purchase(nodes: Nodes, item: InstanceType) -> Purchase:
-    """Raises `UserError` for an option that AWS does not sell."""
+    """Return the purchase. Raises `UserError` for an option that AWS does not sell."""
     for problem in purchase_problems(nodes, item):
         raise UserError(problem.what, seen=problem.seen, cure=problem.cure)
     kinds = {Capacity.SPOT: "SPOT", Capacity.CAPACITY_BLOCK: "CAPACITY_BLOCK"}
@@ -39,10 +39,9 @@ def purchase(nodes: Nodes, item: InstanceType) -> Purchase:
 
 
 def _reservation(named: str | None) -> dict[str, Any] | None:
-    """`open` and a group are asked for as reservations only: else EC2 would go on to buy on demand once they are full.
-
-    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservationSpecification.html
-    """
+    """Return the launch template's reservation. `open` and a group are limited to reservations: else EC2 would buy on
+    demand once they are full.
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservationSpecification.html"""
     if not named:
         return None
     only = {"capacity_reservation_preference": RESERVATIONS_ONLY}
@@ -54,7 +53,7 @@ def _reservation(named: str | None) -> dict[str, Any] | None:
 
 
 def wants_placement_group(nodes: Nodes) -> bool:
-    """The spec's word, else: where there are nodes to bring together and the capacity is not placed already."""
+    """Return the spec's choice, by default True for several nodes whose capacity is not placed already."""
     if nodes.placement_group is not None:
         return nodes.placement_group
     return nodes.count > 1 and nodes.capacity in (Capacity.ON_DEMAND, Capacity.SPOT)

@@ -1,4 +1,4 @@
-"""The EKS cluster, who may enter it, and the Kubernetes provider that goes through that door."""
+"""The EKS cluster, its access entry, and the Kubernetes provider that uses it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Cluster(pulumi.ComponentResource):
         key_arn: str | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`key_arn`: of the customer's own key, for the cluster's secrets and its logs."""
+        """`key_arn`: the customer's key for the cluster's secrets and logs."""
         super().__init__("bivouac:infra:Cluster", "cluster", None, opts)
         self._spec, self._names = spec, Names(spec)
-        # Made by us, so that it dies with the stack: the dying control plane would make its own again.
+        # The log group is part of the stack so that it goes with it: the ending control plane would make its own.
         logs = aws.cloudwatch.LogGroup(
             "logs",
             name=self._names.log_group,
@@ -87,23 +87,24 @@ class Cluster(pulumi.ComponentResource):
         self.register_outputs({"name": self.eks.name, "endpoint": self.endpoint})
 
     def kubernetes_after(self, nodes: pulumi.Resource) -> kubernetes.Provider:
-        """The provider of what lies inside, once the operator is let in and `nodes`, a node group, is there.
+        """Return the provider for objects in the cluster, ready after the operator's access entry and the node group
+        `nodes`.
 
-        An access entry counts only some time after it was made, up to a minute; the plugin asks the API server once,
-        and where that does not know it yet, every Kubernetes resource of the same run fails. A node group takes longer.
+        An access entry takes up to a minute to count. The plugin asks the API server once, and an early refusal fails
+        every Kubernetes resource of the run; a node group takes longer than that.
         """
         return kubernetes.Provider(
             "kubernetes",
             kubeconfig=self.kubeconfig,
-            # A cluster that is gone must not block its own teardown.
+            # A cluster that is gone must not block its teardown.
             delete_unreachable=True,
-            # An object whose creation was cut short is taken over, not refused: the cluster is the campaign's alone.
+            # Take over an object whose creation was interrupted: the cluster is the campaign's alone.
             upsert_existing_objects=True,
             opts=ResourceOptions(parent=self, depends_on=[self._door, nodes]),
         )
 
     def _let_in(self, operator_arn: str | None) -> pulumi.Resource:
-        """The operator's access entry and its policy: nobody is let in for having made the cluster."""
+        """Make the operator's access entry and its policy: the cluster's creator has no access by itself."""
         principal: Input[str] = operator_arn or aws.get_caller_identity_output(
             opts=InvokeOptions(parent=self)
         ).arn.apply(principal_arn)
@@ -125,7 +126,7 @@ class Cluster(pulumi.ComponentResource):
 
 
 def vpc_config(spec: Spec, subnet_ids: Sequence[Input[str]]) -> ClusterVpcConfigArgsDict:
-    """Nodes always enter from inside; from outside only where the spec lets them."""
+    """Return the endpoint's access: always from inside, from outside only if the spec allows it."""
     network = spec.network
     public = network.api_endpoint is ApiEndpoint.PUBLIC
     config: ClusterVpcConfigArgsDict = {
@@ -139,7 +140,7 @@ def vpc_config(spec: Spec, subnet_ids: Sequence[Input[str]]) -> ClusterVpcConfig
 
 
 def principal_arn(caller: str) -> str:
-    """What an access entry takes for a caller: itself, or the role behind a session (without the role's path)."""
+    """Return the caller's principal for an access entry: itself, or a session's role (without the role's path)."""
     session = _SESSION.match(caller)
     if session is None:
         return caller
@@ -147,7 +148,7 @@ def principal_arn(caller: str) -> str:
 
 
 def kubeconfig(name: str, region: str, endpoint: Input[str], authority: Input[str]) -> Output[str]:
-    """A kubeconfig as JSON whose credentials come from `bivouac token`, new for every call."""
+    """Return a kubeconfig as JSON whose credentials come from `bivouac token`, new for every call."""
     user = {
         "exec": {
             "apiVersion": "client.authentication.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""The MPI operator, for MPIJobs of the team's own: its API, its rights in the campaign's namespace, its pod."""
+"""The MPI operator for the team's own MPIJobs: its API, its rights in the campaign's namespace, its pod."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ GROUP = "kubeflow.org"
 
 
 class MpiOperator(pulumi.ComponentResource):
-    """It sees and touches the campaign's namespace only; of the cluster, it reads the priority classes."""
+    """An operator of the campaign's namespace only; cluster-wide it reads the priority classes."""
 
     def __init__(self, image: str, child: ResourceOptions) -> None:
-        """`child`: how everything here is made, what it waits for included."""
+        """`child`: options of all resources here, with what they wait for."""
         super().__init__("bivouac:infra:MpiOperator", NAME, None, ResourceOptions(parent=child.parent))
         self._child = child
         definition = kubernetes.apiextensions.v1.CustomResourceDefinition(
@@ -96,7 +96,7 @@ class MpiOperator(pulumi.ComponentResource):
 
 
 def rules() -> list[PolicyRuleArgs]:
-    """What version 0.8.2 does in the namespace of its jobs; no gang scheduler is told to it."""
+    """Return the rights that version 0.8.2 needs in the namespace; it runs without a gang scheduler."""
     return [
         rule(GROUP, ["mpijobs", "mpijobs/finalizers", "mpijobs/status"], (*WATCH, "patch", "update")),
         rule("", ["configmaps", "secrets", "services"], (*WATCH, "create", "update")),
@@ -126,8 +126,8 @@ def _definition() -> CustomResourceDefinitionSpecArgs:
 
 
 def schema() -> JSONSchemaPropsArgs:
-    """Of an MPIJob v2beta1. Pod templates and status are taken as they come: the first is judged when its pods are
-    made, the second is the operator's own."""
+    """Return the schema of an MPIJob v2beta1. Pod templates are not checked here, since their pods are, nor the status,
+    which is the operator's own."""
     text, anything = _field("string"), _field("object", x_kubernetes_preserve_unknown_fields=True)
     whole, long = _field("integer", format="int32"), _field("integer", format="int64")
     replicas = _section({"replicas": whole, "restartPolicy": text, "template": anything})

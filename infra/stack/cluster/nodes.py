@@ -1,4 +1,4 @@
-"""The node groups: one small for the system, one for the GPU nodes that starts at zero."""
+"""The node groups: a small one for the system, and one for the GPU nodes that starts at zero."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _IMAGES = {"nvidia": "x86_64/nvidia", "neuron": "x86_64/neuron", None: "x86_64/s
 
 
 def image_parameter(kubernetes: str, maker: str | None) -> str:
-    """Public SSM parameter that holds the newest EKS-optimized image; `maker` of the accelerator, None for none."""
+    """Return the public SSM parameter with the newest EKS-optimized image; `maker` of the accelerator, or None."""
     return f"/aws/service/eks/optimized-ami/{kubernetes}/amazon-linux-2023/{_IMAGES[maker]}/recommended/image_id"
 
 
 class _NodeGroup(pulumi.ComponentResource):
-    """What both groups share: launch template, boot configuration, tags on what Auto Scaling launches."""
+    """Common part of both groups: launch template, boot configuration, tags on what Auto Scaling launches."""
 
     pool: str
     taint: str | None = None
     raid: str | None = None
     repaired_by_eks = False
-    """Whether EKS itself replaces broken nodes of the group."""
+    """EKS itself replaces broken nodes of the group."""
     _scripts: tuple[str, ...] = ()
     huge_pages = 0
-    """Of 2 MiB, set aside before kubelet starts."""
+    """Number of 2 MiB pages reserved before kubelet starts."""
 
     def _prepare(
         self, spec: Spec, cluster: Cluster, marks: Mapping[str, str], group: str, key_arn: str | None = None
@@ -58,7 +58,7 @@ class _NodeGroup(pulumi.ComponentResource):
             instance_type=instance,
             update_default_version=True,
             user_data=self._user_data(),
-            # One hop: pods have roles of their own and must not reach the node's.
+            # One hop: pods have their own roles and must not reach the node's.
             metadata_options={"http_endpoint": "enabled", "http_tokens": "required", "http_put_response_hop_limit": 1},
             block_device_mappings=[
                 {
@@ -77,7 +77,7 @@ class _NodeGroup(pulumi.ComponentResource):
                 {"resource_type": kind, "tags": {**self._tags, "Name": self._group}}
                 for kind in ("instance", "volume", "network-interface")
             ],
-            # A newer image or a later deadline in the middle of a campaign would roll every node.
+            # A newer image or a later deadline during a campaign would roll every node.
             opts=ResourceOptions(parent=self, ignore_changes=["imageId", "tagSpecifications"]),
             **more,
         )
@@ -112,12 +112,12 @@ class _NodeGroup(pulumi.ComponentResource):
             scaling_config=scaling,
             launch_template={"id": template.id, "version": template.latest_version.apply(lambda v: str(int(v)))},
             update_config={"max_unavailable": 1},
-            # Said in so many words: whoever switches EKS's repair on for GPU nodes would see it in a preview.
+            # Explicit, so that switching EKS's repair on for GPU nodes shows in a preview.
             node_repair_config={"enabled": self.repaired_by_eks},
             opts=ResourceOptions(
                 parent=self,
                 depends_on=list(depends_on),
-                # The size belongs to whoever runs the campaign: preflight, steward, and the schedule at the deadline.
+                # Preflight, steward and the deadline's schedule set the size.
                 ignore_changes=["scalingConfig.desiredSize"],
                 delete_before_replace=True,
                 custom_timeouts=CustomTimeouts(create=f"{minutes}m", update=f"{minutes}m", delete=f"{minutes}m"),
@@ -126,7 +126,7 @@ class _NodeGroup(pulumi.ComponentResource):
 
 
 class SystemNodes(_NodeGroup):
-    """For CoreDNS, the JobSet controller and the steward: one node, or two where a steward stands by."""
+    """Nodes for CoreDNS, the JobSet controller and the steward: one, or two with a standby steward."""
 
     pool = SYSTEM_POOL
     repaired_by_eks = True
@@ -163,7 +163,7 @@ class SystemNodes(_NodeGroup):
 
 
 class GpuNodes(_NodeGroup):
-    """The campaign's nodes, in one subnet, with every EFA device of their type; none until preflight asks."""
+    """The GPU nodes, in one subnet, with every EFA device of their type; none until preflight asks."""
 
     pool = GPU_POOL
     taint = GPU_TAINT

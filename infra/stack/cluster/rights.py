@@ -1,4 +1,4 @@
-"""Rights at the API server: rules, and the roles and bindings that grant them to a service account of the campaign."""
+"""Kubernetes RBAC: rules, and roles and bindings for the campaign's service accounts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rule(group: str, resources: list[str], verbs: Sequence[str]) -> PolicyRuleAr
 def grant_here(
     account: str, rules: Sequence[PolicyRuleArgs], role: ResourceOptions, binding: ResourceOptions
 ) -> list[pulumi.Resource]:
-    """To `account`, in the campaign's namespace; `role`, `binding`: how each of the two is made."""
+    """Grant rules to `account` in the campaign's namespace; `role` and `binding` are the options of these two."""
     place: ObjectMetaArgsDict = {"name": account, "namespace": NAMESPACE}
     to = RoleRefArgs(api_group=_GROUP, kind="Role", name=account)
     return [
@@ -36,7 +36,7 @@ def grant_here(
 def grant_everywhere(
     account: str, name: str, rules: Sequence[PolicyRuleArgs], role: ResourceOptions, binding: ResourceOptions
 ) -> list[pulumi.Resource]:
-    """To `account`, in the whole cluster; `name`: of role and binding there."""
+    """Grant rules to `account` in the whole cluster; `name`: of its role and binding."""
     to = RoleRefArgs(api_group=_GROUP, kind="ClusterRole", name=name)
     return [
         rbac.ClusterRole(account, metadata={"name": name}, rules=list(rules), opts=role),

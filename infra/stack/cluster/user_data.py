@@ -1,7 +1,5 @@
-"""What a node is told at boot: a complete NodeConfig for nodeadm, since EKS adds nothing where the image is ours.
-
-https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/
-"""
+"""A node's user data: a complete NodeConfig for nodeadm, since EKS adds nothing to a custom image.
+https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/"""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from infra.errors import UserError
 from infra.stack.network.addresses import SERVICE_CIDR
 
 MOST_BYTES = 16 * 1024
-"""Of user data before its base64: EC2 refuses more."""
+"""EC2's limit of user data before base64."""
 _BOUNDARY = "bivouac-node-config"
 _HUGE_PAGES = """#!/bin/bash
 # libfabric's EFA provider takes 2 MiB pages; kubelet counts them once, at its start, and nodeadm starts it after this.
@@ -28,7 +26,7 @@ sysctl -q -p /etc/sysctl.d/90-bivouac-huge-pages.conf
 def node_config(
     cluster: str, endpoint: str, authority: str, labels: Mapping[str, str], taint: str | None, *, raid: str | None
 ) -> dict[str, Any]:
-    """The NodeConfig; `raid` (RAID0, RAID10) joins the NVMe disks to one at `names.LOCAL_DISK`, `authority` is
+    """Return the NodeConfig; `raid` (RAID0, RAID10) joins the NVMe disks at `names.LOCAL_DISK`, `authority` is
     base64."""
     flags = ["--node-labels=" + ",".join(f"{key}={value}" for key, value in sorted(labels.items()))]
     if taint:
@@ -48,13 +46,13 @@ def node_config(
 
 
 def huge_pages(count: int) -> str:
-    """The script that sets aside so many pages of 2 MiB."""
+    """Return the script that reserves `count` pages of 2 MiB."""
     return _HUGE_PAGES.format(count=count)
 
 
 def user_data(config: Mapping[str, Any], *scripts: str) -> str:
-    """Multi-part MIME around a NodeConfig, in base64 as a launch template wants it; nodeadm resolves it first, then
-    the shell scripts run, and only then kubelet starts. Raises `UserError` where EC2 would refuse it for its size."""
+    """Return NodeConfig and scripts as multi-part MIME in base64, as a launch template wants it. nodeadm reads the
+    NodeConfig first, then the scripts run, then kubelet starts. Raises `UserError` if it exceeds EC2's limit."""
     text = yaml.safe_dump(dict(config), sort_keys=True, default_flow_style=False, width=10_000)
     parts = [("application/node.eks.aws", text), *(('text/x-shellscript; charset="us-ascii"', one) for one in scripts)]
     lines = ["MIME-Version: 1.0", f'Content-Type: multipart/mixed; boundary="{_BOUNDARY}"', ""]

@@ -1,7 +1,5 @@
-"""What the cluster holds before the first attempt: namespace, rights, the shared volume, and the charts.
-
-Attempts, preflights and the steward itself are made at run time and are not Pulumi's.
-"""
+"""Contents of the cluster before the first attempt: namespace, rights, the shared volume, and the charts. Attempts,
+preflights and the steward are made at run time and are not Pulumi's."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ EFA_CLASS = "efa.networking.k8s.aws"
 
 
 def steward_rules() -> list[PolicyRuleArgs]:
-    """What the steward may do in the campaign's namespace."""
+    """Return the steward's rights in the campaign's namespace."""
     return [
         rule("jobset.x-k8s.io", ["jobsets"], CHANGE),
         rule("batch", ["jobs"], CHANGE),
@@ -54,12 +52,12 @@ def steward_rules() -> list[PolicyRuleArgs]:
 
 
 def node_rules() -> list[PolicyRuleArgs]:
-    """What the steward may do to nodes: look, and cordon."""
+    """Return the steward's rights on nodes: look and cordon."""
     return [rule("", ["nodes"], ("get", "list", "patch", "watch"))]
 
 
 def wanted_charts(item: InstanceType, addons: Addons | None = None) -> tuple[Chart, ...]:
-    """Charts for nodes of this type and those that the spec asks for."""
+    """Return the charts for nodes of this type and those that the spec asks for."""
     present = {"all": True, item.maker: True, "efa": item.efa_interfaces > 0}
     asked = addons or Addons()
     return tuple(
@@ -70,7 +68,7 @@ def wanted_charts(item: InstanceType, addons: Addons | None = None) -> tuple[Cha
 
 
 class Workloads(pulumi.ComponentResource):
-    """Everything here dies with the cluster, so none of it is deleted piece by piece (`deleted_with`)."""
+    """All of this goes with the cluster, so nothing is deleted piece by piece (`deleted_with`)."""
 
     def __init__(
         self,
@@ -80,7 +78,7 @@ class Workloads(pulumi.ComponentResource):
         runs_on: Sequence[pulumi.Resource],
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`runs_on`: what must be there before a pod of ours can be scheduled."""
+        """`runs_on`: resources that a pod of ours needs to be scheduled."""
         super().__init__("bivouac:infra:Workloads", "workloads", None, opts)
         self._cluster, self._names = cluster, Names(spec)
         self._namespace = kubernetes.core.v1.Namespace(
@@ -116,7 +114,7 @@ class Workloads(pulumi.ComponentResource):
         return self._child([self._namespace])
 
     def _admission(self, repository: str) -> list[pulumi.Resource]:
-        """Both policies and their bindings; returns the bindings."""
+        """Make both policies and their bindings; return the bindings."""
         api, bindings = kubernetes.admissionregistration.v1, list[pulumi.Resource]()
         for name, document in admission.policies(self._names.prefix, repository).items():
             bound = admission.binding(document)
@@ -131,7 +129,7 @@ class Workloads(pulumi.ComponentResource):
         return bindings
 
     def _accounts(self) -> None:
-        # The trainer needs nothing of the API server, so its pods carry no key to it.
+        # The trainer needs no API server, so its pods carry no token.
         for account, token in ((TRAINER_ACCOUNT, False), (STEWARD_ACCOUNT, True), (ARCHIVE_ACCOUNT, False)):
             kubernetes.core.v1.ServiceAccount(
                 account,
@@ -139,7 +137,7 @@ class Workloads(pulumi.ComponentResource):
                 automount_service_account_token=token,
                 opts=self._inside(),
             )
-        # No right to make pods before the bounds of that right.
+        # The right to make pods depends on the policies that bound it.
         bounded = self._child([self._namespace, *self._bounds])
         grant_here(STEWARD_ACCOUNT, steward_rules(), self._inside(), bounded)
         grant_everywhere(
@@ -147,7 +145,7 @@ class Workloads(pulumi.ComponentResource):
         )
 
     def _shared_volume(self, spec: Spec, storage: Storage) -> None:
-        """Static, never provisioned: the file system is Pulumi's, and nothing is left behind with the driver gone."""
+        """Make a static volume: the file system is Pulumi's, so nothing is left when the CSI driver is gone."""
         size = {"storage": f"{spec.storage.shared.capacity_gib}Gi"}
         lustre = storage.lustre
         volume = kubernetes.core.v1.PersistentVolume(
@@ -181,8 +179,8 @@ class Workloads(pulumi.ComponentResource):
         )
 
     def _node_folder(self, claim: str, path: str) -> None:
-        """A folder of whichever node the pod runs on. Pods name the claim: only who makes volumes names a path."""
-        size = {"storage": "1Gi"}  # of no effect: nothing limits a folder
+        """Make a claim for a folder of the pod's node. Pods name the claim: only the volume names a path."""
+        size = {"storage": "1Gi"}  # required, but nothing limits a folder
         volume = kubernetes.core.v1.PersistentVolume(
             claim,
             metadata={"name": f"{self._names.prefix}-{claim}"},
@@ -208,7 +206,7 @@ class Workloads(pulumi.ComponentResource):
         )
 
     def _efa_claim(self, item: InstanceType) -> None:
-        """Each pod's own claim is made from it: all of a node's EFA devices, or the pod is not placed."""
+        """Make the template of each pod's claim: all of a node's EFA devices, or the pod is not placed."""
         every: ExactDeviceRequestArgsDict = {
             "device_class_name": EFA_CLASS,
             "allocation_mode": "ExactCount",
@@ -230,7 +228,7 @@ class Workloads(pulumi.ComponentResource):
         }
         for chart in charts:
             space = [spaces[chart.namespace]] if chart.namespace in spaces else []
-            # Device plugins run on GPU nodes only, of which there are none yet.
+            # Device plugins run on GPU nodes, of which there are none yet.
             waits_for = runs_on if chart.wanted_for == "all" else ()
             kubernetes.helm.v3.Release(
                 chart.name,

@@ -9,7 +9,7 @@ from infra.errors import UserError
 from infra.spec.campaign import Spec
 
 SERVICE_CIDR = "172.20.0.0/16"
-"""Of Kubernetes services; apart from every 10.0.0.0/8 network."""
+"""Range of Kubernetes services, outside of 10.0.0.0/8."""
 _SMALLEST_VPC = 20
 
 
@@ -19,14 +19,12 @@ class SubnetPlan:
     control_plane: tuple[str, str]
     """One per zone; the first also holds the system nodes."""
     gpu: str
-    """Half of the VPC: every pod takes an address of it."""
+    """Half of the VPC: every pod takes an address."""
 
 
 def subnet_plan(cidr: str) -> SubnetPlan:
-    """Cut a VPC's range: eighths for public and control plane, the upper half for the GPU nodes.
-
-    Raises `UserError` for a range that is no network or too small for a campaign.
-    """
+    """Cut a VPC's range: eighths for public and control plane, the upper half for the GPU nodes. Raises `UserError` for
+    an invalid range or one that is too small for a campaign."""
     try:
         network = IPv4Network(cidr)
     except ValueError as error:
@@ -42,7 +40,8 @@ def subnet_plan(cidr: str) -> SubnetPlan:
 
 
 def second_zone(spec: Spec) -> str:
-    """Return the spec's, or the next letter, `a` after `f`, where no driver chose zones (see `infra.plan.zones`)."""
+    """Return the spec's second zone, or the next letter, `a` after `f`, where no driver chose (see
+    `infra.plan.zones`)."""
     if spec.second_zone is not None:
         return spec.second_zone
     letter = spec.zone[-1]

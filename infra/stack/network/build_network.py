@@ -1,7 +1,7 @@
-"""Where images are baked: a network of its own in the foundation, so that nothing of a campaign bills meanwhile.
+"""The build network: images are baked in the foundation, so that no campaign resource bills meanwhile.
 
-Nothing in it costs anything while no builder runs. A builder has a public address, since it fetches packages and there
-is no NAT gateway to pay for, and no way in: Systems Manager is asked from inside.
+It costs nothing while no builder runs. A builder has a public address to fetch packages without a NAT gateway, and no
+ingress: it polls Systems Manager.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ BUILDER_POLICIES = ("AmazonSSMManagedInstanceCore",)
 
 
 class BuildNetwork(pulumi.ComponentResource):
-    """`subnet`, `group` without any way in, the builder's `profile`, and `guard`, the role that ends builders."""
+    """`subnet`, `group` without ingress, the builder's `profile`, and `guard`, the role that ends builders."""
 
     def __init__(
         self, place: AccountPlace, boundary: Input[str], zone: str | None = None, opts: ResourceOptions | None = None
     ) -> None:
-        """`boundary`: ARN of the most that a role may do. `zone`: one that sells the builders' type. None: whichever
-        AWS takes, which asks for no type."""
+        """`boundary`: ARN of the permissions boundary. `zone`: one that sells the builders' type; None: any."""
         super().__init__("bivouac:infra:BuildNetwork", "build-network", None, opts)
         self._child = ResourceOptions(parent=self)
-        # Older foundations have names without the region: these stay, since builders may be at work under them.
+        # Older foundations have names without the region, which stay: builders may run under them.
         self._named = ResourceOptions(parent=self, ignore_changes=["name"])
         self._network(zone)
         self.group = aws.ec2.SecurityGroup(
@@ -80,7 +79,7 @@ class BuildNetwork(pulumi.ComponentResource):
             availability_zone=zone,
             map_public_ip_on_launch=True,
             tags={"Name": BUILD_NETWORK},
-            # Another zone is another subnet, of the same addresses.
+            # Another zone needs another subnet with the same addresses.
             opts=ResourceOptions(parent=self, delete_before_replace=True),
         )
         table = aws.ec2.RouteTable("build-network", vpc_id=self.vpc.id, tags={"Name": BUILD_NETWORK}, opts=self._child)

@@ -1,4 +1,4 @@
-"""The campaign's VPC: control plane in two zones, GPU nodes in exactly one subnet, one way out."""
+"""The campaign's VPC: control plane in two zones, GPU nodes in one subnet, one egress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Network(pulumi.ComponentResource):
     private."""
 
     def __init__(self, spec: Spec, zones: tuple[str, str], opts: ResourceOptions | None = None) -> None:
-        """`zones`: of the control plane; where EKS does not take the nodes' zone, neither is it."""
+        """`zones`: of the control plane; neither is the nodes' zone if EKS does not take that."""
         super().__init__("bivouac:infra:Network", "network", None, opts)
         self._names, self._spec = Names(spec), spec
         self._plan = subnet_plan(spec.network.cidr)
@@ -99,7 +99,7 @@ class Network(pulumi.ComponentResource):
         )
 
     def _peer(self, driver: DriverVpc) -> None:
-        """A way between the driver's network and the cluster's private endpoint, and to nothing else: no transit."""
+        """Peer the driver's network with the cluster's private endpoint; nothing else is reachable."""
         peering = aws.ec2.VpcPeeringConnection(
             "driver",
             vpc_id=self.vpc.id,
@@ -120,7 +120,7 @@ class Network(pulumi.ComponentResource):
             )
 
     def _gateway_endpoint(self) -> None:
-        """Keeps data and checkpoints off the NAT gateway's bill."""
+        """Route S3 traffic past the NAT gateway, which bills each GB."""
         aws.ec2.VpcEndpoint(
             "s3",
             vpc_id=self.vpc.id,

@@ -1,4 +1,5 @@
-"""Security groups. No rule lets the internet in; EFA is matched only by rules that name a group, never by addresses."""
+"""Security groups without ingress from the internet. EFA is matched only by rules that name a group, never by
+addresses."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Security(pulumi.ComponentResource):
         self.register_outputs({"nodes": self.nodes.id, "lustre": self.lustre.id})
 
     def let_driver_in(self, cluster_group: Input[str], driver: DriverVpc) -> None:
-        """From the driver's own network to the cluster's API, by HTTPS alone."""
+        """Allow HTTPS from the driver's network to the cluster's API."""
         aws.vpc.SecurityGroupIngressRule(
             "driver-api",
             security_group_id=cluster_group,
@@ -55,7 +56,7 @@ class Security(pulumi.ComponentResource):
             name=full,
             description=description,
             vpc_id=self._vpc_id,
-            # Groups that name each other cannot be deleted while the rules stand.
+            # Groups that name each other cannot be deleted while their rules exist.
             revoke_rules_on_delete=True,
             tags={"Name": full},
             opts=ResourceOptions(parent=self),
@@ -71,7 +72,7 @@ class Security(pulumi.ComponentResource):
         *,
         out: bool = False,
     ) -> None:
-        """One rule between two groups; ports -1 mean every protocol."""
+        """Make a rule between two groups; ports -1 mean every protocol."""
         kind = aws.vpc.SecurityGroupEgressRule if out else aws.vpc.SecurityGroupIngressRule
         every = first == -1
         kind(

@@ -1,7 +1,5 @@
-"""Rules over the resource graph of a stack: run by `preview`, by the tests over the whole catalogue, in a rehearsal.
-
-In the manner of the checks of a spec: a rule is a function, all findings are told and never only the first.
-"""
+"""Rules over the resource graph of a stack: run by `preview`, and by the tests over the whole catalogue. A rule is a
+function; all findings are reported, never only the first."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ __all__ = ["RULES", "Finding", "Graph", "Level", "Resource", "broken", "findings
 
 
 def findings(graph: Graph, spec: Spec) -> tuple[RuleFinding, ...]:
-    """Everything that the rules find, the worst first."""
+    """Return all findings, the worst first."""
     found = [
         RuleFinding(
             level=draft.level,
@@ -60,5 +58,5 @@ def findings(graph: Graph, spec: Spec) -> tuple[RuleFinding, ...]:
 
 
 def broken(found: Iterable[RuleFinding]) -> bool:
-    """Whether one of them is an error."""
+    """Return whether any finding is an error."""
     return any(one.level is Level.ERROR for one in found)

@@ -1,4 +1,4 @@
-"""What is kept, and who may enter: buckets and cluster."""
+"""Rules for buckets and cluster access."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLOSED = ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrict
 
 
 def closed_buckets(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """Every bucket that the stack settles is private, encrypted, versioned and for TLS only; one with content stays."""
+    """Every managed bucket is private, encrypted, versioned and TLS only, and is not destroyed with its content."""
     settled = {
         one.inputs.get("bucket") for one in graph.of("BucketVersioning", "BucketPublicAccessBlock", "BucketPolicy")
     }
@@ -66,7 +66,7 @@ def _tls_only(policy: Any) -> bool:
 
 
 def cluster_is_closed(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """Rights in the cluster come from access entries alone: nobody is in for having made it."""
+    """Rights in the cluster come from access entries alone, not from having made it."""
     for cluster in graph.of("Cluster"):
         access = cluster.inputs.get("accessConfig") or {}
         if (
@@ -75,7 +75,7 @@ def cluster_is_closed(graph: Graph, spec: Spec) -> Iterator[Draft]:
         ):
             yield error(
                 cluster,
-                "lets in whoever made it",
+                "gives its creator access",
                 seen=access or "the default",
                 cure="authentication mode API, no rights for the creator",
             )

@@ -1,4 +1,4 @@
-"""What a rule finds, and how a rule is written."""
+"""Findings of rules, and the form of a rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.stack.rules.graph import Graph, Resource
 
 
 class RuleFinding(BaseModel):
-    """One thing to tell of a resource graph."""
+    """A finding in a resource graph."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,7 +38,7 @@ class Draft:
 
 
 Rule = Callable[[Graph, Spec], Iterator[Draft]]
-"""Yields nothing when all is well; its function name names it, its docstring says what it wants."""
+"""Yields nothing when all is well; its function name is its name, its docstring its demand."""
 
 
 def error(resource: Resource | None, message: str, *, seen: object, cure: str) -> Draft:

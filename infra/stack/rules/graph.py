@@ -1,4 +1,4 @@
-"""The resource graph that rules look at: what a program asks for, previewed or under mocks. No Pulumi here."""
+"""The resource graph of a program, previewed or under mocks. No Pulumi here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""How the engine writes a value that only AWS will give: rules go by what such a value comes from."""
+"""The engine's mark for a value that only AWS will give: rules judge it by its origin."""
 _CUSTOM = ("aws:", "kubernetes:", "pulumi:providers:")
 
 
@@ -21,7 +21,7 @@ class Resource:
     refers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Property -> URNs of the resources that its value comes from."""
     depends: frozenset[str] = frozenset()
-    """URNs of all that must be there before it."""
+    """URNs of all that must exist before it."""
     provider: str = ""
     """URN and id of its provider, `::` between them."""
     deleted_with: str = ""
@@ -35,13 +35,13 @@ class Resource:
         return f"{self.kind} {self.name}"
 
     def known(self, name: str) -> Any:
-        """The input, or None where only AWS will give it."""
+        """Return the input, or None if only AWS will give it."""
         value = self.inputs.get(name)
         return None if value == UNKNOWN else value
 
 
 class Graph:
-    """Resources by URN, in the order in which the program asked for them."""
+    """Resources by URN, in the order of the program."""
 
     def __init__(self) -> None:
         self.resources: dict[str, Resource] = {}
@@ -59,12 +59,12 @@ class Graph:
         return [one for one in self if one.kind in kinds and one.type.startswith(_CUSTOM)]
 
     def behind(self, resource: Resource, name: str, kind: str) -> list[Resource]:
-        """The resources of a kind from which the value of a property comes."""
+        """Return the resources of a kind from which the value of a property comes."""
         urns = resource.refers.get(name, frozenset())
         return [one for urn, one in self.resources.items() if urn in urns and one.kind == kind]
 
     def after(self, later: Resource, earlier: Resource) -> bool:
-        """Whether `later` is made after `earlier`, and so falls before it."""
+        """Return whether `later` is made after `earlier`, and so deleted before it."""
         seen, todo = set[str](), [later.urn]
         while todo:
             urn = todo.pop()

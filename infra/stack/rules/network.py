@@ -1,4 +1,4 @@
-"""Who can reach what: no way in from outside, and every way between the nodes."""
+"""Rules for the network: no access from outside, and all traffic between the nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INSIDE = "name a security group, or the VPC's own range"
 
 
 def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """No rule lets in what is outside the VPC; nothing gets a public address but the NAT gateway and a builder."""
+    """No rule admits addresses outside the VPC; only the NAT gateway and a builder have public addresses."""
     inside = IPv4Network(spec.network.cidr)
     for rule in graph.of("SecurityGroupIngressRule"):
         cidr = rule.known("cidrIpv4")
@@ -25,13 +25,11 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
             yield error(rule, "lets in addresses outside the VPC", seen=seen, cure=_INSIDE)
     for group in graph.of("SecurityGroup"):
         if group.inputs.get("ingress"):
-            yield error(
-                group, "has rules of its own inside", seen="ingress", cure="one resource per rule, so that each is seen"
-            )
+            yield error(group, "has inline rules", seen="ingress", cure="one resource per rule, so that each is seen")
     for subnet in graph.of("Subnet"):
-        # The foundation's build network has no NAT gateway to pay for: a builder fetches from an address of its own.
+        # The build network has no NAT gateway to pay for: a builder has a public address.
         if subnet.inputs.get("mapPublicIpOnLaunch") and not graph.of("Repository"):
-            yield error(subnet, "gives public addresses to what starts in it", seen=True, cure="leave it private")
+            yield error(subnet, "gives its instances public addresses", seen=True, cure="leave it private")
     for template in graph.of("LaunchTemplate"):
         for one in template.inputs.get("networkInterfaces") or ():
             if str(one.get("associatePublicIpAddress", "false")).lower() == "true":
@@ -39,7 +37,7 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def _admits_the_driver(graph: Graph, rule: Resource, spec: Spec) -> bool:
-    """Whether a rule is the one way in that a private endpoint has: the peered driver's own addresses, to the cluster's
+    """Return whether the rule is the one ingress of a private endpoint: the peered driver's addresses to the cluster's
     API, by HTTPS alone."""
     driver = spec.network.driver_vpc
     if driver is None or not graph.behind(rule, "securityGroupId", "Cluster"):
@@ -49,7 +47,7 @@ def _admits_the_driver(graph: Graph, rule: Resource, spec: Spec) -> bool:
 
 
 def control_plane_from_outside(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """An API server that the whole internet can speak to is behind authentication only: worth knowing."""
+    """Reports an API server that the whole internet reaches: only authentication protects it."""
     for cluster in graph.of("Cluster"):
         config = cluster.inputs.get("vpcConfig") or {}
         ranges = config.get("publicAccessCidrs") or ["0.0.0.0/0"]
@@ -63,8 +61,8 @@ def control_plane_from_outside(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def nodes_reach_each_other(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """EFA's traffic is matched only by rules between security groups, of all protocols, both ways: a group that names
-    itself in and out must be on every interface of the GPU nodes; without it collectives hang and say nothing."""
+    """Every interface of the GPU nodes has a group with rules to itself, all protocols, both ways: only such rules
+    match EFA's traffic, and without them collectives hang silently."""
     closed = _selfish(graph, "SecurityGroupIngressRule") & _selfish(graph, "SecurityGroupEgressRule")
     cure = "a rule each way that names the nodes' own group, every protocol"
     for template in graph.of("LaunchTemplate"):
@@ -89,7 +87,7 @@ def nodes_reach_each_other(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def _selfish(graph: Graph, kind: str) -> set[str]:
-    """URNs of groups that a rule of this kind connects with themselves, every protocol."""
+    """Return URNs of groups that a rule of this kind connects with themselves, every protocol."""
     found = set[str]()
     for rule in graph.of(kind):
         mine = {one.urn for one in graph.behind(rule, "securityGroupId", "SecurityGroup")}
@@ -100,7 +98,7 @@ def _selfish(graph: Graph, kind: str) -> set[str]:
 
 
 def one_zone(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """GPU nodes and file system in one subnet of the campaign's zone: EFA does not leave a zone, and traffic between
+    """GPU nodes and file system share a subnet of the campaign's zone: EFA does not leave a zone, and traffic between
     zones bills."""
     places: list[tuple[Resource, str]] = [
         *((one, "subnetIds") for one in graph.of("NodeGroup") if one.name == GPU_TEMPLATE),
@@ -112,7 +110,7 @@ def one_zone(graph: Graph, spec: Spec) -> Iterator[Draft]:
         if len(subnets) != 1 or zones != [spec.zone]:
             yield error(
                 resource,
-                "does not stand in one subnet of the campaign's zone",
+                "is not in one subnet of the campaign's zone",
                 seen=f"{', '.join(one.name for one in subnets) or 'no subnet'} in {', '.join(zones) or 'no zone'}",
                 cure=f"one subnet in {spec.zone}",
             )

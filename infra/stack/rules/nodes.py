@@ -1,4 +1,4 @@
-"""How nodes are launched: with all their EFA devices, encrypted disks and no old metadata service, none too early."""
+"""Rules for nodes: all EFA devices, encrypted disks, no old metadata service, none launched too early."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _EFA_CHARTS = frozenset({"aws-efa-k8s-device-plugin", "aws-dranet"})
 
 
 def efa_devices(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """As many EFA devices as the type has, at most one per card, none on a card that carries none, the primary plain:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html."""
+    """The template attaches all EFA devices of the type, at most one per card, none on a card that takes none, and a
+    plain primary interface:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html"""
     item = instance_type(spec.nodes.instance_type)
     for template in graph.of("LaunchTemplate"):
         if template.name == GPU_TEMPLATE:
@@ -30,7 +31,7 @@ def efa_devices(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def _layout(interfaces: list[Mapping[str, Any]], item: InstanceType) -> Iterator[tuple[str, str]]:
-    """Counted here by itself, so that the program's own arithmetic is not its own judge."""
+    """Count independently, so that the program's arithmetic does not judge itself."""
     places = [(int(one.get("networkCardIndex") or 0), int(one.get("deviceIndex") or 0)) for one in interfaces]
     kinds = [one.get("interfaceType") or "interface" for one in interfaces]
     efa = Counter(card for (card, _), kind in zip(places, kinds, strict=True) if kind in _EFA)
@@ -51,7 +52,7 @@ def _layout(interfaces: list[Mapping[str, Any]], item: InstanceType) -> Iterator
 
 
 def metadata_service(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """IMDSv2 only, and one hop: a pod must not take the node's role."""
+    """The metadata service is IMDSv2 with one hop: a pod must not take the node's role."""
     for template in graph.of("LaunchTemplate", "Instance"):
         options = template.inputs.get("metadataOptions") or {}
         if options.get("httpTokens") != "required":
@@ -71,7 +72,7 @@ def metadata_service(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def encrypted_volumes(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """Every disk of a node is encrypted and goes with the node."""
+    """Every disk of a node is encrypted and deleted with the node."""
     for template in graph.of("LaunchTemplate"):
         mappings = template.inputs.get("blockDeviceMappings") or []
         if not mappings:
@@ -94,7 +95,7 @@ def encrypted_volumes(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def none_before_asked(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """The GPU group begins at zero: nothing bills before the cluster that would use it stands."""
+    """The GPU group begins at zero: nothing bills before the cluster is ready."""
     for group in graph.of("NodeGroup"):
         scaling = group.inputs.get("scalingConfig") or {}
         if group.name == GPU_TEMPLATE and (scaling.get("minSize") or scaling.get("desiredSize")):
@@ -102,7 +103,7 @@ def none_before_asked(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def purchase(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """The launch template buys as the spec says, and a capacity block is not put into a placement group."""
+    """The launch template buys as the spec says, and no capacity block is in a placement group."""
     block = spec.nodes.capacity is Capacity.CAPACITY_BLOCK
     for template in graph.of("LaunchTemplate"):
         if template.name != GPU_TEMPLATE:
@@ -111,7 +112,7 @@ def purchase(graph: Graph, spec: Spec) -> Iterator[Draft]:
         if block != (market == "capacity-block"):
             yield error(
                 template,
-                "is bought otherwise than the spec says",
+                "is not bought as the spec says",
                 seen=market or "no market",
                 cure=f"nodes.capacity is {spec.nodes.capacity.value}",
             )
@@ -132,7 +133,7 @@ def purchase(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def _reserved(template: Resource) -> str | None:
-    """The reservation that a template starts its instances in, and nowhere else, as a spec names it."""
+    """Return the reservation that is the template's only capacity, in the spec's terms."""
     asked = template.inputs.get("capacityReservationSpecification") or {}
     target = asked.get("capacityReservationTarget") or {}
     only = asked.get("capacityReservationPreference") == RESERVATIONS_ONLY
@@ -144,8 +145,8 @@ def _reserved(template: Resource) -> str | None:
 
 
 def one_hands_out_efa(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """One alone hands out EFA devices: two would give each device away twice, and NVIDIA's plugin from 0.19 on mounts
-    every RDMA device unless it is told not to."""
+    """Only one plugin hands out EFA devices: two would assign each device twice, and NVIDIA's plugin from 0.19 on
+    mounts every RDMA device by default."""
     releases = {one.name: one for one in graph.of("Release")}
     both = sorted(_EFA_CHARTS & releases.keys())
     if len(both) > 1:
@@ -159,7 +160,7 @@ def one_hands_out_efa(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def the_steward_repairs(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """EKS repairs no GPU node: it would replace nodes that train, behind the back of the steward, which does it."""
+    """EKS repairs no GPU node: the steward does, and EKS would replace nodes that train."""
     for group in graph.of("NodeGroup"):
         if group.name == GPU_TEMPLATE and (group.inputs.get("nodeRepairConfig") or {}).get("enabled") is not False:
             seen = group.inputs.get("nodeRepairConfig") or "EKS's own choice"

@@ -1,4 +1,4 @@
-"""Which pods the cluster takes, and how those are confined that the stack itself makes."""
+"""Rules for pods: what the cluster admits, and the confinement of the stack's own pods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEMPLATED = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
 def pods_are_bounded(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """The campaign's namespace enforces Pod Security, and both admission policies refuse before the steward may ask."""
+    """The campaign's namespace enforces Pod Security, and both admission policies exist before the steward's rights."""
     for space in (one for one in graph.of("Namespace") if _named(one) == NAMESPACE):
         level = ((space.inputs.get("metadata") or {}).get("labels") or {}).get(_ENFORCE)
         if level not in _LEVELS:
@@ -36,7 +36,7 @@ def pods_are_bounded(graph: Graph, spec: Spec) -> Iterator[Draft]:
         for right in rights:
             if bound and not graph.after(right, bound[0]):
                 cure = "let the binding depend on the policies"
-                yield error(right, "may give the right before its bounds are there", seen="no dependency", cure=cure)
+                yield error(right, "may grant the right before its bounds exist", seen="no dependency", cure=cure)
 
 
 def _denies(binding: Resource) -> bool:
@@ -45,7 +45,7 @@ def _denies(binding: Resource) -> bool:
 
 
 def no_host_paths_but_ours(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """Folders of nodes come through volumes that the stack makes, and only the two that pods of ours need."""
+    """Only volumes of the stack open folders of nodes, and only the two that our pods need."""
     for volume in graph.of("PersistentVolume"):
         path = ((volume.inputs.get("spec") or {}).get("hostPath") or {}).get("path")
         if path is not None and path not in _PATHS:
@@ -57,7 +57,7 @@ def no_host_paths_but_ours(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def confined_pods(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """Every pod that the stack makes is not root, gains no rights, holds no capability and has a seccomp profile."""
+    """Every pod of the stack is not root, gains no rights, holds no capability and has a seccomp profile."""
     for one in graph.of(*_TEMPLATED, "Pod"):
         pod = _pod(one)
         whole = pod.get("securityContext") or {}

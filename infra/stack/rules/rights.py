@@ -1,7 +1,5 @@
-"""What the roles of a stack may do: every statement, every attached policy, and whom a role is lent to.
-
-The lists are the reviewed ones: a role that needs more is written here by whoever can say why.
-"""
+"""Rules for the rights of roles: every statement, every attached policy, and the trusted service. The lists are
+reviewed: a role that needs more is added here with its reason."""
 
 from __future__ import annotations
 
@@ -21,27 +19,26 @@ TO_EVERYTHING = {
     "ec2:DescribeInstances": "the API knows no resource for it",
     "ecr:GetAuthorizationToken": "a token is the registry's, not a repository's",
 }
-"""Action -> why it may stand with every resource. Nothing here changes anything."""
+"""Action -> why it may have every resource. None of them changes anything."""
 MANAGED = {
     "cluster": {"AmazonEKSClusterPolicy"},
     "node": {"AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"},
     "cni": {"AmazonEKS_CNI_Policy"},
     "builder": {"AmazonSSMManagedInstanceCore"},
 }
-"""Role (by its name in the program) -> AWS's own policies that it needs: the documentation of EKS and SSM asks for
-exactly these."""
+"""Role (by its name in the program) -> AWS's policies that EKS's or SSM's documentation demands for it."""
 _OF_AWS = "arn:aws:iam::aws:policy/"
 _READ = {"Role", "RolePolicy", "RolePolicyAttachment", "Policy", "InstanceProfile"}
 _ALL_OF_A_SERVICE = re.compile(r"^(\*|arn:[^:]*:[^:]*:[^:]*:[^:]*:\*+)$")
 
 
 CEILING = "boundary"
-"""The policy (by its name in the program) that limits every role and grants nothing: it names groups of actions."""
+"""The policy (by its name in the program) that limits every role and grants nothing; it may name groups of actions."""
 
 
 def no_wildcard_rights(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """No role of ours may do everything of a service, or anything to everything that it could change, by whatever way
-    rights come to it; and it is lent to one AWS service alone."""
+    """No role may use all actions of a service or change every resource, however it got its rights; each trusts one AWS
+    service."""
     for one in graph:
         if one.type.startswith("aws:iam/") and one.kind not in _READ:
             yield error(
@@ -81,7 +78,7 @@ def _judged(policy: Resource, statement: dict[str, Any]) -> Iterator[Draft]:
         if loose := [action for action in actions if action.lower() not in known]:
             yield error(
                 policy,
-                "allows to everything what could be allowed to some",
+                "allows for every resource what could be limited to some",
                 seen=", ".join(loose),
                 cure="name the resources, by ARN or by prefix; or say why not in TO_EVERYTHING of this module",
             )
@@ -125,7 +122,7 @@ def _lent(role: Resource) -> Iterator[Draft]:
 
 
 def _statements(document: Any) -> list[dict[str, Any]]:
-    """None of a document that only AWS will complete: its statements are judged once it is known."""
+    """Return the statements; none of a document that only AWS will complete, which is judged once known."""
     if document in (None, UNKNOWN):
         return []
     content = json.loads(document) if isinstance(document, str) else document

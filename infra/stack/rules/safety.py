@@ -1,4 +1,4 @@
-"""What keeps a campaign from billing on or leaving things behind: tags, deadline, budget, the order of falling."""
+"""Rules against lasting bills and leftovers: tags, deadline, budget, the order of deletion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAUNCHED = {"instance", "volume", "network-interface"}
 
 
 def tags_everywhere(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """Campaign, owner, end and region on all that AWS lets us mark: teardown, certificate and sweep go by them."""
+    """All taggable resources have campaign, owner, end and region: teardown, certificate and sweep rely on them."""
     providers = [one for one in graph if one.type == "pulumi:providers:aws"]
     wanted = _marks(graph, spec)
     for provider in providers:
@@ -51,7 +51,7 @@ def tags_everywhere(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def _marks(graph: Graph, spec: Spec) -> dict[str, str | None]:
-    """Tag -> its value, None where any will do."""
+    """Return tag -> value, None where any will do."""
     if graph.of("Repository"):
         return {FOUNDATION_TAG: "true"}
     return {CAMPAIGN_TAG: spec.campaign, OWNER_TAG: spec.owner, EXPIRES_TAG: None, REGION_TAG: spec.region}
@@ -63,7 +63,7 @@ def _missing(tags: Mapping[str, Any], wanted: Mapping[str, str | None]) -> str:
 
 
 def deadline_guard(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """AWS itself sets the GPU nodes to zero at the deadline: a schedule that is there before them and names them."""
+    """AWS sets the GPU nodes to zero at the deadline: a schedule that names them exists before them."""
     names, schedules = Names(spec), graph.of("Schedule")
     for group in (one for one in graph.of("NodeGroup") if one.name == GPU_TEMPLATE):
         guards = [one for one in schedules if _aims_at(one, names.cluster, names.gpu_group)]
@@ -77,7 +77,7 @@ def deadline_guard(graph: Graph, spec: Spec) -> Iterator[Draft]:
         elif not any(graph.after(group, one) and not graph.after(one, group) for one in guards):
             yield error(
                 group,
-                "may run before its schedule is there",
+                "may run before its schedule exists",
                 seen="no dependency on the schedule",
                 cure="let the group depend on the schedule, never the other way round",
             )
@@ -91,8 +91,8 @@ def _aims_at(schedule: Resource, cluster: str, group: str) -> bool:
 
 
 def budget_exists(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """A budget counts what carries the campaign's tag, and allows it no more than is the campaign's: less the fee
-    of a block, which no tag counts."""
+    """A budget counts what has the campaign's tag and allows no more than the campaign may spend, less the fee of a
+    block, which no tag counts."""
     if not graph.of("NodeGroup"):
         return
     budgets = graph.of("Budget")
@@ -128,7 +128,7 @@ def budget_exists(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def cni_outlives_nodes(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """Nodes fall before the CNI: interfaces that it leaves behind keep groups and VPC from being deleted."""
+    """Nodes are deleted before the CNI: interfaces that it leaves behind keep groups and VPC from being deleted."""
     for addon in (one for one in graph.of("Addon") if one.inputs.get("addonName") == "vpc-cni"):
         for group in graph.of("NodeGroup"):
             if not graph.after(group, addon):
@@ -141,7 +141,7 @@ def cni_outlives_nodes(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def nothing_made_from_inside(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """No Kubernetes object makes something in AWS that the stack does not know, and all die with the cluster."""
+    """No Kubernetes object makes AWS resources that the stack does not know, and all go with the cluster."""
     clusters = {one.urn for one in graph.of("Cluster")}
     for one in graph:
         if not one.type.startswith("kubernetes:"):
@@ -161,14 +161,14 @@ def nothing_made_from_inside(graph: Graph, spec: Spec) -> Iterator[Draft]:
         if one.deleted_with not in clusters:
             yield error(
                 one,
-                "does not fall with the cluster",
+                "is not deleted with the cluster",
                 seen=one.deleted_with or "nothing",
                 cure="deleted_with the cluster",
             )
 
 
 def _document(value: Any) -> dict[str, Any]:
-    """A JSON text as its object; the provider's nested inputs come as text."""
+    """Return a JSON text as its object; the provider's nested inputs come as text."""
     if isinstance(value, str) and value != UNKNOWN:
         value = json.loads(value)
     return dict(value) if isinstance(value, Mapping) else {}

@@ -75,7 +75,7 @@ def test_a_node_image_is_baked_once_for_all_campaigns_and_its_builder_is_gone(
 
     with campaign(account, "second") as context:
         known, fresh = node_image.ensure(context, build_network)
-        assert not fresh and known.ami == image.ami and "node image known" in said(context)
+        assert not fresh and known.ami == image.ami and "node image of the same inputs exists" in said(context)
         assert "builder" not in said(context)
 
     with campaign(account, "third") as context, builder.builder(context, build_network, image.ami) as built:

@@ -80,7 +80,7 @@ def test_a_node_that_boots_and_does_not_join_is_named_with_the_last_words_on_its
         capacity.wait_for_nodes(context, nodes)
     camped.ask("troubles", clear=True)
     text = str(refused.value)
-    assert "has not joined; console: nodeadm: run | kubelet: cannot join the cluster" in text and "i-" in text
+    assert "without joining; console: nodeadm: run | kubelet: cannot join the cluster" in text and "i-" in text
     assert "InsufficientInstanceCapacity" not in text, "an old refusal is no reason"
     assert "NodeConfig" in (refused.value.cure or "") and nodes.desired() == 0
 
@@ -184,7 +184,7 @@ def test_a_launch_in_a_silent_cluster_gives_the_nodes_back_all_the_same(
             launch._first_attempt(context, client)
     finally:
         camped.plane().api.dropping = 0
-    assert "cannot be seen" in str(refused.value) and nodes.desired() == 0
+    assert "neither seen nor ended" in str(refused.value) and nodes.desired() == 0
 
 
 def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_with_a_clear_error(
@@ -192,7 +192,7 @@ def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_with_a_c
 ) -> None:
     before, marked = gpu_instances(camped), quarantined(camped)
     gang(camped, lambda host: [OWN, {**FABRIC, "ok": False, "seen": "no route"}])
-    with pytest.raises(PermanentError, match="fabric fails twice though every node is fit by itself") as refused:
+    with pytest.raises(PermanentError, match="fabric failed twice, though every node is fit alone") as refused:
         preflight.run(context)
     assert (
         quarantined(camped) == marked
@@ -211,7 +211,7 @@ def test_a_slow_file_system_replaces_nobody_though_every_node_sees_another_figur
         return [OWN, FABRIC, {"name": "shared_throughput", "ok": False, "seen": seen, "wanted": ">= 2344 MB/s"}]
 
     ran, before = gang(camped, slow), quarantined(camped)
-    with pytest.raises(PermanentError, match="file system is too slow twice though every node is fit") as refused:
+    with pytest.raises(PermanentError, match="file system was too slow twice, though every node is fit") as refused:
         preflight.run(context)
     assert len(ran) == 2 and "FSx" in (refused.value.cure or "") and "2344" in str(refused.value)
     assert quarantined(camped) == before and not gpu_instances(camped)

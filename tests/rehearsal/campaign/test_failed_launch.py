@@ -153,7 +153,7 @@ def steps_of_the_next_run(context: Context, monkeypatch: pytest.MonkeyPatch, ima
 def test_code_that_was_mended_after_a_launch_that_failed_is_what_the_next_run_launches(
     made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PermanentError, match="bakes what has changed"):
+    with pytest.raises(PermanentError, match="bakes changed code"):
         launch._first_attempt(context, started(context))
     assert steps_of_the_next_run(context, monkeypatch, NEW) == [Stage.BAKE, Stage.PREFLIGHT, Stage.LAUNCH]
     config = launch.recorded_config(context.store, 0)

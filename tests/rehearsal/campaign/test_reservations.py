@@ -121,7 +121,7 @@ def test_a_reservation_bills_while_no_node_is_there_and_every_sentence_says_so(
     cancel = f"`aws ec2 cancel-capacity-reservation --region us-east-1 --capacity-reservation-id {held}`"
     said = bill.sentence("example"), capacity.retreat(context, nobody), bills_on(context) or ""  # type: ignore[arg-type]
     for one in said:
-        assert f"reservation {held} bills on" in one and "until you cancel it" in one and cancel in one
+        assert f"reservation {held} still bills" in one and "until you cancel it" in one and cancel in one
         assert "440.32 USD/h" in one and "nothing was paid" not in one
     small = context_of(here, reserved(held, count=2))
     assert billing.bill(small).usd_per_hour == Decimal("110.08"), "other campaigns may wait for the other places"
@@ -134,7 +134,10 @@ def test_a_reservation_bills_while_no_node_is_there_and_every_sentence_says_so(
 def test_what_a_group_or_open_reservations_bill_is_said_to_be_outside_the_campaign(here: Account, named: str) -> None:
     context = context_of(here, reserved(named))
     for one in (billing.bill(context).sentence("example"), capacity.retreat(context, NoNode())):  # type: ignore[arg-type]
-        assert "reserved and unused bills on, outside of this campaign" in one and "nothing was paid" not in one
+        assert (
+            "unused reserved capacity still bills; it is outside of this campaign" in one
+            and "nothing was paid" not in one
+        )
 
 
 def test_the_plan_counts_a_reservation_while_it_waits_for_its_nodes() -> None:

@@ -147,7 +147,7 @@ def test_orphans_are_judged_where_they_belong(camped: Camp, roles: Any) -> None:
         assert told["removed"] == [f"role {mine}"] and {living, untold, early} <= names_of(camped)
         why = {one["id"]: one["why"] for one in told["elsewhere"]}
         assert f"it is of {HOME}" in why[living] and f"--region {HOME}" in why[living]
-        assert "no tag tells its region" in why[untold] and early in why
+        assert "neither a tag nor a record tells its region" in why[untold] and early in why
         assert store.region == HOME
         home = orphans.look(orphans.keeper(Account(HOME), Progress(Console(file=StringIO()))))
         assert "its driver lives" in {one.campaign: one.why for one in home.cared_for}["cared"]

@@ -1,4 +1,4 @@
-"""A driver killed with SIGKILL while it pitches its site, under a path of spaces and umlauts, with every port taken."""
+"""A driver killed with SIGKILL while it starts its site, under a path of spaces and umlauts, with every port taken."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def spec_in(folder: Path) -> Path:
 
 
 def killed_while(reached: Callable[[], Any], spec: Path, environment: dict[str, str]) -> None:
-    """`bivouac run`, SIGKILL as soon as `reached` holds; it must not have finished pitching before."""
+    """`bivouac run`, SIGKILL as soon as `reached` holds; it must not have finished starting before."""
     with (spec.parent / "driver.log").open("w") as log:
         driver = subprocess.Popen(
             [*BIVOUAC, "run", str(spec)], env=environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True

@@ -427,7 +427,7 @@ def test_an_engine_that_names_no_resource_is_told_in_its_own_words(world: World)
 def test_an_empty_stack_is_believed_when_nothing_certain_is_seen(world: World) -> None:
     world.held = [0]
     assert world.run() == {"resources": 0, "swept": []}
-    assert "look" in world.did and "the stack was empty and nothing is there" in world.notes
+    assert "look" in world.did and "the stack was empty and nothing is left" in world.notes
 
 
 def test_a_stack_that_held_something_needs_no_look(world: World) -> None:

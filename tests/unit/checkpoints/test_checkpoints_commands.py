@@ -166,7 +166,7 @@ def test_nothing_is_pruned_where_nothing_is_proven(place: str) -> None:
 def test_nothing_is_pruned_while_the_golden_step_cannot_be_told(place: str) -> None:
     key = f"{place.removeprefix(f's3://{BUCKET}/')}/{MANIFEST_NAME}"
     boto3.client("s3", region_name=REGION).put_object(Bucket=BUCKET, Key=key, Body=b"{")
-    with pytest.raises(PermanentError, match="golden one cannot be told"):
+    with pytest.raises(PermanentError, match="golden step cannot be determined"):
         told(commands.prune_command, place, 0, True, REGION, False)
     assert len(find(place, REGION).place.rows()) == 4
 

@@ -339,7 +339,7 @@ def test_a_certificate_says_how_much_was_looked_through_and_what_a_human_is_to_j
     looks(monkeypatch, volume=lambda: [THEIRS], bucket=lambda: [locked])
     certify.run(context)
     assert notes == [
-        "there before the campaign, their tags could not be read: bucket locked",
+        "older than the campaign, with unreadable tags: bucket locked",
         "certificate: 2 kinds looked through, 2 resources seen, none is ours",
     ]
     notes.clear()

@@ -134,7 +134,7 @@ def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeyp
     monkeypatch.setattr(sweep, "look", lambda context: sweep.Sight(tuple(rows), (), {"role": "AccessDenied"}))
     removed: Any = sweep.remove_left(world)  # type: ignore[arg-type]
     assert sorted(world.called) == ["by-CLUSTER", "by-LOGS", "by-TAG"] and len(removed) == 3
-    assert notes == ["could not look for anything left: role: AccessDenied"]
+    assert notes == ["could not look for leftovers: role: AccessDenied"]
 
 
 def campaigns_own(**more: str) -> dict[str, str]:

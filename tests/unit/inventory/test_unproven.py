@@ -65,11 +65,11 @@ def test_nothing_is_lost_where_all_is_archived_or_there_was_nothing_or_it_was_gi
 @pytest.mark.parametrize(
     ("events", "known", "seen"),
     [
-        ((), OWN, "tells nothing"),
-        ((TORN,), OWN, "tells nothing"),
+        ((), OWN, "no events"),
+        ((TORN,), OWN, "no events"),
         ((*TRAINED, verified(40), AT_ZERO), OWN, "newest checkpoint known: step 9000, the archive is of step 40"),
         ((*TRAINED, verified(40, accounts_for=8999)), OWN, "the archive is of step 40"),
-        ((*TRAINED, verified(9000, identity="other"), AT_ZERO), OWN, "of campaign other, this one is own"),
+        ((*TRAINED, verified(9000, identity="other"), AT_ZERO), OWN, "of campaign other, not of own"),
         ((*TRAINED, verified(9000, identity="other"), AT_ZERO), ADOPTED, "of campaign other"),
         ((*TRAINED, verified(9000, identity="other"), AT_ZERO), None, "of campaign other"),
         ((*TRAINED, (Kind.ARCHIVE_VERIFIED, {"manifest": "s3://a/b", "step": 9000})), OWN, "without identity"),
