@@ -15,7 +15,7 @@ STOP_NAME = "stop"
 
 
 class Outcome(BaseModel):
-    """How a rank ended, if it could still write it."""
+    """The end of a rank, if the rank could still write it."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -10,7 +10,7 @@ ROOT = 0
 """User, without any capability, of pods that write root's folders (file system, NVMe disk) or hold devices."""
 SECCOMP = "RuntimeDefault"
 ENVIRONMENT = {"HOME": "/tmp", "USER": "bivouac"}
-"""For `NOBODY`, which images do not define: programs cache in HOME, and torch and others read USER."""
+"""Variables for `NOBODY`, which images do not define: programs cache in HOME, and torch and others read USER."""
 
 
 def pod_context(user: int) -> dict[str, Any]:

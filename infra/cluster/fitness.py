@@ -23,7 +23,7 @@ class Sickness(StrEnum):
 
 
 PATIENCE = {Sickness.FAULT: timedelta(minutes=1), Sickness.LATE: timedelta(minutes=5)}
-"""How long a node is sick before it is replaced. A node that joins needs a minute or two for network and devices.
+"""Duration of a sickness before the node is replaced. A node that joins needs a minute or two for network and devices.
 EKS's node repair, off on these nodes, waits 10 minutes for accelerators and 30 for all else (EKS user guide,
 "Automatically repair nodes", read 2026-11-22): too long here, where the whole gang waits and bills."""
 

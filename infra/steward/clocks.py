@@ -28,14 +28,14 @@ class StoredClocks(BaseModel):
     attempt: int
     launched: datetime
     stepped: datetime
-    """When the gang's slowest step last rose, to `step`."""
+    """Time at which the gang's slowest step last rose, to `step`."""
     step: int
     short: datetime | None = None
-    """Since when fewer nodes are fit than wanted."""
+    """Time since which fewer nodes are fit than wanted."""
     quiet: dict[str, datetime] = {}
-    """Pod -> since when it has been silent; only those that are."""
+    """Silent pod -> time since which it is silent."""
     sick: dict[str, datetime] = {}
-    """Node, instance and sickness -> since when."""
+    """Node, instance and sickness -> time since which it lasts."""
 
     def same_as(self, other: StoredClocks | None) -> bool:
         """Return whether storing this one would tell a successor nothing new."""

@@ -158,7 +158,7 @@ def _running(seen: Observation, policy: Policy) -> Action:
 
 
 def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
-    """Decide on a failed pod. A peer that is silent may be the cause: the heartbeat timeout tells."""
+    """Decide on a failed pod. A silent peer may be the cause, which shows within the heartbeat timeout."""
     classes = {blame.failure_of(pod) for pod in failed}
     failure = next(kind for kind in WORST_FIRST if kind in classes)
     silent = [

@@ -111,7 +111,7 @@ def _pieces(size: int) -> list[tuple[int, int]]:
 
 
 def _lacking(descriptor: int, size: int) -> list[tuple[int, int]]:
-    """Return the pieces with unwritten bytes. On a file system without holes all count as written: the digest tells."""
+    """Return the pieces with unwritten bytes; none if the file system knows no holes: the digest then decides."""
     if os.fstat(descriptor).st_size != size:
         return _pieces(size)
     written = list(_written(descriptor, size))

@@ -45,7 +45,7 @@ class Listed(BaseModel):
     step: int
     committed: bool
     why: str = ""
-    """Why it is not committed, or which part of it is not here."""
+    """Reason why it is not committed, or the part of it that is not here."""
     damaged: bool = False
     """Its manifest is not valid. A step without a manifest is not damaged but was never committed."""
     attempt: int | None = None

@@ -34,7 +34,7 @@ class Lookout:
             config, client, nodes, resume_state.spent(store, config, clock.now()), clock, self.sources
         )
         self.given_back = ""
-        """Why the GPU nodes were given back unrecorded; empty when they were not."""
+        """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
         self._live, self._keeper = Live(store, config.train.steps), Keeper(store, clock)
         self._stop = False
 

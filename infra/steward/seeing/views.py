@@ -14,7 +14,7 @@ from trainer.contract import ExitCode, Phase
 
 
 class FailureClass(StrEnum):
-    """Why an attempt ended; `CONSEQUENCE` has what follows."""
+    """Causes of an attempt's end; `CONSEQUENCE` has what follows."""
 
     USER = "user"
     DATA = "data"
@@ -125,15 +125,15 @@ class PodView(Frozen):
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Missing"]
     exit_code: int | None = None
     reason: str = ""
-    """From the termination message; empty when there was none."""
+    """Reason in the termination message; empty when there was none."""
     detail: str = ""
     ended_at: datetime | None = None
-    """When its container ended, by its node's clock."""
+    """End of its container, by its node's clock."""
     silent_for: timedelta | None = None
-    """Since the last good answer of `/status`; None before the first."""
+    """Time since the last good answer of `/status`; None before the first."""
     running_for: timedelta | None = None
     waits: str = ""
-    """Why it has not started; empty once it has."""
+    """Reason why it has not started; empty once it has."""
     trainer_phase: Phase | None = None
     step: int = 0
     committed_step: int = -1
@@ -147,11 +147,11 @@ class NodeView(Frozen):
     instance_state: Literal["running", "impaired", "gone", "unknown"] = "unknown"
     quarantined: bool = False
     unfit: str = ""
-    """Why no pod of the gang can run there; empty when no reason is known."""
+    """Reason why no pod of the gang can run there; empty when none is known."""
     suspected: bool = False
     """Unfit only according to the monitoring agent: pods can run there."""
     sick_for: dict[Sickness, timedelta] = {}
-    """How long it has had each sickness that only a replacement cures."""
+    """Duration of each sickness that only a replacement cures."""
 
     @property
     def fit(self) -> bool:
@@ -172,22 +172,22 @@ class Observation(Frozen):
     nodes_wanted: int = 0
     since_launch: timedelta = timedelta()
     since_step: timedelta = timedelta()
-    """Since the gang's slowest step last rose, or since launch."""
+    """Time since the gang's slowest step last rose, or since launch."""
     step: int = 0
     """The highest value of the gang's slowest step, over all stewards."""
     since_short: timedelta | None = None
-    """How long fewer nodes have been fit than wanted; None when enough are."""
+    """Time since which fewer nodes are fit than wanted; None when enough are."""
     committed_step: int = -1
     """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
     stop_requested: bool = False
     unseen: tuple[Unseen, ...] = ()
     """Sources that do not answer; the fields that come from them are as last seen."""
     given_back: str = ""
-    """Why the GPU nodes were given back unrecorded; empty when they were not."""
+    """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
     troubles: tuple[str, ...] = ()
     """Calls and looks that failed, for people; each turn tries them again."""
     held_since: datetime | None = None
-    """When the current hold began; None without one."""
+    """Begin of the current hold; None without one."""
 
     def lasts(self, source: Source) -> timedelta | None:
         """Return how long a source has not answered; None while it does."""
