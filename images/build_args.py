@@ -15,7 +15,7 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def build_args(root: Path, base_digest: str | None) -> dict[str, str]:
-    """Argument -> value. Raises ValueError when nobody has said which base, by digest."""
+    """Return argument -> value. Raises `ValueError` when the base has no digest."""
     versions = yaml.safe_load((root / "images/versions.yaml").read_text())["versions"]
     container = versions["trainer_container"]
     digest = base_digest or container.get("base_digest")

@@ -1,16 +1,16 @@
-# Two images. Target `base`: system, fabric and Python packages, all that the project needs but the project; somebody
-# builds and pushes it once to the account's registry (`image.base` of a spec), and each bake puts one layer on top:
+# Two images. Target `base` holds system, fabric and Python packages, but not the project. A person builds it once and
+# pushes it to the account's registry (`image.base` of a spec); each bake adds one layer:
 #
 #   docker build -f images/trainer.Dockerfile --target base --platform linux/amd64 -t REGISTRY/bivouac/base:cuda \
 #     $(python images/build_args.py --base-digest sha256:...) .
 #   docker push REGISTRY/bivouac/base:cuda
 #
-# Without --target: the trainer's image whole, for registries that no bake pushes to. No version stands here:
-# `python images/build_args.py` reads versions.yaml.
+# Without --target it builds the whole trainer image, for registries that no bake pushes to. All versions are in
+# versions.yaml, which `python images/build_args.py` reads.
 #
-# The digest of what `base` itself stands on cannot be known offline. It is what
+# The digest of trainer_container.base in versions.yaml cannot be known offline. This prints it:
 #   docker buildx imagetools inspect BASE --format '{{.Manifest.Digest}}'
-# prints for trainer_container.base of versions.yaml; write it into versions.yaml once you have reviewed that base.
+# Write it into versions.yaml once you have reviewed that base.
 ARG BASE
 FROM ${BASE} AS python
 RUN apt-get update \
@@ -21,7 +21,7 @@ RUN python3 -m venv /opt/bivouac/venv
 ENV PATH=/opt/bivouac/venv/bin:${PATH}
 
 FROM python AS fabric
-# User space of EFA with the OFI plugin of NCCL; the kernel's module is the node's.
+# EFA's user space with NCCL's OFI plugin; the node has the kernel module.
 ARG EFA_URL
 ARG EFA_SHA256
 WORKDIR /var/tmp/efa
@@ -31,8 +31,8 @@ RUN curl --fail --silent --show-error --location --retry 3 --max-time 900 --outp
     && apt-get update \
     && ./efa_installer.sh -y --skip-kmod --skip-limit-conf --no-verify \
     && rm -rf /var/tmp/efa /var/lib/apt/lists/*
-# Where the plugin lies and how it is named has changed with the installer's versions: both places are on the library
-# path, a plugin under its own name only gets the one that NCCL asks for, and without any there is no image.
+# The plugin's folder and name vary with the installer's version. Both folders are on the library path, a plugin with
+# another name gets a link with the name that NCCL looks for, and the build fails without a plugin.
 RUN set -e; found=""; \
     for folder in /opt/amazon/ofi-nccl/lib /opt/amazon/ofi-nccl/lib/x86_64-linux-gnu; do \
       for plugin in "$folder"/libnccl-net*.so; do \
@@ -42,7 +42,7 @@ RUN set -e; found=""; \
       done; \
     done; \
     if [ -z "$found" ]; then echo "EFA's installer brought no plugin of NCCL; cure: look where it is now" >&2; exit 1; fi
-# GDRCopy's library; its kernel module is the node's.
+# GDRCopy's library; the node has its kernel module.
 ARG GDRCOPY_URL
 ARG GDRCOPY_SHA256
 WORKDIR /var/tmp/gdrcopy
@@ -54,7 +54,7 @@ RUN curl --fail --silent --show-error --location --retry 3 --max-time 300 --outp
 WORKDIR /
 
 FROM fabric AS diagnosis
-# DCGM, for preflight.dcgm_level: the engine that the health check starts, and the tests that it runs.
+# DCGM for preflight.dcgm_level: the health check's engine and tests.
 ARG DCGM_KEYRING_URL
 ARG DCGM_KEYRING_SHA256
 ARG DCGM_PACKAGES
@@ -71,14 +71,14 @@ RUN curl --fail --silent --show-error --location --retry 3 --max-time 300 --outp
 FROM diagnosis AS base
 COPY requirements/build.txt requirements/image.txt /var/tmp/bivouac/
 WORKDIR /var/tmp/bivouac
-# torch brings NCCL and CUDA's runtime; every file is one of those whose sums are written down. The project stays out.
+# torch brings NCCL and CUDA's runtime; every file has a pinned hash. The project is not installed here.
 RUN pip install --no-cache-dir --require-hashes --requirement build.txt \
     && pip install --no-cache-dir --require-hashes --no-build-isolation --no-deps --requirement image.txt \
     && pip check
 WORKDIR /
 RUN rm -rf /var/tmp/bivouac
 ARG OFI_NCCL
-# BIVOUAC_OFI_NCCL: what the health check holds the loaded plugin against.
+# BIVOUAC_OFI_NCCL: the version with which the health check compares the loaded plugin.
 ENV BIVOUAC_OFI_NCCL=${OFI_NCCL} \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/amazon/ofi-nccl/lib:/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu

@@ -1,7 +1,7 @@
-"""`python -m trainer.agent`: entry point of a training pod, around torch's elastic agent.
+"""`python -m trainer.agent`: the entry point of a training pod, around torch's elastic agent.
 
-It starts the local ranks once, serves their state, passes their lines through, and ends with the contract's exit code
-and termination message. Restarting is the infrastructure's business.
+It starts the local ranks once, serves their state, forwards their output, and ends with the contract's exit code and
+termination message. The infrastructure does the restarts.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
     serve(node, place.pod_ip)
     emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
     accelerated = _prepare_environment(place, config)
-    # Torch is imported after the environment is set (thread counts are read once) and once for agent and ranks.
+    # Torch reads thread counts at its import: after the environment is set, once for agent and ranks.
     from trainer.elastic import run_ranks
 
     host, port = split_endpoint(place.rendezvous)
@@ -102,7 +102,7 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
 
 
 def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:
-    """Set what torch, gloo and DeepSpeed read when they are imported; True where there are CUDA devices."""
+    """Set what torch, gloo and DeepSpeed read at their import. Return whether there are CUDA devices."""
     accelerated = any(Path("/dev").glob("nvidia[0-9]*"))
     interface = interface_of(place.pod_ip)
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(config.threads)
@@ -110,13 +110,13 @@ def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:
     os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     if not accelerated:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    # Our own thread handles signals: torch's handlers would kill the ranks before they have committed.
+    # A thread of ours handles signals: torch's handlers would kill the ranks before they have committed.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
     return accelerated
 
 
 def _stop_on_signals(place: NodePlace, run: Path) -> None:
-    """Turn SIGTERM into a request to the ranks. A thread waits for it, since the main one may sit in a rendezvous."""
+    """Turn SIGTERM into a stop request to the ranks, in a thread: the main thread may be in a rendezvous."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def wait() -> None:
@@ -134,12 +134,12 @@ def _stop_on_signals(place: NodePlace, run: Path) -> None:
 
 
 def _verdict(place: NodePlace, run: Path, exit_codes: dict[int, int]) -> Termination:
-    """What the pod died of: a signal before an error of one's own, that before the loss of a peer."""
+    """Return the pod's cause of death: a signal first, then a rank's own error, then the loss of a peer."""
     if not any(exit_codes.values()):
         return _termination(place, run, int(ExitCode.DONE), "done")
     outcomes = {beat.rank: beat.outcome for beat in read_beats(run) if beat.outcome is not None}
     for rank, code in sorted(exit_codes.items()):
-        # SIGTERM is how the elastic agent ends the other ranks after the first failure.
+        # The elastic agent ends the other ranks with SIGTERM after the first failure.
         if code < 0 and code != -signal.SIGTERM and rank not in outcomes:
             name = signal.Signals(-code).name
             return _termination(
@@ -186,7 +186,7 @@ def _logs(tier: Path, place: NodePlace) -> Path:
 
 
 def _rank_logs(paths: Paths, place: NodePlace) -> Path:
-    """Where the ranks' logs are written; a full local tier costs the logs their place, not the pod its start."""
+    """Return the folder of the ranks' logs: the scratch folder if the local tier is full, so that the pod starts."""
     try:
         return _logs(paths.local, place)
     except OSError as error:
@@ -195,7 +195,7 @@ def _rank_logs(paths: Paths, place: NodePlace) -> Path:
 
 
 def _leave(place: NodePlace | None, paths: Paths, termination: Termination) -> None:
-    """Say the last word, keep the ranks' logs where they outlive the node, and tidy up."""
+    """Write the termination message, copy the ranks' logs to the shared tier, and remove the scratch folder."""
     emit("agent_ended", **termination.model_dump(exclude_none=True, exclude={"attempt", "node"}))
     write_termination(termination.model_dump_json())
     if place is not None:

@@ -1,4 +1,4 @@
-"""A rank put together: gang, fence, data, engine, restored state, committer, loop."""
+"""The parts of a rank, in the order of their creation: gang, fence, data, engine, restored state, committer, loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trainer.place import Paths
 
 
 def train(paths: Paths, heartbeat: Heartbeat) -> None:
-    """Everything a rank does between its start and its end; raises what ends it early."""
+    """Run a rank from its start to its end. Raises whatever ends it early."""
     config = load_config(paths.config)
     torch.set_num_threads(config.threads)
     initialize_distributed(config)
@@ -67,7 +67,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         if restored:
             loop.saved_step = restored.step
             loop.step, loop.position, loop.tokens = restored.step, position, restored.tokens
-        # A node whose cache is empty waits for its first shards; the others would wait for it in a step's collective.
+        # A node with an empty cache waits for its first shards, for longer than the collective of a step may last.
         gang.together("read the first step's data", feed.wait_for_first)
         loop.run()
     gang.barrier()
@@ -94,4 +94,4 @@ def _identity(config: TrainConfig, data_digest: str) -> ManifestIdentity:
 
 
 def _refuse(path: Path, file: BufferedReader) -> None:
-    raise StorageError("a load outside of the restore", path)
+    raise StorageError("a checkpoint load outside the restore", path)

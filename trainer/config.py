@@ -1,4 +1,4 @@
-"""The training configuration as a file: loaded once, checked against the gang that it will run on."""
+"""Loading and checking of the training configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.errors import ConfigError, unread
 
 
 def load_config(path: Path) -> TrainConfig:
-    """Read `/config/train.json`; raises `ConfigError` that names every wrong field."""
+    """Read `/config/train.json`. Raises `ConfigError` that names every wrong field."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -28,11 +28,11 @@ def load_config(path: Path) -> TrainConfig:
 
 
 def check_world(config: TrainConfig, world_size: int) -> int:
-    """Micro batches per rank and step; raises `ConfigError` when the global batch does not divide evenly."""
+    """Return micro batches per rank and step. Raises `ConfigError` when the global batch does not divide evenly."""
     whole = config.micro_batch * world_size
     if config.global_batch % whole:
         raise ConfigError(
-            "the global batch is no multiple of micro_batch x ranks",
+            "the global batch is not a multiple of micro_batch x ranks",
             f"global_batch {config.global_batch}, micro_batch {config.micro_batch}, {world_size} ranks",
             f"set global_batch to a multiple of {whole}",
         )

@@ -1,4 +1,4 @@
-"""Torch's elastic agent, with a fixed gang, no restarts, and the ranks' lines in `rank-N.log` and on our stdout."""
+"""Torch's elastic agent with a fixed gang and no restarts; ranks' output goes to `rank-N.log` and to our stdout."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def run_ranks(
     paths: Paths,
     start_method: str,
 ) -> dict[int, int]:
-    """Start the local ranks and wait for their end; exit codes by global rank, negative for a signal.
+    """Start the local ranks and wait for their end. Return exit codes by global rank, negative for a signal.
 
-    `fork` inherits the imports of this process (seconds for each rank), `spawn` is needed where CUDA is used.
+    `fork` inherits this process's imports, which saves seconds per rank; CUDA needs `spawn`.
     """
-    # Its account of a rank's end repeats what the rank said, and formatting it imports torch's compiler (1.5 s).
+    # Its report on a failed rank repeats the rank's output, and formatting it imports torch's compiler (1.5 s).
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if start_method == "fork":
         import_deepspeed()
-        # What every rank would import again; the second one by torch's optimizers at their first step (1.5 s).
+        # Every rank inherits these imports; torch's optimizers import the first at their first step (1.5 s).
         import torch._dynamo  # noqa: F401
 
         import trainer.assembly  # noqa: F401
@@ -72,14 +72,14 @@ def run_ranks(
 
 class _Agent(LocalElasticAgent):
     def exit_codes(self, first_rank: int) -> dict[int, int]:
-        """Of every local rank; the run's own result names only the one that it noticed first."""
+        """Return the exit codes of all local ranks; the run's result has only the first failed one."""
         context: Any = self._pcontext
         processes = context._pc.processes if context is not None else []
         return {first_rank + index: process.exitcode or 0 for index, process in enumerate(processes)}
 
 
 class _Rendezvous(StaticTCPRendezvous):
-    """Static rendezvous whose store listens on the pod's own address only, not on every interface."""
+    """Static rendezvous whose store listens on the pod's address only instead of every interface."""
 
     def __init__(self, place: NodePlace, endpoint: tuple[str, int], timeout_s: float) -> None:
         run_id = f"{place.campaign}-{place.attempt}"
@@ -95,7 +95,7 @@ class _Rendezvous(StaticTCPRendezvous):
 
 
 class _RankLogs(LogsSpecs):
-    """`rank-N.log` by global rank, each passed through to the agent's stdout."""
+    """Names the logs `rank-N.log` by global rank and copies them to the agent's stdout."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))

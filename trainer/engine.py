@@ -1,4 +1,4 @@
-"""The DeepSpeed engine: how it is made here, and why some of its switches stand as they do."""
+"""The DeepSpeed engine: its creation and settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.model import Transformer, parameter_groups
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
 
 MEETING = timedelta(minutes=10)
-"""The ranks wait so long for each other's start; a pod that fails meanwhile ends the attempt from outside."""
+"""Longest wait of the ranks for each other's start. The steward ends the attempt if a pod fails meanwhile."""
 
 
 def accelerated() -> bool:
@@ -30,7 +30,7 @@ def device_of(local_rank: int) -> torch.device:
 
 
 def initialize_distributed(config: TrainConfig) -> None:
-    """Join the gang named by torch's own environment variables (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, ...)."""
+    """Join the gang named by torch's environment variables (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, ...)."""
     deepspeed = import_deepspeed()
     backend = "nccl" if accelerated() else "gloo"
     timeout = timedelta(seconds=config.collective_timeout_s)
@@ -46,18 +46,18 @@ def initialize_distributed(config: TrainConfig) -> None:
 
 
 def _meet(store: torch.distributed.Store, world_size: int) -> None:
-    """Until every rank has come: on a fresh node the imports alone, from a cold disk, take longer than a step may."""
+    """Wait until every rank is there: on a fresh node, imports from a cold disk take longer than a step may."""
     if store.add("ranks-here", 1) == world_size:
         store.set("all-here", "")
     try:
         store.wait(["all-here"], MEETING)
     except torch.distributed.DistStoreError as error:
         seen = f"{store.add('ranks-here', 0)} of {world_size} within {MEETING}"
-        raise PeerLost("the ranks did not come together", seen, "look at the pods of this attempt") from error
+        raise PeerLost("not all ranks joined", seen, "look at the pods of this attempt") from error
 
 
 def build_engine(config: TrainConfig, world_size: int) -> Any:
-    """A DeepSpeed engine around a freshly initialised model; the same seed gives the same weights on every rank."""
+    """Return a DeepSpeed engine with a new model; the same seed gives the same weights on every rank."""
     deepspeed = import_deepspeed()
     torch.manual_seed(config.seed)
     model = Transformer(config.model)
@@ -67,7 +67,7 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
         betas=(config.optimizer.beta1, config.optimizer.beta2),
     )
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(config, world_size))
-    # It would copy scripts beside the shards at every save: on the loop's time, and named by no manifest.
+    # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
     engine._copy_recovery_script = lambda _: None
     return engine
 
@@ -81,28 +81,28 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         "steps_per_print": 2**31,
         "bf16": {"enabled": config.precision == "bfloat16"},
         "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
-        # Every node then holds the model states on its own disk, not only the node of rank 0.
+        # Every node then saves the model states on its disk, not only the node of rank 0.
         "checkpoint": {"use_node_local_storage": True, "tag_validation": "Ignore"},
     }
 
 
 def import_deepspeed() -> Any:
-    """DeepSpeed without its chatter and without its compiler; the agent calls it once before it forks the ranks."""
+    """Import DeepSpeed with less logging and without its compiler. The agent does so once before it forks the ranks."""
     import deepspeed
     from deepspeed.utils import logger
 
     logger.setLevel(logging.ERROR)
-    # DeepSpeed calls collectives by names that torch is about to retire: once per rank and start otherwise.
+    # DeepSpeed calls deprecated names of torch's collectives, and each rank would warn at each start.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-    # Its first use would compile an extension (40 s; a stale lock when killed), and training does not use it; naming
-    # it here also spares the probe of every other extension.
+    # Training does not use this extension, and compiling it takes 40 s and leaves a lock behind when killed. Setting
+    # the dict also skips the probes of all other extensions.
     deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
     _import_muon_uncompiled()
     return deepspeed
 
 
 def _import_muon_uncompiled() -> None:
-    """DeepSpeed imports its Muon optimizer, which we do not use, to compare types: 1.3 s of compiler otherwise."""
+    """Import DeepSpeed's Muon optimizer without compiling it (1.3 s): DeepSpeed needs only its type."""
     from deepspeed.runtime import compiler
 
     compiled = compiler.compile

@@ -1,4 +1,4 @@
-"""What can end a rank: each error carries the exit code of the contract and the reason of the termination message."""
+"""Errors that end a rank, each with the contract's exit code and the termination message's reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LOST_PEER = ("gloo", "Connection closed by peer", "Connection reset", "NCCL", "
 
 
 class TrainerError(Exception):
-    """Read by a person: what is wrong, the value seen, and the cure."""
+    """For a person: what is wrong, the value seen, and the cure."""
 
     exit_code = ExitCode.INTERNAL
     reason = "internal"
@@ -25,7 +25,7 @@ class TrainerError(Exception):
         super().__init__("; ".join(parts))
 
     def __reduce__(self) -> tuple[type[TrainerError], tuple[object, ...]]:
-        """Also from a worker's process it comes with its parts."""
+        """Keep the parts when a worker process pickles the error."""
         return type(self), (self.what, self.seen, self.cure)
 
 
@@ -50,14 +50,14 @@ class NumericError(TrainerError):
 
 
 class Interrupted(TrainerError):
-    """Asked to stop; a checkpoint of the last finished step is committed."""
+    """A stop was requested; a checkpoint of the last finished step is committed."""
 
     exit_code = ExitCode.INTERRUPTED
     reason = "interrupted"
 
 
 class Fenced(TrainerError):
-    """A newer attempt of the campaign has started: this one must not publish anything."""
+    """A newer attempt of the campaign has started: this one must not publish."""
 
     reason = "fenced"
 
@@ -79,35 +79,35 @@ _FILES_SAY_ALSO = (errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def lasting(error: OSError) -> bool:
-    """Whether the files themselves, or their rights, are the trouble: every further try would meet it again.
+    """Return whether the cause is the files or their permissions, so that every further try fails too.
 
-    Anything else is said by the storage under them, and may pass: an evicted Lustre client (EIO, ESHUTDOWN), a
-    fail-over (ESTALE, ETIMEDOUT), a bucket that cannot be reached.
+    Other errors come from the storage and may pass: an evicted Lustre client (EIO, ESHUTDOWN), a fail-over (ESTALE,
+    ETIMEDOUT), a bucket that cannot be reached.
     """
     return isinstance(error, (*_FILES_SAY, PermissionError)) or error.errno in _FILES_SAY_ALSO
 
 
 def unread(error: OSError, refusal: TrainerError) -> TrainerError:
-    """What a failed read stands for: `refusal`, which is never retried, only where it is `lasting`.
+    """Return the error for a failed read: `refusal`, which is never retried, if it is `lasting`, else a storage error.
 
-    Missing rights are a refusal, too: a person mends them while the warm cluster is held, and retries would only use
-    up the attempts after which it is not.
+    Missing permissions are a refusal: a person grants them while the warm cluster is held. Retries would only use up
+    the attempts.
     """
     if isinstance(error, PermissionError):
         cure = "let the pods' user read it: mode and owner, the mount's options, or the bucket's policy"
-        return type(refusal)("there is no right to read", refusal.seen, cure)
+        return type(refusal)("no permission to read", refusal.seen, cure)
     if lasting(error):
         return refusal
-    return StorageError("storage failed in the middle of a read", refusal.seen, "look at the mount that it names")
+    return StorageError("storage failed during a read", refusal.seen, "look at the mount of this path")
 
 
 def classify(error: BaseException) -> TrainerError:
-    """The error of ours that any error stands for; told by its text where torch raises only `RuntimeError`."""
+    """Convert any error to a `TrainerError`, by its text where torch raises only `RuntimeError`."""
     if isinstance(error, TrainerError):
         return error
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, RuntimeError) and any(sign in text for sign in _LOST_PEER):
         return PeerLost("a collective failed", text.splitlines()[0][:500], "look at the other nodes first")
     if isinstance(error, OSError):
-        return StorageError("an operation on a file failed", text, "look at the mount that it names")
+        return StorageError("an operation on a file failed", text, "look at the mount of this path")
     return TrainerError("unexpected error", text[:800])

@@ -1,6 +1,6 @@
-"""`python -m trainer.evaluate`: evaluate a checkpoint folder alone, after every byte of it was verified.
+"""`python -m trainer.evaluate`: verify every byte of a checkpoint folder and evaluate it.
 
-On the same kind of device it gives the very loss that training recorded in the manifest.
+The loss equals the one in the manifest on the same kind of device.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def main() -> int:
 
 
 def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any]:
-    """Verify the checkpoint, load its weights alone, and compute the held-out loss.
+    """Verify the checkpoint, load its weights, and compute the held-out loss.
 
-    Raises `StorageError` when a shard is missing or damaged, `DataError` when the data is not what it was trained on.
+    Raises `StorageError` when a shard is missing or damaged, `DataError` when the data is not the data of training.
     """
-    # Torch reads its thread counts when it is imported: the caller has set them.
+    # Torch reads its thread counts at its import: the caller has set them.
     import torch
 
     from trainer.checkpoint.convert.weights import load_weights, verified_manifest
@@ -55,7 +55,7 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
         model.load_state_dict(load_weights(checkpoint, manifest))
     except (RuntimeError, KeyError, TypeError) as error:
         seen = str(error)[:500]
-        raise ConfigError("the weights are of another model", seen, "give the checkpoint's own train.json") from error
+        raise ConfigError("the weights are of another model", seen, "pass the checkpoint's train.json") from error
     if config.precision == "bfloat16":
         model = model.to(torch.bfloat16)
     loss = evaluation_loss(model.to(device), held_out, config, device)

@@ -1,4 +1,4 @@
-"""The held-out loss: the same batches, the same shapes, one process; so the figure does not depend on the gang."""
+"""The held-out loss. One process computes it over the same batches and shapes, so it does not depend on the gang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class HasHeldOut(Protocol):
 
 
 def evaluation_loss(model: torch.nn.Module, reader: HasHeldOut, config: TrainConfig, device: torch.device) -> float:
-    """Mean loss in nats per held-out token over `evaluate_batches` batches of `micro_batch` sequences."""
+    """Return the mean loss in nats per token over `evaluate_batches` held-out batches of `micro_batch` sequences."""
     sequences = torch.from_numpy(reader.held_out(config.evaluate_batches * config.micro_batch))
     training = model.training
     model.eval()

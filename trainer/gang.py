@@ -1,4 +1,4 @@
-"""All ranks of an attempt, and the small exchanges by which they agree; always over gloo, beside the training's own."""
+"""All ranks of an attempt and their small exchanges, over gloo and apart from the training's collectives."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trainer.events import emit
 
 _DISKS_TIMEOUT = timedelta(hours=1)
 _TELL_S = 0.25
-"""How often ranks that are not done tell each other so."""
+"""Time between two exchanges of ranks that wait for each other."""
 _FIRST_TOLD_S = 5.0
-"""A wait is told when it has lasted so long, and whenever that has doubled."""
+"""Age at which a wait is first reported; then each time its age has doubled."""
 T = TypeVar("T")
 
 
@@ -31,11 +31,11 @@ class Gang:
     world_size: int
     group: dist.ProcessGroup
     beside: dist.ProcessGroup | None = None
-    """Of the background threads, whose exchanges wait for disks and must not meet those of the loop."""
+    """Group for the background threads: their exchanges wait for disks and must not mix with the loop's."""
 
     @classmethod
     def join(cls, timeout: timedelta) -> Gang:
-        """Needs an initialised process group."""
+        """Return the gang of the initialised process group."""
         group, beside = (dist.new_group(backend="gloo", timeout=each) for each in (timeout, _DISKS_TIMEOUT))
         return cls(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), group, beside)
 
@@ -56,11 +56,11 @@ class Gang:
         return self.sums([float(mine)])[0] == self.world_size
 
     def together(self, what: str, work: Callable[[], T]) -> T:
-        """Run `work`, which waits for disks or for other nodes, until it has ended on every rank; its value here.
+        """Run `work`, wait until it has ended on every rank, and return this rank's value.
 
-        However long that takes: meanwhile the ranks keep telling each other that they live, and one that is gone, or
-        frozen, ends the others within the timeout of a step. Raises what `work` raised, and `PeerLost` where it
-        raised on another rank. `work` must not exchange anything itself. A long wait is told with `what`.
+        `work` may wait for disks or nodes as long as it likes. Meanwhile the ranks exchange signs of life: one that is
+        gone or frozen ends the others within the timeout of a step. Raises `work`'s error, or `PeerLost` if it failed
+        on another rank. `work` must not exchange anything itself. A long wait is reported with `what`.
         """
         task, begun, told_s = _Task(work), time.monotonic(), _FIRST_TOLD_S
         while True:
@@ -76,13 +76,13 @@ class Gang:
                 told_s = 2 * waited
 
     def gather(self, mine: Any) -> list[Any]:
-        """Everyone's value, by rank; among ranks that trust each other only, since it travels as a pickle."""
+        """Return every rank's value, by rank. The values are pickled: ranks must trust each other."""
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, mine, group=self.group)
         return values
 
     def gather_beside(self, mine: Any) -> list[Any]:
-        """As `gather`, for the one background thread that exchanges anything; waits for the slowest rank's disk."""
+        """Like `gather`, for the one background thread with exchanges; wait for the slowest rank's disk."""
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, mine, group=self.beside)
         return values
@@ -92,7 +92,7 @@ class Gang:
 
 
 class _Task(Generic[T]):
-    """Work in a thread of its own, which a process does not wait for at its end."""
+    """Work in a daemon thread: the process does not wait for it when it ends."""
 
     value: T
 

@@ -1,4 +1,4 @@
-"""How a rank tells its agent where it stands: one small file, replaced at every step; no thread beats for it."""
+"""A rank's heartbeat for its agent: a small file, replaced at every step by the rank itself, not by a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP_NAME = "stop"
 
 
 class Outcome(BaseModel):
-    """How a rank ended, when it could still say so."""
+    """The end of a rank, if the rank could still write it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,7 +30,7 @@ class Beat(BaseModel):
     rank: int
     pid: int
     at: float
-    """CLOCK_MONOTONIC of this machine, seconds."""
+    """Seconds of this machine's CLOCK_MONOTONIC."""
     phase: Phase = Phase.STARTING
     step: int = 0
     committed_step: int = -1
@@ -42,7 +42,7 @@ class Beat(BaseModel):
 
 
 class Heartbeat:
-    """The writing side; fields stay until they are set again."""
+    """Writes the heartbeat; fields keep their values until they are set again."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = beat_path(folder, rank)
@@ -60,7 +60,7 @@ class Heartbeat:
 
 
 def read_beats(folder: Path) -> list[Beat]:
-    """The last beat of every local rank that has started, by rank."""
+    """Return the last beat of every local rank that has started, by rank."""
     beats = [Beat.model_validate_json(path.read_bytes()) for path in folder.glob("rank-*.json")]
     return sorted(beats, key=lambda beat: beat.rank)
 
@@ -70,7 +70,7 @@ def beat_path(folder: Path, rank: int) -> Path:
 
 
 def request_stop(folder: Path) -> None:
-    """Ask the local ranks to commit and end; a file, so that it also reaches a rank that is still starting."""
+    """Ask the local ranks to commit and end, by a file that a rank which still starts will also see."""
     (folder / STOP_NAME).touch()
 
 

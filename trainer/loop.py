@@ -1,4 +1,4 @@
-"""The training loop: step, agree, evaluate, checkpoint; until done or asked to stop."""
+"""The training loop: step, agree, evaluate, checkpoint, until the last step or a stop request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainer.schedule import learning_rate
 
 @dataclass(frozen=True)
 class Stepped:
-    """What all ranks know after a step."""
+    """Results of a step, known to all ranks but for `data_wait`."""
 
     loss: float
     """Mean over all ranks."""
@@ -36,7 +36,7 @@ class Stepped:
     samples: int
     """Digest of the sequences that all ranks consumed."""
     data_wait: float
-    """Seconds for which this rank waited for them."""
+    """Seconds that this rank waited for data."""
 
 
 @dataclass
@@ -58,12 +58,12 @@ class Loop:
     tokens: int = 0
     saved_step: int = 0
     every: int = 1
-    """Steps between saves as all ranks have heard it. Rank 0's pace may want another number already: were that to hold
-    for rank 0 alone until the next exchange, it would save a step before the others, or after them."""
+    """Steps between saves, as last exchanged. Rank 0's pace may have a newer number; if rank 0 used it before the next
+    exchange, it would save at another step than the others."""
     evaluations: dict[int, float | None] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Train to the last step; raises `Interrupted` after a commit when any node was asked to stop."""
+        """Train to the last step. Raises `Interrupted` after a commit when any node got a stop request."""
         self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
         while self.step < self.config.steps:
             stepped = self._step()
@@ -97,7 +97,7 @@ class Loop:
     def _agree(self, loss: float, started: float, digest: int, waited: float) -> Stepped:
         norm = self.engine.get_global_grad_norm()
         finite = math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))
-        # The interval is rank 0's word: nobody else adds to the sum.
+        # Only rank 0 sets the interval: the others add 0 to the sum.
         every = float(self.pace.every if self.gang.first else 0)
         mine = [loss, float(finite), float(stop_requested(self.run_folder)), every, *to_limbs(digest)]
         mine += self.committer.votes()
@@ -124,7 +124,7 @@ class Loop:
             self.pace.committed(measured.write_s, measured.shared_s)
 
     def _due(self) -> bool:
-        """By the step's number where the interval is fixed, so that twins save at the same steps."""
+        """Return whether to save now; a fixed interval goes by the step's number, so that twins save at equal steps."""
         if self.config.checkpoint.measured:
             return self.step - self.saved_step >= self.every
         return self.step % self.config.checkpoint.every_steps == 0
@@ -155,7 +155,7 @@ class Loop:
             return
         self.heartbeat.beat(phase=Phase.EVALUATING)
         self.evaluations = {self.step: None}
-        # Where no rank holds whole weights all take part, each in the very same batches.
+        # With ZeRO stage 3 no rank holds whole weights: all compute, on the same batches.
         together = self.config.zero_stage == 3
         if not (together or self.gang.first):
             return
@@ -179,7 +179,7 @@ class Loop:
                 self.pace.saved(self.committer.measured.stall_s)
 
     def _stop(self, stepped: Stepped) -> None:
-        """Commit the step just finished, on both tiers."""
+        """Commit the finished step on both tiers and raise `Interrupted`."""
         self.heartbeat.beat(phase=Phase.SAVING)
         self.committer.drain(replicate=False)
         self.committer.save(self.engine, self._progress(stepped))

@@ -1,6 +1,6 @@
 """A decoder-only transformer in Llama's form: pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings, no biases.
 
-`trainer/checkpoint/convert/export.py` relies on it: what is changed here has to be what `LlamaForCausalLM` computes.
+It must compute what `LlamaForCausalLM` computes: `trainer/checkpoint/convert/export.py` relies on that.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Transformer(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), sequences[:, 1:].flatten())
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """Scores of every next token, shape (batch, length, vocabulary)."""
+        """Return the scores of every next token, shape (batch, length, vocabulary)."""
         x = self.embedding(tokens)
         rotation, mask = self._bounds(tokens, x.dtype)
         for block in self.blocks:
@@ -89,7 +89,7 @@ class Transformer(nn.Module):
         return F.linear(self.norm(x), self.embedding.weight)
 
     def _bounds(self, tokens: Tensor, kind: torch.dtype) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
-        """Rotation by position, and who may see whom; None: everyone who came before."""
+        """Return the rotation by position and the attention mask; None for the plain causal one."""
         length, config = tokens.shape[1], self.config
         plain = (self.cosine[:length].to(kind), self.sine[:length].to(kind))
         if not (config.document_attention or config.reset_positions):
@@ -114,9 +114,9 @@ class Transformer(nn.Module):
 
 
 def document_bounds(tokens: Tensor, end: int) -> tuple[Tensor, Tensor]:
-    """Which document each token of packed sequences (batch, length) is of, and its place in it.
+    """Return each token's document and position in it, for packed sequences (batch, length).
 
-    The token that ends a document is its last; what a sequence begins with may be the middle of one.
+    The token `end` belongs to the document that it ends. A sequence may begin in the middle of a document.
     """
     ends = tokens == end
     document = ends.cumsum(dim=1) - ends.long()
@@ -126,7 +126,7 @@ def document_bounds(tokens: Tensor, end: int) -> tuple[Tensor, Tensor]:
 
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:
-    """Matrices decay, gains do not."""
+    """Return AdamW's groups: weight decay applies to matrices, not to gains."""
     parameters = list(model.parameters())
     return [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
@@ -135,13 +135,13 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
 
 
 def swiglu_width(width: int) -> int:
-    """Two thirds of 4 x width (Shazeer 2020, "GLU Variants Improve Transformer"), rounded up to a multiple of 32."""
+    """Return 2/3 of 4 x width (Shazeer 2020, "GLU Variants Improve Transformer"), rounded up to a multiple of 32."""
     return -(-8 * width // (3 * 32)) * 32
 
 
 def _rotation_table(config: ModelConfig) -> tuple[Tensor, Tensor]:
     width = config.width // config.heads
-    # Rounded as Llama rounds it: another order of the same operations differs in the last bit.
+    # The same order of operations as in Llama: another one differs in the last bit.
     frequency = 1.0 / (ROTARY_BASE ** (torch.arange(0, width, 2, dtype=torch.float32) / width))
     angle = torch.outer(torch.arange(config.context, dtype=torch.float32), frequency)
     return angle.cos(), angle.sin()

@@ -1,4 +1,4 @@
-"""Names, addresses and interfaces, as a pod sees them."""
+"""Names, addresses and interfaces of a pod."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _RETRY_S = 0.5
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """`host:port` apart; raises `ConfigError` for anything else."""
+    """Split `host:port`. Raises `ConfigError` for anything else."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdigit():
-        raise ConfigError("the rendezvous is no host:port", endpoint, "set it to pod 0's name and a port")
+        raise ConfigError("the rendezvous is not host:port", endpoint, "set it to pod 0's name and a port")
     return host, int(port)
 
 
 def wait_for_name(host: str, deadline_s: float) -> str:
-    """The IPv4 address of a name; the name of pod 0 appears some seconds after the pods."""
+    """Return a name's IPv4 address. Pod 0's name appears some seconds after the pods."""
     deadline = time.monotonic() + deadline_s
     while True:
         try:
@@ -38,7 +38,7 @@ def wait_for_name(host: str, deadline_s: float) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Name of the interface that carries an address (or, for loopback, its network)."""
+    """Return the interface that has an address (or, for loopback, its network)."""
     wanted = ipaddress.ip_address(address)
     near = None
     for name, entries in psutil.net_if_addrs().items():
@@ -50,5 +50,5 @@ def interface_of(address: str) -> str:
             if entry.netmask and wanted in ipaddress.ip_network(f"{entry.address}/{entry.netmask}", strict=False):
                 near = near or name
     if near is None:
-        raise ConfigError("no interface carries the pod's address", address, "set the pod IP by the downward API")
+        raise ConfigError("no interface has the pod's address", address, "set the pod IP by the downward API")
     return near

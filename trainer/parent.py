@@ -1,4 +1,4 @@
-"""A process that must not outlive the one that started it, however that ends."""
+"""The end of a process together with its parent, however the parent ends."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """The kernel kills this process when the thread that forked it ends; an end before this call is missed."""
+    """Let the kernel kill this process when the thread that forked it ends; an earlier end is missed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Where a pod stands in its gang, as the infrastructure says it in the environment."""
+"""A pod's place in its gang, from environment variables that the infrastructure sets."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class NodePlace:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> NodePlace:
-        """Raises `ConfigError` that names every variable that is missing or no number."""
+        """Read the place. Raises `ConfigError` that names every variable that is missing or not a number."""
         numbers = (Env.NODE_RANK, Env.NODE_COUNT, Env.RANKS_PER_NODE, Env.ATTEMPT)
         texts = (Env.NODE_NAME, Env.POD_IP, Env.RENDEZVOUS, Env.CAMPAIGN)
         wrong = [name for name in texts if not environment.get(name)]
         wrong += [name for name in numbers if not environment.get(name, "").isdigit()]
         if wrong:
-            raise ConfigError("variables are missing or no numbers", ", ".join(wrong), "set them in the pod's template")
+            raise ConfigError("variables are missing or not numbers", ", ".join(wrong), "set them in the pod template")
         return cls(
             node_name=environment[Env.NODE_NAME],
             pod_ip=environment[Env.POD_IP],
@@ -52,7 +52,7 @@ def termination_log() -> Path:
 
 
 def write_termination(message: str) -> None:
-    """The kubelet reads the file after the container's end; longer messages would be cut in the middle of the JSON."""
+    """Write the file that the kubelet reads after the container's end. It would cut the JSON of a longer message."""
     content = message.encode()
     if len(content) > _TERMINATION_LIMIT_BYTES:
         raise ValueError(f"a termination message of {len(content)} bytes; the kubelet keeps {_TERMINATION_LIMIT_BYTES}")
@@ -60,17 +60,17 @@ def write_termination(message: str) -> None:
         with termination_log().open("wb") as file:
             file.write(content)
     except OSError as error:
-        # The exit code matters more than the message: it must not be lost over a file.
+        # The exit code matters more than the message.
         print(f"the termination message could not be written: {error}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
 class Paths:
-    """Where things are mounted; a pod uses the contract's places."""
+    """Mount points; in a pod, the contract's."""
 
     config: Path
     data: Path
     local: Path
     shared: Path
     run: Path
-    """Scratch of this pod: heartbeats, logs, the stop file."""
+    """Scratch folder of this pod: heartbeats, logs, the stop file."""

@@ -1,4 +1,4 @@
-"""One rank: join the gang, restore, train, and end with an exit code that says why."""
+"""One rank: join the gang, restore, train, and end with an exit code that names the cause."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from trainer.place import Paths
 
 
 def rank_main(paths: Paths) -> None:
-    """Entry point that the elastic agent starts once per local rank; returns only when training is done."""
+    """Run one local rank, started by the elastic agent; return only when training is done."""
     _die_with_the_agent()
     os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
     heartbeat = Heartbeat(paths.run, int(os.environ["RANK"]))
     try:
-        # Imported here: the agent imports this module before it has set what torch reads when it is imported.
+        # The agent imports this module before it has set the variables that torch reads at its import.
         from trainer.assembly import train
 
         train(paths, heartbeat)
@@ -32,10 +32,10 @@ def rank_main(paths: Paths) -> None:
 
 
 def _end(heartbeat: Heartbeat, error: BaseException) -> None:
-    """Say why in the heartbeat and on stderr, then leave at once: collectives with a lost peer never finish."""
+    """Write the cause to the heartbeat and stderr and exit at once: collectives with a lost peer never finish."""
     known = classify(error)
     heartbeat.beat(outcome=Outcome(exit_code=known.exit_code, reason=known.reason, detail=str(known)[:1000]))
-    # The log may lie on the very disk whose failure ends us.
+    # The log's disk may be the one that failed.
     with contextlib.suppress(OSError):
         if not isinstance(known, Interrupted):
             traceback.print_exception(error)
@@ -46,7 +46,7 @@ def _end(heartbeat: Heartbeat, error: BaseException) -> None:
 
 
 def _die_with_the_agent() -> None:
-    """A rank must not outlive its agent; and SIGTERM from the agent ends it as it would end any process."""
+    """End with the agent, and let the agent's SIGTERM end this process as by default."""
     end_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The learning rate: linear warm-up, then half a cosine; a pure function of the step."""
+"""The learning rate: linear warm-up, then half a cosine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainer.contract import OptimizerConfig
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Rate of the optimizer step with this 0-based number out of `steps`."""
+    """Return the rate of the 0-based optimizer step `step` out of `steps`."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     part = min(1.0, (step - config.warmup_steps) / max(1, steps - config.warmup_steps))

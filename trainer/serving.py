@@ -1,5 +1,5 @@
-"""What the agent serves on the pod's address: `/status`, `/metrics`, `/healthz`, read from the ranks'
-heartbeats, `/checkpoints` and `/verdicts`, read from the node's own tier."""
+"""The agent's HTTP server on the pod's address: `/status`, `/metrics` and `/healthz` from the ranks' heartbeats,
+`/checkpoints` and `/verdicts` from the node's local tier."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ORDER = list(Phase)
 
 @dataclass(frozen=True)
 class Node:
-    """The agent's own place in the campaign, and where its ranks leave their heartbeats."""
+    """The agent's place in the campaign, and the folders of its heartbeats and checkpoints."""
 
     campaign: str
     attempt: int
@@ -36,7 +36,7 @@ class Node:
     ranks: int
     run: Path
     checkpoints: Path
-    """The campaign's folder on the node's own tier, which is listed, and whose shards other nodes may fetch."""
+    """The campaign's folder on the local tier, which is listed and from which other nodes may fetch shards."""
     started: float = field(default_factory=time.monotonic)
 
     def status(self) -> Status:
@@ -68,9 +68,9 @@ class Node:
 
 
 def serve(node: Node, address: str) -> ThreadingHTTPServer:
-    """Start serving in a thread; the caller need not stop it before it exits.
+    """Start serving in a daemon thread.
 
-    Raises `TrainerError` where the port is taken: no fault of storage, as any other `OSError` is thought to be.
+    Raises `TrainerError` when the port is taken: a plain `OSError` would count as a storage failure.
     """
     registry = CollectorRegistry()
     registry.register(_StatusCollector(node))
@@ -112,12 +112,12 @@ def serve(node: Node, address: str) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Requests are polls; they are not worth a line each."""
+            """Log nothing: requests are polls."""
 
     try:
         server = ThreadingHTTPServer((address, AGENT_PORT), Handler)
     except OSError as error:
-        cure = "end what listens there (ss -ltnp), or give the pod a network of its own"
+        cure = "end the process that listens there (ss -ltnp), or give the pod a network of its own"
         raise TrainerError("the agent cannot serve", f"{address}:{AGENT_PORT}: {error.strerror}", cure) from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="status", daemon=True).start()

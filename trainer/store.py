@@ -12,7 +12,7 @@ from trainer.place import NodePlace
 
 
 def open_store(place: NodePlace, endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
-    """The gang's key-value store; node 0 serves it, on its own address only. Returns when all nodes have joined."""
+    """Open the gang's store, which node 0 serves on its own address only. Return when all nodes have joined."""
     host, port = endpoint
     descriptor = None
     if place.node_rank == 0:
@@ -21,7 +21,7 @@ def open_store(place: NodePlace, endpoint: tuple[str, int], timeout: timedelta) 
         return TCPStore(host, port, place.node_count, place.node_rank == 0, timeout, master_listen_fd=descriptor)
     except Exception as error:
         raise TrainerError(
-            "the nodes did not come together",
+            "not all nodes joined",
             f"{host}:{port} within {timeout.total_seconds():.0f} s: {error}",
             "look at the pods of this attempt that did not start",
         ) from error

@@ -189,7 +189,7 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
     raise PermanentError(
         "the builder's SSM agent did not come up",
         seen=f"{instance} from {image} after {_ONLINE_S:.0f} s",
-        cure="check that the image has an agent, and the egress of subnet bivouac_build",
+        cure="check that the image has an agent, and the egress of the build network",
     )
 
 

@@ -1,8 +1,8 @@
-"""Which pods the API server admits in the campaign's namespace, whoever asks for them.
+"""Admission policies for pods in the campaign's namespace, whoever creates them.
 
-Pod Security forbids what no pod there needs. The two policies below go further for pods that hold one of our service
-accounts, and so rights in AWS or at the API server: they run our images only, confined as we confine them. What the
-steward asks for is judged before a controller makes pods of it. See docs/decisions/0001-pods.md.
+Pod Security forbids what no pod there needs. Pods with one of our service accounts have rights in AWS or at the API
+server, so two policies restrict them further: to our images and our confinement. Jobs and JobSets of the steward are
+checked before a controller makes pods of them. See docs/decisions/0001-pods.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def steward_user() -> str:
 
 
 def policies(prefix: str, repository: str) -> dict[str, Object]:
-    """Return the policies, `pods` and `steward`; `repository`: whose images ours are, by digest, whichever."""
+    """Return the policies `pods` and `steward`. `repository` holds our images, which pods name by digest."""
     ours = _listed(sorted((ARCHIVE_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
     pods = f"object.spec.?serviceAccountName.orValue('') in {ours} ? [object.spec] : []"
     templates = (
@@ -59,7 +59,7 @@ def policies(prefix: str, repository: str) -> dict[str, Object]:
 
 
 def binding(policy: Object) -> Object:
-    """Return what sets a policy in force, in the campaign's namespace."""
+    """Return the binding that puts a policy into force in the campaign's namespace."""
     name = policy["metadata"]["name"]
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}}
     spec = {"policyName": name, "validationActions": ["Deny", "Audit"], "matchResources": here}
@@ -85,14 +85,14 @@ def _rule(group: str, version: str, resource: str) -> Object:
 
 
 def _confined(repository: str) -> list[Object]:
-    """What holds for every pod with an account of ours."""
+    """Return the rules for every pod with one of our service accounts."""
     claims = _listed([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
     image = repository.replace(".", "[.]")
     return [
         _each_container(f"c.image.matches('^{image}@sha256:[0-9a-f]{{64}}$')", f"image: {repository}, by digest only"),
         _each(
             "!s.?hostNetwork.orValue(false) && !s.?hostPID.orValue(false) && !s.?hostIPC.orValue(false)",
-            "no namespace of the node's",
+            "no host namespace",
         ),
         _each(
             "s.?volumes.orValue([]).all(v, has(v.configMap) || has(v.emptyDir)"
@@ -128,7 +128,7 @@ def _confined(repository: str) -> list[Object]:
 
 
 def _bound_to_its_program() -> list[Object]:
-    """Two accounts may do what the trainer's may not: each is for one program, which is not root."""
+    """Return the rules for the two accounts with more rights than the trainer's: each runs one program, not as root."""
     found = []
     for account, command in ((ARCHIVE_ACCOUNT, ARCHIVE_COMMAND), (STEWARD_ACCOUNT, STEWARD_COMMAND)):
         runs = f"s.containers.all(c, c.?command.orValue([]) == {_listed(command)} && !has(c.args))"
@@ -143,7 +143,7 @@ def _bound_to_its_program() -> list[Object]:
 
 
 def _asked_by_the_steward() -> list[Object]:
-    """It launches gangs and the archive; the archive's program is not led elsewhere by its environment."""
+    """Return the rules for the steward's gangs and archive; no environment redirects the archive's program."""
     accounts = _listed([ARCHIVE_ACCOUNT, TRAINER_ACCOUNT])
     own = " || ".join(
         f"(e.name == '{name}' && e.?value.orValue('') == '{value}')" for name, value in ENVIRONMENT.items()
@@ -155,7 +155,7 @@ def _asked_by_the_steward() -> list[Object]:
         _each(
             f"s.?serviceAccountName.orValue('') != '{ARCHIVE_ACCOUNT}' || {first}"
             f" && (s.containers + s.?initContainers.orValue([])).all(c, {given})",
-            f"service account {ARCHIVE_ACCOUNT}: no environment and no first step but its own",
+            f"service account {ARCHIVE_ACCOUNT}: no other environment and no other init container",
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""Attempts of the training job: launched, and removed. Only the steward does either."""
+"""Launch and removal of attempts of the training job, by the steward only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infra.spec.names import NAMESPACE
 
 
 def create_config(client: Client, name: str, labels: dict[str, str], files: dict[str, str]) -> None:
-    """A config map, new or brought to these contents."""
+    """Create a config map or replace its contents."""
     wanted = ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data=files)
     try:
         client.create(wanted)
@@ -28,7 +28,7 @@ def create_config(client: Client, name: str, labels: dict[str, str], files: dict
 
 
 def launch(client: Client, gang: GangJob) -> None:
-    """Create the gang's JobSet; when it is there already (a driver killed in between), it is left as it is."""
+    """Create the gang's JobSet; leave one that exists (from a driver that was killed) as it is."""
     manifest: dict[str, Any] = jobset(gang)
     try:
         client.create(JobSet.from_dict(manifest))
@@ -38,7 +38,7 @@ def launch(client: Client, gang: GangJob) -> None:
 
 
 def jobsets(client: Client, campaign: str) -> dict[int, str]:
-    """Attempt -> name of its JobSet, for every attempt (no preflight) that Kubernetes has and is not deleting."""
+    """Return attempt -> name of its JobSet, for every attempt (no preflight) that exists and is not being deleted."""
     found = {}
     for item in client.list(JobSet, labels={CAMPAIGN_LABEL: campaign}):
         metadata = item.metadata
@@ -58,13 +58,13 @@ def remove(client: Client, name: str) -> None:
 
 
 def gangs(client: Client, labels: Mapping[str, str]) -> list[str]:
-    """Names of the JobSets with these labels."""
+    """Return the names of the JobSets with these labels."""
     found = client.list(JobSet, namespace=NAMESPACE, labels=dict(labels))
     return [str(one.metadata.name) for one in found if one.metadata]
 
 
 def end_now(client: Client, labels: Mapping[str, str], grace_seconds: int) -> None:
-    """End the pods of a broken gang: its survivors hold their GPUs and can commit nothing without their peers."""
+    """Delete the pods of a broken gang: the survivors hold GPUs and can commit nothing without their peers."""
     for pod in pods(client, labels):
         try:
             client.delete(Pod, str(pod.metadata.name if pod.metadata else ""), grace_period=grace_seconds)

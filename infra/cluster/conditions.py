@@ -1,4 +1,4 @@
-"""How long nodes have been sick: by their conditions' own word, or since first seen so, whichever is longer."""
+"""Durations of nodes' sicknesses: since the condition's date or since first seen, whichever is longer."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from infra.cluster.fitness import PATIENCE, NodeFacts, Sickness
 
 
 class ConditionHistory:
-    """Remembers when a sickness was first seen: missing accelerators carry no date, and a node's clock may be late.
+    """Remembers when a sickness was first seen: missing accelerators have no date, and a node's clock may be late.
 
-    What a condition dates itself also counts for who has just started to look.
+    The date in a condition also counts, for an observer that has just started.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self.first: dict[str, float] = {}
-        """Node, instance and sickness -> since when, in seconds of the monotonic clock."""
+        """Node, instance and sickness -> when first seen, in seconds of the monotonic clock."""
 
     def look(
         self, facts: Iterable[NodeFacts], accelerators: int, at: datetime | None = None
     ) -> dict[str, dict[Sickness, timedelta]]:
-        """Node -> how long it has had each sickness that replacing helps against. `at`: now, where another clock than
-        this machine's tells it."""
+        """Return node -> how long it has had each sickness that a replacement cures. `at`: now, by a clock that is more
+        reliable than this machine's."""
         now, moment = self._monotonic(), at or datetime.now(UTC)
         found, first = dict[str, dict[Sickness, timedelta]](), dict[str, float]()
         for node in facts:

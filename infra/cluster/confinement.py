@@ -1,16 +1,16 @@
-"""The security contexts of the campaign's own pods: what a container is never given, and who it runs as."""
+"""Security contexts of the campaign's pods."""
 
 from __future__ import annotations
 
 from typing import Any
 
 NOBODY = 65532
-"""User and group of pods that need no root; no image has to know them."""
+"""User and group of pods that need no root; images need not define them."""
 ROOT = 0
-"""User of pods that write folders of root's (file system, NVMe disk) or hold devices: without any capability."""
+"""User, without any capability, of pods that write root's folders (file system, NVMe disk) or hold devices."""
 SECCOMP = "RuntimeDefault"
 ENVIRONMENT = {"HOME": "/tmp", "USER": "bivouac"}
-"""For `NOBODY`, whom no image knows: where programs keep a cache, and the name that torch and others ask for."""
+"""Variables for `NOBODY`, which images do not define: programs cache in HOME, and torch and others read USER."""
 
 
 def pod_context(user: int) -> dict[str, Any]:
@@ -20,10 +20,10 @@ def pod_context(user: int) -> dict[str, Any]:
 
 
 def environment() -> list[dict[str, str]]:
-    """Return `ENVIRONMENT` as a container's."""
+    """Return `ENVIRONMENT` in the form of a container's `env`."""
     return [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
 
 
 def container_context(**more: Any) -> dict[str, Any]:
-    """Return a container's security context: no capability, and no way to more rights; `more` is added."""
+    """Return a container's security context, without capabilities or privilege escalation, with `more` added."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **more}

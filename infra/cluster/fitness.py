@@ -1,4 +1,4 @@
-"""Whether a GPU node can take its part of a gang, and if not, why and what helps. Pure: no Kubernetes, no AWS."""
+"""The fitness of a GPU node for a pod of a gang: ailments, and what cures them. Pure: no Kubernetes, no AWS."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Sickness(StrEnum):
-    """What helps against an ailment, the most urgent first."""
+    """Kinds of ailment by their cure, the most urgent first."""
 
     FAULT = "fault"
-    """The node monitoring agent calls the accelerators broken; that word stays until the node is another."""
+    """The node monitoring agent calls the accelerators broken, which lasts until the node is replaced."""
     LATE = "late"
-    """As it also is while it joins: only if it lasts, another node must come."""
+    """The node looks as it does while it joins: it is replaced only if that lasts."""
     HELD = "held"
-    """Somebody holds it (a cordon, a taint), or it is on its way out: waited for, since others see to it."""
+    """Somebody holds the node (a cordon, a taint) or it is being removed: the steward waits."""
 
 
 PATIENCE = {Sickness.FAULT: timedelta(minutes=1), Sickness.LATE: timedelta(minutes=5)}
-"""For how long a node is sick before it is replaced. A node that joins needs a minute or two for network and devices.
-EKS's own repair, which is off on these nodes, waits 10 minutes for accelerators and 30 for all else (EKS user guide,
-"Automatically repair nodes", read 2026-11-22): here the whole gang waits, and bills."""
+"""Duration of a sickness before the node is replaced. A node that joins needs a minute or two for network and devices.
+EKS's node repair, off on these nodes, waits 10 minutes for accelerators and 30 for all else (EKS user guide,
+"Automatically repair nodes", read 2026-11-22): too long here, where the whole gang waits and bills."""
 
 CONDITIONS = {
     "AcceleratedHardwareReady": Sickness.FAULT,
@@ -38,16 +38,16 @@ CONDITIONS = {
 
 EXCUSED = frozenset({"NvidiaXID13Error", "NvidiaXID31Error", "NvidiaXID63Error", "NvidiaXID94Error", "DCGMError",
                      "PodStuckTerminating"})  # fmt: skip
-"""Reasons that say nothing against the node. Xid 13 and 31 are an application's own errors, 94 is contained in it, 63 a
-remapping that succeeded (NVIDIA's Xid catalogue, as in trainer/health/parsers/kernel_log.py); `DCGMError` is DCGM not
-answering, for which EKS repairs nothing; `PodStuckTerminating` stays after the pod has gone, and a shared file system
-that hangs says it of every node at once. A node that is bad all the same fails its attempts again and again."""
+"""Reasons that do not count against the node. Xid 13 and 31 are errors of the application, 94 is contained in it, 63 is
+a remapping that succeeded (NVIDIA's Xid catalogue, as in trainer/health/parsers/kernel_log.py). `DCGMError` means that
+DCGM does not answer; EKS does not repair for it. `PodStuckTerminating` stays after the pod is gone, and a shared file
+system that hangs causes it on every node. A node that is bad all the same fails attempts repeatedly."""
 _TWICE = 2
 _XID = re.compile(r"XID-(\d+)")
 
 
 def excused(reason: str, message: str) -> bool:
-    """The agent names its newest reason and strings the messages of all together."""
+    """Return whether all reasons are in `EXCUSED`: the agent reports its newest reason and the messages of all."""
     xids = set(_XID.findall(message))
     parts = message.split("; ") if message else []
     ours = all(f"NvidiaXID{xid}Error" in EXCUSED for xid in xids)
@@ -63,7 +63,7 @@ class Ailment(BaseModel):
     sickness: Sickness
     since: datetime | None = None
     bars: bool = True
-    """Whether it keeps pods off; what only the monitoring agent says does not."""
+    """It keeps pods off the node; a condition of the monitoring agent does not."""
 
 
 class NodeFacts(BaseModel):
@@ -79,12 +79,11 @@ class NodeFacts(BaseModel):
     accelerators: int
     """Allocatable now."""
     cordoned: bool = False
-    """By whomever."""
     ailments: tuple[Ailment, ...] = ()
-    """All but missing accelerators, of which only the asker knows how many there must be."""
+    """All but missing accelerators: only the caller knows how many there must be."""
 
     def ails(self, accelerators: int) -> tuple[Ailment, ...]:
-        """What keeps it from a pod that wants so many accelerators, the most urgent first."""
+        """Return what keeps off a pod that needs so many accelerators, the most urgent first."""
         found = [*self.ailments]
         if self.accelerators < accelerators:
             words = f"{self.accelerators} of {accelerators} accelerators allocatable"
@@ -92,25 +91,25 @@ class NodeFacts(BaseModel):
         return tuple(sorted(found, key=lambda one: list(Sickness).index(one.sickness)))
 
     def unfit(self, accelerators: int) -> str:
-        """Why not, in words; empty when it is fit."""
+        """Return why the node is unfit; empty when it is fit."""
         return ", ".join(one.words for one in self.ails(accelerators))
 
     def fit(self, accelerators: int) -> bool:
         return not self.ails(accelerators)
 
     def suspected(self, accelerators: int) -> bool:
-        """Whether it is unfit by the monitoring agent's word alone: such a pod can run there."""
+        """Return whether it is unfit only according to the monitoring agent: such a pod can run there."""
         ailments = self.ails(accelerators)
         return bool(ailments) and not any(one.bars for one in ailments)
 
 
 def shared_cause(sick: Sized, fit: int, repairs_left: int) -> str:
-    """Why so many sick nodes at once are no node's own fault, in words; empty where they may be."""
+    """Return why so many sick nodes must share a cause; empty when each may have its own."""
     if len(sick) > repairs_left:
         return f"{repairs_left} repairs within the hour are left"
     return "" if fit or len(sick) < _TWICE else "no node is fit, so the cause is what they share"
 
 
 def overdue(sick_for: Mapping[Sickness, timedelta]) -> bool:
-    """It has lasted too long to be waited for."""
+    """Return whether a sickness has outlasted its `PATIENCE`."""
     return any(lasted >= PATIENCE[sickness] for sickness, lasted in sick_for.items())

@@ -1,4 +1,4 @@
-"""The gang jobs as Kubernetes objects: pure functions of what is to run. One pod per node, all or nothing."""
+"""Gang jobs as Kubernetes objects: one pod per node, all or none. Pure functions."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ ATTEMPT_LABEL = "bivouac.dev/attempt"
 
 
 class GangJob(BaseModel):
-    """What a gang job needs to know."""
-
     model_config = ConfigDict(frozen=True)
 
     name: str
@@ -52,18 +50,18 @@ class GangJob(BaseModel):
     """GPUs per pod: all of a node's."""
     efa_interfaces: int
     efa_by_claim: bool = False
-    """The devices come through a claim on a DRA driver, not as a count from a device plugin."""
+    """EFA devices come from a claim on a DRA driver instead of a device plugin."""
     command: tuple[str, ...]
     config_map: str
     grace_seconds: int
     each_to_its_end: bool = False
-    """A pod that fails ends no other, as it does in training, where the others can do nothing without it."""
+    """A pod that fails does not end the others. In training it does: they can do nothing without it."""
     sees_node: bool = False
-    """What the node tells of itself, its kernel's log of GPUs included, is mounted to be read."""
+    """Mount, read-only, the files that the node writes about itself, such as the kernel's log of GPUs."""
 
 
 def jobset(gang: GangJob) -> dict[str, Any]:
-    """The JobSet: `maxRestarts: 0` and no second try of a pod, since only the steward retries."""
+    """Return the JobSet. It restarts neither itself nor a pod: only the steward retries."""
     labels = {CAMPAIGN_LABEL: gang.campaign, ATTEMPT_LABEL: str(gang.attempt)}
     job = {
         "parallelism": gang.nodes,
@@ -85,12 +83,12 @@ def jobset(gang: GangJob) -> dict[str, Any]:
 
 
 def rendezvous(name: str) -> str:
-    """Pod 0 by its headless-service name; torch's own default port."""
+    """Return pod 0's address in the headless service, with torch's default port."""
     return f"{name}-{REPLICATED_JOB}-0-0.{name}:29500"
 
 
 def volumes(config: str, *, data_read_only: bool = True) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(pod volumes, container mounts) of the contract's paths."""
+    """Return (pod volumes, container mounts) for the contract's paths."""
     pod: list[dict[str, Any]] = [
         {"name": "config", "configMap": {"name": config}},
         {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
@@ -108,7 +106,7 @@ def volumes(config: str, *, data_read_only: bool = True) -> tuple[list[dict[str,
 
 
 def on_gpu_nodes() -> dict[str, Any]:
-    """Scheduling fields that let a pod run on the GPU pool."""
+    """Return the scheduling fields for a pod on the GPU pool."""
     return {
         "nodeSelector": {POOL_LABEL: GPU_POOL},
         "tolerations": [{"key": GPU_TAINT_KEY, "operator": "Exists", "effect": "NoSchedule"}],
@@ -130,7 +128,7 @@ def _pod(gang: GangJob) -> dict[str, Any]:
         devices["vpc.amazonaws.com/efa"] = str(gang.efa_interfaces)
     if gang.efa_interfaces:
         devices["hugepages-2Mi"] = HUGE_PAGES_PER_POD
-    # Kubernetes takes huge pages only beside a request of CPU or memory.
+    # Kubernetes accepts huge pages only beside a request of CPU or memory.
     resources |= {"limits": devices, "requests": {**devices, "cpu": "100m"}}
     return {
         **claims,
@@ -150,7 +148,7 @@ def _pod(gang: GangJob) -> dict[str, Any]:
                 "env": _environment(gang),
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT}],
                 "resources": resources,
-                # EFA pins memory: the node image gives containers no limit on that, so none needs IPC_LOCK.
+                # EFA pins memory. The node image sets no limit on that for containers, so IPC_LOCK is not needed.
                 "securityContext": container_context(),
                 "volumeMounts": mounts,
             }

@@ -27,18 +27,18 @@ JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jo
 TOKEN_RENEWAL_S = 600.0
 """EKS lets a token live 15 minutes."""
 OF_WORLD = (ClientError, BotoCoreError, httpx2.HTTPError)
-"""What AWS and the API server answer, or that they do not: `ApiError` is an `HTTPError`, a lost connection too."""
+"""Errors of AWS and the API server: `ApiError` and lost connections are `HTTPError`."""
 PATIENCE_S = 15.0
-"""For an API server that cannot be reached, per request; botocore is as patient with AWS."""
+"""Per request, for an API server that cannot be reached; botocore waits as long for AWS."""
 _READS = ("GET", "HEAD", "OPTIONS")
 
 
 class TokenTransport(httpx2.HTTPTransport):
-    """Puts a token that still lives on every request: a client made once outlives many tokens.
+    """Puts a valid token on every request: a client outlives many tokens.
 
-    Before each request that changes something the account's guard is asked, as it is before each such call to AWS. A
-    request whose connection fails is sent again, for up to `PATIENCE_S` after it was first sent: said twice, every
-    write of ours does what it does once (a creation answers that it is there, a deletion that nothing is).
+    It calls the account's guard before each request that changes something, as before each such call to AWS. It repeats
+    a request whose connection fails, for up to `PATIENCE_S`: all our writes are idempotent (a second creation answers
+    409, a second deletion 404).
     """
 
     def __init__(self, account: Account, cluster: str, verify: ssl.SSLContext | bool) -> None:
@@ -62,7 +62,7 @@ class TokenTransport(httpx2.HTTPTransport):
                 pause *= 2
 
     def _current(self) -> str:
-        # This clock goes on while the machine sleeps, as the token's life does.
+        # CLOCK_BOOTTIME goes on while the machine sleeps, and the token ages meanwhile.
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         with self._lock:
             if not self._token or now - self._made > TOKEN_RENEWAL_S:
@@ -71,7 +71,7 @@ class TokenTransport(httpx2.HTTPTransport):
 
 
 def from_outside(account: Account, cluster: str) -> Client:
-    """A client that renews its EKS token by itself, for as long as the AWS credentials are valid."""
+    """Return a client that renews its EKS token as long as the AWS credentials are valid."""
     prepare_models()
     found = account.client("eks").describe_cluster(name=cluster)["cluster"]
     server = Cluster(server=found["endpoint"], certificate_auth_data=found["certificateAuthority"]["data"])
@@ -82,12 +82,11 @@ def from_outside(account: Account, cluster: str) -> Client:
 
 
 def _as_given(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """No file is named in this configuration."""
-    return path
+    return path  # this configuration names no file
 
 
 class DatedTransport(httpx2.HTTPTransport):
-    """Tells the `Date` of each answer: the API server's clock is a witness of the time."""
+    """Passes on the `Date` of each answer: the API server's clock is a witness of the time."""
 
     def __init__(self, verify: ssl.SSLContext | bool, heard: Callable[[str, str | None], None]) -> None:
         super().__init__(verify=verify, trust_env=False)
@@ -111,7 +110,7 @@ def from_pod(heard: Callable[[str, str | None], None]) -> Client:
 
 
 def followers_of(client: Client) -> httpx2.Client:
-    """For logs that are followed: a connection per pod of any gang, and none of this client's, which decisions need."""
+    """Return an HTTP client to follow logs, one connection per pod, apart from those that the decisions need."""
     config = client.config
     user = config.user or User()
     return httpx2.Client(
@@ -125,7 +124,7 @@ def followers_of(client: Client) -> httpx2.Client:
 
 
 def kubeconfig(account: Account, cluster: str) -> dict[str, object]:
-    """A kubeconfig whose user asks `bivouac token` for each token; holds no secret."""
+    """Return a kubeconfig that gets each token from `bivouac token`; it holds no secret."""
     found = account.client("eks").describe_cluster(name=cluster)["cluster"]
     base64.b64decode(found["certificateAuthority"]["data"], validate=True)
     return {
@@ -159,7 +158,7 @@ def kubeconfig(account: Account, cluster: str) -> dict[str, object]:
 
 
 def may_pass(error: httpx2.HTTPError) -> bool:
-    """Whether the same question may be answered later: nobody answered, or a server that is overloaded or restarts."""
+    """Return whether a later try may succeed: no answer, or the server is overloaded or restarting."""
     if isinstance(error, httpx2.HTTPStatusError):
         code = error.response.status_code if error.response is not None else 0
         return code == 429 or code >= 500

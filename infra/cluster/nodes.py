@@ -1,4 +1,4 @@
-"""The GPU nodes: how many, which are fit, and how one is replaced. Used by preflight and by the steward alike."""
+"""The GPU nodes: their number, their state and their replacement, for preflight and the steward."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from infra.spec.names import GPU_POOL, GPU_TAINT_KEY, POOL_LABEL, Names
 QUARANTINE_LABEL = "bivouac.dev/quarantined"
 _NO_LONGER_HELD = re.compile(r"not found|instance \S+ (is|was|has been)\b.*\bterminat", re.IGNORECASE)
 SETTLES_S = 300.0
-"""For a change of the node group that is under way, such as that of its size before."""
+"""Longest wait for an earlier change of the node group, such as of its size."""
 _SETTLE_PAUSE_S = 0.5
 _ACTIVITIES = 20
 _TOLD_ELSEWHERE = re.compile(r"node\.kubernetes\.io/(unschedulable|not-ready|unreachable)")
-"""Taints that follow from a cordon or from the Ready condition."""
+"""Taints that follow from a cordon or the Ready condition, which are reported themselves."""
 Guard = Callable[[], None]
 """Raises when the lease is lost; called before every mutation."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """An instance that EC2 bills, or is about to end."""
+    """An instance that is not terminated yet."""
 
     instance: str
     state: str
@@ -50,16 +50,16 @@ class GpuNodes:
     def __init__(self, account: Account, client: Client, names: Names, guard: Guard) -> None:
         self.account, self.client, self.names, self.guard = account, client, names, guard
         self.not_told: Exception | None = None
-        """Why EC2 did not tell the states of instances when it was last asked; None where it did."""
+        """EC2's error when it was last asked for instance states; None when it answered."""
 
     def desired(self) -> int:
         return int(self._group()["scalingConfig"]["desiredSize"])
 
     def set_desired(self, count: int) -> None:
-        """The node group itself is the only truth about the wanted number of nodes.
+        """Set the node group's desired size, the only place for the wanted number of nodes.
 
-        EKS takes no change while another is under way, and botocore does not repeat what is refused so: it is asked
-        again here, as after any refusal that passes, for `SETTLES_S`. Raises `ClientError` after that.
+        EKS refuses a change while another is under way, and botocore does not repeat it. So this repeats it, as after
+        any temporary refusal, for `SETTLES_S`, and then raises `ClientError`.
         """
         until = time.monotonic() + SETTLES_S
         while True:
@@ -86,14 +86,14 @@ class GpuNodes:
         )
 
     def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
-        """Nodes as Kubernetes has them; what EC2 says of their instances is unknown where it is not asked."""
+        """Return the nodes in Kubernetes; their instance state is unknown unless EC2 is asked."""
         nodes = [node for node in self.client.list(Node, labels={POOL_LABEL: GPU_POOL})]
         instances = {_instance_of(node): node for node in nodes}
         states = self._instance_states([name for name in instances if name]) if ask_ec2 else {}
         return tuple(_facts(node, instance, states.get(instance, "unknown")) for instance, node in instances.items())
 
     def launched(self) -> tuple[Launched, ...]:
-        """Instances of the group that are not terminated, whether or not they have joined."""
+        """Return the group's instances that are not terminated, joined or not."""
         filters = [
             {"Name": "tag:eks:nodegroup-name", "Values": [self.names.gpu_group]},
             {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
@@ -103,7 +103,7 @@ class GpuNodes:
         return tuple(Launched(i["InstanceId"], i["State"]["Name"], i["LaunchTime"]) for i in found)
 
     def refusals(self, since: datetime) -> tuple[str, ...]:
-        """AWS's own words on why nodes are missing: the group's health, then its last launch that failed `since`."""
+        """Return AWS's reasons for missing nodes: the group's health, then its last launch that failed `since`."""
         group = self._group()
         said = [f"{issue['code']}: {issue['message']}" for issue in group.get("health", {}).get("issues", ())]
         for scaling in (group.get("resources") or {}).get("autoScalingGroups", ()):
@@ -117,7 +117,7 @@ class GpuNodes:
         return tuple(said)
 
     def console(self, instance: str, lines: int = 4) -> str:
-        """The last words on an instance's console, or why there are none; on AWS they come minutes late."""
+        """Return the last lines of an instance's console, or why there are none. On AWS they are minutes late."""
         client = self.account.client("ec2")
         try:
             text = client.get_console_output(InstanceId=instance).get("Output", "")
@@ -127,11 +127,10 @@ class GpuNodes:
         return " | ".join(words)[-500:] or "nothing on its console yet"
 
     def quarantine(self, node: str, reason: str) -> None:
-        """No new pod comes to this node; it stays visible as quarantined until its instance is gone."""
+        """Keep new pods off this node and label it as quarantined until its instance is gone."""
         self._patch(node, {"metadata": {"labels": {QUARANTINE_LABEL: reason}}, "spec": {"unschedulable": True}})
 
     def cordon(self, node: str, cordoned: bool) -> None:
-        """Whether no new pod comes to this node; nothing else is said of it."""
         self._patch(node, {"spec": {"unschedulable": cordoned}})
 
     def _patch(self, node: str, change: dict[str, Any]) -> None:
@@ -143,23 +142,23 @@ class GpuNodes:
                 raise
 
     def replace(self, instance: str) -> bool:
-        """Give the instance back; the group starts another since its desired size stays. Done twice is done once.
+        """Give the instance back; the group starts another, since its desired size stays. Idempotent.
 
-        False when the group does not hold this instance (any more): then nobody comes in its place by this call.
-        Raises `ClientError` for every other refusal: the instance still runs and bills.
+        Return False when the group does not hold the instance (any more): then this call brings no replacement. Raises
+        `ClientError` for every other refusal: the instance still runs and bills.
         """
         return self._end(instance, fewer=False)
 
     def release(self, instance: str) -> bool:
-        """Give the instance back for good: the group's desired size is one less. As Cluster Autoscaler does on EKS:
-        of a smaller desired size alone, Auto Scaling chooses itself which instance goes.
+        """Give the instance back for good and lower the group's desired size by one, as Cluster Autoscaler does on EKS.
 
-        Only for an instance of `held`: on its way out already, it would lower the size once more. Else as `replace`.
+        With a smaller desired size alone, Auto Scaling would choose the instance. Only for an instance of `held`: one
+        that is already ending would lower the size again. Otherwise like `replace`.
         """
         return self._end(instance, fewer=True)
 
     def held(self) -> frozenset[str]:
-        """Instances that the group has, or starts, and is not about to end."""
+        """Return the instances that the group has or starts and is not ending."""
         client, found = self.account.client("autoscaling"), set[str]()
         for scaling in (self._group().get("resources") or {}).get("autoScalingGroups", ()):
             told = client.describe_auto_scaling_groups(AutoScalingGroupNames=[scaling["name"]])
@@ -178,7 +177,7 @@ class GpuNodes:
             client.terminate_instance_in_auto_scaling_group(InstanceId=instance, ShouldDecrementDesiredCapacity=fewer)
         except ClientError as error:
             told = error.response["Error"]
-            # The error's own text names the operation, and so always holds "Terminate".
+            # Search the message only: the error's full text always names the operation, "Terminate...".
             if told["Code"] != "ValidationError" or not _NO_LONGER_HELD.search(told["Message"]):
                 raise
             return False
@@ -191,7 +190,7 @@ class GpuNodes:
         return dict(answer["nodegroup"])
 
     def _instance_states(self, instances: list[str]) -> dict[str, str]:
-        """EC2's word on each instance; one that it does not list, or all when it will not say, is unknown."""
+        """Return EC2's state of each instance: unknown if EC2 does not list it; an empty dict after an error."""
         if not instances:
             return {}
         client = self.account.client("ec2")
@@ -256,7 +255,7 @@ def _ailments(node: Node, conditions: Sequence[NodeCondition], quarantined: bool
 
 
 def _keeps_off(taint: Taint) -> bool:
-    """As the scheduler sees a pod of ours, which tolerates our own taint only; taints of its start go by themselves."""
+    """Return whether a taint keeps off our pods, which tolerate only our own taint. Taints of a start are temporary."""
     if taint.effect not in ("NoSchedule", "NoExecute") or _TOLD_ELSEWHERE.match(taint.key):
         return False
     return (taint.key, taint.effect) != (GPU_TAINT_KEY, "NoSchedule")
@@ -267,7 +266,7 @@ def _since(condition: NodeCondition | None) -> datetime | None:
 
 
 def _told(condition: NodeCondition | None) -> str:
-    """Since when, and the words of who set it; nothing that changes while it lasts."""
+    """Return the condition's date, reason and message, none of which changes while it lasts."""
     since = _since(condition)
     when = f" since {since.isoformat(timespec='seconds')}" if since else ""
     said = [part for part in ((condition.reason, condition.message) if condition else ()) if part]

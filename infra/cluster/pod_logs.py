@@ -1,6 +1,6 @@
-"""A pod's log through the API server, line by line with its time: a reader goes on where another one stopped.
+"""A pod's log through the API server, line by line with times, so that a reader continues where another stopped.
 
-Counting lines would not do: a kubelet gives a new reader only the newest file of a log that it has rotated.
+Line numbers would not do: after a rotation a kubelet gives a new reader only the newest file.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from infra.record.pod_logs import Position
 from infra.spec.names import NAMESPACE
 
 SILENT_S = 120.0
-"""A connection that says nothing for so long is made anew: whoever should have closed it may be gone."""
+"""A connection that is silent for so long is opened again: its other end may be gone."""
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
 _S = 10**9
 
 
 class Line(NamedTuple):
     at: int
-    """ns since the epoch, as the node's container runtime has it."""
+    """ns since the epoch, by the node's container runtime."""
     text: str
-    """With its newline."""
+    """Ends with a newline."""
 
 
 class PodLogs:
     def __init__(self, http: httpx2.Client) -> None:
-        """`http`: at the API server, with room for a connection per pod: what waits for one here waits for ever."""
+        """`http` points to the API server and needs a connection per pod: followed logs never release theirs."""
         self._http = http
 
     def follow(self, pod: str, after: Position) -> Iterator[Line]:
-        """Lines after this position as they are printed, to the end of the log or of the connection.
+        """Yield lines after this position as they are printed, to the end of the log or of the connection.
 
-        Raises `httpx2.HTTPError`: what the API server refuses (`HTTPStatusError`), or that it cannot be reached.
+        Raises `httpx2.HTTPError`: the API server refuses (`HTTPStatusError`) or cannot be reached.
         """
         options = {"follow": "true", "timestamps": "true"}
         if after.at:
-            # Kubelets are told whole seconds.
+            # Kubelets accept whole seconds only.
             options["sinceTime"] = datetime.fromtimestamp(after.at // _S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         timeout = httpx2.Timeout(self._http.timeout)
         timeout.read = SILENT_S
@@ -49,7 +49,7 @@ class PodLogs:
             yield from _fresh(_timed(_lines(response)), after)
 
     def ended(self, pod: str) -> bool:
-        """Whether the end of the log was the end of the pod, and not of the connection. Raises as `follow`."""
+        """Return whether the pod has ended, and not only the connection. Raises like `follow`."""
         response = self._http.get(_path(pod))
         response.raise_for_status()
         return (response.json().get("status") or {}).get("phase") in ("Succeeded", "Failed")
@@ -66,7 +66,7 @@ def _path(pod: str) -> str:
 
 
 def _lines(response: httpx2.Response) -> Iterator[bytes]:
-    """At line feeds only: carriage returns and the like are within a line, and its time stands before all of it."""
+    """Split at line feeds only: a line with one time may contain carriage returns."""
     rest = b""
     for block in response.iter_bytes():
         *whole, rest = (rest + block).split(b"\n")
@@ -81,7 +81,7 @@ def _timed(lines: Iterator[bytes]) -> Iterator[Line]:
         found = _TIME.match(line)
         if found is not None:
             at, line = _nanoseconds(found), line[found.end() :]
-        # Without a time: the kubelet's own words about a log that it cannot read, or the rest of a very long line.
+        # A line without a time is a kubelet's message about an unreadable log, or the rest of a very long line.
         if at:
             yield Line(at, line.decode(errors="replace") + "\n")
 
@@ -101,5 +101,5 @@ def _fresh(lines: Iterator[Line], after: Position) -> Iterator[Line]:
         if line.at > after.at or same > after.lines:
             yield line
             break
-    # From here on everything is new, also where a node's clock was set back.
+    # All later lines are new, even if the node's clock was set back.
     yield from lines

@@ -1,4 +1,4 @@
-"""Whether a pod has started, and why it has not: the container's word, the scheduler's, and the pod's last warning."""
+"""The start of a pod, and why it has not started: from its container, the scheduler and its last warning."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lightkube.resources.core_v1 import Event, Pod
 from infra.spec.names import NAMESPACE
 
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of a terminated container whose process never began (containerd, and before it Docker)."""
+"""Reasons of a terminated container whose process never began (containerd's and Docker's)."""
 _LONGEST = 300
-"""Characters of somebody's words that are kept."""
+"""Length in characters to which messages are cut."""
 _CURES = (
     (
         ("imagepull", "errimage", "pull image", "invalidimagename"),
@@ -37,7 +37,7 @@ _CURES = (
     (("admission",), "see which devices the node offers, and its device plugins' pods"),
     (("no pod",), "see that the JobSet controller runs: `kubectl get pods -A`"),
 )
-"""Marks in the words, and what to look at first."""
+"""Marks in a message, and what to look at first."""
 
 
 def name_of(pod: Pod) -> str:
@@ -45,7 +45,7 @@ def name_of(pod: Pod) -> str:
 
 
 def node_of(pod: Pod) -> str:
-    """Empty as long as the scheduler has found none."""
+    """Return the pod's node; empty until the scheduler has found one."""
     return str((pod.spec.nodeName if pod.spec else None) or "")
 
 
@@ -54,7 +54,7 @@ def is_over(pod: Pod) -> bool:
 
 
 def ending(pod: Pod) -> ContainerStateTerminated | None:
-    """How the process of its container ended; None when it has not, or never began."""
+    """Return how the container's process ended; None when it has not ended or never began."""
     ends = [state.terminated for state in _states(pod) if state.terminated is not None]
     return next((end for end in ends if end.reason not in _NEVER_RAN), None)
 
@@ -64,7 +64,7 @@ def has_started(pod: Pod) -> bool:
 
 
 def why_not(pod: Pod, warning: str) -> str:
-    """Of a pod that has not started; `warning`: its last, as `warnings` gives it."""
+    """Return why a pod has not started; `warning`: its last one from `warnings`."""
     said = list(_words(pod)) or [
         "the kubelet of its node has said nothing" if node_of(pod) else "no node is chosen yet"
     ]
@@ -72,13 +72,13 @@ def why_not(pod: Pod, warning: str) -> str:
 
 
 def cure_of(words: str) -> str:
-    """What to look at first; empty where the words tell nothing that is known here."""
+    """Return what to look at first; empty when no mark is in the words."""
     told = words.lower()
     return next((cure for marks, cure in _CURES if any(mark in told for mark in marks)), "")
 
 
 def warnings(client: Client) -> dict[str, str]:
-    """Name of a pod (or whatever a warning is about) -> its last warning, of the campaign's namespace."""
+    """Return name of a pod or other object -> its last warning, for the campaign's namespace."""
     last: dict[str, tuple[datetime, str]] = {}
     for event in client.list(Event, namespace=NAMESPACE, fields={"type": "Warning"}):
         about, at = str(event.involvedObject.name), _when(event)

@@ -1,4 +1,4 @@
-"""What the steward is given by launch, as one JSON file in its pod."""
+"""The steward's configuration, one JSON file in its pod, written by the launch stage."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LEASE_TTL = timedelta(seconds=15)
 
 
 def config_map(version: int) -> str:
-    """Each configuration has a map of its own: a pod never sees another's."""
+    """Return the name of a version's config map: each version has its own, so a pod never sees another's."""
     return "steward" if version == 0 else f"steward-{version}"
 
 
 def config_key(version: int) -> str:
-    """Name in the campaign's record, from which a lost deployment is made again."""
+    """Return the key in the campaign's record, from which a lost deployment is restored."""
     return f"steward/{version}.json"
 
 
@@ -38,16 +38,16 @@ class Changed(BaseModel):
 
 
 class Relaunch(BaseModel):
-    """Why this configuration follows another: the steward records it when it takes the configuration up."""
+    """The reason for a new configuration; the steward records it when it adopts the configuration."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     diff: tuple[Changed, ...]
     digest: str
-    """Of the spec."""
+    """Digest of the spec."""
     who: str
     bake: dict[str, Any]
-    """What the bake stage put out: manifest, image, code."""
+    """The bake stage's outputs: manifest, image, code."""
 
 
 class StewardConfig(BaseModel):
@@ -57,7 +57,7 @@ class StewardConfig(BaseModel):
     relaunch: Relaunch | None = None
     """None for the first configuration."""
     identity: str = ""
-    """Of the campaign, beyond its name; empty in configurations from before campaigns had one."""
+    """The campaign's identity beyond its name; empty in configurations older than the field."""
     spec: Spec
     train: TrainConfig
     image: str
@@ -71,7 +71,7 @@ class StewardConfig(BaseModel):
     grace_seconds: int
     deadline: datetime
     base_usd_per_hour: Decimal
-    """What bills without any GPU node."""
+    """Costs without any GPU node."""
     node_usd_per_hour: Decimal
     interval_and_archive: timedelta
     archive: timedelta

@@ -1,4 +1,4 @@
-"""The steward's pod: takes the lease, then stewards. Killed at any point, its successor goes on from the record."""
+"""Entry point of the steward's pod: take the lease, then run. After a kill its successor continues from the record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("steward")
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    # Process 1 of its pod has no default: a polite end gives the lease back, so that a successor need not wait.
+    # Process 1 ignores SIGTERM by default. An orderly exit releases the lease, so a successor need not wait.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     config = StewardConfig.model_validate_json(Path(CONFIG_PATH).read_text())
     clock = Clock()
@@ -56,7 +56,7 @@ def main() -> int:
         steward.run()
         watchdog.over()
         log.info("over: GPU nodes at zero; waiting for the teardown")
-        # Kubernetes would start an ended steward again and again: it stays, with its lease, until the cluster falls.
+        # Kubernetes would restart an ended steward: it stays, with its lease, until the cluster is destroyed.
         threading.Event().wait()
     finally:
         lease.release()
@@ -66,8 +66,8 @@ def main() -> int:
 def _begin(
     config: StewardConfig, account: Account, client: Client, store: CampaignStore, lease: Lease, clock: Clock
 ) -> Steward | None:
-    """With the lease, as soon as nobody else has it, and the record, as soon as it answers; None for a configuration
-    that a newer one has replaced. What bills while nobody can begin is bounded, as by a steward that has begun."""
+    """Return a steward once the lease is free and the record answers; None for an outdated configuration. Give the GPU
+    nodes back after `blind_timeout` without a record, as a running steward does."""
     begun, given_back, held = clock.monotonic(), False, False
     policy = policy_of(config)
     while True:
@@ -85,7 +85,7 @@ def _begin(
             begun = clock.monotonic()
             log.info("waiting: %s", error)
         except PASSING as error:
-            log.warning("the record cannot be read, or the lease not be taken: %s", error)
+            log.warning("the record cannot be read or the lease cannot be taken: %s", error)
             if not given_back and clock.monotonic() - begun > policy.blind_timeout.total_seconds():
                 nodes = GpuNodes(account, client, Names(config.spec), lambda: None)
                 pause, campaign, grace = partial(watchdog.rest, 0.5), config.spec.campaign, config.grace_seconds

@@ -1,4 +1,4 @@
-"""The archive, from the steward's side: a GPU node for its Job, its bounds, and the verdict in the record."""
+"""The steward's part of the archive: a GPU node for its Job, its bounds, and its outcome in the record."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from infra.steward.release import Release
 
 LEAST = timedelta(minutes=30)
 TIMES = 4
-"""The Job has three tries; each may take as long as the plan says of one."""
+"""Bound of the whole Job in planned archive times: it has three tries."""
 _AFTER_DEADLINE = timedelta(minutes=1)
-"""At the deadline AWS itself takes the nodes away: what has not ended then never will."""
+"""AWS removes the nodes at the deadline: a Job still running then never ends."""
 
 
 def record(steward: Parts) -> None:
-    """A failed archive is said, and costs no more GPU time: what is on the shared tier stays there."""
+    """Run the archive and record its outcome. After a failure the checkpoints stay on the shared tier."""
     try:
         _have_a_node(steward)
         release = Release(steward)
@@ -36,14 +36,14 @@ def record(steward: Parts) -> None:
 
 
 def _have_a_node(steward: Parts) -> None:
-    """The Job evaluates the restored model on a GPU node. Where none is fit, one is asked for: after an archive that
-    failed they are at zero, and after training that ended for want of capacity none may be there.
+    """Request one GPU node if none is fit: the Job evaluates the restored model on a GPU.
 
-    Raises `PermanentError` where deadline or budget do not cover it.
+    None is fit after a failed archive, which leaves them at zero, or after training that ended for want of capacity.
+    Raises `PermanentError` when deadline or budget do not cover it.
     """
     config = steward.config
     fit = any(node.fit(config.accelerators) for node in steward.nodes.facts())
-    if fit and steward.nodes.desired() > 0:  # else what is still seen is on its way out
+    if fit and steward.nodes.desired() > 0:  # at zero, nodes that are still seen are shutting down
         return
     spent = steward.observer.spent_usd
     rate = config.base_usd_per_hour + config.node_usd_per_hour
@@ -54,7 +54,7 @@ def _have_a_node(steward: Parts) -> None:
         why = f"{spent:.2f} of {config.spec.money.budget_usd} USD are spent, it needs about {needed:.2f} USD"
     else:
         group = steward.names.gpu_group
-        # Said first: whoever looks must not take the record's word that no GPU node bills.
+        # Recorded first: no reader of the record may believe that no GPU node bills.
         steward.store.append(Kind.ARCHIVE_BEGUN, group=group, nodes=1, of=config.spec.nodes.count)
         try:
             steward.nodes.set_desired(1)
@@ -62,7 +62,7 @@ def _have_a_node(steward: Parts) -> None:
             why = str(explained(error))
         else:
             return
-    raise PermanentError("no GPU node is asked for to archive", seen=why, cure=archive_job.out_of_cluster(config.spec))
+    raise PermanentError("no GPU node for the archive", seen=why, cure=archive_job.out_of_cluster(config.spec))
 
 
 def _run(steward: Parts, release: Release) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which node is at fault: for a failed attempt, and for its own sake. Pure, as `decide`, which acts on it."""
+"""The search for the node at fault, after a failed attempt and at any time. Pure; `decide` acts on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from infra.steward.seeing.views import (
 from trainer.contract import ExitCode
 
 _OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced"})
-"""Reasons of termination messages that another pod's end, or the job's, brings about."""
+"""Reasons in termination messages that follow from the end of another pod or of the job."""
 _SIGTERM = 128 + 15
 _APART = timedelta(seconds=2)
 """Kubernetes dates ends to the second, each node by its own clock."""
@@ -34,7 +34,7 @@ def failure_of(pod: PodView) -> FailureClass:
 
 
 def causes_first(failed: Sequence[PodView]) -> list[PodView]:
-    """Own failures before what only follows from others', the worst class first, then the earliest."""
+    """Sort failed pods: own failures before consequences of others', then the worst class, then the earliest."""
     return sorted(
         failed,
         key=lambda pod: (not _own(pod), WORST_FIRST.index(failure_of(pod)), pod.ended_at or _NEVER, pod.index),
@@ -42,9 +42,9 @@ def causes_first(failed: Sequence[PodView]) -> list[PodView]:
 
 
 def first_failed(failed: Sequence[PodView]) -> str | None:
-    """The node of the one failure that no other explains; None where that is not to be told.
+    """Return the node of the one failure that no other failure explains; None when there is no such one.
 
-    Several that fail of their own at once share the cause: data, code, file system, or the same lost collective.
+    Pods that fail of their own at the same time share a cause: data, code, file system, or a lost collective.
     """
     own = [pod for pod in failed if _own(pod)]
     if len(own) > 1:
@@ -61,10 +61,8 @@ def _own(pod: PodView) -> bool:
 
 
 def dead_nodes(seen: Observation, heartbeat_timeout: timedelta) -> tuple[str, ...]:
-    """Nodes whose pod is silent and that a second witness calls dead: EC2, the Node object, or a failed peer.
-
-    A pod that waits on a node for its kubelet has not spoken yet: there the Node must have been silent as long.
-    """
+    """Return nodes whose pod is silent and that a second witness calls dead: EC2, the Node object, or a failed peer. A
+    pod that its kubelet has not started cannot answer: there the Node must have been not Ready for as long."""
     views = {node.name: node for node in seen.nodes}
     peer_failed = any(pod.phase == "Failed" for pod in seen.pods)
     dead = []
@@ -86,13 +84,13 @@ def dead_nodes(seen: Observation, heartbeat_timeout: timedelta) -> tuple[str, ..
 
 
 def stranded(seen: Observation) -> tuple[str, ...]:
-    """Nodes that are not Ready and on which a pod waits to be started: others that gave up joining waited for it."""
+    """Return nodes that are not Ready and hold a Pending pod: its peers gave up waiting for it."""
     not_ready = {node.name for node in seen.nodes if node.ready is not True}
     return tuple(dict.fromkeys(pod.node for pod in seen.pods if pod.phase == "Pending" and pod.node in not_ready))
 
 
 def unstarted(seen: Observation) -> str:
-    """How many pods of the gang have not been started, and the first one's reason; empty when all were."""
+    """Describe how many pods of the gang have not started, with the first one's reason; empty when all have."""
     waiting = [pod for pod in seen.pods if pod.waits]
     missing = max(0, seen.nodes_wanted - len(seen.pods))
     if not waiting:
@@ -102,7 +100,7 @@ def unstarted(seen: Observation) -> str:
 
 
 def lost(nodes: Iterable[NodeView], last: Attempt | None) -> dict[str, str]:
-    """Node -> why: its instance is impaired, or the last attempt found it dead, and it has not been replaced yet."""
+    """Return node -> why, for nodes that are impaired or died in the last attempt and are not replaced yet."""
     found = {}
     for node in nodes:
         if node.quarantined:
@@ -115,7 +113,7 @@ def lost(nodes: Iterable[NodeView], last: Attempt | None) -> dict[str, str]:
 
 
 def ailing(nodes: Iterable[NodeView], history: History) -> dict[str, str]:
-    """Node -> why: it has been sick for too long, or failed first twice in a row while nothing new was committed."""
+    """Return node -> why, for nodes sick for too long, or first to fail twice in a row without a new checkpoint."""
     found = {}
     for node in nodes:
         if node.quarantined or node.instance_state == "gone":
@@ -139,7 +137,7 @@ def shared(seen: Observation, sick: Sized, repairs_left: int) -> str:
 
 
 def short_of(seen: Observation, most: int = 3) -> str:
-    """How many nodes are fit, and what ails those that are not."""
+    """Describe how many nodes are fit, and why the others are not."""
     unfit = [node for node in seen.nodes if not node.fit]
     words = [f"{node.name}: {node.unfit or 'not Ready'}" for node in unfit[:most]]
     more = [f"{len(unfit) - most} more unfit"] if len(unfit) > most else []

@@ -1,7 +1,7 @@
-"""The steward's clocks: since when a gang hangs, nodes are short, pods are silent, nodes are sick. Pure.
+"""The steward's clocks: how long a gang hangs, nodes are short, pods are silent, nodes are sick. Pure.
 
-Kept beside the record as moments, so that a steward that is started again and again still ends a hung gang in time;
-within a process they are seconds of the monotonic clock, which no jump of a wall clock touches.
+They are stored beside the record as moments, so that a steward that restarts often still ends a hung gang in time.
+Within a process they are seconds of the monotonic clock, which jumps of a wall clock do not change.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ from datetime import datetime, timedelta
 from pydantic import BaseModel, ConfigDict
 
 CLOCKS = "clocks.json"
-"""Name in a campaign's record."""
+"""Key in a campaign's record."""
 EVERY_S = 15.0
-"""Changes after the first one of a process are stored at most so often."""
+"""Shortest time between two writes of a process."""
 SAME = timedelta(seconds=5)
-"""Moments that differ by less are the same one, read off clocks that agree to the second."""
+"""Moments that differ by less count as equal: clocks agree only to the second."""
 
 
 class StoredClocks(BaseModel):
-    """Clocks as they are stored; moments by the clock that all agree on."""
+    """Clocks as they are stored; moments are by `infra.clock.Clock`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     attempt: int
     launched: datetime
     stepped: datetime
-    """When the gang's slowest step last rose."""
+    """Time at which the gang's slowest step last rose, to `step`."""
     step: int
-    """That step."""
     short: datetime | None = None
-    """Since when fewer nodes are fit than wanted."""
+    """Time since which fewer nodes are fit than wanted."""
     quiet: dict[str, datetime] = {}
-    """Pod -> since when it has been silent; only those that are."""
+    """Silent pod -> time since which it is silent."""
     sick: dict[str, datetime] = {}
-    """Node, instance and sickness -> since when."""
+    """Node, instance and sickness -> time since which it lasts."""
 
     def same_as(self, other: StoredClocks | None) -> bool:
-        """Whether storing this one would tell a successor nothing new."""
+        """Return whether storing this one would tell a successor nothing new."""
         if other is None or (self.attempt, self.step) != (other.attempt, other.step):
             return False
         ours, theirs = self._moments(), other._moments()
@@ -64,12 +63,12 @@ class Clocks:
 
     @classmethod
     def begin(cls, attempt: int, mono: float, before: Clocks | None = None) -> Clocks:
-        """Of a new attempt: what nodes lack and suffer from is no matter of attempts."""
+        """Start the clocks of a new attempt; those of the nodes go on."""
         kept = (before.short, before.sick) if before else (None, {})
         return cls(attempt, launched=mono, stepped=mono, short=kept[0], sick=kept[1])
 
     def rose(self, step: int, mono: float) -> None:
-        """The gang's slowest step, as seen now."""
+        """Note the gang's slowest step as it is now."""
         if step > self.step:
             self.step, self.stepped = step, mono
 
@@ -102,10 +101,10 @@ def taken_over(
     mono: float,
     now: datetime,
 ) -> Clocks:
-    """Clocks that go on from a predecessor's. `launched_at` of this attempt and `began_at` of the campaign
-    stand in the events: nothing has lasted longer than since then, or for less than no time.
+    """Return clocks that continue a predecessor's.
 
-    Without stored clocks of this attempt its launch is all that is known: the gang has stepped since, or it hangs.
+    `launched_at` of the attempt and `began_at` of the campaign come from the events and bound every duration; none is
+    negative. Without stored clocks of this attempt its clocks start at its launch.
     """
 
     def mark(moment: datetime, bound: datetime | None) -> float:

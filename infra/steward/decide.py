@@ -1,8 +1,8 @@
-"""What to do next: pure. Knows neither Kubernetes nor AWS nor the clock; steward and simulator use the same one.
+"""The steward's decisions, as pure functions: no Kubernetes, no AWS, no clock. The simulator uses the same ones.
 
-The order of the rules is the policy: money and time first, then progress, then the failure's own class. Unknown is
-never treated as dead: what cannot be seen makes us wait, until a second witness or the class's deadline speaks. Nothing
-is touched while the record cannot be written or the cluster not be reached, until `Policy.blind_timeout` is over.
+The order of the rules is the policy: money and time first, then progress, then the failure's class. Unknown is not
+dead: the steward waits until a second witness agrees or the class's timeout is over. It touches nothing while the
+record cannot be written or the cluster cannot be reached, until `Policy.blind_timeout` is over.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 _LONGEST = 500
 Why = Annotated[str, AfterValidator(lambda words: words[:_LONGEST])]
-"""In words for people; what others say in it may be long, and each decision is kept in the record."""
+"""A reason for people. It quotes others and goes into the record, so it is cut."""
 
 
 class Wait(Frozen):
@@ -60,7 +60,7 @@ class EndAttempt(Frozen):
     why: Why
     dead_nodes: tuple[str, ...] = ()
     first_failed: str | None = None
-    """The node of the failure that no other explains."""
+    """The node of the one failure that no other failure explains."""
 
 
 class Replace(Frozen):
@@ -69,12 +69,12 @@ class Replace(Frozen):
     kind: Literal["replace"] = "replace"
     nodes: tuple[str, ...]
     reasons: tuple[str, ...]
-    """One for each node, in words."""
+    """One for each node."""
     why: Why
 
 
 class Hold(Frozen):
-    """Keep the warm cluster for a person to judge; its end is bounded by time, deadline and budget."""
+    """Keep the warm cluster for a person to judge, at most until `hold_for`, deadline or budget."""
 
     kind: Literal["hold"] = "hold"
     attempt: int
@@ -83,8 +83,8 @@ class Hold(Frozen):
 
 
 class Finish(Frozen):
-    """End of training. `done` archives the golden checkpoint; the others what is sound. `held`: ended by an error
-    that a retry would repeat, at once or after its hold."""
+    """End of training. `done` archives the golden checkpoint, the others the newest sound one. `held`: an error that a
+    retry would repeat ended it, at once or after its hold."""
 
     kind: Literal["finish"] = "finish"
     outcome: Literal["done", "stopped", "held"]
@@ -92,7 +92,7 @@ class Finish(Frozen):
 
 
 class GiveBack(Frozen):
-    """Ask the gang to commit and give the GPU nodes back, though the record cannot take it or the gang not hear it."""
+    """Ask the gang to commit and give the GPU nodes back, although the record or the cluster does not answer."""
 
     kind: Literal["give-back"] = "give-back"
     why: Why
@@ -102,9 +102,9 @@ Action = Wait | Launch | EndAttempt | Replace | Hold | Finish | GiveBack
 
 
 def decide(seen: Observation, policy: Policy, history: History) -> Action:
-    """The next action; a pure function of what was seen, the limits, and what was tried before."""
+    """Return the next action, from the observation, the limits and the attempts so far."""
     action = _running(seen, policy) if seen.in_flight else _between(seen, policy, history)
-    cut_off = [one for one in seen.unseen if one.source in ("record", "cluster")]
+    cut_off = [outage for outage in seen.unseen if outage.source in ("record", "cluster")]
     if not cut_off:
         return action
     told = "; ".join(map(str, cut_off))
@@ -117,7 +117,7 @@ def decide(seen: Observation, policy: Policy, history: History) -> Action:
 
 
 def _bill_ends(seen: Observation, policy: Policy, due: bool) -> str | None:
-    """Why what bills is ended without record or cluster. A gang that only the cluster's API cannot see trains on."""
+    """Return why to give back the GPU nodes without record or cluster, if so. A gang unseen by the API trains on."""
     record, cluster = seen.lasts("record"), seen.lasts("cluster") or timedelta()
     longest = max(record or timedelta(), cluster)
     if longest > policy.means_patience and (stop := _out_of_means(seen, policy)):
@@ -125,7 +125,7 @@ def _bill_ends(seen: Observation, policy: Policy, due: bool) -> str | None:
     if record is not None and record > policy.blind_timeout:
         return f"no record for longer than {policy.blind_timeout}"
     if due and cluster > policy.blind_timeout:
-        return f"no word from the cluster for longer than {policy.blind_timeout}"
+        return f"no answer from the cluster for longer than {policy.blind_timeout}"
     return None
 
 
@@ -136,7 +136,7 @@ def _running(seen: Observation, policy: Policy) -> Action:
     if seen.pods and whole and all(pod.phase == "Succeeded" for pod in seen.pods):
         return Finish(outcome="done", why="every pod of the gang succeeded")
     if seen.stop_requested:
-        return EndAttempt(failure=FailureClass.INTERRUPTED, why="a stop was asked for")
+        return EndAttempt(failure=FailureClass.INTERRUPTED, why="a stop was requested")
     if stop := _out_of_means(seen, policy):
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=stop)
     dead = blame.dead_nodes(seen, policy.heartbeat_timeout)
@@ -158,14 +158,14 @@ def _running(seen: Observation, policy: Policy) -> Action:
 
 
 def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
-    """A pod has failed while others may be silent: whose fault it is shows within the heartbeat timeout."""
+    """Decide on a failed pod. A silent peer may be the cause, which shows within the heartbeat timeout."""
     classes = {blame.failure_of(pod) for pod in failed}
     failure = next(kind for kind in WORST_FIRST if kind in classes)
     silent = [
         pod for pod in seen.pods if pod.phase == "Running" and (pod.silent_for or timedelta()) > timedelta(seconds=2)
     ]
     if failure in (FailureClass.PROCESS, FailureClass.INTERRUPTED) and silent:
-        return Wait(why=f"{silent[0].name} is silent: victim or culprit shows within {policy.heartbeat_timeout}")
+        return Wait(why=f"{silent[0].name} is silent: {policy.heartbeat_timeout} tell whether its node is dead")
     first = blame.causes_first(failed)[0]
     why = f"{first.name} ended with exit code {first.exit_code}: {first.detail}"
     if CONSEQUENCE[failure] is Consequence.RESTART and (end := _stranded(seen, why)):
@@ -174,7 +174,7 @@ def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
 
 
 def _stranded(seen: Observation, why: str) -> EndAttempt | None:
-    """The attempt has failed for want of a pod whose node's kubelet does not answer."""
+    """Return the end of an attempt that failed because a pod never started on a node that is not Ready."""
     if not (dead := blame.stranded(seen)):
         return None
     why = f"a pod was never started on {', '.join(dead)}, not Ready; {why}"
@@ -184,7 +184,7 @@ def _stranded(seen: Observation, why: str) -> EndAttempt | None:
 def _between(seen: Observation, policy: Policy, history: History) -> Action:
     last = history.attempts[-1] if history.attempts else None
     if seen.stop_requested:
-        return Finish(outcome="stopped", why="a stop was asked for")
+        return Finish(outcome="stopped", why="a stop was requested")
     if seen.given_back:
         return Finish(outcome="stopped", why=seen.given_back)
     if (undone := seen.lasts("acts")) is not None and undone > policy.undone_timeout:
@@ -214,7 +214,7 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
 
 
 def _hold(seen: Observation, policy: Policy, last: Attempt) -> Action:
-    """A hold ends with its time, or as soon as money or time left no longer cover the archive."""
+    """Hold until `hold_for` is over or the money or time left covers only the archive."""
     why = f"attempt {last.number} ended with a {last.failure} error: a retry would repeat it"
     if policy.on_stop == "teardown":
         return Finish(outcome="held", why=why)
@@ -229,7 +229,7 @@ def _hold(seen: Observation, policy: Policy, last: Attempt) -> Action:
 
 
 def hold_until(seen: Observation, policy: Policy, since: datetime) -> datetime:
-    """The earliest of the hold's own end, the deadline and the budget, both less the archive."""
+    """Return the earliest of the hold's end, the deadline less the archive, and the budget less the archive."""
     ends = [since + policy.hold_for, seen.deadline - policy.archive]
     if seen.usd_per_hour > 0:
         hours = float((policy.budget_usd - seen.spent_usd) / seen.usd_per_hour)
@@ -248,12 +248,12 @@ def _archive_uncovered(seen: Observation, policy: Policy) -> str | None:
 
 
 def _to_replace(seen: Observation, policy: Policy, history: History, last: Attempt | None) -> Action | None:
-    """Those that are lost, or training ends; those that ail only while repairs are left: many at once share a cause,
-    and others in their place would have it too."""
+    """Replace lost nodes, or finish when too few repairs are left. Replace sick nodes only while repairs are left: many
+    sick nodes at once share a cause, and their replacements would have it too."""
     lost, left = blame.lost(seen.nodes, last), _repairs_left(seen, policy, history)
     if len(lost) > left:
         recent = _recent(seen, history)
-        return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the fault")
+        return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the cause")
     sick = {**blame.ailing(seen.nodes, history), **lost}
     chosen = lost if blame.shared(seen, sick, left) else sick
     if not chosen:
@@ -291,7 +291,7 @@ def _class_exhausted(seen: Observation, last: Attempt, policy: Policy, history: 
 
 
 def _out_of_means(seen: Observation, policy: Policy) -> str | None:
-    """Money or time left no longer covers one more interval plus the archive."""
+    """Return why the money or time left does not cover one more interval and the archive; None when it does."""
     if seen.now + policy.interval_and_archive > seen.deadline:
         return f"the deadline {seen.deadline.isoformat()} leaves no time for another interval and the archive"
     needed = seen.usd_per_hour * Decimal(policy.interval_and_archive.total_seconds()) / 3600

@@ -1,4 +1,4 @@
-"""The gang of an attempt, as the steward's configuration has it."""
+"""Name, labels and gang job of an attempt, from the steward's configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def labels(config: StewardConfig, attempt: int) -> dict[str, str]:
 
 
 def job(config: StewardConfig, attempt: int) -> str:
-    """Name of the attempt's JobSet."""
+    """Return the name of the attempt's JobSet."""
     return f"{config.spec.campaign}-a{attempt}"
 
 

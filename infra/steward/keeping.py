@@ -1,4 +1,4 @@
-"""Where the steward's clocks are kept, and taken over from: beside the record, at changes and not too often."""
+"""The storage of the steward's clocks beside the record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Keeper:
         self._next = 0.0
 
     def take_over(self, state: CampaignState, attempt: int) -> Clocks:
-        """Raises what S3 says."""
+        """Return clocks that continue the stored ones. Raises S3's errors."""
         stored, launched = self._store.get_json(CLOCKS), None
         for known in state.attempts:
             if known["attempt"] == attempt:
@@ -25,12 +25,12 @@ class Keeper:
         try:
             self._stored = None if stored is None else StoredClocks.model_validate(stored)
         except ValidationError:
-            self._stored = None  # another version's: the events bound what is not known
+            self._stored = None  # of another version; the events still bound the durations
         mono, now = self._clock.monotonic(), self._clock.now()
         return taken_over(self._stored, attempt, launched, state.started_at, mono, now)
 
     def keep(self, clocks: Clocks) -> None:
-        """Store what has changed: at once the first time, then at most every `EVERY_S`. Raises what S3 says."""
+        """Store changed clocks: at once the first time, then at most every `EVERY_S`. Raises S3's errors."""
         mono = self._clock.monotonic()
         kept = clocks.kept(mono, self._clock.now())
         if mono >= self._next and not kept.same_as(self._stored):

@@ -1,7 +1,7 @@
-"""The last resort against a bill that nobody ends: without a record the gang commits and the GPU nodes go back.
+"""The last resort against an endless bill: without a record, the gang commits and the GPU nodes are given back.
 
-Only the steward does it that Kubernetes names as the last holder of the lease, or one that outlived the named one: S3,
-which else says whose the campaign is, does not answer.
+S3, which holds the lease, does not answer. So only the steward acts that a config map in Kubernetes names as the last
+holder of the lease, or any steward when the named one no longer lives.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ log = logging.getLogger("steward")
 HOLDER = "steward-holder"
 STEWARD = "steward"
 MARGIN_S = 15.0
-"""Beyond the gang's grace, for its pods to be gone."""
+"""Time beyond the gang's grace for its pods to be gone."""
 
 
 def sign(client: Client, pod: str) -> None:
-    """Say in Kubernetes, too, which pod holds the lease: said by each holder before it touches anything."""
+    """Name this pod in Kubernetes as holder of the lease; each holder does so before it touches anything."""
     attempts.create_config(client, HOLDER, {}, {"pod": pod})
 
 
 def other_holder(client: Client, pod: str) -> str | None:
-    """The living steward that took the lease after this one; None where there is none. Raises what the API says."""
+    """Return the living steward that took the lease after this one, or None. Raises `ApiError`."""
     try:
         signed = (client.get(ConfigMap, HOLDER, namespace=NAMESPACE).data or {}).get("pod")
     except ApiError as error:
@@ -54,15 +54,15 @@ def other_holder(client: Client, pod: str) -> str | None:
 def give_back(
     client: Client, nodes: GpuNodes, lease: Lease, campaign: str, grace_s: float, pause: Callable[[], None], why: str
 ) -> bool:
-    """Ask every gang of the campaign to commit, wait for it, and set the GPU nodes to zero; whether they are.
+    """Ask every gang of the campaign to commit, wait for it, set the GPU nodes to zero; return whether that succeeded.
 
-    Done twice is done once. Raises `LeaseLost` where another steward has the campaign. Where neither S3 nor Kubernetes
-    can say so nothing is done: that may be our own network, and AWS's own schedule ends the bill at the deadline.
+    Idempotent. Raises `LeaseLost` when another steward has the campaign. Does nothing when neither S3 nor Kubernetes
+    answers: that may be our own network, and a schedule at AWS ends the bill at the deadline.
     """
     try:
         _refuse_other(client, lease)
         log.error("the GPU nodes go back, unrecorded: %s", why)
-        with suppress(httpx2.HTTPError):  # a gang that cannot be asked is not waited for
+        with suppress(httpx2.HTTPError):  # do not wait for a gang that cannot be asked
             for name in attempts.jobsets(client, campaign).values():
                 attempts.remove(client, name)
             until = time.monotonic() + grace_s + MARGIN_S

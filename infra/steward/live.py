@@ -1,4 +1,4 @@
-"""Live figures for `bivouac status` and the driver: the newest replaces the last."""
+"""Live figures for `bivouac status` and the driver; each write replaces the last."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from infra.record.store import LIVE, CampaignStore
 from infra.steward.decide import Action, Observation
 
 _EVERY_S = 5.0
-"""The meter goes on while nothing happens."""
+"""Longest time between two writes: the spent money grows while nothing else changes."""
 
 
 class Live:
     def __init__(self, store: CampaignStore, steps: int) -> None:
-        """`steps`: of the whole training."""
+        """`steps`: the length of the whole training."""
         self._store, self._steps = store, steps
         self._said, self._published = "", 0.0
 
     def tell(self, seen: Observation, action: Action, loss: float | None) -> None:
-        """Written when something changed, else now and then. `loss`: the newest that was logged, nats per token."""
+        """Write the figures when they changed, else every few seconds. `loss`: the newest, in nats per token."""
         figures = {
             "at": seen.now.isoformat(),
             "attempt": seen.attempt,

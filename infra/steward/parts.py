@@ -1,4 +1,4 @@
-"""What a steward works with, for those parts of its work that stand in modules of their own."""
+"""The steward's attributes that its helper modules use; the protocol breaks an import cycle."""
 
 from __future__ import annotations
 

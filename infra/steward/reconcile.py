@@ -1,6 +1,6 @@
-"""What a steward finishes for a predecessor that was killed between recording and acting, or the other way round.
+"""The repair of what a steward left when it was killed between recording and acting, or between acting and recording.
 
-Record and world are compared once, before the first decision. Each act may be done twice: done twice is done once.
+It compares record and cluster before the first decision. Each act is idempotent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def reconcile(
 
 
 def _record_launched(client: Client, store: CampaignStore, campaign: str, committed_step: int) -> None:
-    """An attempt that Kubernetes has and the record has not was launched by a steward killed right after."""
+    """Record attempts that only Kubernetes knows: their steward was killed right after the launch."""
     known = {int(attempt["attempt"]) for attempt in store.state().attempts}
     newest = max(known, default=0)
     for number, name in sorted(attempts.jobsets(client, campaign).items()):
@@ -39,7 +39,7 @@ def _record_launched(client: Client, store: CampaignStore, campaign: str, commit
 
 
 def _remove_ended(client: Client, store: CampaignStore, campaign: str) -> None:
-    """An attempt that is recorded as ended holds no node."""
+    """Remove the jobs of attempts that the record calls ended: they hold nodes."""
     present = attempts.jobsets(client, campaign)
     for attempt in store.state().attempts:
         number = int(attempt["attempt"])
@@ -51,7 +51,7 @@ def _remove_ended(client: Client, store: CampaignStore, campaign: str) -> None:
 
 
 def _give_back(store: CampaignStore, nodes: GpuNodes, returns: Returns) -> None:
-    """A node that was quarantined, in the record or in Kubernetes, and whose instance still runs, is given back."""
+    """Give back instances that still run although their node is quarantined, in the record or in Kubernetes."""
     recorded = {event.data.get("instance") for event in store.events() if event.kind is Kind.NODE_QUARANTINED}
     for node in nodes.facts():
         if node.instance_state == "gone" or not node.instance:

@@ -1,4 +1,4 @@
-"""Once training is over the archive needs one node: the others are given back while it runs."""
+"""The release of all GPU nodes but one while the archive runs, which needs one node."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BILLS = ("pending", "running", "stopping")
 
 
 class Release:
-    """All but one node of the gang, on their way back to AWS.
+    """Gives back all but one node of the gang.
 
-    The Job's pod comes to the node that stays, since the others are cordoned first: it waits for none of them. A
-    steward that comes in the middle reads from the Auto Scaling group who is left and from the Nodes who was to stay.
-    What AWS refuses is asked again at each look; it costs money and never the archive.
+    The others are cordoned first, so the Job's pod starts on the node that stays. A successor reads from the Auto
+    Scaling group which nodes are left, and from their cordons which one stays. Each look repeats the calls that AWS
+    refused; a refusal costs money but never fails the archive.
     """
 
     def __init__(self, steward: Parts) -> None:
@@ -32,7 +32,7 @@ class Release:
         self._next, self._lowered = 0.0, False
 
     def begin(self) -> None:
-        """Only where the golden checkpoint lies on the shared tier for certain: else a node may hold the only copy."""
+        """Start the release if a checkpoint is known to be on the shared tier: else a node may hold the only copy."""
         steward = self._steward
         done = steward.config.spec.nodes.count == 1 or steward.store.state().archives_on is not None
         if done or steward.committed.step() < 0 or steward.committed.troubles():
@@ -50,7 +50,7 @@ class Release:
             self.look()
 
     def look(self) -> None:
-        """Give back who is left; once nobody but the one node bills, the record has it."""
+        """Give back the nodes that are left; record it once only the one node bills."""
         if self._kept is None or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + AGAIN_S
@@ -64,7 +64,7 @@ class Release:
             log.warning("not every node is given back yet: %s", explained(error))
 
     def _give_back(self) -> bool:
-        """Whether the group wants the one node only."""
+        """Return whether the group now wants only the one node."""
         others = self._nodes.held() - {self._kept} - self._given
         for node in self._nodes.facts():
             if node.instance in others and not node.cordoned:

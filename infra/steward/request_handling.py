@@ -1,4 +1,4 @@
-"""The steward's desk for errands: checkpoints on live tiers verified, pruned and carried out for people outside."""
+"""The steward's server for requests from outside: verify, prune and copy out checkpoints on live tiers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, S
 _EVERY_S = 5.0
 _WORD_EVERY_S = 2.0
 _STALE = timedelta(hours=1)
-"""Whoever asked has gone: an errand that nobody answered in this time is left alone."""
+"""Age of a request from which it is ignored: its sender has gone."""
 _TIMEOUT_S = 3600.0
 _BUSY_PAUSE_S = 5.0
 _NODES_AT_ONCE = 8
 
 
 class RequestServer:
-    """Takes one errand after the other, in a thread of its own; the steward's own work never waits for it."""
+    """Serves one request after the other, in a thread of its own, so that the steward's loop never waits for it."""
 
     def __init__(
         self,
@@ -48,27 +48,27 @@ class RequestServer:
         self._said = 0.0
 
     def open(self) -> None:
-        threading.Thread(target=self._serve, name="desk", daemon=True).start()
+        threading.Thread(target=self._serve, name="requests", daemon=True).start()
 
     def _serve(self) -> None:
         while True:
             try:
                 self.work_off()
             except (ClientError, BotoCoreError, OSError, LeaseUnproven):
-                pass  # S3 out of reach: whoever asked still waits
+                pass  # S3 does not answer; the sender still waits
             except BivouacError:
                 return  # the lease is lost: another steward answers from here on
             time.sleep(_EVERY_S)
 
     def work_off(self) -> int:
-        """Answer every errand that is there; how many there were. Raises `LeaseLost` before it touches anything."""
+        """Answer every waiting request and return their number. Raises `LeaseLost` before it touches anything."""
         self._guard()
         keys = set(self._store.keys(f"{FOLDER}/"))
         waiting = [key for key in sorted(keys) if key.endswith(".json") and not key.endswith(SUFFIX)]
         count = 0
         for key in waiting:
             name = key.removeprefix(f"{self._store.prefix}/").removesuffix(".json")
-            # In this order: whoever asked takes the errand away first, and its answer then.
+            # In this order: the sender removes its request before the answer.
             answered, stored = self._store.get_json(f"{name}{SUFFIX}"), self._store.get_json(f"{name}.json")
             if stored is None or (answered is not None and Answer.model_validate(answered).done):
                 continue
@@ -79,7 +79,7 @@ class RequestServer:
                 self._say(name, Answer(said="the steward has begun"))
                 answer = self._do(request, partial(self._tell, name))
             except (LeaseLost, LeaseUnproven):
-                raise  # not even an answer is ours to write any more
+                raise  # this steward may not even write an answer
             except (ValueError, Altered, OSError, ClientError, BotoCoreError, Boto3Error) as error:
                 answer = Answer(refused=("the steward could not do it", str(error)[:500], "see `checkpoints list`"))
             except BivouacError as error:
@@ -98,7 +98,7 @@ class RequestServer:
                 plan = work.pruning(self._place, request.keep, (), tell)
                 return Answer(keep=plan.keep, proven=plan.proven, drop=plan.drop)
             case "prune":
-                # Anew: training has gone on since it was shown, and only what was shown may go.
+                # Plan again, since training went on; remove only steps that the user saw in the first plan.
                 plan = work.pruning(self._place, request.keep, (), tell)
                 drop = tuple(row for row in plan.drop if row.step in request.steps)
                 for row in drop:
@@ -126,8 +126,7 @@ class RequestServer:
         return Answer(verdicts=tuple(verdicts), unreachable=tuple(unreachable))
 
     def _carry(self, steps: tuple[int, ...], tell: Callable[[str], None]) -> Answer:
-        """From the shared tier into the campaign's folder of the state bucket, whence it can be fetched; every byte
-        is verified there, by whoever fetches. The manifest last, as everywhere."""
+        """Copy a step from the shared tier to the campaign's folder in S3, the manifest last. Readers verify it."""
         step = next(iter(steps or (row.step for row in self._place.rows() if row.committed)), None)
         if step is None:
             raise ValueError("no step is committed on the shared tier")
@@ -150,7 +149,7 @@ class RequestServer:
 
 
 def _of_node(address: str, steps: tuple[int, ...]) -> list[StepVerdict]:
-    """What a node's agent says of these steps, or of every committed one, on its own disk."""
+    """Return the verdicts of a node's agent on these steps, or on every committed one, on its disk."""
     listing = Listing.model_validate_json(_get(address, CHECKPOINTS_PATH) or b'{"rows": []}')
     wanted = [row.step for row in listing.rows if row.committed and (not steps or row.step in steps)]
     answers = (_get(address, f"{VERDICTS_PATH}{step}") for step in wanted)
@@ -158,7 +157,7 @@ def _of_node(address: str, steps: tuple[int, ...]) -> list[StepVerdict]:
 
 
 def _get(address: str, path: str) -> bytes | None:
-    """None for what is not there; waits while the node is at another errand."""
+    """Return the answer's body, None after 404. Wait while the node serves another request."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a new steward takes over: history, money and the attempt in flight, all from the record."""
+"""The state that a new steward reads from the record: history, money and the attempt in flight."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from infra.steward.decide import Attempt, FailureClass, History
 
 
 def spent(store: CampaignStore, config: StewardConfig, now: datetime) -> Decimal:
-    """What was spent before this steward, since provisioning began. `now`: by no machine's own clock."""
+    """Return the USD spent from the begin of provisioning to `now`, which comes from `infra.clock.Clock`."""
     nodes = config.node_usd_per_hour * config.spec.nodes.count
     return meter.spent(store.events(), store.get_json(LIVE), config.base_usd_per_hour, nodes, now)
 
 
 def history(state: CampaignState) -> History:
-    """The attempts that failed since a person last judged, and all repairs."""
+    """Return the attempts that failed since the last relaunch by a person, and all repairs."""
     ended = tuple(
         Attempt(
             number=a["attempt"],
@@ -38,12 +38,12 @@ def history(state: CampaignState) -> History:
 
 
 def in_flight(state: CampaignState) -> tuple[int, bool]:
-    """(newest attempt, whether it is in flight), as the record has it."""
+    """Return (newest attempt, whether it is in flight)."""
     newest = state.attempts[-1] if state.attempts else None
     return (newest["attempt"], "ended_at" not in newest) if newest else (0, False)
 
 
 def done(state: CampaignState) -> bool:
-    """The newest attempt reached the last step, though nobody came to say that training is over."""
+    """Return whether the newest attempt reached the last step; its steward may have ended before it recorded more."""
     newest = state.attempts[-1] if state.attempts else None
     return newest is not None and "ended_at" in newest and newest.get("failure") is None

@@ -1,4 +1,4 @@
-"""Instances on their way back to AWS: one that AWS does not take is offered again, until it does."""
+"""The return of instances to AWS, repeated until AWS takes them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ AGAIN_S = 5.0
 
 
 class Returns:
-    """What is refused stays here: while it is not given back nobody comes in its place, and all that wait bill.
+    """Repeats refused returns: until one succeeds, no replacement comes, and the waiting gang bills.
 
-    No refusal ends the steward, not even one that looks final: only a steward that decides keeps deadline and budget,
-    and its `capacity_timeout` bounds what is waited for. A refusal is shown for as long as it lasts.
+    No refusal ends the steward, not even one that looks final: only a running steward keeps deadline and budget, and
+    `capacity_timeout` bounds the wait. A refusal is shown for as long as it lasts.
     """
 
     def __init__(self, replace: Callable[[str], bool]) -> None:
@@ -37,12 +37,11 @@ class Returns:
             self._refused.pop(instance, None)
 
     def again(self) -> None:
-        """Every few seconds: botocore has tried throttled calls several times by itself, and others not at all."""
+        """Repeat refused calls every few seconds: botocore repeats throttled calls only."""
         if self._refused and time.monotonic() >= self._next:
             for instance in tuple(self._refused):
                 self.give_back(instance)
             self._next = time.monotonic() + AGAIN_S
 
     def refused(self) -> tuple[str, ...]:
-        """In words."""
         return tuple(self._refused.values())

@@ -1,7 +1,7 @@
-"""The steward's loop: observe, decide, act, record. All judgement is in `decide`; all effects are here.
+"""The steward's loop: observe, decide, act, record. `decide` holds all judgement, this module all effects.
 
-What record, cluster or AWS refuse breaks off what is being done, as a kill would, and it is begun anew from the record;
-meanwhile clocks go on, and what bills stays bounded.
+When the record, the cluster or AWS refuses a call, the act breaks off as after a kill and starts again from the record.
+The clocks go on meanwhile, and the bill stays bounded.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Steward:
         rest: Callable[[float], None] = time.sleep,
         clock: Clock | None = None,
     ) -> None:
-        """`pod_logs`: through connections of their own. `rest`: between two turns, for so many seconds."""
+        """`pod_logs` has connections of its own. `rest` sleeps between two turns; its argument is in seconds."""
         self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
         self.clock = clock or Clock()
         self.names = Names(config.spec)
@@ -85,7 +85,7 @@ class Steward:
         self._rest = rest
 
     def run(self) -> None:
-        """Until training is over, archived, and the GPU nodes are at zero."""
+        """Run until training is over and archived and the GPU nodes are at zero."""
         while True:
             try:
                 return self._campaign()
@@ -93,13 +93,13 @@ class Steward:
                 self._ride_through(error)
 
     def _ride_through(self, error: Exception) -> None:
-        """Nothing is touched before record and world are compared anew; only what bills without end is ended."""
+        """Wait until acts may be tried again. The only act meanwhile is to give the GPU nodes back."""
         self.sources.failed("acts", error)
         try:
             over = self.store.state().outcome is not None
         except PASSING:
             over = False
-        # An archive has bounds of its own: deadline and budget, less its time, are no matter for it.
+        # An archive has bounds of its own: `means_patience` is for training.
         policy = self.policy.model_copy(update={"means_patience": self.policy.blind_timeout}) if over else self.policy
         _, action = self._look(policy)
         if isinstance(action, GiveBack):
@@ -118,18 +118,18 @@ class Steward:
             finish = self._train()
             committed = self.committed.to_record()
             self.store.append(Kind.TRAINING_FINISHED, outcome=finish.outcome, why=finish.why, committed_step=committed)
-        # The archive carries the logs as they lie in the bucket.
+        # The archive copies the logs from the bucket.
         self.logs.flush()
         if not self._archived and self.store.state().archive is None and self.committed.may_be_there():
             archiving.record(self)
-        self._archived = True  # or said why not
+        self._archived = True  # or its failure is recorded
         self.logs.close()
         self.nodes.set_desired(0)
         if not self.store.state().closed:
             self.store.append(Kind.NODES_AT_ZERO, group=self.names.gpu_group)
 
     def _take_over(self) -> None:
-        """History, hold and the attempt in flight, as the record has them."""
+        """Read history, hold and the attempt in flight from the record."""
         state = self.store.state()
         self.history = resume_state.history(state)
         self.attempt, self.in_flight = resume_state.in_flight(state)
@@ -142,19 +142,19 @@ class Steward:
         )
 
     def _resume(self) -> Finish | None:
-        """Finish what a predecessor left half done; take up a newer configuration."""
+        """Finish what a predecessor left half done; adopt a newer configuration."""
         if resume_state.done(self.store.state()):
             return Finish(outcome="done", why="every pod of the gang succeeded")
         if self.in_flight and self.attempt not in attempts.jobsets(self.client, self.config.spec.campaign):
-            self._interrupt("its job is gone: it was being stopped when the steward ended, or was removed by hand")
+            self._interrupt("its job is gone: a steward that ended was stopping it, or somebody removed it")
         if self.config.relaunch is not None and self.config.version > self.store.state().version:
             self._relaunch(self.config.relaunch)
         return None
 
     def _relaunch(self, relaunch: Relaunch) -> None:
-        """The newer configuration is in force from here; failures so far count no more."""
+        """Put the newer configuration into force; earlier failures no longer count."""
         if self.in_flight:
-            self._interrupt(f"a relaunch was asked for by {relaunch.who}")
+            self._interrupt(f"{relaunch.who} requested a relaunch")
         self.store.append(
             Kind.RELAUNCHED,
             version=self.config.version,
@@ -168,7 +168,7 @@ class Steward:
         self._act(EndAttempt(failure=FailureClass.INTERRUPTED, why=why), seen)
 
     def committed_step(self) -> int:
-        """Step of the newest checkpoint committed on the shared tier as far as known, -1 when there is none."""
+        """Return the newest step known to be committed on the shared tier, -1 when there is none."""
         return self.committed.step()
 
     def _train(self) -> Finish:
@@ -249,11 +249,11 @@ class Steward:
         )
 
     def _end(self, action: EndAttempt, seen: Observation) -> None:
-        """Record the end first: whoever takes over after a kill right here knows that it has ended."""
+        """Record the end before the job is removed, so that a successor after a kill knows of it."""
         if action.failure is FailureClass.INTERRUPTED:
             self._let_commit()
         self.logs.wait_for([pod.name for pod in seen.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
-        # Whoever takes over after the record says so follows these pods no more.
+        # A successor does not follow the pods of an attempt that the record calls ended.
         self.logs.flush()
         launched = next((a for a in self.store.state().attempts if a["attempt"] == self.attempt), {})
         committed = self.committed_step()
@@ -288,12 +288,12 @@ class Steward:
             attempts.end_now(self.client, gangs.labels(self.config, self.attempt), _BROKEN_GANG_GRACE_S)
 
     def _last_words(self, action: EndAttempt, seen: Observation) -> list[str]:
-        """Of the pod that failed first with this very error: the cause, as the person who mends it reads it."""
+        """Return the log's tail of the pod whose own failure came first: the cause, for a person."""
         failed = causes_first([pod for pod in seen.pods if pod.phase == "Failed"])
         return self.logs.tail(failed[0].name) if failed and action.failure is not FailureClass.INTERRUPTED else []
 
     def _let_commit(self) -> None:
-        """Ask the gang to stop and wait until it has: what it commits now is what the stop is for."""
+        """Ask the gang to stop, and wait: it commits a checkpoint before it ends."""
         attempts.remove(self.client, gangs.job(self.config, self.attempt))
         until = time.monotonic() + self.config.grace_seconds + _STOP_MARGIN_S
         while attempts.pods(self.client, gangs.labels(self.config, self.attempt)) and time.monotonic() < until:
@@ -326,7 +326,7 @@ class Steward:
         self.in_flight = False
 
     def _note_running(self, seen: Observation) -> None:
-        # A short attempt may have ended well before each of its pods was asked.
+        # A short attempt may succeed before every pod has answered a probe.
         ran = seen.pods and all(pod.step > 0 or pod.phase == "Succeeded" for pod in seen.pods)
         if self._running_recorded or not ran:
             return

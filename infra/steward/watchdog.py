@@ -1,4 +1,4 @@
-"""Whether the steward's loop still turns; one that hangs is ended, and Kubernetes starts its pod again."""
+"""A watchdog for the steward's loop: a process that hangs is ended, and Kubernetes starts its pod again."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import faulthandler
 import time
 
 STUCK_S = 900.0
-"""Without a turn for so long it hangs: all waits of a turn have bounds, and together they are far shorter."""
+"""A turn this long hangs: all its waits are bounded, and their sum is far shorter."""
 
 
 def rest(seconds: float) -> None:
-    """From here `STUCK_S` to the next call; then the stacks of all threads go to the log, and the process ends.
+    """Sleep. Without another call within `STUCK_S`, log the stacks of all threads and end the process.
 
-    A lease would not end it: its own thread goes on renewing it. A probe of the kubelet's would ask the same question
-    by a server of our own, which another thread answers.
+    The lease does not end a hung process: a thread of its own renews it. A kubelet's probe does not either: its server
+    would answer from another thread.
     """
     faulthandler.dump_traceback_later(STUCK_S, exit=True)
     time.sleep(seconds)
 
 
 def over() -> None:
-    """Nothing turns any more, and nothing has to."""
+    """Stop watching: the loop has ended."""
     faulthandler.cancel_dump_traceback_later()

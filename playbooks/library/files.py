@@ -1,7 +1,7 @@
-"""Ansible module: several small files, links and their folders at once.
+"""Ansible module: write several small files, links and their folders at once; only those that differ, by rename.
 
-Over Systems Manager every module costs a round trip of a second or more, and the modules for single files take three
-each: settings of a role are one call here. Writes only what differs, by rename.
+Over Systems Manager every module call costs a second or more, and a module for a single file needs three calls. This
+needs one for all settings of a role.
 """
 
 from __future__ import annotations

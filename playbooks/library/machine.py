@@ -1,6 +1,6 @@
-"""Ansible module: what this machine is, read from its files and its package database; changes nothing.
+"""Ansible module: facts about this machine from its files and package database; it changes nothing.
 
-Roles ask these facts, never where they are: a machine without dnf is no Amazon Linux, whoever runs it.
+Roles depend on these facts only: a machine without dnf is not Amazon Linux.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def _read(path: Path) -> str:
 
 
 def system(root: Path) -> str:
-    """ID and version of the system, such as `amzn2023`."""
+    """Return ID and version of the system, such as `amzn2023`."""
     text = _read(root / "etc/os-release") or _read(root / "usr/lib/os-release")
     fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
     return fields.get("ID", "unknown") + fields.get("VERSION_ID", "")
 
 
 def devices(root: Path) -> dict[str, int]:
-    """How many GPUs of NVIDIA's and EFA devices the PCI bus shows."""
+    """Return the numbers of NVIDIA GPUs and EFA devices on the PCI bus."""
     found = {"nvidia": 0, "efa": 0}
     for device in (root / "sys/bus/pci/devices").glob("*"):
         vendor = _read(device / "vendor")
@@ -62,7 +62,7 @@ def devices(root: Path) -> dict[str, int]:
 
 
 def driver(root: Path) -> str:
-    """Version of NVIDIA's user-mode driver by its library's name, loaded or not; empty without one."""
+    """Return the version of NVIDIA's user-mode driver by its library's name; empty without one."""
     for folder in ("usr/lib64", "usr/lib/x86_64-linux-gnu"):
         for library in sorted((root / folder).glob("libcuda.so.*.*")):
             return library.name.removeprefix("libcuda.so.")
@@ -70,7 +70,7 @@ def driver(root: Path) -> str:
 
 
 def installer(root: Path) -> str:
-    """Version of the EFA installer that was run here in full; the base ran it for the kernel module only."""
+    """Return the version of a full EFA installation; the base has only the installer's kernel module."""
     if not any((root / "opt/amazon/efa").glob("lib*/libfabric.so*")):
         return ""
     found = re.search(r"EFA installer version: (\S+)", _read(root / "opt/amazon/efa_installed_packages"))
@@ -78,7 +78,7 @@ def installer(root: Path) -> str:
 
 
 def module_path(root: Path, kernel: str, name: str) -> Path | None:
-    """The file that modprobe would load for this kernel, by depmod's list; None without one."""
+    """Return the file that modprobe loads for this kernel, by depmod's list; None without one."""
     folder = root / "lib/modules" / kernel
     for line in (_read(folder / "modules.dep") + "\n" + _read(folder / "modules.builtin")).splitlines():
         path = folder / line.partition(":")[0].strip()
@@ -88,10 +88,10 @@ def module_path(root: Path, kernel: str, name: str) -> Path | None:
 
 
 def archived(root: Path, kernel: str) -> str:
-    """Version of NVIDIA's driver for this kernel as the EKS image keeps it; empty where there is none.
+    """Return the version of NVIDIA's driver for this kernel in the EKS image's archives; empty without one.
 
-    None of its modules is installed before a boot with a GPU: nvidia-kmod-load.service then takes them from an archive
-    of DKMS (amazon-eks-ami, templates/al2023: install-nvidia-driver.sh, kmod-util), named by kernel unless of several.
+    Its modules are installed at a boot with a GPU: nvidia-kmod-load.service takes them from a DKMS archive, named by
+    kernel unless it is for several (amazon-eks-ami, templates/al2023: install-nvidia-driver.sh, kmod-util).
     """
     for archive in sorted((root / "var/lib/dkms-archive/nvidia-open").glob("*.tar.gz")):
         found = re.match(r"nvidia-open-([0-9.]+)-(?:kernel(\S+)-[^-]+\.dkms)?", archive.name)
@@ -122,7 +122,7 @@ def main() -> None:
     for name in module.params["modules"]:
         path = module_path(root, kernel, name)
         if path is not None:
-            # Of a module without a version, the sum of its source.
+            # A module without a version has the sum of its source.
             for field in ("version", "srcversion") if modinfo else ():
                 _, out, _ = module.run_command([modinfo, "-F", field, str(path)])
                 modules[name] = modules.get(name) or out.strip()

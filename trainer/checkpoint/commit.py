@@ -1,7 +1,7 @@
-"""The commit: ranks write beside the training, and a step is published only when all of them are durable.
+"""The commit: ranks write beside the training, and a step is published once all ranks' files are durable.
 
-The loop calls `save` when a step is due and `settle` at every step boundary with what all ranks voted. Nothing here
-waits for a disk except `drain`, at the end.
+The loop calls `save` when a step is due, and `settle` after every step with the votes of all ranks. Only `drain`, at
+the end, waits for a disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DRAIN_POLL_S = 0.05
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Where training stands after a step; what a manifest says besides its shards."""
+    """The state of training after a step, for the manifest."""
 
     step: int
     tokens: int
@@ -44,7 +44,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class ManifestIdentity:
-    """What is the same in every manifest of an attempt."""
+    """The fields that are equal in every manifest of an attempt."""
 
     campaign: str
     attempt: int
@@ -54,16 +54,16 @@ class ManifestIdentity:
     code_digest: str
     image_digest: str
     identity: str = ""
-    """Of the campaign, beyond its name."""
+    """The campaign's identity beyond its name."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What an attempt begins with; nothing at the campaign's start."""
+    """The checkpoint that an attempt begins with; none at the campaign's start."""
 
     manifest: Manifest | None = None
     on_shared: bool = False
-    """Whether the shared tier holds this very checkpoint, too."""
+    """The shared tier holds this checkpoint, too."""
 
     @property
     def step(self) -> int:
@@ -72,15 +72,15 @@ class Begun:
 
 @dataclass
 class Measured:
-    """Of the last save on this rank, seconds."""
+    """Durations of this rank's last save, in seconds."""
 
     stall_s: float = 0.0
     copy_s: float = 0.0
-    """Of the stall: the copy to the host alone."""
+    """The copy to the host, a part of the stall."""
     write_s: float | None = None
     """From the end of the stall until the step is committed on this node."""
     shared_s: float = 0.0
-    """To bring this rank's shards to the shared tier and read them back."""
+    """Copying this rank's shards to the shared tier and reading them back."""
 
 
 class Committer:
@@ -111,17 +111,17 @@ class Committer:
         self.committed_step = begun.step
         """Newest step published on this node; -1 before the first."""
         if begun.manifest is not None and not begun.on_shared:
-            # It outlived its attempt on the nodes alone; at the last step nothing else would bring it to the archive.
+            # Only the nodes hold it. If it is the last step, no later save would bring it to the shared tier.
             self._replicate(begun.manifest)
 
     def make_ready(self, engine: Any) -> None:
-        """Make the host's buffers beside the training; once, after a step: some optimizers have no state before it."""
+        """Allocate host buffers beside the training, once, after a step: some optimizers have no state before it."""
         if not self._ready:
             self._ready = True
             self._local.submit(engine.checkpoint_engine.foresee(engine))
 
     def save(self, engine: Any, progress: TrainingProgress) -> bool:
-        """Begin a checkpoint: blocks for the copy to the host only. False when the previous one is still on its way."""
+        """Begin a checkpoint; block only for the copy to the host. Return False while the last one is being written."""
         if self._pending is not None:
             if self._skipped_for != self._pending.step:
                 self._skipped_for = self._pending.step
@@ -141,12 +141,12 @@ class Committer:
         return True
 
     def writing(self) -> bool:
-        """Whether a checkpoint is on its way: also between its writing here and its way to the shared tier."""
+        """Return whether a checkpoint is being written or replicated, or between the two."""
         on_its_way = self._pending is not None or self._replicating is not None
         return on_its_way or any(worker.busy() for worker in (self._local, self._shared, self._keeper))
 
     def votes(self) -> list[float]:
-        """This rank's part of the next exchange; `VOTES` numbers that are summed over all ranks."""
+        """Return this rank's part of the next exchange: `VOTES` numbers that are summed over all ranks."""
         idle = self._pending is None and self._replicating is None
         return [
             float(self._pending is not None and self._manifested is not None),
@@ -156,9 +156,9 @@ class Committer:
         ]
 
     def settle(self, tally: list[float]) -> bool:
-        """Act on the summed votes, the same on every rank; True when nothing is on its way anywhere.
+        """Act on the summed votes, which are equal on every rank. Return whether all ranks are idle.
 
-        Raises this rank's own error of the background work, `PeerLost` for another's, and `Diverged`.
+        Raises this rank's error of the background work, `PeerLost` for another rank's, and `Diverged`.
         """
         written, copied, idle, failed = tally
         if failed:
@@ -171,7 +171,7 @@ class Committer:
         return idle == everyone
 
     def drain(self, replicate: bool) -> None:
-        """Wait until all background work has ended, with `replicate` also that of the newest commit to `shared`."""
+        """Wait for all background work; with `replicate` also for the newest commit's copy on the shared tier."""
         while True:
             idle = self.settle(self._gang.sums(self.votes()))
             newest = self._newest if replicate and not self._replicating and not self._pending else None
@@ -182,7 +182,7 @@ class Committer:
             time.sleep(_DRAIN_POLL_S)
 
     def _write(self, progress: TrainingProgress, snapshots: list[Snapshot]) -> None:
-        """Write this rank's files; when all ranks have, the step is committed here, beside the training."""
+        """Write this rank's files, wait for the other ranks', and commit the step on this node."""
         started = time.monotonic()
         local, step = self._tiers.local, progress.step
         shards = []
@@ -210,14 +210,14 @@ class Committer:
         with_room(tier, needed_bytes, lambda: self._reclaim(tier), write)
 
     def _reclaim(self, tier: Tier) -> list[int]:
-        """Drop everything from a full tier but the newest committed checkpoint and what is under way."""
+        """Drop everything from a full tier but the newest committed checkpoint and those in progress."""
         check_fence(self._tiers.shared.root, self._identity.attempt)
         under_way = (self._pending, self._replicating, self._newest)
         keep = {self._proven, *(item.step for item in under_way if item is not None)}
         return tier.reclaim(keep, self._identity.attempt, self._began)
 
     def _commit(self) -> None:
-        """Every node has published the step: let the next save come, and bring this one further."""
+        """Allow the next save and replicate this one: every node has published the step."""
         progress, manifest = self._pending, self._manifested
         assert progress is not None and manifest is not None
         self._pending, self._newest = None, manifest
@@ -229,17 +229,17 @@ class Committer:
             self._replicate(manifest)
 
     def _keep_predecessor(self, manifest: Manifest) -> None:
-        """A copy of the neighbour's shards is a convenience: it makes no room, and what prevents it ends nothing."""
-        door = self._neighbours.predecessor if self._neighbours else None
-        if door is None or not self._config.neighbour:
+        """Copy the neighbour's shards, without making room for them. An error here ends nothing."""
+        server = self._neighbours.predecessor if self._neighbours else None
+        if server is None or not self._config.neighbour:
             return
         started = time.monotonic()
         try:
-            came = keep_for(door, manifest, self._tiers.local)
+            came = keep_for(server, manifest, self._tiers.local)
             seconds = round(time.monotonic() - started, 3)
-            emit("kept_neighbour", step=manifest.step, of_node=door.node, bytes=came, seconds=seconds)
+            emit("kept_neighbour", step=manifest.step, of_node=server.node, bytes=came, seconds=seconds)
         except (OSError, StorageError) as error:
-            emit("neighbour_not_kept", step=manifest.step, of_node=door.node, why=str(error)[:300])
+            emit("neighbour_not_kept", step=manifest.step, of_node=server.node, why=str(error)[:300])
 
     def _publish_local(self, manifest: Manifest) -> None:
         self._publish(self._tiers.local, manifest)
@@ -256,7 +256,7 @@ class Committer:
         emit("committed", step=manifest.step, tier=tier.name, shards=len(manifest.shards))
 
     def _retain(self, tier: Tier, keep: int, manifest: Manifest, protected: set[int]) -> None:
-        # Asked again: a rank that slept since its commit must not tidy up behind a newer attempt.
+        # Check again: a rank that slept since its commit must not remove a newer attempt's files.
         check_fence(self._tiers.shared.root, self._identity.attempt)
         if manifest.attempt == self._identity.attempt:
             tier.drop_other_attempts(manifest)
@@ -268,7 +268,7 @@ class Committer:
         self._shared.submit(lambda: self._copy(manifest))
 
     def _copy(self, manifest: Manifest) -> None:
-        """Bring this rank's shards to the shared tier and read them back: then they are proven there."""
+        """Copy this rank's shards to the shared tier and read them back."""
         started = time.monotonic()
         check_fence(self._tiers.shared.root, self._identity.attempt)
         source, target = (tier.folder(manifest.step) for tier in self._tiers)
@@ -311,7 +311,7 @@ class Committer:
         error = self._local.error or self._shared.error or self._keeper.error
         if error is None or isinstance(error, TrainerError):
             return error
-        return StorageError("a checkpoint could not be written", repr(error), "mend or enlarge the tier's storage")
+        return StorageError("a checkpoint could not be written", repr(error), "repair or enlarge the tier's storage")
 
     def _report(self, event: str, **fields: object) -> None:
         if self._gang.first:

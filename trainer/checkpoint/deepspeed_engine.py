@@ -1,4 +1,4 @@
-"""DeepSpeed's checkpoint engine as we need it: `save` only copies to the host, `load` executes nothing."""
+"""A DeepSpeed checkpoint engine whose `save` only copies to the host and whose `load` executes nothing."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from deepspeed.utils.tensor_fragment import fragment_address
 from trainer.checkpoint.files import open_regular
 from trainer.errors import StorageError
 
-# What DeepSpeed's own state holds besides tensors and plain values; nothing else is ever constructed on load.
+# DeepSpeed's state holds these besides tensors and plain values; a load constructs nothing else.
 ALLOWED = (LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address)
-# For good: torch's `safe_globals` takes its list away from all threads when one leaves it, and shards are looked at
-# side by side. It matters to restricted loads alone, and there are no others here.
+# For good: leaving torch's `safe_globals` in one thread removes its list in all threads, and several read shards. The
+# list concerns restricted loads only, and all loads here are restricted.
 torch.serialization.add_safe_globals(list(ALLOWED))
 
 _ZIP = b"PK\x03\x04"
@@ -32,22 +32,22 @@ _ZIP = b"PK\x03\x04"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State on the host, and where it is to be written."""
+    """State on the host, and the path to write it to."""
 
     path: Path
     state: Any
 
 
 class HostBuffers(dict[tuple[str, int], torch.Tensor]):
-    """Host memory by file and the tensor's place in it: pinned where the tensor is on a GPU, and used again by the
-    next save, since fresh pages cost more than the copy into them."""
+    """Host memory by file and tensor number, pinned for GPU tensors. The next save reuses it: fresh pages cost more
+    than the copy into them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
 
     def like(self, name: str, ordinal: int, tensor: torch.Tensor) -> torch.Tensor:
-        """The buffer for a tensor of this shape; made, with every page touched, where there is none yet."""
+        """Return the buffer for this tensor; allocate one and touch every page if there is none of its shape."""
         with self._lock:
             buffer = self.get((name, ordinal))
             if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
@@ -57,21 +57,21 @@ class HostBuffers(dict[tuple[str, int], torch.Tensor]):
 
 
 class HostCopyEngine(CheckpointEngine):
-    """Collects what DeepSpeed hands over for one save; the caller takes the snapshots and writes them elsewhere."""
+    """Collects the state that DeepSpeed passes for one save; the caller writes the snapshots."""
 
     def __init__(self, verify: Callable[[Path, BufferedReader], None], mapped: bool = False) -> None:
-        """`mapped`: as of `load_safely`; for files of a tier of this node, which nobody takes away or writes to."""
+        """`mapped`: as in `load_safely`; for files on this node's tier, which nobody removes or changes."""
         super().__init__()
         self.name = "HostCopyEngine"
         self.copy_s = 0.0
-        """Of the last save: what copying took, without DeepSpeed's gathering of its state."""
+        """Seconds of copying in the last save, without DeepSpeed's gathering of its state."""
         self._verify, self._mapped = verify, mapped
         self._snapshots: list[Snapshot] = []
         self._foreseen: list[tuple[str, int, torch.Tensor]] | None = None
         self.buffers = HostBuffers()
 
     def collect(self, engine: Any, root: Path, tag: str) -> list[Snapshot]:
-        """The state of a save, copied to the host: the only part of it for which training waits."""
+        """Return the state of a save, copied to the host; training waits for this part only."""
         assert engine.checkpoint_engine is self, "what is handed over would go elsewhere"
         self._snapshots, self.copy_s = [], 0.0
         hand_over(engine, root, tag)
@@ -80,7 +80,7 @@ class HostCopyEngine(CheckpointEngine):
         return taken
 
     def foresee(self, engine: Any) -> Callable[[], None]:
-        """What makes, beside the training, the buffers that a save of this engine will fill."""
+        """Return a function that allocates, beside the training, the buffers for a save of this engine."""
         assert engine.checkpoint_engine is self, "what is handed over would go elsewhere"
         foreseen: list[tuple[str, int, torch.Tensor]] = []
         self._foreseen = foreseen
@@ -99,7 +99,7 @@ class HostCopyEngine(CheckpointEngine):
         self._snapshots = []
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Copy now, since the tensors are live."""
+        """Copy now: training will change the tensors."""
         name, foreseen, started = Path(path).name, self._foreseen, time.monotonic()
 
         def to_host(tensor: torch.Tensor, ordinal: int) -> torch.Tensor:
@@ -112,7 +112,7 @@ class HostCopyEngine(CheckpointEngine):
         self.copy_s += time.monotonic() - started
 
     def commit(self, info: CheckpointCommitInfo | None) -> bool:
-        # Not `is_available`: without a GPU that looks for the driver's library anew each time, 7 ms.
+        # Not `is_available`: without a GPU it searches for the driver's library each time, 7 ms.
         if torch.cuda.is_initialized():
             started = time.monotonic()
             torch.cuda.synchronize()
@@ -120,10 +120,10 @@ class HostCopyEngine(CheckpointEngine):
         return True
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """The writer makes folders, durably and with room made first; the loop's thread touches no disk."""
+        """Do nothing: the writer makes folders durably and may have to make room; the loop's thread uses no disk."""
 
     def load(self, path: str, map_location: Any = None) -> Any:
-        """The very file that `verify` has read is loaded, whatever comes to lie under its name meanwhile."""
+        """Verify and load one open file, even if its name is replaced meanwhile."""
         with open_regular(Path(path)) as file:
             self._verify(Path(path), file)
             file.seek(0)
@@ -134,9 +134,8 @@ class HostCopyEngine(CheckpointEngine):
 
 
 def hand_over(engine: Any, root: Path, tag: str) -> None:
-    """What DeepSpeed 0.19.8's `save_checkpoint` gives its checkpoint engine, without the barriers, the folders and the
-    check of the tag around it: all ranks save at the same step by the loop's own agreement, and none waits for another.
-    """
+    """Pass the state to the checkpoint engine as DeepSpeed 0.19.8's `save_checkpoint` does, without its barriers,
+    folders and tag check: the loop makes all ranks save at the same step, and none waits for another."""
     optimizer = engine.optimizer
     if hasattr(optimizer, "checkpoint_event_prologue"):
         optimizer.checkpoint_event_prologue()
@@ -148,13 +147,12 @@ def hand_over(engine: Any, root: Path, tag: str) -> None:
 
 
 def load_safely(file: BufferedReader, mapped: bool = False) -> Any:
-    """Deserialise onto the CPU through torch's restricted unpickler.
+    """Deserialise onto the CPU through torch's restricted unpickler, which executes nothing.
 
-    `mapped`: tensors are the file's own pages, which were in memory anyhow since its digest was computed; what is
-    copied to a device is then copied once. Raises `StorageError` for any type outside `ALLOWED` and for what torch did
-    not write; nothing is executed.
+    `mapped`: tensors use the file's pages, which its digest brought into memory; a copy to a device is then the only
+    copy. Raises `StorageError` for any type outside `ALLOWED` and for files that torch did not write.
     """
-    # By descriptor: the very file that is open, whatever comes to lie under its name. Torch maps only its newer format.
+    # By descriptor, so that it is the open file even if its name is replaced. Torch maps only its newer format.
     mapped = mapped and file.peek(len(_ZIP))[: len(_ZIP)] == _ZIP
     source: Any = f"/proc/self/fd/{file.fileno()}" if mapped else file
     try:
@@ -165,7 +163,7 @@ def load_safely(file: BufferedReader, mapped: bool = False) -> Any:
 
 
 def forbidden(file: BufferedReader) -> str:
-    """What in a shard must not be loaded, told from its bytes alone; empty when there is nothing."""
+    """Return what a shard holds that must not be loaded, from its bytes alone; empty for nothing."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
     except Exception as error:
@@ -174,7 +172,7 @@ def forbidden(file: BufferedReader) -> str:
 
 
 class _HostCopy:
-    """A deep copy of a state whose tensors go through `place`; tensors that were one stay one."""
+    """Deep copy of a state whose tensors go through `place`; references to one tensor stay references to one."""
 
     def __init__(self, place: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
         self._place = place

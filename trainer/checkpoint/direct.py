@@ -1,7 +1,7 @@
-"""A file that is written past the page cache: one thread fills aligned buffers, another brings them to the device.
+"""A file written past the page cache: one thread fills aligned buffers, another writes them to the device.
 
 Buffered writing of a large checkpoint competes with the training for memory bandwidth and dirties the page cache until
-the kernel throttles every writer; where the file system refuses direct I/O, the same file is written buffered.
+the kernel throttles every writer. If the file system refuses direct I/O, the file is written buffered.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import threading
 from pathlib import Path
 
 BUFFER_BYTES = 8 * 2**20
-"""A multiple of any device's block: what one direct write brings to the disk."""
+"""Size of one direct write, a multiple of any device's block."""
 _BUFFERS = 3
 
 
 class DirectFile:
-    """A new file for sequential writing; raises `FileExistsError` where there is one, and `OSError` of the device at
-    the next `write` or at `flush`."""
+    """A new file for sequential writes. Raises `FileExistsError` if it exists, and the device's `OSError` at the next
+    `write` or at `flush`."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -48,7 +48,7 @@ class DirectFile:
         return size
 
     def flush(self) -> None:
-        """Everything written so far is with the file system; after it, writing goes on buffered."""
+        """Pass everything written so far to the file system; later writes are buffered."""
         self._join()
         if self._filled:
             self._direct(False)
@@ -91,7 +91,7 @@ class DirectFile:
 
     def _direct(self, on: bool) -> None:
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        # A file system without direct I/O says so here: then the same writes go through the page cache.
+        # A file system without direct I/O raises here: then the writes go through the page cache.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
 

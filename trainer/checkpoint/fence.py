@@ -1,7 +1,7 @@
-"""The fence: `<shared>/<campaign>/fence/attempt-<N>`; the highest is the newest attempt, older ones publish nothing.
+"""The fence: `<shared>/<campaign>/fence/attempt-<N>`; the highest N is the newest attempt, older ones publish nothing.
 
-One empty file for each attempt, never replaced: two attempts that start together cannot lower it, and no power loss
-or full disk can leave half of it.
+Each attempt has an empty file that is never replaced: two attempts that start together cannot lower the fence, and
+neither a power loss nor a full disk can leave half of it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ FENCE_NAME = "fence"
 
 
 def claim(tier: Tier, attempt: int) -> None:
-    """`raise_fence` on the shared tier; when that is full, what earlier attempts left half done makes way first."""
+    """Raise the fence on the shared tier; if that is full, remove unfinished files of earlier attempts first."""
 
     def reclaim() -> list[str]:
-        return tier.clean((), attempt)  # what stands below a manifest stays in any case
+        return tier.clean((), attempt)  # keeps all steps that have a manifest
 
     with_room(tier, 0, reclaim, lambda: raise_fence(tier.root, attempt))
 
 
 def raise_fence(root: Path, attempt: int) -> None:
-    """Claim the campaign for this attempt; raises `Fenced` when a newer one has started."""
+    """Claim the campaign for this attempt. Raises `Fenced` when a newer one has started."""
     check_fence(root, attempt)
     make_folder(root / FENCE_NAME)
     with contextlib.suppress(FileExistsError):
@@ -39,7 +39,7 @@ def raise_fence(root: Path, attempt: int) -> None:
 
 
 def check_fence(root: Path, attempt: int) -> None:
-    """Raises `Fenced` when the fence names a newer attempt than this one."""
+    """Raise `Fenced` if the fence names a newer attempt than this one."""
     newest = newest_attempt(root)
     if newest > attempt:
         raise Fenced(
@@ -50,7 +50,7 @@ def check_fence(root: Path, attempt: int) -> None:
 
 
 def newest_attempt(root: Path) -> int:
-    """-1 before the first attempt; raises `StorageError` when the fence cannot be read."""
+    """Return the newest attempt, -1 before the first. Raises `StorageError` when the fence cannot be read."""
     try:
         names = os.listdir(root / FENCE_NAME)
     except FileNotFoundError:

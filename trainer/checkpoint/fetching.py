@@ -1,7 +1,7 @@
-"""A shard from another node in several streams at once, into a file that keeps what has come.
+"""Fetching a shard from another node in several streams, resumable.
 
-A fetch that was cut, by the end of its attempt or of the node that gave, goes on where it was: in the holes of the
-file. One stream alone is slower than a node's network (AWS gives a single flow 5 to 10 Gbit/s).
+A fetch that was cut, by the end of its attempt or of the serving node, resumes in the holes of its file. One stream is
+slower than a node's network (AWS gives a single flow 5 to 10 Gbit/s).
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from trainer.errors import StorageError
 
 STREAMS = 4
 PIECE_BYTES = 64 * 2**20
-"""What is asked for at a time, and what a cut loses of each stream at most."""
+"""Size of one request, and the most that each stream loses by a cut."""
 _READ_BYTES = 2**20
 
 Piece = Callable[[int, int, Callable[[bytes, int], object]], None]
-"""Gives the bytes [start, end) to a writer at their places, in order; raises `OSError` or `StorageError`."""
+"""Passes the bytes [start, end) to a writer with their positions, in order. Raises `OSError` or `StorageError`."""
 
 
 def fetch_into(target: Path, shard: Shard, ask: Piece, resumable: bool = True) -> int:
-    """Make `target` out of what `ask` gives; it appears, on disk, only with the shard's digest. Returns what was asked
-    for, in bytes.
+    """Fetch `target` by `ask`; it appears, on disk, only with the shard's digest. Return the requested bytes.
 
-    Not `resumable`: whatever goes wrong, nothing of it stays. Raises what `ask` raises, `OSError` of the disk, and
-    `StorageError` where what came is another shard.
+    Unless `resumable`, nothing stays after an error. Raises `ask`'s errors, `OSError` of the disk, and `StorageError`
+    when another shard came.
     """
     with _partial(target, shard) as (path, descriptor):
         try:
             asked = sum(end - start for start, end in _lacking(descriptor, shard.size_bytes))
             seen = _fill(descriptor, shard.size_bytes, ask)
             if seen != shard.sha256 and asked < shard.size_bytes:
-                os.ftruncate(descriptor, 0)  # what was kept of an earlier fetch may be what is wrong
+                os.ftruncate(descriptor, 0)  # the part from an earlier fetch may be wrong
                 asked, seen = shard.size_bytes, _fill(descriptor, shard.size_bytes, ask)
             if seen != shard.sha256:
                 os.ftruncate(descriptor, 0)
@@ -60,7 +59,7 @@ def fetch_into(target: Path, shard: Shard, ask: Piece, resumable: bool = True) -
 
 @contextlib.contextmanager
 def _partial(target: Path, shard: Shard) -> Iterator[tuple[Path, int]]:
-    """The file of an earlier fetch of these very bytes, ours alone; a new one where a process still writes to it."""
+    """Yield the locked file of an earlier fetch of the same bytes, or a new file if a process still writes to it."""
     make_folder(target.parent)
     path = target.with_name(f".{target.name}.{shard.sha256[:16]}{PARTIAL}")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -80,7 +79,7 @@ def _partial(target: Path, shard: Shard) -> Iterator[tuple[Path, int]]:
 
 
 def _fill(descriptor: int, size: int, ask: Piece) -> str:
-    """Ask for what the file lacks, in several streams; its digest, which is made while later pieces still come."""
+    """Request the file's missing pieces in several streams. Return its digest, computed while later pieces arrive."""
     lacking = dict(_lacking(descriptor, size))
     os.ftruncate(descriptor, size)
     digest = hashlib.sha256()
@@ -112,8 +111,7 @@ def _pieces(size: int) -> list[tuple[int, int]]:
 
 
 def _lacking(descriptor: int, size: int) -> list[tuple[int, int]]:
-    """Pieces of which a byte has never been written. A file system that knows no holes says that all have been: the
-    digest then tells."""
+    """Return the pieces with unwritten bytes; none if the file system knows no holes: the digest then decides."""
     if os.fstat(descriptor).st_size != size:
         return _pieces(size)
     written = list(_written(descriptor, size))
@@ -130,7 +128,7 @@ def _written(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
         try:
             start = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole from here on
+            if error.errno == errno.ENXIO:  # only a hole follows
                 return
             raise
         at = os.lseek(descriptor, start, os.SEEK_HOLE)

@@ -17,32 +17,30 @@ from typing import Protocol
 from trainer.checkpoint.direct import DirectFile
 
 PARTIAL = ".partial"
-"""How temporary names end; they begin with a dot."""
+"""Suffix of temporary names, which begin with a dot."""
 _CHUNK_BYTES = 4 * 2**20
 _PIECE_BYTES = 2**18
 
 
 class Sink(Protocol):
-    """What is written to in order."""
-
     def write(self, content: bytes, /) -> int: ...
 
     def flush(self) -> None: ...
 
 
 class DigestingFile:
-    """A binary file for writing that knows the SHA-256 and the size of what went through it."""
+    """A binary file for writing that computes the SHA-256 and the size of its content."""
 
     def __init__(self, file: Sink) -> None:
         self._file = file
         self._hash = hashlib.sha256()
         self.size_bytes = 0
         self.error: OSError | None = None
-        """What the disk said; torch's writer turns it into a `RuntimeError` that names neither cause nor errno."""
+        """The disk's error; torch's writer turns it into a `RuntimeError` without cause and errno."""
 
     def write(self, content: bytes) -> int:
         try:
-            # In pieces that stay in the processor's cache between the digest and the copy to the device's buffer.
+            # Small pieces stay in the processor's cache between the digest and the copy to the buffer.
             for piece in _pieces(memoryview(content).cast("B")):
                 self._hash.update(piece)
                 self._file.write(piece)  # type: ignore[arg-type]
@@ -63,8 +61,8 @@ class DigestingFile:
 def durable(path: Path, appear: Callable[[Path, Path], None] | None = None) -> Iterator[DigestingFile]:
     """Write `path` under a temporary name; it appears, on disk, only when the block ends without an error.
 
-    `appear` is `os.replace`; with `os.link` it never replaces a file: `FileExistsError`. The temporary name is of
-    this write alone: a process id is not enough, since pods of two attempts may have the same.
+    `appear` defaults to `os.replace`; `os.link` raises `FileExistsError` instead of replacing a file. The temporary
+    name is random: pods of two attempts may have the same process id.
     """
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
@@ -91,10 +89,7 @@ def _pieces(content: memoryview) -> Iterator[memoryview]:
 
 
 def copy_durably(source: Path, target: Path, accept: Callable[[str], None]) -> None:
-    """Copy a file; `accept` gets the digest of what was read and raises to refuse it before it appears.
-
-    A folder that stands where the file belongs makes way.
-    """
+    """Copy a file and replace even a folder; `accept` gets the digest and may raise before the copy appears."""
     remove(target)
     with open_regular(source) as reading, durable(target) as writing:
         while chunk := reading.read(_CHUNK_BYTES):
@@ -103,13 +98,13 @@ def copy_durably(source: Path, target: Path, accept: Callable[[str], None]) -> N
 
 
 def remove(target: Path) -> None:
-    """Make way for a file: a folder that stands in its place goes."""
+    """Remove a folder that has the place of a file."""
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
 
 
 def link_durably(source: Path, target: Path) -> None:
-    """Give a file a second name, durable; what stood under that name is replaced. One file system only: `OSError`."""
+    """Give a file a second name durably and replace what had it. Raises `OSError` across file systems."""
     make_folder(target.parent)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
@@ -121,20 +116,20 @@ def link_durably(source: Path, target: Path) -> None:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a regular file; `OSError` for anything else, a pipe or a link for one."""
+    """Return the SHA-256 of a regular file. Raises `OSError` for anything else, such as a pipe or a link."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_on_disk(path: Path) -> str:
-    """As `digest_of`, of what the device holds rather than of the pages that were just written."""
+    """Like `digest_of`, but of the device's content instead of the pages just written."""
     with open_regular(path) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open for reading what must be a plain file; never follows a link, never waits for a pipe's other end."""
+    """Open a plain file for reading; never follow a link or wait for a pipe's other end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

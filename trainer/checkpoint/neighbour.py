@@ -1,7 +1,7 @@
-"""Shards between nodes: each node serves its own over its agent's HTTP and keeps those of its predecessor.
+"""Shards between nodes: each node's agent serves its shards over HTTP, and each node keeps its predecessor's.
 
-The loss of one node then costs no trip to the shared tier. What is fetched counts only with the digest that the
-manifest names; who may fetch says so with a token that the ranks of an attempt exchange among themselves.
+The loss of one node then needs no read of the shared tier. A fetched shard must have the digest in the manifest. The
+ranks of an attempt exchange tokens that allow them to fetch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class ShardAddress:
-    """Where a node's shards can be fetched."""
+    """Address and token of a node's shard server."""
 
     node: int
     ranks: tuple[int, ...]
@@ -35,8 +35,8 @@ class ShardAddress:
     token: str
 
     def fetch(self, step: int, shard: Shard, target: Path, resumable: bool = True) -> int:
-        """Bring a shard here, durable, checked against its digest; returns the bytes that came now, less than its size
-        where an earlier fetch was cut. Raises `OSError` or `StorageError`; see `fetching`."""
+        """Fetch a shard durably and check its digest. Return the bytes of this fetch, fewer than the shard's after a
+        resume. Raises `OSError` or `StorageError`; see `fetching`."""
         return fetch_into(target, shard, partial(self._give, f"{PREFIX}{step_folder(step)}/{shard.file}"), resumable)
 
     def _give(self, path: str, start: int, end: int, write: Callable[[bytes, int], object]) -> None:
@@ -46,7 +46,7 @@ class ShardAddress:
             connection.request("GET", path, headers=headers)
             response = connection.getresponse()
             if response.status != 206:
-                raise StorageError("a neighbour does not give a shard", f"{self.address} {path}: {response.status}")
+                raise StorageError("a neighbour refuses a shard", f"{self.address} {path}: {response.status}")
             while chunk := response.read(_CHUNK_BYTES):
                 write(chunk, start)
                 start += len(chunk)
@@ -60,24 +60,24 @@ class ShardAddress:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The doors of all nodes, by node; empty where there is one node, or no agent."""
+    """The shard servers of all nodes, by node; empty without an agent."""
 
     node: int
-    doors: tuple[ShardAddress, ...] = ()
+    servers: tuple[ShardAddress, ...] = ()
 
     @property
     def predecessor(self) -> ShardAddress | None:
-        return self.doors[self.node - 1] if len(self.doors) > 1 else None
+        return self.servers[self.node - 1] if len(self.servers) > 1 else None
 
     def holding(self, manifest: Manifest, shard: Shard) -> tuple[ShardAddress, ...]:
-        """Doors to try for a shard: the node that wrote it, then its successor, then the others; never one's own."""
-        writer = shard.rank * len(self.doors) // max(1, manifest.world_size)
-        order = [(writer + further) % len(self.doors) for further in range(len(self.doors))]
-        return tuple(self.doors[node] for node in order if node != self.node)
+        """Return the servers to try for a shard: its writer, the writer's successor, then the others; never our own."""
+        writer = shard.rank * len(self.servers) // max(1, manifest.world_size)
+        order = [(writer + further) % len(self.servers) for further in range(len(self.servers))]
+        return tuple(self.servers[node] for node in order if node != self.node)
 
 
 def meet(gang: Gang) -> Neighbours:
-    """Exchange doors over the gang; a rank without an agent (a bench, a drill of one process) has none."""
+    """Exchange the servers' addresses over the gang; a rank without an agent (a benchmark, a drill) has none."""
     token, address = os.environ.get(TOKEN_VARIABLE, ""), os.environ.get(Env.POD_IP, "")
     node = int(os.environ.get(Env.NODE_RANK, "0"))
     return neighbours_of(gang, node, (address, AGENT_PORT, token) if token and address else None)
@@ -85,21 +85,21 @@ def meet(gang: Gang) -> Neighbours:
 
 def neighbours_of(gang: Gang, node: int, mine: tuple[str, int, str] | None) -> Neighbours:
     everyone: list[tuple[int, tuple[str, int, str] | None]] = gang.gather((node, mine))
-    if any(door is None for _, door in everyone):
+    if any(server is None for _, server in everyone):
         return Neighbours(node)
-    doors: dict[int, ShardAddress] = {}
-    for number, door in everyone:
-        assert door is not None
+    servers: dict[int, ShardAddress] = {}
+    for number, server in everyone:
+        assert server is not None
         ranks = tuple(rank for rank, (other, _) in enumerate(everyone) if other == number)
-        doors[number] = ShardAddress(number, ranks, *door)
-    return Neighbours(node, tuple(doors[number] for number in sorted(doors)))
+        servers[number] = ShardAddress(number, ranks, *server)
+    return Neighbours(node, tuple(servers[number] for number in sorted(servers)))
 
 
-def keep_for(door: ShardAddress, manifest: Manifest, tier: Tier) -> int:
-    """Fetch what only `door`'s node holds of a committed step; returns the bytes that came."""
+def keep_for(server: ShardAddress, manifest: Manifest, tier: Tier) -> int:
+    """Fetch the shards of a committed step that only `server`'s node holds. Return the fetched bytes."""
     came = 0
     for shard in manifest.shards:
         target = tier.folder(manifest.step) / shard.file
-        if shard.rank in door.ranks and not target.exists():
-            came += door.fetch(manifest.step, shard, target, resumable=False)
+        if shard.rank in server.ranks and not target.exists():
+            came += server.fetch(manifest.step, shard, target, resumable=False)
     return came

@@ -1,6 +1,6 @@
-"""How often to save, re-evaluated while running: what a save was seen to cost, and how often the job was seen to fail.
+"""The checkpoint interval, adjusted during training to the measured cost of saves and the observed failures.
 
-Rank 0 decides from its own clock; the others follow what it says in the exchange of the same step.
+Rank 0 decides by its clock; the others get its decision in the exchange of the same step.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from trainer.events import emit
 _STEPS_REMEMBERED = 64
 _SAVES_REMEMBERED = 8
 _RESERVE = 1.25
-"""On what saves were seen to cost: they scatter, and what they will cost together must stay within the bound."""
+"""Factor on the measured cost of saves: costs vary, and their sum must stay within the bound."""
 _FEWEST_QUIET_STEPS = 3
 
 
 @dataclass
 class Pace:
-    """Fed with every step and save; `every` is the number of steps between saves from now on."""
+    """Gets every step and save; `every` is the number of steps between saves from now on."""
 
     every: int
     steps: int
     mtbf_s: float
     grace_s: float | None = None
     fixed: bool = False
-    """The spec names the interval: what saving costs is measured, said when it is too much, and nothing is changed."""
+    """The spec sets the interval: the cost of saves is only measured and reported when it is too high."""
     _quiet: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=_STEPS_REMEMBERED))
     _costs: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=_SAVES_REMEMBERED))
     _stall_s: float = 0.0
@@ -42,39 +42,39 @@ class Pace:
     _dear: bool = False
 
     def stepped(self, seconds: float, writing: bool) -> None:
-        """A step's duration, and whether a checkpoint was being written beside it."""
+        """Add a step's duration; `writing`: a checkpoint was being written beside it."""
         (self._busy if writing else self._quiet).append(seconds)
 
     def saved(self, stall_s: float) -> None:
-        """A save has begun; where the one before never came to rest, writing took all of the time between them."""
+        """Note the begin of a save. If the last one has not ended, all steps since count as its writing."""
         if self._saving:
             self.committed(sum(self._busy))
         self._stall_s, self._busy, self._saving = stall_s, [], True
 
     def step_s(self) -> float:
-        """A quiet step; before there were enough of them (where writing goes on all the time) any step."""
+        """Return the median of quiet steps; of all steps while too few are quiet, as when writing never pauses."""
         quiet = self._quiet if len(self._quiet) >= _FEWEST_QUIET_STEPS else [*self._quiet, *self._busy]
         return statistics.median(quiet) if quiet else 0.0
 
     def dip_s(self) -> float:
-        """Seconds that the steps beside the last save took longer than quiet ones, all together."""
+        """Return the extra seconds of all steps beside the last save, compared with quiet ones."""
         return max(0.0, sum(self._busy) - self.step_s() * len(self._busy))
 
     def _cost_s(self) -> float:
-        """Of a save: the mean, since what they cost together is bounded, and a few dear ones are most of it."""
+        """Return the mean cost of a save: the bound is on the sum, and a few expensive saves dominate it."""
         return statistics.fmean(self._costs)
 
     def overhead(self) -> float:
-        """Part of the time that saves cost at the present interval."""
+        """Return the share of the time that saves cost at the present interval."""
         if not self._costs:
             return 0.0
         cost = self._cost_s()
         return cost / (cost + self.every * self.step_s())
 
     def committed(self, write_s: float, shared_s: float = 0.0) -> int:
-        """The last save is durable everywhere: choose again; returns `every`.
+        """Choose again, after the last save is durable everywhere, and return `every`.
 
-        `write_s` on the local tier, `shared_s` from there to the shared one.
+        `write_s`: seconds of writing to the local tier; `shared_s`: of the copy to the shared one.
         """
         step_s = self.step_s()
         if not self._saving or not step_s:
@@ -107,7 +107,7 @@ class Pace:
         )
 
     def _say_whether_it_fits(self, emergency_s: float) -> None:
-        """Of an emergency save that finds nothing on its way; said again when a tier has become slower or quicker."""
+        """Report whether an emergency save alone fits the grace period, and when that changes."""
         if self.grace_s is not None and (fits := emergency_s <= self.grace_s) != self._fits:
             self._fits = fits
             event = "grace_fits" if fits else "grace_too_short"
@@ -121,8 +121,8 @@ class Pace:
 
 
 def job_mtbf_s(config: TrainConfig, nodes: int, shared: Path) -> float:
-    """Mean seconds between failures of the whole job: the estimate per node counts as one failure's worth of
-    evidence, each attempt of this campaign as another, over the time since its first one."""
+    """Return the mean seconds between failures of the whole job. The estimate per node counts as one failure, and each
+    later attempt of this campaign as one more, over the time since its first attempt."""
     prior = config.checkpoint.node_mtbf_hours * 3600 / max(1, nodes)
     try:
         claimed = sorted(path.stat().st_mtime for path in (shared / FENCE_NAME).iterdir())

@@ -1,7 +1,7 @@
-"""The newest step that every rank can restore: verified before anything is deserialised, agreed by all.
+"""The restore of the newest step that every rank can load, verified before anything is deserialised.
 
-A shard is taken from the first tier whose copy has the manifest's digest; a step that some rank cannot complete is
-refused by all, and the next older one is tried. Every refusal is an event.
+A shard comes from the first tier whose copy has the manifest's digest. If any rank lacks a shard, all ranks refuse the
+step and try the next older one. Every refusal is an event.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from trainer.gang import Gang
 def restore(
     engine: Any, gang: Gang, tiers: Tiers, zero_stage: int, attempt: int, neighbours: Neighbours | None = None
 ) -> Begun:
-    """Load the newest sound step into the engine, and tidy up what ended attempts left half done.
+    """Load the newest sound step into the engine, and remove unfinished files of ended attempts.
 
-    Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all are of
-    another world size or ZeRO stage.
+    Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all have another
+    world size or ZeRO stage.
     """
     candidates = _candidates(gang, tiers)
     search = Search(gang, tiers, neighbours or Neighbours(0), attempt)
@@ -56,7 +56,7 @@ def restore(
     manifest, found = chosen
     if manifest.world_size != gang.world_size:
         _reshape(engine, manifest, found, search)
-        # Of the old ranks' shards this gang brings none on: the next save is its own.
+        # This gang cannot replicate the old ranks' shards, and `_reshape` has put them on the shared tier.
         return Begun(manifest, on_shared=True)
     _load(engine, manifest, gang, tiers, _stage(found, manifest, gang, tiers, attempt))
     on_shared = gang.together("look at the shared tier", lambda: _lies_on(tiers.shared, manifest, gang.rank))
@@ -64,7 +64,7 @@ def restore(
 
 
 def _candidates(gang: Gang, tiers: Tiers) -> list[Manifest]:
-    """Everything that any rank saw on any tier, the same list on all ranks; newest step, then newest attempt first."""
+    """Return the manifests that any rank saw on any tier, equal on all ranks; newest step and attempt first."""
 
     def seen() -> set[bytes]:
         mine: set[bytes] = set()
@@ -82,7 +82,7 @@ def _candidates(gang: Gang, tiers: Tiers) -> list[Manifest]:
 
 
 def _claims(tier: Tier, pauses_s: Sequence[float]) -> list[Claim]:
-    """What claims to be committed on a tier, asked again while some of it cannot be read for a reason that may pass."""
+    """Return a tier's claims; try again while some cannot be read for a reason that may pass."""
     for pause_s in pauses_s:
         claims = list(tier.claims())
         if not any(claim.passing for claim in claims):
@@ -97,7 +97,7 @@ def _choose(
     gang, tiers, attempt = search.gang, search.tiers, search.attempt
     fitting = []
     for manifest in candidates:
-        # Another number of ranks is no obstacle where DeepSpeed's universal format can reshape the shards.
+        # DeepSpeed's universal format can reshape the shards to another number of ranks, except without ZeRO.
         elastic = manifest.world_size != shape[0] and manifest.zero_stage > 0
         if manifest.zero_stage != shape[1] or not (elastic or manifest.world_size == shape[0]):
             why = f"of {manifest.world_size} ranks with ZeRO stage {manifest.zero_stage}"
@@ -115,9 +115,9 @@ def _choose(
     if candidates and not fitting:
         shapes = sorted({(manifest.world_size, manifest.zero_stage) for manifest in candidates})
         raise ConfigError(
-            "the checkpoints are of another ZeRO stage, or of another world size without ZeRO",
+            "the checkpoints have another ZeRO stage, or another world size without ZeRO",
             f"(ranks, stage): {shapes}, this attempt has {shape}",
-            "use the ZeRO stage of before; with stage 0 also as many ranks",
+            "use the earlier ZeRO stage; with stage 0 also the earlier number of ranks",
         )
     claims = gang.together("look at the shared tier", lambda: list(tiers.shared.claims()))
     if gang.sums([float(bool(claims))])[0]:
@@ -136,10 +136,10 @@ def _clean(tier: Tier, known: set[tuple[int, int]], attempt: int) -> None:
 
 
 def _stage(found: list[FoundShard], manifest: Manifest, gang: Gang, tiers: Tiers, attempt: int) -> list[FoundShard]:
-    """Bring what the local tier lacks from the shared one, so that the load is local and the node whole again.
+    """Copy missing shards from the shared to the local tier, so that the load is local and the node complete again.
 
-    All of it as it then lies there, read and compared: DeepSpeed's load ends in a collective with the timeout of a
-    step, in which the ranks that had everything would wait for those that read it only then.
+    All copies are verified before the load: DeepSpeed's load ends in a collective with the timeout of a step, in which
+    ranks without copies would wait for those that still read theirs.
     """
 
     def reclaim() -> list[int]:
@@ -164,7 +164,7 @@ def _stage(found: list[FoundShard], manifest: Manifest, gang: Gang, tiers: Tiers
 
 
 def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
-    """A shard that was brought to a tier, read from there."""
+    """Verify a shard's copy on a tier and return it. Raises `StorageError` when it differs."""
     why, identity = look(tier.folder(manifest.step) / shard.file, shard)
     if why:
         raise StorageError("a shard changed after it was verified", f"{tier.name} {shard.file}: {why}")
@@ -172,7 +172,7 @@ def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
 
 
 def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search) -> None:
-    """Saved on other many ranks: the first rank converts verified copies, all load what came out, and it goes."""
+    """Load a step of another world size: rank 0 converts verified copies, all ranks load them, rank 0 removes them."""
     gang, shared = search.gang, search.tiers.shared
     work = shared.root / f"{RESHAPING}{manifest.step:08d}-{search.attempt:04d}"
     source, target = work / attempt_folder(manifest.attempt), work / "universal"
@@ -197,7 +197,7 @@ def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: S
 
 
 def _keep_on_shared(manifest: Manifest, work: Path, shared: Tier, attempt: int) -> None:
-    """Where the nodes alone held the step: a gang of other ranks could never bring it on, nor the archive find it."""
+    """Publish the step on the shared tier if only the nodes hold it: this gang cannot replicate it later."""
     there = any(claim.manifest == manifest for claim in shared.claims())
     folder = shared.folder(manifest.step)
     if there and all(
@@ -220,7 +220,7 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list
         if path not in wanted:
             raise StorageError("a file that the manifest does not name was about to be loaded", path)
         if identity_of(file) == compared.get(path):
-            return  # all of it was read and compared while the gang chose this step
+            return  # it was verified while the gang chose this step
         _insist(wanted[path], tiers.local.name, hashlib.file_digest(file, "sha256").hexdigest())
 
     engine.checkpoint_engine = HostCopyEngine(verify, mapped=True)
@@ -233,7 +233,7 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list
 
 
 def _lies_on(tier: Tier, manifest: Manifest, rank: int) -> bool:
-    """Whether a tier holds this checkpoint by manifest and sizes; it was read back when it was brought there."""
+    """Return whether a tier holds this checkpoint, by manifest and sizes; its replication read it back."""
     there = any(claim.manifest == manifest for claim in tier.claims())
     folder = tier.folder(manifest.step)
     try:

@@ -1,4 +1,4 @@
-"""Room on a tier: a write that finds none is tried once more after everything that may go has gone."""
+"""Room on a full tier: a write is repeated once after everything dispensable is removed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MIB = 2**20
 def with_room(
     tier: Tier, needed_bytes: int, reclaim: Callable[[], Sequence[int | str]], write: Callable[[], None]
 ) -> None:
-    """Run `write`, which is repeatable; when the tier is full, `reclaim` (which returns what it dropped)
-    and run it once more. Raises `StorageError` with the free space seen when that was not enough."""
+    """Run `write`; when the tier is full, run `reclaim` (which returns what it dropped) and `write` again. Raises
+    `StorageError` with the free space when that was not enough."""
     try:
         write()
     except OSError as error:
@@ -43,7 +43,7 @@ def with_room(
 
 
 def free(path: Path) -> str:
-    """Free space and inodes, for people."""
+    """Describe free space and inodes."""
     while not path.exists():
         path = path.parent
     seen = os.statvfs(path)
@@ -51,7 +51,7 @@ def free(path: Path) -> str:
 
 
 def state_bytes(state: Any) -> int:
-    """Bytes of the tensors in a state, each storage once; the file is little larger."""
+    """Return the bytes of the tensors in a state, each storage once; the file is slightly larger."""
     found: dict[int, int] = {}
 
     def walk(value: Any) -> None:

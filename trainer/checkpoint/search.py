@@ -1,4 +1,4 @@
-"""Where a rank finds sound copies of the shards that it needs: read, compared, and brought from other nodes."""
+"""The search for sound copies of the shards that a rank needs, on the tiers and on other nodes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from trainer.gang import Gang
 
 _NOTHING_NEEDED: Any = object()
 _READERS = 8
-"""Files that a rank reads at a time."""
+"""Files that a rank reads at once."""
 PAUSES_S = (1.0, 5.0, 15.0)
-"""Between tries to read from the shared tier: an evicted Lustre client is back within seconds."""
+"""Pauses between tries to read from the shared tier: an evicted Lustre client is back within seconds."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class FoundShard:
     shard: Shard
     tier: Tier
     identity: tuple[int, ...] = ()
-    """Of the file whose bytes were compared: a later change of it, or another file in its place, would show."""
+    """Identity of the verified file; it differs after a change or for another file in its place."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Where a rank looks for sound copies of shards: its node's tier, then the other nodes', then the shared one."""
+    """A rank's search on its node's tier, then on the other nodes, then on the shared tier."""
 
     gang: Gang
     tiers: Tiers
@@ -50,17 +50,17 @@ class Search:
     attempt: int
 
     def shards(self, manifest: Manifest) -> list[FoundShard | None]:
-        """One answer for each shard that this rank needs; they are read in parallel, each once."""
+        """Return one result for each shard that this rank needs; all are read in parallel, each once."""
         mine = [shard for shard in needed(manifest, self.gang.rank) if not _common(shard)]
         common = [shard for shard in needed(manifest, self.gang.rank) if _common(shard)]
         first, rest = ([*mine, *common], []) if self.gang.first_on_node else (mine, common)
         what = f"verify or fetch the shards of step {manifest.step}"
         found = self.gang.together(what, lambda: self._each(first, manifest))
-        # The node's first rank has brought what all its ranks share, where a neighbour had it.
+        # The node's first rank has fetched the common shards before the others look for them.
         return [*found, *self.gang.together(what, lambda: self._each(rest, manifest))]
 
     def everything(self, manifest: Manifest) -> list[FoundShard | None]:
-        """All shards of all ranks, for the first rank, which reshapes them; the others need none as they are."""
+        """Return all ranks' shards on the first rank, which reshapes them; the others need none."""
         everything = list(manifest.shards) if self.gang.first else []
         what = f"verify all shards of step {manifest.step}"
         return self.gang.together(what, lambda: self._each(everything, manifest)) or [_NOTHING_NEEDED]
@@ -83,29 +83,29 @@ class Search:
         return None
 
     def _fetch(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
-        """Bring a shard from another node to this one's tier; what stands there and was refused is replaced."""
+        """Fetch a shard from another node to this one's tier and replace the refused copy there."""
         local = self.tiers.local
         target = local.folder(manifest.step) / shard.file
-        for door in self.neighbours.holding(manifest, shard):
+        for server in self.neighbours.holding(manifest, shard):
             try:
                 remove(target)
-                came = self._bring(door, shard, manifest, target)
+                came = self._bring(server, shard, manifest, target)
             except (OSError, StorageError) as error:
-                emit("neighbour_without_shard", step=manifest.step, node_asked=door.node, why=str(error)[:200])
+                emit("neighbour_without_shard", step=manifest.step, node_asked=server.node, why=str(error)[:200])
                 continue
             why, identity = look(target, shard)
             if not why:
-                emit("fetched_shard", step=manifest.step, from_node=door.node, file=shard.file, bytes=came)
+                emit("fetched_shard", step=manifest.step, from_node=server.node, file=shard.file, bytes=came)
                 return FoundShard(shard, local, identity)
         return None
 
-    def _bring(self, door: ShardAddress, shard: Shard, manifest: Manifest, target: Path) -> int:
-        """Bytes that came; less than the shard's size where an earlier fetch of it was cut."""
+    def _bring(self, server: ShardAddress, shard: Shard, manifest: Manifest, target: Path) -> int:
+        """Fetch a shard. Return the fetched bytes, fewer than the shard's size after a resume."""
         came = 0
 
         def fetch() -> None:
             nonlocal came
-            came = door.fetch(manifest.step, shard, target)
+            came = server.fetch(manifest.step, shard, target)
 
         with_room(self.tiers.local, shard.size_bytes, self._reclaim(manifest), fetch)
         return came
@@ -115,20 +115,20 @@ class Search:
 
 
 def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
-    """What a rank loads: its own shards and the model states, which all ranks share."""
+    """Return a rank's shards: its own and the model states, which all ranks share."""
     return tuple(shard for shard in manifest.shards if shard.rank == rank or _common(shard))
 
 
 def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
-    """Shards below a step folder that are not sound, with what was seen instead of their digest."""
+    """Return the shards in a step folder that are not sound, with the reasons or the digests seen."""
     seen = ((shard, look(folder / shard.file, shard)[0]) for shard in manifest.shards)
     return [(shard, why) for shard, why in seen if why]
 
 
 def look(path: Path, shard: Shard, pauses_s: Sequence[float] = ()) -> tuple[str, tuple[int, ...]]:
-    """Why a copy of a shard is refused (empty when it is sound), and the identity of the file that was read.
+    """Return why a copy of a shard is refused (empty when it is sound), and the identity of the file.
 
-    What may pass is waited for: refused for good, the step would be given up for an older one.
+    Wait after errors that may pass: a refusal would give the step up for an older one.
     """
     for pause_s in (*pauses_s, None):
         try:
@@ -154,7 +154,7 @@ def _read(path: Path, shard: Shard) -> tuple[str, tuple[int, ...]]:
 
 
 def identity_of(file: BufferedReader) -> tuple[int, ...]:
-    """Of a file and of its content: the kernel sets the last one anew with whatever is done to it."""
+    """Return the identity of a file and its content; every change of the file updates the ctime."""
     seen = os.fstat(file.fileno())
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 

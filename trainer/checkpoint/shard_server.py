@@ -1,6 +1,6 @@
-"""The agent's side of shards between nodes: it serves its node's own over HTTP to whoever knows the token.
+"""The agent's shard server: it serves the node's shards over HTTP to ranks with the token.
 
-Apart from `neighbour`, since the agent must not import torch before it has set what torch reads.
+It is apart from `neighbour` because the agent must not import torch before it has set torch's environment.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from trainer.checkpoint.files import open_regular
 
 PREFIX = "/checkpoints/"
 TOKEN_VARIABLE = "BIVOUAC_NEIGHBOUR_TOKEN"
-"""Of the agent and its ranks: whoever asks for a shard must know it."""
+"""Environment variable of the agent and its ranks; each request for a shard must carry the token."""
 _PATH = re.compile(r"^/checkpoints/(step-\d{8}/attempt-\d{4,}/[^/.][^/]*)$")
 _RANGE = re.compile(r"^bytes=(\d{1,18})-(\d{1,18})$")
 
 
 def new_token() -> None:
-    """Called by the agent before it starts its ranks, which inherit the environment."""
+    """Set a new token, before the agent starts its ranks, which inherit the environment."""
     os.environ[TOKEN_VARIABLE] = secrets.token_hex(16)
 
 
 def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
-    """Serve a range of one shard below a campaign's folder on the local tier; 403 without the token, 416 for what is
-    no range of it, 404 for anything else."""
+    """Serve a range of a shard in a campaign's folder on the local tier: 403 without the token, 416 for an invalid
+    range, 404 for anything else."""
     token, path = os.environ.get(TOKEN_VARIABLE, ""), _PATH.match(request.path)
     said = request.headers.get("Authorization", "")
     if not token or not hmac.compare_digest(said.encode(), f"Bearer {token}".encode()):

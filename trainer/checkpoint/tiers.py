@@ -1,7 +1,7 @@
-"""Where checkpoints lie: `<tier>/<campaign>/step-<8 digits>/manifest.json` and shards below `attempt-<4 digits>/`.
+"""Checkpoints on a tier: `<tier>/<campaign>/step-<8 digits>/manifest.json` and shards below `attempt-<4 digits>/`.
 
-Shards of different attempts never share a folder, so that a stale attempt cannot touch the shards of a newer one, and
-a step that is trained again replaces its predecessor by one rename of the manifest.
+Attempts never share a folder of shards: a stale attempt cannot touch the shards of a newer one, and a repeated step
+replaces its predecessor by one rename of the manifest.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from trainer.errors import Fenced, lasting
 from trainer.events import emit
 
 RESHAPING = ".universal-"
-"""How folders begin in which a step is reshaped; step and attempt follow."""
+"""Prefix of folders in which a step is reshaped; step and attempt follow."""
 _MANIFEST_LIMIT_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A step that claims to be committed; `manifest` is None when what lies there is refused, `why` says why."""
+    """A step with a manifest file; `manifest` is None when the file is refused, for the reason `why`."""
 
     step: int
     manifest: Manifest | None
     why: str = ""
     passing: bool = False
-    """It could not be read, but perhaps can be soon."""
+    """The reason may pass: a later read may succeed."""
     foreign: bool = False
-    """It is of another campaign of this name: never loaded, and no retention removes it."""
+    """It is of another campaign of this name; it is never loaded and no retention removes it."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of what a tier keeps, besides a count."""
+    """Limits on the steps that a tier keeps, besides their number."""
 
     hours: float | None = None
     free_bytes: int = 0
@@ -61,20 +61,20 @@ class Tier:
     name: str
     root: Path
     identity: str = ""
-    """Of the campaign; what carries another is refused. Empty: whatever has the campaign's name is taken."""
+    """The campaign's identity; manifests with another one are refused. Empty: the campaign's name is enough."""
 
     def folder(self, step: int) -> Path:
         return self.root / step_folder(step)
 
     def steps(self) -> list[int]:
-        """Steps with a folder, committed or not, newest first."""
+        """Return the steps with a folder, committed or not, newest first."""
         if not self.root.is_dir():
             return []
         found = (step_of_folder(name) for name in os.listdir(self.root))
         return sorted((step for step in found if step is not None), reverse=True)
 
     def claims(self) -> Iterator[Claim]:
-        """What lies there under the name of a manifest, newest step first; never raises for a single one."""
+        """Yield the steps with a manifest file, newest first; never raise for a single one."""
         for step in self.steps():
             try:
                 with open_regular(self.folder(step) / COMMITTED_NAME) as file:
@@ -91,18 +91,18 @@ class Tier:
                 yield Claim(step, None, f"unreadable: {error.strerror}", passing)
 
     def committed(self) -> list[Manifest]:
-        """Newest step first."""
+        """Return the valid manifests, newest step first."""
         return [claim.manifest for claim in self.claims() if claim.manifest is not None]
 
     def settle(self, step: int) -> None:
-        """Make the folders down to a step durable in their parents, whoever made them."""
+        """Make the folders down to a step durable in their parents."""
         for path in (self.root.parent, self.root, self.folder(step)):
             sync_folder(path)
 
     def publish(self, manifest: Manifest, attempt: int) -> None:
-        """Make a step committed: the manifest appears, whole and durable, after everything that it names.
+        """Commit a step: the manifest appears, whole and durable, after everything that it names.
 
-        It replaces that of an earlier attempt than `attempt`, who publishes; raises `Fenced` at a newer one's.
+        It replaces the manifest of an attempt up to `attempt`, the caller's. Raises `Fenced` for a newer one's.
         """
         path, content = self.folder(manifest.step) / COMMITTED_NAME, manifest.serialize()
         try:
@@ -127,12 +127,11 @@ class Tier:
         began: int,
         limits: Limits = Limits(),
     ) -> list[int]:
-        """Drop what is older than the `keep` newest committed steps up to `newest`; returns the steps dropped.
+        """Drop steps older than the `keep` newest committed ones up to `newest`. Return the dropped steps.
 
-        Then what is older than `limits` allow, and the oldest until they leave enough room; neither touches `newest`
-        or what is protected. Steps after `newest` are leftovers that a restore refused; they are replaced when
-        training gets there again. Until then they do not count as kept: those that an earlier attempt left after
-        `began`, the step at which this attempt began.
+        Then drop steps older than `limits.hours`, and the oldest until `limits.free_bytes` are free; never `newest` or
+        a protected step. Steps after `newest` are leftovers that a restore refused; training will replace them. Steps
+        of earlier attempts after `began`, where this attempt began, do not count as kept.
         """
         claims = list(self.claims())
         sound = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
@@ -151,14 +150,14 @@ class Tier:
         return seen.f_bavail * seen.f_frsize
 
     def _hours(self, step: int) -> float:
-        """Since a step was published on this tier, by the machine's clock."""
+        """Return the hours since a step was published on this tier, by the machine's clock."""
         try:
             return (time.time() - (self.folder(step) / COMMITTED_NAME).lstat().st_mtime) / 3600
         except OSError:
             return 0.0
 
     def reclaim(self, keep: Collection[int], attempt: int, began: int) -> list[int]:
-        """As `retain`, for a full disk: of the committed steps the newest alone stays, and nothing that was refused."""
+        """Like `retain`, for a full disk: keep only `keep`, the newest committed step and foreign ones."""
         claims = list(self.claims())
         sound = [claim.manifest for claim in claims if claim.manifest is not None]
         counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
@@ -166,14 +165,14 @@ class Tier:
         return [step for step in self.steps() if step not in kept and self.drop(step, attempt)]
 
     def drop(self, step: int, attempt: int) -> bool:
-        """Remove a step, its manifest first; not what a newer attempt than `attempt` has made. Whether it is gone."""
+        """Remove a step, its manifest first, unless an attempt after `attempt` made it. Return whether it is gone."""
         folder = self.folder(step)
         try:
             if any(number > attempt for number in _attempts(folder)):
                 return False
             with contextlib.suppress(IsADirectoryError):
                 (folder / COMMITTED_NAME).unlink(missing_ok=True)
-            # Else a power loss could bring the manifest back and not its shards.
+            # Without this, a power loss could restore the manifest but not its shards.
             sync_folder(folder)
             shutil.rmtree(folder)
         except FileNotFoundError:
@@ -184,15 +183,14 @@ class Tier:
         return True
 
     def drop_other_attempts(self, manifest: Manifest) -> None:
-        """Remove shards of earlier attempts at this step, which its manifest no longer names."""
+        """Remove earlier attempts' shards of this step: its manifest does not name them."""
         for number in _attempts(self.folder(manifest.step)):
             if number < manifest.attempt:
                 shutil.rmtree(self.folder(manifest.step) / attempt_folder(number), ignore_errors=True)
 
     def clean(self, known: Collection[tuple[int, int]], attempt: int) -> list[str]:
-        """Remove what ended attempts left half done, before this one writes: temporary names, folders in which steps
-        were reshaped, and folders of shards that no manifest names. `known` are (step, attempt) of the manifests that
-        any rank of the gang has seen."""
+        """Remove unfinished files of ended attempts, before this one writes: temporary files, folders of reshaping, and
+        folders of shards without a manifest. `known`: (step, attempt) of the manifests that any rank has seen."""
         removed = []
         for step in self.steps():
             folder = self.folder(step)
@@ -231,7 +229,7 @@ def campaign_tiers(local: Path, shared: Path, campaign: str, identity: str = "")
 
 
 def _attempts(folder: Path) -> list[int]:
-    """Attempts that have a folder of shards at a step; none when the step is gone."""
+    """Return the attempts with a folder of shards at a step; none when the step is gone."""
     names = os.listdir(folder) if folder.is_dir() else []
     numbers = [int(digits) for name in names if (digits := name.removeprefix("attempt-")).isdigit()]
     return sorted(number for number in numbers if attempt_folder(number) in names)

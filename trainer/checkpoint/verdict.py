@@ -1,6 +1,6 @@
-"""The agent's look at its node's own tier: every byte of a step is read, without hurrying and without executing.
+"""The agent's verification of a step on its local tier: it reads every byte, at low priority, and executes nothing.
 
-Apart from `restore`, since the agent must not import torch before it has set what torch reads.
+It is apart from `restore` because the agent must not import torch before it has set torch's environment.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Busy(Exception):
 
 
 def verdict(root: Path, step: int, campaign: str, node: str) -> StepVerdict | None:
-    """Of what lies on this node: its ranks' shards, and those kept for a neighbour; None where it is not committed.
+    """Verify the shards of a step on this node, also those kept for a neighbour; return None if it is not committed.
 
-    Raises `Busy` while another is being read: the training has the disk, whoever asks can wait.
+    Raises `Busy` while another step is being read: the training needs the disk.
     """
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         raise Busy
     try:
         with contextlib.suppress(OSError):
-            # Of this thread alone, which ends with its request.
+            # The priority of this thread only, which ends with its request.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         return _read(root / step_folder(step), step, campaign, node)
     finally:
@@ -58,13 +58,13 @@ def _read(folder: Path, step: int, campaign: str, node: str) -> StepVerdict | No
 
 
 def _look(path: Path, shard: Shard) -> tuple[int, str]:
-    """Bytes read, and what is wrong; a shard that does not lie here belongs to another node."""
+    """Return the bytes read and the fault. A missing shard is no fault: it belongs to another node."""
     digest, size = hashlib.sha256(), 0
     try:
         with open_regular(path) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
-                # What the training has in the page cache is worth more than this.
+                # Leave the page cache to the training.
                 os.posix_fadvise(file.fileno(), size, len(chunk), os.POSIX_FADV_DONTNEED)
                 size += len(chunk)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""One background thread that does slow work in order; its first error stops it and stays readable."""
+"""A background thread that does slow work in order; its first error stops it and stays readable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 _NICENESS = 10
-"""Of a background thread: the step's own threads go first wherever both want a core."""
+"""Niceness of a background thread: the step's threads come first on a shared core."""
 
 
 class Worker:
@@ -31,7 +31,7 @@ class Worker:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
-            # On Linux a niceness is a thread's own; the threads that this one starts inherit it.
+            # Linux has a niceness per thread; threads that this one starts inherit it.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             job = self._jobs.get()

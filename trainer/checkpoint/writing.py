@@ -1,4 +1,4 @@
-"""One rank's files of a save: written with their digest, or linked where the step before holds the very same bytes."""
+"""One rank's files of a save: written with their digest, or linked to equal files of the last save."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAMPLE_BYTES = 4096
 
 @dataclass
 class Writing:
-    """One file of a save, which may be written twice when the disk was full at first."""
+    """One file of a save; a full disk may require a second `write`."""
 
     snapshot: Snapshot
     name: str
@@ -39,16 +39,16 @@ class Writing:
 
 
 class Unchanged:
-    """What the last save wrote, by the name within an attempt's folder: its fingerprint, digest and place."""
+    """Fingerprint, path and digest of the last save's files, by shard name."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Path, str]] = {}
 
     def link(self, snapshot: Snapshot, name: str, rank: int) -> Shard | None:
-        """Link the file of the last save when this state serialises to the same bytes; else None.
+        """Link the file of the last save if this state serialises to the same bytes; else return None.
 
-        A fingerprint that differs (the common case) costs nothing; one that is equal is followed by the digest of
-        everything, and by a reading of the file that is linked: a flaw in it must not be inherited.
+        Another fingerprint (the common case) decides at once. An equal one is followed by the whole digest and a read
+        of the linked file, so that a damaged file is not linked.
         """
         fingerprint, (known, source, digest) = fingerprint_of(snapshot.state), self._last.get(name, ("", Path(), ""))
         if fingerprint != known:
@@ -78,7 +78,7 @@ class _Nowhere:
 
 
 def fingerprint_of(state: Any) -> str:
-    """Tells most states apart after a glance at each tensor's ends; equal ones may still differ in between."""
+    """Return a digest of both ends of each tensor; states with equal fingerprints may still differ."""
     seen = hashlib.sha256()
 
     def walk(value: Any) -> None:
@@ -102,13 +102,13 @@ def fingerprint_of(state: Any) -> str:
 
 
 def twin_of(shard: Shard, earlier: Manifest | None) -> Shard | None:
-    """The shard of an earlier step with the same bytes."""
+    """Return this rank's shard of an earlier step with the same bytes, or None."""
     shards = earlier.shards if earlier is not None else ()
     return next((other for other in shards if other.sha256 == shard.sha256 and other.rank == shard.rank), None)
 
 
 def merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:
-    """Every file once: a file that several nodes wrote (the model states) must have come out the same everywhere."""
+    """Return every file once. Raises `Diverged` if nodes wrote a common file (the model states) differently."""
     merged: dict[str, Shard] = {}
     for shard in (shard for shards in by_rank for shard in shards):
         known = merged.setdefault(shard.file, shard)

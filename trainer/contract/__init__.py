@@ -1,4 +1,4 @@
-"""The contract between trainer and infrastructure: types and constants, no torch, no boto3.
+"""The contract between trainer and infrastructure: types and constants, without torch and boto3.
 
 `infra` imports nothing else of `trainer`, and `trainer` imports nothing of `infra`.
 """

@@ -1,6 +1,6 @@
-"""Was every sample of the planned range consumed exactly once? Judged over the ledger of a committed checkpoint.
+"""The audit of consumed data: a committed checkpoint's ledger must hold each planned sample exactly once.
 
-What an attempt did after its last commit is not in the ledger: the next attempt did it again, and it counts once.
+Steps after an attempt's last commit are not in the ledger: the next attempt repeats them, and they count once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SHOWN = 20
 
 
 class Executed(NamedTuple):
-    """A step as a rank's log tells it."""
+    """A step in a rank's log."""
 
     attempt: int
     step: int
@@ -25,7 +25,7 @@ class Executed(NamedTuple):
 
 
 class AuditFinding(BaseModel):
-    """Positions that speak against the claim; `end` is one past the last."""
+    """A range of positions that contradicts the claim; `end_position` is one past the last."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,18 +39,18 @@ class Audit(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     planned: int
-    """Sequences."""
+    """Planned sequences."""
     consumed: int
     rows: tuple[Consumed, ...]
     findings: tuple[AuditFinding, ...]
     repeated_steps: int
     """Steps that ran again after a restart; the committed run of each counts."""
     checked_by_log: int
-    """Steps whose samples' digest was found in a log, link by link of the chain."""
+    """Steps whose digest was found in a log."""
     checked_by_data: int
-    """Steps whose samples were read again from the data set."""
+    """Steps whose samples were read from the data set again."""
     unlooked: tuple[str, ...]
-    """What could not be looked at, each with its reason."""
+    """Sources that could not be read, with the reasons."""
 
     @property
     def proved(self) -> bool:
@@ -64,18 +64,18 @@ def audit(
     expected: Mapping[int, int] | None,
     unlooked: Iterable[str] = (),
 ) -> Audit:
-    """`planned`: sequences. `expected`: step -> digest of the samples that seed and data give it, if it was derived."""
+    """Audit `planned` sequences. `expected`: step -> digest of its samples by seed and data, if derived."""
     findings = list(_ranges(rows, planned))
     found, told = list(executed), list(unlooked)
     by_attempt = {(line.attempt, line.step): line.samples for line in found}
     logged = {step: by_attempt[row.attempt, step] for row, step in _steps(rows) if (row.attempt, step) in by_attempt}
     steps = sum(row.last_step - row.first_step + 1 for row in rows)
     if expected is not None:
-        findings += _chain(rows, expected, "the data set and the seed give other samples than were consumed")
+        findings += _chain(rows, expected, "data set and seed give other samples than were consumed")
     if len(logged) == steps:
-        findings += _chain(rows, logged, "the log tells of other samples than the ledger")
+        findings += _chain(rows, logged, "the log has other samples than the ledger")
     elif steps:
-        told.append(f"the log holds {len(logged)} of {steps} steps: the chain was not followed through it")
+        told.append(f"the log holds {len(logged)} of {steps} steps: the chain was not checked by it")
     findings += _twice(found)
     return Audit(
         planned=planned,
@@ -94,7 +94,7 @@ def _steps(rows: tuple[Consumed, ...]) -> Iterator[tuple[Consumed, int]]:
 
 
 def _ranges(rows: tuple[Consumed, ...], planned: int) -> Iterator[AuditFinding]:
-    """Gaps, overlaps, and what goes beyond the plan."""
+    """Yield gaps, overlaps, and positions beyond the plan."""
     at = 0
     for row in sorted(rows, key=lambda row: (row.first_position, row.end_position)):
         who = f"steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
@@ -115,7 +115,7 @@ def _ranges(rows: tuple[Consumed, ...], planned: int) -> Iterator[AuditFinding]:
 
 
 def _covered(rows: tuple[Consumed, ...], planned: int) -> int:
-    """Planned sequences that some row holds."""
+    """Return the number of planned sequences in any row."""
     at = covered = 0
     for row in sorted(rows, key=lambda row: row.first_position):
         first, end = max(at, row.first_position), min(row.end_position, planned)
@@ -125,7 +125,7 @@ def _covered(rows: tuple[Consumed, ...], planned: int) -> int:
 
 
 def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> Iterator[AuditFinding]:
-    """Follow the chain row by row; a row that does not come out is named, the next begins from its own seal."""
+    """Follow the chain row by row. Yield a row that does not match, and continue from its recorded digest."""
     chain = CHAIN_START
     for row in rows:
         for step in range(row.first_step, row.last_step + 1):
@@ -139,7 +139,7 @@ def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> 
 
 
 def _twice(executed: list[Executed]) -> Iterator[AuditFinding]:
-    """A step that ran in two attempts must have had the same samples."""
+    """Yield steps that had other samples in a second attempt."""
     first: dict[int, Executed] = {}
     for line in sorted(executed):
         known = first.setdefault(line.step, line)

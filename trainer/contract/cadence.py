@@ -1,7 +1,7 @@
-"""How often to save: Daly's higher-order optimum, bounded and rounded to whole steps.
+"""The checkpoint interval: Daly's higher-order optimum, bounded and rounded to whole steps.
 
-Notation: C seconds that one save stops training, mu mean seconds between failures of the whole job, D seconds of
-downtime per failure, R seconds of reload, T seconds from one save to the next, the save included.
+Notation, all in seconds: C one save stops training, mu mean time between failures of the whole job, D downtime per
+failure, R reload, T from one save to the next, the save included.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import math
 from dataclasses import dataclass
 
 MAX_OVERHEAD = 0.01
-"""The chosen interval costs at most this part of the training time, stall and dip together."""
+"""Largest share of the training time that saves may cost, stall and dip together."""
 TOO_DEAR = 0.035
-"""Above this part saving is too dear, whoever chose the interval: it is said aloud."""
+"""Share of the training time above which a warning says that saves are too expensive, even with a fixed interval."""
 MAX_WORK_AT_RISK_S = 3600.0
-"""However rare failures are, no more than an hour of work is at risk: the failure rate is only an estimate."""
+"""Upper bound of the interval: the failure rate is only an estimate."""
 MIN_SAVES = 10
-"""A run shorter than Daly's period still saves so often."""
+"""Fewest saves in a run, even if it is shorter than Daly's period."""
 _LARGEST_EXPONENT = 350.0
-"""Of which two may be multiplied before a float overflows."""
+"""Two exponentials of this size can be multiplied without an overflow."""
 
 
 def daly_period(save_s: float, mtbf_s: float) -> float:
@@ -36,8 +36,8 @@ def daly_period(save_s: float, mtbf_s: float) -> float:
 def efficiency(period_s: float, save_s: float, mtbf_s: float, downtime_s: float = 0.0, reload_s: float = 0.0) -> float:
     """eff(T) = (T - C) / [(mu + D) e^(R/mu) (e^(T/mu) - 1)]: useful time / time, in 0..1.
 
-    Exact for exponential failures that may fall into work, save and reload; same source as `daly_period`. An
-    interval so long that no attempt would ever finish it has efficiency 0.
+    Exact for exponential failures during work, save and reload; same source as `daly_period`. An interval so long that
+    no attempt ever finishes it has efficiency 0.
     """
     exponent = period_s / mtbf_s
     if max(exponent, reload_s / mtbf_s) > _LARGEST_EXPONENT:
@@ -47,27 +47,27 @@ def efficiency(period_s: float, save_s: float, mtbf_s: float, downtime_s: float 
 
 @dataclass(frozen=True)
 class Cadence:
-    """The chosen distance between saves and why."""
+    """The chosen interval between saves and its derivation."""
 
     every_steps: int
     daly_period_s: float
     daly_steps: float
     """Daly's work between saves, in steps, before bounds and rounding."""
     fewest_steps: int
-    """Lower bound: overhead, and the background writer must be done before the next save."""
+    """Lower bound: overhead, and the background writer must finish before the next save."""
     most_steps: int
     """Upper bound: work at risk, and at least `MIN_SAVES` saves in a run."""
     bound: str
-    """Which rule decided: `daly`, `fewest` or `most`."""
+    """The rule that decided: `daly`, `fewest` or `most`."""
 
 
 def choose(
     *, step_s: float, steps: int, stall_s: float, write_s: float, mtbf_s: float, restart_s: float = 0.0
 ) -> Cadence:
-    """Steps between saves on the local tier.
+    """Choose the steps between saves on the local tier.
 
-    `stall_s` stops training (the host copy), `write_s` runs in the background until the save is durable. Of the two
-    whole numbers of steps around Daly's optimum the one with the better exact efficiency is taken.
+    `stall_s` stops training (the host copy); `write_s` runs in the background until the save is durable. The choice is
+    the more efficient of the two whole numbers of steps around Daly's optimum.
     """
     fewest = max(1, math.ceil(stall_s / (MAX_OVERHEAD * step_s)), math.ceil(write_s / step_s))
     most = max(1, min(steps // MIN_SAVES, int(MAX_WORK_AT_RISK_S / step_s)))
@@ -80,7 +80,7 @@ def choose(
         return efficiency(every * step_s + stall_s, stall_s, mtbf_s, restart_s)
 
     best = max((below, below + 1), key=gain)
-    # The lower bound wins over the upper: a save that starts before the last one is durable can never be kept.
+    # The lower bound wins over the upper one: the next save cannot start before the last one is durable.
     every, bound = best, "daly"
     if every > most:
         every, bound = most, "most"

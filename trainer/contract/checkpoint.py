@@ -1,4 +1,4 @@
-"""What a committed checkpoint is: a folder of shards and a manifest that was written last."""
+"""The format of a committed checkpoint: a folder of shards and a manifest that was written last."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _STEP = re.compile(r"^step-(\d{8})$")
 
 
 def attempt_folder(attempt: int) -> str:
-    """Name of the folder of an attempt's shards within a step folder."""
+    """Return the name of the folder of an attempt's shards within a step folder."""
     return f"attempt-{attempt:04d}"
 
 
 def step_folder(step: int) -> str:
-    """Name of the folder of a step: `<tier>/<campaign>/step-<8 digits>/`."""
+    """Return the name of a step's folder, `<tier>/<campaign>/step-<8 digits>/`."""
     return f"step-{step:08d}"
 
 
 def step_of_folder(name: str) -> int | None:
-    """The step of a folder's name, or None for any other name (temporary ones included)."""
+    """Return the step of a folder's name, or None for any other name (temporary ones included)."""
     match = _STEP.match(name)
     return int(match.group(1)) if match else None
 
@@ -34,22 +34,22 @@ class Shard(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: str = Field(pattern=r"^attempt-\d{4,}/[^/.][^/]*$")
-    """Path relative to the step folder; never out of it."""
+    """Path relative to the step folder and within it."""
     size_bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     rank: int
 
 
 class Manifest(BaseModel):
-    """Written last and atomically on every node that holds shards; the same bytes everywhere."""
+    """Written last and atomically on every node that holds shards, with the same bytes everywhere."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[2, 3, 4] = 4
-    """2 had no ledger, 3 no identity; both are still read."""
+    """2 has no ledger, 3 no identity; both are still read."""
     campaign: str
     identity: str = ""
-    """Of the campaign: its name may have been used before. Empty where nobody knows, as of what was imported."""
+    """The campaign's identity, since its name may have been used before; empty if unknown, as after an import."""
     attempt: int
     step: int
     tokens: int
@@ -58,7 +58,7 @@ class Manifest(BaseModel):
     position: int
     """Data position: sequences consumed so far, over all ranks."""
     loss: float | None
-    """In training, at this step; None where the checkpoint came from elsewhere and nobody said it."""
+    """Training loss at this step; None if unknown, as after an import."""
     evaluation_loss: float | None = None
     """Held-out loss at this step, when it was evaluated (always at the last step)."""
     config_digest: str
@@ -66,12 +66,12 @@ class Manifest(BaseModel):
     code_digest: str = ""
     image_digest: str = ""
     consumed: tuple[Consumed, ...] = ()
-    """The data's ledger from the first step to this one, over all attempts; see `bivouac data audit`."""
+    """Ledger of the data from the first step to this one, over all attempts; see `bivouac data audit`."""
     shards: tuple[Shard, ...]
-    """Every shard of every rank: a node's folder may hold only its own."""
+    """Every shard of every rank; a node's folder may hold only its own."""
     rng_included: bool = True
     seal: str = ""
-    """SHA-256 over everything else: a digit that flips in a position or a step would otherwise go unseen."""
+    """SHA-256 over everything else: it detects a changed digit in a position or a step."""
 
     @model_validator(mode="after")
     def _names_each_file_once(self) -> Self:
@@ -84,7 +84,7 @@ class Manifest(BaseModel):
         return self
 
     def serialize(self) -> bytes:
-        """The file's content, sealed; equal manifests give equal bytes."""
+        """Return the file's content with its seal; equal manifests give equal bytes."""
         unknown = set(_unknown(self.format))
         plain = self.model_copy(update={"seal": ""}).model_dump_json(exclude=unknown).encode()
         sealed = self.model_copy(update={"seal": hashlib.sha256(plain).hexdigest()})
@@ -92,15 +92,15 @@ class Manifest(BaseModel):
 
 
 class Foreign(ValueError):
-    """A checkpoint of another campaign that has, or had, the same name."""
+    """A checkpoint of another campaign that has or had the same name."""
 
 
 def parse_manifest(
     content: bytes, step: int | None = None, campaign: str | None = None, identity: str = ""
 ) -> Manifest:
-    """The manifest in a file's bytes; raises `ValueError` (one line) for anything but what `serialize` wrote.
+    """Parse a manifest. Raises `ValueError` (one line) for bytes that `serialize` did not write.
 
-    With `step` and `campaign` also for one of another place; with `identity` `Foreign` for one that has another.
+    Also raises it for another step or campaign than given, and `Foreign` for another identity.
     """
     try:
         manifest = Manifest.model_validate_json(content)
@@ -116,5 +116,5 @@ def parse_manifest(
 
 
 def _unknown(number: int) -> tuple[str, ...]:
-    """Fields that a format does not have."""
+    """Return the fields that a format does not have."""
     return {2: ("consumed", "identity"), 3: ("identity",)}.get(number, ())

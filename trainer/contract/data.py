@@ -1,4 +1,4 @@
-"""What a prepared data set is: a snapshot of token shards, a tokenizer, and a manifest that was written last."""
+"""The format of a prepared data set: token shards, a tokenizer, and a manifest that was written last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Frozen(BaseModel):
 
 
 class TokenShard(_Frozen):
-    """Whole documents in Megatron's indexed format: `file` holds the ids, the `.idx` beside it where each begins."""
+    """Whole documents in Megatron's indexed format: `file` holds the ids, `.idx` beside it the documents' offsets."""
 
     file: str
     """Path relative to the data folder; little-endian ids of the manifest's `dtype`."""
@@ -36,79 +36,79 @@ class TokenShard(_Frozen):
 
 
 class SourceCounts(_Frozen):
-    """One source of the mixture: where it came from and what became of it."""
+    """One source of the mixture: its origin and what was kept of it."""
 
     name: str
     location: str
-    """A folder's or file's name, or the URL: never a path of the machine that prepared it."""
+    """The name of a folder or file, or the URL; never a path on the machine that prepared it."""
     pattern: str
     weight: float | None = None
-    """Share in the mixture, relative to the others; None: by its number of samples."""
+    """Share in the mixture, relative to the others; None for its number of samples."""
     licence: str = ""
     origin: str = ""
     files: int
     bytes: int
-    """UTF-8 text that was kept."""
+    """Size of the kept UTF-8 text."""
     documents: int
     tokens: int
     """Training tokens."""
     dropped: dict[str, int] = {}
-    """Documents by the reason for which they were left out."""
+    """Number of omitted documents by reason."""
 
 
 class Parameters(_Frozen):
-    """What else shaped the bytes."""
+    """Further parameters that determine the data set's bytes."""
 
     held_out: float = Field(gt=0, lt=1)
     seed: int
     max_files: int | None = Field(default=None, ge=1)
     format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
-    """Of the files; auto: by their names (.jsonl, .ndjson, .parquet, else text; .gz, .zst, .xz, .bz2 behind it)."""
+    """Format of the files; auto: by name (.jsonl, .ndjson, .parquet, else text; with .gz, .zst, .xz, .bz2)."""
     text_field: str = "text"
     deduplicate: bool = True
     min_characters: int = 1
     max_characters: int | None = None
     max_control_share: float = 0.02
-    """Control characters other than white space, of all: more is binary, not text."""
+    """Largest share of control characters other than white space; a text with more is binary."""
     max_repeated_lines: float = 1.0
-    """Lines that occurred before in the same document, of all its lines (Rae et al. 2021 use 0.3)."""
+    """Largest share of lines that occurred before in the document (Rae et al. 2021 use 0.3)."""
     min_letters_share: float = 0.0
-    """Letters and digits, of all characters but white space; every byte outside of ASCII counts as a letter."""
+    """Smallest share of letters and digits among characters but white space; bytes outside ASCII count as letters."""
     document_bytes: int = Field(default=2**22, ge=2**10)
-    """Longer texts become several documents, cut at a line's end, else at a space."""
+    """Longer texts are split into several documents at a line's end, else at a space."""
     shard_tokens: int = Field(default=2**25, ge=1)
 
 
 class DataManifest(_Frozen):
-    """Same input, same parameters: same bytes, wherever it was prepared, on however many cores, after any resume."""
+    """Equal input and parameters give equal bytes, on any machine, with any number of cores, after any resume."""
 
     format: Literal[2] = 2
     sources: tuple[SourceCounts, ...]
     parameters: Parameters
     documents: int
-    """Kept, held-out ones included."""
+    """Kept documents, held-out ones included."""
     held_out_documents: int
     skipped_documents: int
-    """Of those that were read, how many were left out, for any reason."""
+    """Documents that were read and omitted, for any reason."""
     source_bytes: int
     vocabulary: int
     """Size of the tokenizer; a model's `vocabulary` must equal it."""
     end_of_document: int
     """Id of the token that ends every document."""
     dtype: Literal["int16", "int32"]
-    """int16 up to 32,768 ids. Megatron and DeepSpeed number the unsigned types differently (8 and 6 for uint16), these
-    two alike."""
+    """int16 up to 32,768 ids. Megatron and DeepSpeed have equal codes for these two types, but not for unsigned ones
+    (8 and 6 for uint16)."""
     tokenizer_sha256: str
     train: tuple[TokenShard, ...]
     validation: tuple[TokenShard, ...]
     train_tokens: int
     validation_tokens: int
     unigram_loss: float
-    """Nats per held-out token under the unigram distribution of the training part: a model without context gets it."""
+    """Nats per held-out token under the training part's unigram distribution: the loss of a model without context."""
 
     @property
     def licence(self) -> str:
-        """Of all sources, as far as they were stated."""
+        """The stated licences of all sources."""
         stated = dict.fromkeys(source.licence for source in self.sources if source.licence)
         return ", ".join(stated)
 

@@ -1,4 +1,4 @@
-"""What a node must prove before training, and the form of its answer."""
+"""The requirements that a node must meet before training, and the format of its report."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ class _Frozen(BaseModel):
 
 
 DCGM_LONGEST_S = {1: 180.0, 2: 600.0, 3: 3600.0, 4: 9000.0}
-"""How long a level of DCGM's diagnostic may take; NVIDIA's own figures are seconds, 2 min, 30 min, 1 to 2 h."""
+"""Longest time of each level of DCGM's diagnostic; NVIDIA states seconds, 2 min, 30 min, 1 to 2 h."""
 
 
 class GpuExpectation(_Frozen):
-    """What the GPUs of a node must be, and how they must be connected."""
+    """The GPUs that a node must have, and their connections."""
 
     product: str
-    """A word of the product's name, `H100`."""
+    """A word of the product's name, such as `H100`."""
     count: int
     memory_gib: float
-    """Of one GPU, at least so much."""
+    """Smallest memory of one GPU."""
     nvlinks: int
-    """Active links of each GPU; 0 where the type has none, or no source states how many."""
+    """Active links of each GPU; 0 if the type has none or no source states their number."""
     nvswitch: bool
-    """Whether the GPUs meet in a switch, as far as is known: what their driver tells of a fabric must be finished."""
+    """The GPUs are known to be connected by a switch: the driver's fabric state must be completed."""
 
 
 class Expectation(_Frozen):
-    """What preflight holds a node against; written from the instance profile to `/config/expectation.json`.
+    """Preflight's requirements for a node, written from the instance profile to `/config/expectation.json`.
 
-    A floor of 0 asks for the figure only: it is measured and reported, and nothing fails by it.
+    A floor of 0 means that the figure is measured and reported only.
     """
 
     profile: str
     cpus: int
     memory_gib: float
     accelerators: int
-    """CUDA devices that torch must see; 0 on a CPU profile. As many processes of a node join the collective."""
+    """CUDA devices that torch must see, and processes of the node in the collective; 0 on a CPU profile."""
     local_disk_gib: float
-    """Free space wanted on the local tier."""
+    """Free space required on the local tier."""
     shared_disk_gib: float
     mounts: tuple[str, ...]
     clock_skew_s: float
-    """Largest skew against the median of the gang's clocks, and against the time that AWS tells."""
+    """Largest skew from the median of the gang's clocks and from AWS's time."""
     all_reduce_mib: int
     bus_bandwidth_gb_s: float
     """Floor for the all-reduce over all nodes, GB/s."""
     gpus: GpuExpectation | None = None
     efa_devices: int = 0
-    """EFA devices of the node; where there are some, NCCL's log must show that it uses all of them."""
+    """EFA devices of the node; NCCL's log must show that it uses all of them."""
     local_mb_s: float = 0.0
-    """Floor for writing to and for reading from the local tier, 10^6 bytes/s."""
+    """Floor for writes to and for reads from the local tier, 10^6 bytes/s."""
     shared_mb_s: float = 0.0
-    """Floor for one node's writing to and reading from the shared tier while all nodes do, 10^6 bytes/s."""
+    """Floor for one node's writes to and reads from the shared tier while all nodes do so, 10^6 bytes/s."""
     throughput_mib: int = 0
-    """Bytes to write and read for these figures, MiB; 0 measures nothing."""
+    """Data to write and read for these figures, MiB; 0 to measure nothing."""
     gpudirect: bool = False
-    """Data moves between NIC and GPU memory directly on this type, and NCCL's log must show it."""
+    """This type moves data directly between NIC and GPU memory; NCCL's log must show it."""
     versions: dict[str, str] = {}
-    """Component of the node image (`driver`, `efa`: the kernel's module) -> the version that was baked; a prefix of
-    whole parts is enough, `580` fits 580.159.03. What the container brings is held against the container's own word."""
+    """Component of the node image (`driver`, `efa`: the kernel module) -> baked version. A prefix of whole parts is
+    enough: `580` matches 580.159.03. Components of the container are compared with the container's own versions."""
     dcgm_level: int | None = None
     """Run DCGM's diagnostic at this level (1: seconds, 2: two minutes, 3: half an hour, 4: two hours)."""
     time_source: str | None = None
-    """An HTTP endpoint of AWS whose `Date` the node's clock is held against."""
+    """An HTTP endpoint of AWS with whose `Date` the node's clock is compared."""
 
 
 class Verdict(StrEnum):
@@ -81,11 +81,11 @@ class Probe(_Frozen):
     seen: str
     wanted: str
     cure: str = ""
-    """What to do about it, where that is not plain."""
+    """What to do, if that is not obvious."""
     looked: bool = True
-    """False: the probe could not look; it says nothing about the node."""
+    """False if the probe could not look: it does not judge the node."""
     figure: float | None = None
-    """What was measured where no floor judges it: the gang's nodes are held against each other by it."""
+    """A measured value without a floor; the gang's nodes are compared by it."""
 
     @property
     def verdict(self) -> Verdict:

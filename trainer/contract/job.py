@@ -1,4 +1,4 @@
-"""How a training pod is started, watched and ended."""
+"""The interface of a training pod: environment, paths, status, exit codes, termination message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DATA_MOUNT = "/data"
 LOCAL_CHECKPOINTS = "/local-checkpoints"
 SHARED_CHECKPOINTS = "/shared-checkpoints"
 NODE_TOLD = "/node"
-"""What the node tells of itself, in the health check's pods, to be read only."""
+"""Files that the node writes about itself, mounted read-only in the health check's pods."""
 KERNEL_LOG = f"{NODE_TOLD}/kernel.log"
 """The kernel's lines about GPUs and their switches, since the node's start."""
 TERMINATION_LOG = "/dev/termination-log"
@@ -70,7 +70,7 @@ class RankStatus(_Frozen):
 
 
 class Status(_Frozen):
-    """What `/status` answers."""
+    """The answer of `/status`."""
 
     campaign: str
     attempt: int
@@ -87,7 +87,7 @@ class Status(_Frozen):
     step_seconds: float | None
     """Duration of the last step."""
     data_wait_seconds: float | None = None
-    """How long the local rank that waited longest has waited for data since it began to train."""
+    """Total wait for data since training began, of the local rank that waited longest."""
     ranks: tuple[RankStatus, ...]
 
 
@@ -102,10 +102,10 @@ class Termination(_Frozen):
     committed_step: int
     signal: int | None = None
     rank: int | None = None
-    """The rank that failed first, when one did."""
+    """The rank that failed first, if any."""
     detail: str = ""
 
 
 def grace_seconds(collective_timeout_s: float) -> int:
-    """From SIGTERM to SIGKILL of a training pod: an emergency save must fit, or is said beforehand not to."""
+    """Return the seconds from SIGTERM to SIGKILL of a training pod: time for an emergency save, or a check warns."""
     return max(60, int(2 * collective_timeout_s))

@@ -1,4 +1,4 @@
-"""What training consumed: rows of data positions, sealed by a chain of digests, kept in every checkpoint's manifest."""
+"""The ledger of consumed data in every checkpoint's manifest: rows of data positions with a chain of digests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUM = 2**64
 
 
 class Consumed(BaseModel):
-    """An unbroken run of steps of one attempt, all of the same batch, data and order."""
+    """Consecutive steps of one attempt with the same batch, data and order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,7 +28,7 @@ class Consumed(BaseModel):
     first_position: int = Field(ge=0)
     """Data position of the first sequence of `first_step`."""
     chain: str
-    """Digest over every step up to `last_step`, of this row and of all before it."""
+    """Digest over every step up to `last_step`, in this row and all rows before."""
 
     @property
     def end_position(self) -> int:
@@ -37,7 +37,7 @@ class Consumed(BaseModel):
 
 
 def sample_digest(position: int, tokens: bytes) -> int:
-    """64 bits of one sequence at its position; the sum over a step's sequences depends on no split over ranks."""
+    """Return a 64-bit digest of a sequence and its position. The sum over a step does not depend on the world size."""
     digest = hashlib.blake2b(tokens, key=position.to_bytes(8, "little"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -47,6 +47,6 @@ def step_digest(samples: Iterable[int]) -> int:
 
 
 def next_link(chain: str, step: int, position: int, count: int, digest: int) -> str:
-    """The chain after a step that consumed `count` sequences from `position`; `digest` is the sum of theirs."""
+    """Return the chain after a step of `count` sequences from `position`; `digest` is the sum of their digests."""
     link = struct.pack("<32sQQQQ", bytes.fromhex(chain), step, position, count, digest % _SUM)
     return hashlib.sha256(link).hexdigest()

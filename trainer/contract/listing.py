@@ -1,4 +1,4 @@
-"""What lies on a tier, told from manifests and sizes alone: nothing is read but manifests."""
+"""The list of checkpoints on a tier, from manifests and file sizes only."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from pydantic import BaseModel, ConfigDict
 from trainer.contract.checkpoint import COMMITTED_NAME, Manifest, parse_manifest, step_of_folder
 
 CHECKPOINTS_PATH = "/checkpoints"
-"""Where an agent tells what its node's own tier holds: a `Listing` as JSON."""
+"""The agent's path for its local tier's `Listing` as JSON."""
 VERDICTS_PATH = "/verdicts/"
-"""Followed by a step: an agent reads every byte of it that its node's own tier holds and answers with a
-`StepVerdict`."""
+"""Followed by a step: the agent reads every byte of it on the local tier and answers with a `StepVerdict`."""
 
 
 class StepVerdict(BaseModel):
-    """A committed step of which every byte that lies at a place was read."""
+    """The verdict on a committed step after every byte of it at one place was read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tier: str = ""
     node: str = ""
-    """Of a local tier."""
+    """Node of a local tier."""
     step: int
     bytes: int
     faults: tuple[tuple[str, str], ...] = ()
-    """(shard, what is wrong with it)."""
+    """(shard, fault)."""
 
     @property
     def sound(self) -> bool:
@@ -40,15 +39,15 @@ class Listed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tier: str
-    """local, shared, archive, or the place that was asked for."""
+    """local, shared, archive, or the given place."""
     node: str = ""
-    """Of a local tier."""
+    """Node of a local tier."""
     step: int
     committed: bool
     why: str = ""
-    """Why it is not committed, or what of it is not here."""
+    """Reason why it is not committed, or the part of it that is not here."""
     damaged: bool = False
-    """There is a manifest, and it cannot be believed; without one a step was merely never committed."""
+    """Its manifest is not valid. A step without a manifest is not damaged but was never committed."""
     attempt: int | None = None
     tokens: int | None = None
     loss: float | None = None
@@ -57,9 +56,9 @@ class Listed(BaseModel):
     zero_stage: int | None = None
     shards: int = 0
     here: int = 0
-    """Shards that lie here in their size: a node's own disk holds its ranks' only."""
+    """Shards that are here with their full size; a node's disk holds only its ranks' shards."""
     bytes: int = 0
-    """Of the shards that lie here."""
+    """Size of those shards."""
 
 
 class Listing(BaseModel):
@@ -69,7 +68,7 @@ class Listing(BaseModel):
 
 
 def list_folder(folder: Path, tier: str, campaign: str | None = None, node: str = "") -> list[Listed]:
-    """Steps below a folder of `step-<8 digits>` folders, newest first; an unreadable one is a row that says so."""
+    """Return the steps in a folder of `step-<8 digits>` folders, newest first, unreadable ones included."""
     try:
         steps = [step for path in folder.iterdir() if (step := step_of_folder(path.name)) is not None]
     except (FileNotFoundError, NotADirectoryError):
@@ -80,7 +79,7 @@ def list_folder(folder: Path, tier: str, campaign: str | None = None, node: str 
 def listed(
     content: bytes | None, size_of: Callable[[str], int | None], step: int, tier: str, campaign: str | None, node: str
 ) -> Listed:
-    """A row from a manifest's bytes (None: there is none) and what tells a shard's size (None: it is not there)."""
+    """Return a row, from a manifest's bytes (None: no manifest) and the shards' sizes (None: no shard)."""
     if content is None:
         return Listed(
             tier=tier, node=node, step=step, committed=False, why="no manifest: never committed, or half gone"

@@ -1,4 +1,4 @@
-"""What to prepare: sources and parameters, before anything was looked at."""
+"""The recipe of a data set: its sources and parameters, as the user gives them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from trainer.contract.data import Parameters
 
 FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__", ".git"})
-"""Folders below a source that are never part of it: installed packages below a standard library, for one."""
+"""Folders within a source that are never part of it, such as installed packages in a standard library."""
 
 
 class Source(BaseModel):
@@ -32,7 +32,7 @@ class Source(BaseModel):
 
     @property
     def shown(self) -> str:
-        """As the manifest names it: the same wherever it was prepared."""
+        """The location in the manifest, equal on every machine."""
         return self.location.rstrip("/") if self.remote else Path(self.location).name
 
 
@@ -42,11 +42,11 @@ class Recipe(BaseModel):
     sources: tuple[Source, ...] = Field(min_length=1)
     parameters: Parameters
     vocabulary: int = Field(default=4096, ge=258)
-    """Of the tokenizer that is trained; a given one has its own."""
+    """Size of the tokenizer that is trained; a given one has its own."""
     tokenizer: Path | None = None
-    """A `tokenizer.json` to use; left out: byte-level BPE is trained on a sample of the text."""
+    """A `tokenizer.json` to use; without it, byte-level BPE is trained on a sample of the text."""
     end_of_document: str | None = None
-    """The given tokenizer's token that ends a document; left out: the usual ones are looked for."""
+    """The given tokenizer's token that ends a document; without it, the usual ones are tried."""
 
     @model_validator(mode="after")
     def _names_each_source_once(self) -> Self:
@@ -57,9 +57,9 @@ class Recipe(BaseModel):
 
 
 def parse_source(argument: str, number: int, pattern: str, licence: str, origin: str) -> Source:
-    """`[NAME[@WEIGHT]=]LOCATION` of a command line; raises `ValueError`."""
+    """Parse `[NAME[@WEIGHT]=]LOCATION` of a command line. Raises `ValueError`."""
     head, equals, location = argument.partition("=")
-    # An equals sign may be part of a path or of a key: a name has neither slash nor colon.
+    # A path or key may contain an equals sign; a name has neither slash nor colon.
     if not equals or not location or "/" in head or ":" in head:
         head, location = f"text{number}" if number else "text", argument
     name, _, weight = head.partition("@")

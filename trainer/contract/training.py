@@ -1,4 +1,4 @@
-"""The training configuration: `/config/train.json`, written by launch from the spec, read by every rank."""
+"""The training configuration, `/config/train.json`, which launch writes from the spec and every rank reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ModelConfig(_Section):
     reset_positions: bool = False
     """Rotary positions begin at 0 in each document of a packed sequence."""
     end_of_document: int = Field(default=0, ge=0)
-    """Token that ends a document; must equal the data manifest's where boundaries are kept."""
+    """Token that ends a document; must equal the data manifest's with `document_attention` or `reset_positions`."""
 
 
 class OptimizerConfig(_Section):
@@ -49,18 +49,18 @@ class OptimizerConfig(_Section):
 
 class DataConfig(_Section):
     manifest_digest: str = ""
-    """SHA-256 of the data manifest that this run must see at `/data/manifest.json`; empty until prepared."""
+    """SHA-256 of the data manifest required at `/data/manifest.json`; empty until the data is prepared."""
     seed: int = 1234
     weights: dict[str, float] = {}
-    """Of the mixture, by source; left out: those of the manifest, else by the sources' sizes."""
+    """Weights of the mixture by source; empty: the manifest's, else by the sources' sizes."""
     shuffle_blocks: int = Field(default=16, ge=1)
-    """Blocks (of one shard's size each) whose samples are shuffled with each other: what a node holds at a time."""
+    """Blocks, each of one shard's size, whose samples are shuffled together: what a node holds at a time."""
     stream_from: str = ""
-    """`s3://bucket/prefix` or a folder to bring shards from; empty: the data mount."""
+    """`s3://bucket/prefix` or a folder to copy shards from; empty: the data mount."""
     cache_gib: float = Field(default=0.0, ge=0)
-    """Shards are brought to the node's own disk ahead of need, in so much room; 0: they are read where they lie."""
+    """Size of the cache on the node's disk into which shards are copied ahead of need; 0: no cache."""
     steps_ahead: int = Field(default=2, ge=1)
-    """Batches of so many steps are read beside the training."""
+    """Steps whose batches are read ahead, beside the training."""
 
 
 class CheckpointConfig(_Section):
@@ -73,24 +73,23 @@ class CheckpointConfig(_Section):
     keep_shared: int = Field(default=3, ge=1)
     """Committed steps that stay on the shared tier."""
     keep_hours: float | None = Field(default=None, gt=0)
-    """Committed steps older than this are removed, however few there are; the newest proven one never is. None: age
-    removes nothing."""
+    """Committed steps older than this are removed, except the newest proven one. None: no limit of age."""
     keep_free_gib: float = Field(default=0.0, ge=0)
-    """The oldest steps are removed until this much is free on a tier; the newest proven one never is."""
+    """The oldest steps are removed until this much is free on a tier, except the newest proven one."""
     neighbour: bool = True
-    """Each node also keeps its predecessor's shards on its NVMe: a lost node then costs no trip to the shared tier."""
+    """Each node also keeps its predecessor's shards on its NVMe: a node loss then needs no read of the shared tier."""
     measured: bool = False
-    """Derive `every_steps` anew during the training, from measured stall, dip and failures. Else it stays as it is."""
+    """Adjust `every_steps` during training, from measured stall, dip and failures."""
     node_mtbf_hours: float = Field(default=2000.0, gt=0)
-    """Mean time between failures of one node, before this campaign has seen any."""
+    """Assumed mean time between failures of one node until this campaign has seen any."""
 
 
 class TrainConfig(_Section):
-    """Everything a rank needs to know besides its environment."""
+    """A rank's whole configuration, besides its environment."""
 
     campaign: str
     identity: str = ""
-    """Of the campaign, beyond its name; checkpoints that carry another are refused."""
+    """The campaign's identity beyond its name; checkpoints with another one are refused."""
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     data: DataConfig = DataConfig()
@@ -106,13 +105,12 @@ class TrainConfig(_Section):
     evaluate_every: int = Field(default=50, ge=1)
     """Steps between evaluations on the held-out part; the last step is always evaluated."""
     evaluate_batches: int = Field(default=8, ge=1)
-    """Held-out batches of `micro_batch` sequences, evaluated by rank 0 alone so that the figure does not depend on
-    the world size."""
+    """Held-out batches of `micro_batch` sequences; rank 0 evaluates them, so the loss does not depend on world size."""
     collective_timeout_s: float = Field(default=30.0, gt=0)
-    """How long a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Not for
-    opening data or fetching a checkpoint: there a slow rank is waited for while it lives, up to the startup timeout."""
+    """Longest wait in one exchange of a step or of DeepSpeed's load; then a peer counts as lost. It does not apply to
+    opening data and fetching checkpoints: there ranks wait for a living peer, up to the startup timeout."""
     grace_s: float | None = Field(default=None, gt=0)
-    """From SIGTERM to SIGKILL of the pod: what an emergency save must fit into."""
+    """Time from SIGTERM to SIGKILL of the pod, for an emergency save."""
     threads: int = Field(default=1, ge=1)
     """torch threads per rank on CPU; part of bitwise equality."""
 

@@ -1,1 +1,1 @@
-"""Text in, token shards out, and a reader whose order is a pure function of seed and position."""
+"""Preparation of text as token shards, and a reader whose order is a pure function of seed and position."""

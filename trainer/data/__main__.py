@@ -1,4 +1,4 @@
-"""`python -m trainer.data SOURCE... OUT`: prepare a data set; progress and the manifest's digest as JSON lines."""
+"""`python -m trainer.data RECIPE OUT`: prepare a data set; print progress and the manifest's digest as JSON lines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main() -> int:
         print(StorageError("the prepared data cannot be written", seen, cure), file=sys.stderr)
         return int(ExitCode.STORAGE)
     except KeyboardInterrupt:
-        print("interrupted: nothing half-made will be taken; the same command continues", file=sys.stderr)
+        print("interrupted: the same command continues", file=sys.stderr)
         return 128 + signal.SIGINT
     digest = hashlib.sha256((options.out / DATA_MANIFEST_NAME).read_bytes()).hexdigest()
     emit("prepared", manifest_sha256=digest, tokens=manifest.train_tokens, unigram_loss=manifest.unigram_loss)
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 class _Teller:
-    """Progress with the time that is left, at the rate since this run began: what an earlier run did is no rate."""
+    """Prints progress and the time left, at the rate of this run without the work of earlier ones."""
 
     def __init__(self) -> None:
         self._first: tuple[float, float] | None = None

@@ -1,7 +1,7 @@
-"""A node's own copies of the shards in use: bounded, shared by its ranks, verified before anyone sees them.
+"""A node's bounded cache of the shards in use, shared by its ranks and verified before use.
 
-Files are named by their digest. A shard that a process reads is locked (shared) for as long as it is mapped; room is
-made among the others, the longest unused first. One process brings a shard, the others wait for its lock.
+Files are named by their digest. A process holds a shared lock on a shard while it is mapped; the others are removed for
+room, the least recently used first. One process copies a shard, the others wait for its lock.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FIRST_PAUSE_S = 0.5
 """Doubled after every failed try."""
 SLOW_AFTER_S = 10.0
 FLOOR_BYTES_PER_S = 2**20
-"""A shard that comes more slowly than this is asked for again, but for the last try: slow is better than never."""
+"""A slower copy is started again, except in the last try: slow is better than never."""
 
 
 class _Unusable(OSError):
-    """What came is not the shard, or came too slowly."""
+    """The copy is not the shard or is too slow."""
 
 
 class _Wrong(_Unusable):
-    """The source holds no such shard, or other bytes under its name; said by every try, the data set is damaged."""
+    """The source has no such shard, or other bytes under its name. If every try says so, the data set is damaged."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Cache:
     source: ShardSource
     token_bytes: int
     session: str
-    """Copies that another session left are read once before they are trusted."""
+    """Copies of another session are verified again before use."""
     sleep: Callable[[float], None] = time.sleep
 
     def locate(self, shard: TokenShard) -> Path:
-        """The verified copy's path, brought here first where needed.
+        """Return the path of a verified copy; copy the shard first if needed.
 
-        Raises `StorageError` that names shard and source when every try failed, `DataError` when all of them found
-        the same wrong bytes there, or none.
+        Raises `StorageError` with shard and source when every try failed, `DataError` when every try found the same
+        wrong bytes or no shard.
         """
         path = self.folder / f"{shard.sha256}.bin"
         if self._trusted(path):
@@ -68,12 +68,12 @@ class Cache:
         return path
 
     def open(self, shard: TokenShard) -> int:
-        """A descriptor of the copy; its shared lock keeps the copy here while the descriptor, or a map of it, lives."""
+        """Return a descriptor of the copy; its shared lock keeps the copy while the descriptor or a map of it lives."""
         while True:
             try:
                 descriptor = os.open(self.locate(shard), os.O_RDONLY)
             except FileNotFoundError:
-                continue  # dropped in between, for want of room
+                continue  # another process dropped it to make room
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             return descriptor
 
@@ -104,8 +104,8 @@ class Cache:
         said = dict.fromkeys(str(trouble) or type(trouble).__name__ for trouble in troubles)
         seen = f"{shard.file} from {self.source}, {TRIES} tries: {'; '.join(said)}"
         if len(said) == 1 and all(isinstance(trouble, _Wrong) for trouble in troubles):
-            raise DataError("a data shard is missing or damaged where it comes from", seen, "stage the data set again")
-        raise StorageError("a data shard cannot be had", seen, "mend the source, or stage the data set again")
+            raise DataError("a data shard is missing or damaged at its source", seen, "stage the data set again")
+        raise StorageError("a data shard cannot be copied", seen, "repair the source, or stage the data set again")
 
     def _copy(self, shard: TokenShard, file: BinaryIO, patient: bool) -> None:
         digest, size, begun = hashlib.sha256(), 0, time.monotonic()
@@ -130,11 +130,11 @@ class Cache:
 
     @contextmanager
     def _reserved(self, partial: Path, needed: int) -> Iterator[BinaryIO]:
-        """A file that takes its room at once, so that others who come at the same time see it; gone if not renamed."""
+        """Yield a file of the full size, so that other processes count its room; remove it unless it is renamed."""
         with _locked(self.folder / "room.lock"):
             self._make_room(needed)
             file = partial.open("wb")
-            # Held while it is written: one that can be locked by others was left by a process that is gone.
+            # Locked while it is written: others can lock only what a dead process left.
             fcntl.flock(file, fcntl.LOCK_SH)
             file.truncate(needed)
         try:
@@ -144,7 +144,7 @@ class Cache:
             partial.unlink(missing_ok=True)
 
     def _make_room(self, needed: int) -> None:
-        """Drop the longest unused copies that nobody has mapped, until `needed` bytes fit below the limit."""
+        """Drop the least recently used copies that nobody has mapped, until `needed` bytes fit below the limit."""
         copies = sorted(self._copies())
         used = sum(size for _, size, _ in copies)
         for _, size, path in copies:
@@ -153,12 +153,12 @@ class Cache:
             if _drop_unused(path):
                 used -= size
         if used + needed > self.limit_bytes:
-            # All of it is in use: training goes on, and the room is named.
+            # All copies are in use: exceed the limit and report it.
             emit("data_cache_small", used_bytes=used, needed_bytes=needed, limit_bytes=self.limit_bytes)
 
     def _copies(self) -> Iterator[tuple[int, int, Path]]:
-        """(last use, bytes, path), what is on its way included."""
-        # In this order, in the listing and in each look: what gets its name in between must not be missed.
+        """Yield (last use, bytes, path) of all copies, unfinished ones included."""
+        # Partial names first, twice: a file that is renamed meanwhile must not be missed.
         names = ("*.partial", "*.bin")
         for path in dict.fromkeys(path.with_suffix("") for name in names for path in self.folder.glob(name)):
             for suffix in (".partial", ".bin"):

@@ -1,4 +1,4 @@
-"""Batches ahead of need: a thread reads the rank's next sequences while the loop trains on the last ones."""
+"""The feed: a thread reads the rank's next batches while the loop trains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _END_S = 5.0
 
 @dataclass(frozen=True)
 class Share:
-    """Which positions of each step are one rank's: all ranks together cover the global batch exactly once."""
+    """One rank's positions of each step; all ranks together cover the global batch exactly once."""
 
     global_batch: int
     micro_batch: int
@@ -31,7 +31,7 @@ class Share:
     rank: int
 
     def micro_batches(self, position: int) -> list[range]:
-        """Of the step that begins at `position`."""
+        """Return the positions of the step that begins at `position`."""
         size, whole = self.micro_batch, self.micro_batch * self.world_size
         starts = range(position + self.rank * size, position + self.global_batch, whole)
         return [range(start, start + size) for start in starts]
@@ -44,11 +44,11 @@ class Fed:
     position: int
     micro_batches: tuple[NDArray[np.int64], ...]
     digest: int
-    """Of this rank's part; see `trainer.contract.ledger`."""
+    """Digest of this rank's part; see `trainer.contract.ledger`."""
 
 
 class Feed:
-    """Steps in order from a position; an error of the reading thread is raised where its step would have come."""
+    """Steps in order from a position. An error of the reading thread is raised at its step."""
 
     def __init__(
         self, reader: Reader, share: Share, position: int, end: int, steps_ahead: int, stager: Stager | None = None
@@ -57,19 +57,19 @@ class Feed:
         self._ready: queue.Queue[Fed | BaseException] = queue.Queue(steps_ahead)
         self._ended, self._begun = threading.Event(), threading.Event()
         self.wait_seconds = 0.0
-        """How long `next` has waited since the feed began."""
+        """Total wait in `next` and `wait_for_first`, seconds."""
         steps = range(position, end, share.global_batch)
         self._thread = threading.Thread(target=self._run, args=(iter(steps),), name="data-feed", daemon=True)
         self._thread.start()
 
     def wait_for_first(self) -> None:
-        """Until the first step lies ready, or what kept it from being read, or there is none; `next` tells."""
+        """Wait until `next` has the first step or an error, or there is no step."""
         begun = time.monotonic()
         self._begun.wait()
         self.wait_seconds += time.monotonic() - begun
 
     def next(self) -> Fed:
-        """The next step's batches; raises `DataError` or `StorageError` for what kept them from being read."""
+        """Return the next step's batches. Raises the reading thread's `DataError` or `StorageError`."""
         begun = time.monotonic()
         item = self._ready.get()
         self.wait_seconds += time.monotonic() - begun
@@ -92,7 +92,7 @@ class Feed:
         if error is None:
             self.close()
         else:
-            self._ended.set()  # an end in trouble waits for no disk
+            self._ended.set()  # after an error, do not wait for a disk
 
     def _run(self, steps: Iterator[int]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The held-out split alone: what an evaluation needs of the data, without a single training token."""
+"""The held-out split, without the training shards, for an evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.errors import ConfigError, DataError, unread
 
 
 class HeldOut:
-    """Held-out sequences of `context + 1` tokens, the very ones that `Reader.held_out` gives."""
+    """Held-out sequences of `context + 1` tokens, equal to those of `Reader.held_out`."""
 
     def __init__(self, manifest: DataManifest, tokens: np.ndarray, context: int) -> None:
         self.manifest, self.context, self._tokens = manifest, context, tokens
@@ -31,15 +31,14 @@ class HeldOut:
 
 
 def open_held_out(root: Path, digest: str, vocabulary: int, context: int) -> HeldOut:
-    """Open the held-out split at `root`, each shard against its digest; the training shards may be elsewhere.
+    """Open and verify the held-out split at `root`; the training shards may be elsewhere.
 
-    Raises `DataError` when it is not of the data set with this manifest digest, or damaged; `StorageError` for the
-    mount's own trouble.
+    Raises `DataError` when it is damaged or of another manifest digest, `StorageError` for errors of the mount.
     """
     manifest = load_manifest(root, digest)
     if manifest.vocabulary != vocabulary:
         seen = f"model.vocabulary {vocabulary}, tokenizer {manifest.vocabulary}"
-        raise DataError("model and tokenizer differ in size", seen, "give the checkpoint's own train.json")
+        raise DataError("model and tokenizer differ in size", seen, "pass the checkpoint's train.json")
     parts = []
     for shard in manifest.validation:
         try:
@@ -55,7 +54,7 @@ def open_held_out(root: Path, digest: str, vocabulary: int, context: int) -> Hel
 
 
 def end_of_document(manifest: DataManifest, tokenizer: bytes) -> tuple[int, str]:
-    """(id, text) of the token that ends every document; raises `ConfigError` where the tokenizer has none."""
+    """Return (id, text) of the token that ends every document. Raises `ConfigError` when the tokenizer has none."""
     described: dict[str, Any] = json.loads(tokenizer)
     special = {token["id"]: token["content"] for token in described.get("added_tokens", ()) if token.get("special")}
     end = manifest.end_of_document

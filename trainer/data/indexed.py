@@ -1,4 +1,4 @@
-"""Megatron's indexed format: `.bin` holds the ids one document after the other, `.idx` their lengths and offsets.
+"""Megatron's indexed format: `.bin` holds the documents' ids in order, `.idx` their lengths and offsets.
 
 Layout of `.idx`, little-endian: magic, version (u64), type (u8), sequences (u64), document marks (u64), lengths (i32),
 byte offsets (i64), first sequence of each document and one past the last (i64). A document is one sequence here.
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEAD = struct.Struct("<9sQBQQ")
 _CODES = {"int16": 3, "int32": 4}
-"""Megatron and DeepSpeed agree on these; on the unsigned ones they do not."""
+"""Megatron and DeepSpeed agree on these codes, but not on those of unsigned types."""
 
 
 def index_bytes(lengths: NDArray[np.integer], dtype: str) -> bytes:
-    """The `.idx` of documents of these lengths, in tokens."""
+    """Return the `.idx` of documents with these lengths, in tokens."""
     sizes = np.asarray(lengths, dtype="<i4")
     offsets = np.zeros(len(sizes), dtype="<i8")
     np.cumsum(sizes[:-1], out=offsets[1:])

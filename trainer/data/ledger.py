@@ -1,4 +1,4 @@
-"""The running ledger of an attempt: one link per step on the chain that its checkpoint brought along."""
+"""The ledger of a running attempt: each step adds a link to its checkpoint's chain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIMB = 2**32
 
 @dataclass
 class DataLedger:
-    """What was consumed up to here; `rows` goes into the manifest."""
+    """The data consumed so far; `rows` goes into the manifest."""
 
     attempt: int
     world_size: int
@@ -28,7 +28,7 @@ class DataLedger:
         return (*self.before, self.current) if self.current else self.before
 
     def add(self, step: int, position: int, digest: int) -> None:
-        """Note a finished step; `digest`: `step_digest` over all ranks. Raises `DataError` where it does not follow."""
+        """Add a finished step. `digest`: `step_digest` over all ranks. Raises `DataError` if it does not follow."""
         last = self.rows[-1] if self.rows else None
         expected = (last.last_step + 1, last.end_position) if last else (step, position)
         if (step, position) != expected:
@@ -53,7 +53,7 @@ class DataLedger:
 
 
 def to_limbs(digest: int) -> list[float]:
-    """Two halves, so that the sum over all ranks stays exact in the gang's exchange of doubles (up to 2^21 ranks)."""
+    """Split a digest in halves, whose sums over up to 2^21 ranks are exact in the gang's exchange of doubles."""
     return [float(digest % _LIMB), float(digest // _LIMB)]
 
 

@@ -1,12 +1,12 @@
-"""The order of samples: a pure function of seed and position, with nothing stored and nothing to restore.
+"""The order of samples: a pure function of seed and position, without stored state.
 
-Position -> source by weight -> how many of that source came before -> epoch and place in it -> sample. Each part is
-arithmetic, so position 10^12 costs what position 0 costs, and neither world size nor micro batch is in it.
+Position -> source by weight -> number of earlier draws from that source -> epoch and offset in it -> sample. Each part
+is arithmetic: position 10^12 costs as much as position 0. World size and micro batch have no influence.
 
-Sources are interleaved over rounds of 2^16 positions in bit-reversed order (van der Corput 1935): any stretch of
-positions holds each source in its weight, to within a few samples. Within a source, an epoch visits every sample once;
-a set that is larger than a shuffle window is visited in windows of whole blocks, so that a node needs few shards at a
-time: blocks are permuted over the whole epoch, samples within their window.
+Sources are interleaved over rounds of 2^16 positions in bit-reversed order (van der Corput 1935): any range of
+positions holds each source by its weight, to within a few samples. An epoch visits every sample of a source once. A
+source larger than a shuffle window is visited in windows of whole blocks, so that a node needs few shards at a time:
+blocks are permuted over the whole epoch, samples within their window.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from trainer.data.permutation import Values, number_of, permute
 
 _ROUND_BITS = 16
 ROUND = 1 << _ROUND_BITS
-"""Positions over which the weights are met exactly."""
+"""Positions over which the shares of the sources are exact."""
 _ROUNDS_KEPT = 4
-"""Of a mixture, 1 MiB each, made in a few milliseconds."""
+"""Cached rounds of a mixture; each takes 1 MiB and a few milliseconds to compute."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """One source as the order sees it."""
+    """One source of the order."""
 
     name: str
     samples: int
@@ -37,12 +37,12 @@ class Pool:
     block: int
     """Consecutive samples that are fetched together."""
     blocks_at_once: int
-    """Blocks whose samples are shuffled with each other."""
+    """Blocks whose samples are shuffled together."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Where each position's sample lies."""
+    """Source, sample and epoch of each position."""
 
     source: NDArray[np.int64]
     sample: NDArray[np.int64]
@@ -51,12 +51,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Window:
-    """Samples of one source that are shuffled with each other, hence needed at the same time."""
+    """Samples of one source that are shuffled together and hence needed at the same time."""
 
     source: int
     position: int
-    """Where it is first needed, by its source's weight: in a mixture a source runs ahead of its weight by a few samples
-    at most. It is read over `positions` positions."""
+    """First position that needs it, by its source's weight; in a mixture a source is ahead of its weight by at most a
+    few samples. It is read over `positions` positions."""
     positions: int
     samples: tuple[range, ...]
 
@@ -72,7 +72,7 @@ class Order:
         self._mix = lru_cache(maxsize=_ROUNDS_KEPT)(self._mix_of)
 
     def at(self, positions: range) -> Drawn:
-        """The samples at these positions."""
+        """Return the samples at these positions."""
         where = np.arange(positions.start, positions.stop, positions.step, dtype=np.uint64)
         source, draw = self._draws(where)
         sample, epoch = np.empty(len(where), dtype=np.int64), np.empty(len(where), dtype=np.int64)
@@ -83,7 +83,7 @@ class Order:
         return Drawn(source, sample, epoch)
 
     def windows(self, position: int) -> Iterator[Window]:
-        """What positions from `position` on need, window after window, without end, in the order of need."""
+        """Yield the windows that positions from `position` on need, in the order of need, without end."""
         walkers = [walk.windows(self._drawn_before(position, each)) for each, walk in enumerate(self._walks)]
         pending = [next(walker) for walker in walkers]
         while True:
@@ -94,7 +94,7 @@ class Order:
             pending[index] = next(walkers[index])
 
     def _draws(self, where: Values) -> tuple[NDArray[np.int64], Values]:
-        """Source of each position, and how many samples of that source the positions before it took."""
+        """Return each position's source and the number of earlier draws from that source."""
         if len(self.pools) == 1:
             return np.zeros(len(where), dtype=np.int64), where
         rounds, offset = where >> np.uint64(_ROUND_BITS), where & np.uint64(ROUND - 1)
@@ -111,12 +111,12 @@ class Order:
         source = np.searchsorted(self._ends, slot.astype(np.int64), side="right").astype(np.int64)
         draw = np.empty(ROUND, dtype=np.uint64)
         for index, quota in enumerate(self._quotas):
-            # In the order of positions: what is read next lies next to what is read now.
+            # In the order of positions, so that consecutive draws are adjacent.
             draw[source == index] = np.arange(number * quota, (number + 1) * quota, dtype=np.uint64)
         return _Mix(source, draw)
 
     def _drawn_before(self, position: int, index: int) -> int:
-        """How many samples of a source the positions before this one took."""
+        """Return the number of draws from a source before a position."""
         if len(self.pools) == 1:
             return position
         number, offset = position >> _ROUND_BITS, position & (ROUND - 1)
@@ -125,7 +125,7 @@ class Order:
 
 @dataclass(frozen=True)
 class _Mix:
-    """A round of a mixture, by the position within it."""
+    """A round of a mixture, by position within it."""
 
     source: NDArray[np.int64]
     draw: Values
@@ -143,7 +143,7 @@ class _Walk:
         self._window = pool.blocks_at_once * pool.block
 
     def at(self, draws: Values) -> tuple[Values, Values]:
-        """Sample and epoch of the n-th draws."""
+        """Return sample and epoch of these draws."""
         epoch, offset = np.divmod(draws, np.uint64(self._size))
         if not self._windowed:
             return _by_key(epoch, offset, lambda key, part: permute(part, self._size, f"{self._label}:{key}")), epoch
@@ -157,7 +157,7 @@ class _Walk:
         out[tail] = rest + np.uint64(self._full)
         window, inner = np.divmod(offset[~tail], np.uint64(self._window))
         out[~tail] = _by_key(window, inner, lambda key, part: self._in_window(epoch, key, part))
-        # Turned, so that the samples that fill no whole block are others in each epoch.
+        # Rotated, so that the samples that fill no whole block differ between epochs.
         return (out + np.uint64(self._turn(epoch))) % np.uint64(self._size)
 
     def _in_window(self, epoch: int, window: int, inner: Values) -> Values:
@@ -175,7 +175,7 @@ class _Walk:
         return number_of(f"{self._label}:{epoch}:turn", self._size)
 
     def windows(self, draw: int) -> Iterator[tuple[int, int, list[range]]]:
-        """(first draw, draws, ranges of samples) of the window that `draw` lies in and of all after it."""
+        """Yield (first draw, number of draws, ranges of samples) of the window of `draw` and of all later ones."""
         epoch, offset = divmod(draw, self._size)
         while True:
             first = epoch * self._size
@@ -198,7 +198,7 @@ class _Walk:
 
 
 def quotas(weights: Sequence[float]) -> list[int]:
-    """Whole shares of a round by largest remainder; every source gets at least one."""
+    """Return whole shares of a round by largest remainder; every source gets at least one."""
     total = sum(weights)
     if not all(weight > 0 for weight in weights):
         raise ValueError("weights are positive")
@@ -213,7 +213,7 @@ def quotas(weights: Sequence[float]) -> list[int]:
 
 
 def _by_key(keys: Values, values: Values, function: object) -> Values:
-    """`function(key, values)` for each group of equal keys; there are one or two in a batch."""
+    """Apply `function(key, values)` to each group of equal keys; a batch has one or two."""
     assert callable(function)
     if not len(keys):
         return values

@@ -1,8 +1,8 @@
-"""Keyed permutations of `range(n)` that are computed, never stored, for many values at once.
+"""Keyed permutations of `range(n)`, computed for many values at once and never stored.
 
-A balanced Feistel network over the next even power of two, walked until the value falls into range (cycle walking:
-Black and Rogaway, "Ciphers with arbitrary finite domains", 2002), is a bijection for any size. The round function is
-the finaliser of SplitMix64 (Steele, Lea, Flood 2014) under keys drawn by BLAKE2b: mixing, not secrecy, is wanted.
+A balanced Feistel network over the next even power of two, repeated until the value is in range (cycle walking: Black
+and Rogaway, "Ciphers with arbitrary finite domains", 2002), is a bijection for any size. The round function is the
+finaliser of SplitMix64 (Steele, Lea, Flood 2014) under keys from BLAKE2b: the aim is mixing, not secrecy.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _S27, _S31 = np.uint64(27), np.uint64(31)
 
 @lru_cache(maxsize=4096)
 def round_keys(label: str) -> tuple[np.uint64, ...]:
-    """One key per round, and one more for whoever needs a number of this label."""
+    """Return one key per round, and one more for `number_of`."""
     drawn = hashlib.blake2b(label.encode(), digest_size=8 * (_ROUNDS + 1)).digest()
     return tuple(np.frombuffer(drawn, dtype="<u8"))
 
 
 def number_of(label: str, below: int) -> int:
-    """A number in `range(below)` that the label determines."""
+    """Return the label's number in `range(below)`."""
     return int(round_keys(label)[_ROUNDS]) % below
 
 
 def permute(values: Values, size: int, label: str) -> Values:
-    """Images of `values` under the permutation of `range(size)` that the label chooses; `size` up to 2^62."""
+    """Return the images of `values` under the label's permutation of `range(size)`; `size` up to 2^62."""
     if size < 2:
         return np.zeros_like(values)
     half, keys = max(1, ((size - 1).bit_length() + 1) // 2), round_keys(label)

@@ -1,4 +1,4 @@
-"""Reading a prepared data set: a sample is a pure function of seed and position, wherever its shard lies."""
+"""The reader of a prepared data set: a sample is a pure function of seed and position."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from trainer.errors import ConfigError, DataError, unread
 
 Tokens = NDArray[np.integer]
 Opener = Callable[[TokenShard], int]
-"""A descriptor of a shard's file; may wait until the file is there."""
+"""Returns a descriptor of a shard's file; may wait for the file."""
 
 OPEN_SHARDS = 512
 
 
 @dataclass
 class TokenRow:
-    """The shards of one part as one long row of tokens, mapped into memory when they are needed."""
+    """The shards of one part as one row of tokens, mapped into memory when needed."""
 
     shards: tuple[TokenShard, ...]
     dtype: str
     opener: Opener
     keep_open: int = OPEN_SHARDS
-    """So many shards stay mapped, the last used ones: a mapped one stays in the cache."""
+    """Number of last used shards that stay mapped and hence stay in the cache."""
     _open: OrderedDict[int, Tokens] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class TokenRow:
             done, index = done + len(piece), index + 1
 
     def shards_of(self, start: int, end: int) -> tuple[TokenShard, ...]:
-        """Those that hold a token of [start, end)."""
+        """Return the shards with tokens in [start, end)."""
         first = bisect.bisect_right(self.starts, start) - 1
         return self.shards[first : bisect.bisect_left(self.starts, end)]
 
@@ -67,7 +67,7 @@ class TokenRow:
         except (OSError, ValueError) as error:
             refusal = DataError("a token shard cannot be read", f"{shard.file}: {error}", "stage the data again")
             raise (unread(error, refusal) if isinstance(error, OSError) else refusal) from error
-        # As a plain array: slicing a memmap costs several times as much.
+        # A plain array: slicing a memmap costs several times as much.
         tokens: Tokens = mapped.view(np.ndarray)
         if len(tokens) != shard.tokens:
             seen = f"{shard.file}: {len(tokens)} tokens, wanted {shard.tokens}"
@@ -80,7 +80,7 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class Ahead:
-    """Shards that are needed at the same time, from `position` on, for about `positions` positions."""
+    """Shards needed together from `position` on, for about `positions` positions."""
 
     position: int
     positions: int
@@ -103,7 +103,7 @@ class Reader:
         held = [shard for shard in manifest.validation if shard.tokens]
         self._validation = TokenRow(tuple(held), manifest.dtype, opener)
         self.held_out_samples = max(0, (self._validation.tokens - 1) // context)
-        # A shuffle window's blocks, each of which may lie across two shards; what is mapped cannot leave the cache.
+        # A shuffle window's blocks, each in up to two shards; mapped shards cannot leave the cache.
         keep_open = min(OPEN_SHARDS, 2 * shuffle_blocks + 1)
         parts = [
             tuple(s for s in manifest.train if s.source == source.name and s.tokens) for source in manifest.sources
@@ -114,7 +114,7 @@ class Reader:
         if not self.held_out_samples or not all(counts):
             seen = {source.name: count for source, count in zip(manifest.sources, counts, strict=True)}
             raise DataError(
-                "the data holds less than one sequence of a part",
+                "a part of the data holds less than one sequence",
                 f"sequences of {context} tokens: {seen}, held out {self.held_out_samples}",
                 "give more text or a shorter model.context",
             )
@@ -129,11 +129,11 @@ class Reader:
         )
 
     def batch(self, positions: range) -> NDArray[np.int64]:
-        """Sequences at these positions, shape (len(positions), context + 1)."""
+        """Return the sequences at these positions, shape (len(positions), context + 1)."""
         return self.stored(positions).astype(np.int64)
 
     def stored(self, positions: range) -> Tokens:
-        """The same as the shards hold them: two or four bytes a token."""
+        """Return the same in the shards' type, two or four bytes a token."""
         drawn = self.order.at(positions)
         out = np.empty((len(positions), self.context + 1), dtype=self.manifest.dtype)
         for row, source, sample in zip(out, drawn.source.tolist(), drawn.sample.tolist(), strict=True):
@@ -141,13 +141,13 @@ class Reader:
         return out
 
     def digests(self, positions: range, stored: Tokens) -> list[int]:
-        """What the ledger keeps of each sequence."""
+        """Return the ledger's digest of each sequence."""
         return [sample_digest(position, row.tobytes()) for position, row in zip(positions, stored, strict=True)]
 
     def held_out(self, sequences: int) -> NDArray[np.int64]:
-        """Sequences spread evenly over the held-out part (its first documents alone differ by a nat); always the same.
+        """Return sequences spread evenly over the held-out part, always the same; all of them if there are fewer.
 
-        All of them when there are fewer than asked for.
+        The loss of its first documents alone differs by a nat.
         """
         count = min(sequences, self.held_out_samples)
         out = np.empty((count, self.context + 1), dtype=self.manifest.dtype)
@@ -156,7 +156,7 @@ class Reader:
         return out.astype(np.int64)
 
     def ahead(self, position: int) -> Iterator[Ahead]:
-        """The shards that positions from `position` on need, window after window, without end."""
+        """Yield the shards that positions from `position` on need, window by window, without end."""
         for window in self.order.windows(position):
             row = self._rows[window.source]
             spans = [(part.start * self.context, part.stop * self.context + 1) for part in window.samples]
@@ -165,7 +165,7 @@ class Reader:
 
 
 def folder_opener(root: Path) -> Opener:
-    """Shards are read where they lie."""
+    """Return an opener of the shards in a folder."""
     return lambda shard: os.open(root / shard.file, os.O_RDONLY)
 
 
@@ -179,8 +179,8 @@ def check_vocabulary(manifest: DataManifest, vocabulary: int) -> None:
 
 
 def load_manifest(root: Path, digest: str) -> DataManifest:
-    """The manifest at `root`; an empty digest accepts any. Raises `DataError`, and `StorageError` for the mount's
-    own trouble."""
+    """Read the manifest at `root`; an empty digest accepts any. Raises `DataError`, and `StorageError` for errors of
+    the mount."""
     path = root / DATA_MANIFEST_NAME
     try:
         return read_manifest(path.read_bytes(), digest)
@@ -190,7 +190,7 @@ def load_manifest(root: Path, digest: str) -> DataManifest:
 
 
 def read_manifest(content: bytes, digest: str) -> DataManifest:
-    """The manifest in a file's bytes; an empty digest accepts any."""
+    """Parse a manifest; an empty digest accepts any. Raises `DataError`."""
     seen = hashlib.sha256(content).hexdigest()
     try:
         manifest = DataManifest.model_validate_json(content)
@@ -198,25 +198,25 @@ def read_manifest(content: bytes, digest: str) -> DataManifest:
         raise DataError("the data manifest is damaged", str(error), "stage the prepared data again") from error
     if digest and seen != digest:
         raise DataError(
-            "this is not the data that the configuration names", f"manifest {seen}, wanted {digest}", "stage that data"
+            "this is not the data of the configuration", f"manifest {seen}, wanted {digest}", "stage that data"
         )
     return manifest
 
 
 def _shares(manifest: DataManifest, counts: list[int], weights: dict[str, float]) -> list[float]:
-    """Weights of the configuration, else of the manifest, else in proportion to the samples."""
+    """Return the weights of the configuration, else of the manifest, else the numbers of samples."""
     names = [source.name for source in manifest.sources]
     unknown = sorted(set(weights) - set(names))
     if unknown or (weights and len(weights) < len(names)):
-        raise ConfigError("weights do not fit the sources", f"{weights}, sources {names}", "give one weight per source")
+        raise ConfigError("weights do not match the sources", f"{weights}, sources {names}", "weight each source")
     stated = [weights.get(source.name) or source.weight for source in manifest.sources]
     given = [weight for weight in stated if weight]
     return given if len(given) == len(names) else [float(count) for count in counts]
 
 
 def verify_shards(root: Path, manifest: DataManifest) -> None:
-    """Every file against its digest; raises `DataError` for the first that is missing or damaged, `StorageError`
-    where it cannot be told."""
+    """Verify every file's digest. Raises `DataError` for the first missing or damaged one, `StorageError` if storage
+    fails."""
     for shard in (*manifest.train, *manifest.validation):
         _verify(root, shard)
 

@@ -1,6 +1,6 @@
-"""`python -m trainer.data.replay`: the digest of every step's samples, read again from the data set, as JSON lines.
+"""`python -m trainer.data.replay`: the digest of every step's samples, read from the data set again, as JSON lines.
 
-What the ledger's chain must come out as, derived from data, seed and configuration alone.
+They determine the ledger's chain from data, seed and configuration alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def replay(config: TrainConfig, data: Path, rows: list[Consumed]) -> Iterator[tuple[int, int]]:
-    """(step, digest of its samples) for every step of the ledger."""
+    """Yield (step, digest of its samples) for every step of the ledger."""
     for row in rows:
         manifest = load_manifest(data, row.data_digest)
         check_vocabulary(manifest, config.model.vocabulary)

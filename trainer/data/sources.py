@@ -1,4 +1,4 @@
-"""Where prepared shards lie: a folder (Lustre, for one) or S3. Both are read as streams that end or fail."""
+"""Sources of prepared shards: a folder, for example on Lustre, or S3. Both are read as streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORBIDDEN = ("AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "Signat
 
 class ShardSource(Protocol):
     def read(self, name: str) -> Iterator[bytes]:
-        """The file's content in pieces; raises `OSError` for whatever goes wrong, also in the middle."""
+        """Yield the file's content in pieces. Raises `OSError` for any error, also in the middle."""
 
     def __str__(self) -> str: ...
 
@@ -33,7 +33,7 @@ class FolderSource:
 
 
 class BucketSource:
-    """`s3://bucket/prefix`, with the credentials and the endpoint of the environment."""
+    """`s3://bucket/prefix`, with the environment's credentials and endpoint."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -64,7 +64,7 @@ class BucketSource:
 
 
 def _kind(error: Exception) -> type[OSError]:
-    """As a folder would say it: what is not there, and what may not be read, are no trouble of the network."""
+    """Return the error type of a folder: a missing or forbidden object is not a network error."""
     answer: dict[str, Any] = getattr(error, "response", {})
     code = answer.get("Error", {}).get("Code")
     if code in _ABSENT:
@@ -73,7 +73,7 @@ def _kind(error: Exception) -> type[OSError]:
 
 
 def source_of(where: str, mount: Path) -> ShardSource:
-    """`where` of the configuration; empty: the data mount."""
+    """Return the source at `where` of the configuration, or the data mount if that is empty."""
     if where.startswith("s3://"):
         return BucketSource(where)
     return FolderSource(Path(where) if where else mount)

@@ -1,4 +1,4 @@
-"""Shards to the node's disk ahead of need: of the shuffle window that is read now, and of the one after it."""
+"""Copying of shards to the node's disk ahead of need, for the present shuffle window and the next one."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _POLL_S, _END_S = 0.2, 5.0
 
 
 class Stager:
-    """One per node. What it cannot bring, the reader asks for again and then says so."""
+    """One per node. When it fails to copy a shard, the reader tries again and raises the error."""
 
     def __init__(self, cache: Cache, reader: Reader, position: int, lead: int = 0) -> None:
-        """`lead`: positions that are read ahead of the one reached, whatever a window's size."""
+        """`lead`: least number of positions to copy ahead, whatever a window's size."""
         self._cache, self._reader, self._position, self._lead = cache, reader, position, lead
         self._ended, self._moved = threading.Event(), threading.Event()
         self.ahead = threading.Event()
-        """Set while everything lies there that is due at the position reached."""
+        """Set while all shards that are due at the present position are copied."""
         self._pending: set[Future[None]] = set()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="data-stage")
         self._thread = threading.Thread(target=self._run, name="data-stager", daemon=True)
         self._thread.start()
 
     def reached(self, position: int) -> None:
-        """Training reads from here on."""
+        """Note that training reads from `position` on."""
         self._position = position
         self.ahead.clear()
         self._moved.set()
@@ -44,7 +44,7 @@ class Stager:
     def _run(self) -> None:
         for shard in self._due():
             if self._cache.holds(shard):
-                self._bring(shard)  # for its last use: what is due soon is not what room is made of
+                self._bring(shard)  # updates its last use, so that it is not dropped before it is needed
                 continue
             if len(self._pending) >= THREADS:
                 self._pending = wait(self._pending, return_when=FIRST_COMPLETED).not_done
@@ -58,7 +58,7 @@ class Stager:
             self.ahead.set()
 
     def _due(self) -> Iterator[TokenShard]:
-        """Without end; waits before what is more than a window away."""
+        """Yield shards without end; wait before those more than a window ahead."""
         for ahead in self._reader.ahead(self._position):
             while self._early(ahead, position := self._position):
                 self._settle(position)

@@ -16,7 +16,7 @@ def write_whole(path: Path, content: bytes, durable: bool = False) -> None:
 
 @contextmanager
 def writing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
-    """A file under a temporary name, which gets its own when all was written; `durable` survives a power cut."""
+    """Yield a file with a temporary name and rename it when it is complete; `durable` survives a power cut."""
     temporary = path.with_name(f".{path.name}.partial")
     with temporary.open("wb") as file:
         yield file

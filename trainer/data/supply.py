@@ -1,4 +1,4 @@
-"""A rank's supply of data put together: the manifest, where shards are read, the reader, and the feed."""
+"""A rank's supply of data: manifest, source or cache of shards, reader, and feed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.data.staging import Stager
 from trainer.errors import DataError, unread
 
 CACHE_FOLDER = ".data-cache"
-"""On the node's own disk, beside the campaigns' checkpoints."""
+"""Folder on the node's disk, beside the campaigns' checkpoints."""
 
 
 class Mounts(Protocol):
@@ -43,13 +43,13 @@ class Supply:
     config: TrainConfig
     place: DataRank
     digest: str
-    """Of the manifest."""
+    """Digest of the manifest."""
     reader: Reader
     cache: Cache | None
 
     @classmethod
     def open(cls, config: TrainConfig, mounts: Mounts, place: DataRank, session: str) -> Supply:
-        """Raises `DataError` when the data is not what the configuration names, or damaged."""
+        """Open the data. Raises `DataError` when it is damaged or not the configuration's."""
         data, source = config.data, source_of(config.data.stream_from, mounts.data)
         content = _manifest_bytes(source)
         manifest = read_manifest(content, data.manifest_digest)
@@ -66,7 +66,7 @@ class Supply:
         return cls(config, place, hashlib.sha256(content).hexdigest(), reader, cache)
 
     def feed(self, position: int, step: int) -> Feed:
-        """This rank's steps from `step`, whose data begins at `position`, to the last."""
+        """Return the feed of this rank's steps from `step`, whose data begins at `position`, to the last."""
         config = self.config
         share = Share(config.global_batch, config.micro_batch, self.place.world_size, self.place.rank)
         end = position + (config.steps - step) * config.global_batch
@@ -88,7 +88,7 @@ def _check_fit(config: TrainConfig, manifest: DataManifest) -> None:
     bounded = config.model.document_attention or config.model.reset_positions
     if bounded and config.model.end_of_document != manifest.end_of_document:
         raise DataError(
-            "model and data end documents by different tokens",
+            "model and data end documents with different tokens",
             f"model.end_of_document {config.model.end_of_document}, data {manifest.end_of_document}",
             f"set model.end_of_document to {manifest.end_of_document}",
         )

@@ -1,1 +1,1 @@
-"""What a node proves before it may train: itself against its profile, and the fabric by a collective."""
+"""Health checks before training: each node against its profile, and the fabric by a collective."""

@@ -1,4 +1,5 @@
-"""`python -m trainer.health`: a preflight pod. Exit 0 when the node is fit, 70 when not; the report is the message."""
+"""`python -m trainer.health`: a preflight pod. It exits with 0 when the node is fit, else 70; the report is its
+termination message."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def main() -> int:
         probes.append(Probe(name="fabric", ok=False, seen=seen.error[:400], wanted="an all-reduce over all nodes"))
     probes += _of_nccl(expectation, seen, place.node_count)
     if expectation.dcgm_level is not None and expectation.gpus is not None:
-        # Last: it takes the GPUs for itself, and from level 2 on for minutes.
+        # Last: it occupies the GPUs, from level 2 on for minutes.
         probes.append(diagnose(expectation.dcgm_level, look))
     bandwidth = None if seen.bus_bandwidth_gb_s is None else round(seen.bus_bandwidth_gb_s, 4)
     report = HealthReport(node=place.node_name, probes=tuple(probes), bus_bandwidth_gb_s=bandwidth)
@@ -49,10 +50,10 @@ def main() -> int:
 
 
 def _of_nccl(expectation: Expectation, seen: Collective, nodes: int) -> Iterator[Probe]:
-    """What only a run of the collective can show."""
+    """Yield the probes that need NCCL's log of the collective."""
     log = seen.log
     told = log is not None and bool(log.providers or log.networks)
-    # Where the collective broke down before NCCL came to its network, that is no word about the network.
+    # A collective that failed before NCCL chose a network does not judge the network.
     if expectation.efa_devices and nodes > 1 and (told or seen.error is None):
         yield fabrics.nccl_probe(log or parse_nccl(""), expectation.efa_devices, expectation.gpudirect)
     yield from carried_probes(log)

@@ -1,4 +1,4 @@
-"""Which node makes a gang slow: halve what is slow until few are left, then pair each of those with a sound one."""
+"""The search for the nodes that slow a gang: halve slow groups, then pair each remaining node with a sound one."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 Group = tuple[int, ...]
 Sound = Callable[[Sequence[Group]], Sequence[bool]]
-"""Measures disjoint groups of two nodes or more at the same time; whether each reaches its floor."""
+"""Measures disjoint groups of two or more nodes at the same time; returns whether each reaches its floor."""
 
 _PAIRINGS = 3
-"""Rounds of pairs in search of a first sound pair; three are all pairs of three nodes."""
+"""Rounds of pairs in the search for a first sound pair; three rounds hold all pairs of three nodes."""
 
 
 @dataclass(frozen=True)
 class Located:
     slow: Group
-    """Slow together with a node that is not slow with others: it is theirs. Empty where nobody can be blamed: each is
-    sound with some others, or none is with any."""
+    """Nodes that are slow with a sound node. Empty if none can be blamed: each is sound with some others, or none is
+    sound with any."""
     rounds: int
 
 
 def locate(nodes: Sequence[int], sound: Sound) -> Located:
-    """To be asked when all `nodes` together are too slow: about 2 log2(n) rounds. Pure but for `sound`.
+    """Locate the slow ones when all `nodes` together are too slow, in about 2 log2(n) rounds. Pure except for `sound`.
 
-    Every process of the gang runs it on the same answers, and so measures the same groups in the same order.
+    Every process of the gang runs it on the same results and so measures the same groups in the same order.
     """
     rounds = 0
 
@@ -50,7 +50,7 @@ def locate(nodes: Sequence[int], sound: Sound) -> Located:
 
 
 def _halved(nodes: Group, measured: Sound) -> tuple[list[int], list[int]]:
-    """(nodes of sound groups, nodes left in slow groups too small to halve)."""
+    """Return (nodes of sound groups, nodes of slow groups that are too small to halve)."""
     cleared, suspects, slow = list[int](), list[int](), [nodes]
     while slow:
         halves: list[Group] = []
@@ -73,7 +73,7 @@ def _halved(nodes: Group, measured: Sound) -> tuple[list[int], list[int]]:
 
 
 def _pairings(nodes: Sequence[int]) -> Iterator[list[Group]]:
-    """Rounds of disjoint pairs, each pair once (the circle method)."""
+    """Yield rounds of disjoint pairs, each pair once (the circle method)."""
     ring: list[int | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
     for _ in range(len(ring) - 1):
         half = len(ring) // 2

@@ -1,7 +1,7 @@
-"""What this image carries by its own statement, held against what its processes really load.
+"""Versions of NCCL and its plugin that the image states, compared with those that its processes load.
 
-The node's driver and EFA's kernel module are the node image's, and the driver knows what was baked. NCCL and its plugin
-are the container's: each base brings its own, so that only the image can say which ones it was built with.
+The GPU driver and EFA's kernel module belong to the node image, and Bivouac's driver knows the baked versions. NCCL and
+its plugin belong to the container: each base has its own, so only the image can state them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ANOTHER = "another library is found before the image's own: look at LD_LIBRARY_
 
 
 def carried_probes(log: NcclLog | None, environment: Mapping[str, str] = os.environ) -> Iterator[Probe]:
-    """Of NCCL and its plugin; nothing where NCCL was not used."""
+    """Yield the probes of NCCL and its plugin; none if NCCL was not used."""
     if log is None:
         return
     # Only the first rank of all prints NCCL's version.
@@ -39,7 +39,7 @@ def _carried(component: str, seen: str | None, stated: str | None) -> Probe:
 
 
 def wheel_nccl() -> str | None:
-    """Version of the wheel that torch brings NCCL in; None where torch was built against another one."""
+    """Return the version of torch's NCCL wheel; None if torch was built with another NCCL."""
     for one in metadata.distributions():
         if re.fullmatch(r"nvidia[-_]nccl[-_]cu\d+", str(one.metadata["Name"])):
             return str(one.version)
@@ -47,8 +47,8 @@ def wheel_nccl() -> str | None:
 
 
 def loaded_nccl() -> str | None:
-    """Of the library that a process with torch gets; None where torch has none."""
-    import torch  # noqa: F401, the library is found where torch has found it
+    """Return the version of the NCCL that torch loads; None if it loads none."""
+    import torch  # noqa: F401, it loads the library
 
     number = ctypes.c_int()
     try:

@@ -1,4 +1,4 @@
-"""The node's clock against the time that others keep: chrony's estimate, AWS's own `Date`, the gang's median."""
+"""The node's clock compared with chrony's estimate, AWS's `Date` and the gang's median."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANSWER_S = 5.0
 
 
 def clock_probes(skew_s: float, time_source: str | None, look: Look) -> Iterator[Probe]:
-    """Chrony where it can be asked (from a pod mostly not), and AWS where the driver has named an endpoint."""
+    """Probe chrony, which a pod mostly cannot reach, and AWS if the driver has named an endpoint."""
     try:
         yield tracking_probe(clock.parse_tracking(text_of(look("chronyc", "-n", "tracking"), "chronyc")), skew_s)
     except (CannotLook, ValueError) as error:
@@ -30,14 +30,14 @@ def clock_probes(skew_s: float, time_source: str | None, look: Look) -> Iterator
 
 
 def tracking_probe(seen: clock.Tracking, skew_s: float) -> Probe:
-    """Chrony's bound, not its estimate: what the clock is off at most."""
+    """Judge chrony's bound on the error, not its estimate."""
     ok = seen.synchronised and seen.bound_s <= skew_s
     said = f"off by at most {seen.bound_s:.6f} s" if seen.synchronised else "not synchronised"
     return Probe(name="chrony", ok=ok, seen=f"{said}, source {seen.reference}", wanted=f"within {skew_s} s")
 
 
 def _against(url: str, skew_s: float) -> Probe:
-    """The second that AWS shows, from the request's beginning to its end."""
+    """Compare the clock with the `Date` of an answer of AWS."""
     wanted = f"within {skew_s} s of AWS (whose Date counts whole seconds)"
     began = time.time()
     try:
@@ -56,7 +56,7 @@ def _against(url: str, skew_s: float) -> Probe:
 
 
 def date_probe(began: float, ended: float, theirs: float, skew_s: float) -> Probe:
-    """Off by what no moment of the request and of AWS's second can explain; Unix seconds."""
+    """Judge the least offset between the request's duration and AWS's second; all in Unix seconds."""
     early, late = theirs - ended, began - (theirs + _DATE_STEP_S)
     off = max(early, late, 0.0)
     return Probe(
@@ -69,10 +69,10 @@ def date_probe(began: float, ended: float, theirs: float, skew_s: float) -> Prob
 
 
 def skew_probe(me: int, names: Callable[[], Sequence[str]], clocks: Sequence[float], skew_s: float) -> Probe:
-    """Node `me` against the gang's median; `clocks`: of each node against any one clock, seconds. `names`: of the
-    nodes, asked for on all of them or on none.
+    """Compare node `me` with the gang's median. `clocks`: each node's offset from one clock, seconds. `names` returns
+    the nodes' names and is called on all nodes or on none.
 
-    Where no majority agrees, of two nodes that differ above all, nobody can say who is off, and nobody is blamed.
+    Without a majority that agrees, as with two nodes that differ, no node is blamed.
     """
     middle = statistics.median_low(clocks)
     off = [one - middle for one in clocks]

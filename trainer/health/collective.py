@@ -1,4 +1,4 @@
-"""Starts one process per GPU of the node for the collective over all nodes, and reads what they found."""
+"""The node's processes of the collective over all nodes, one per GPU, and their results."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trainer.network import interface_of, split_endpoint, wait_for_name
 from trainer.place import NodePlace
 
 _MEASURING_S = 240.0
-"""For the measurements once all have joined: even a bisection takes seconds on a fabric that works at all."""
+"""Longest time of the measurements after all have joined: even a bisection takes seconds on a working fabric."""
 _POLL_S = 0.1
 _LEFT_S = 5.0
-"""After one process of the node has failed, the others wait in a collective that never ends."""
+"""Wait after a process of the node has failed: the others may be in a collective that never ends."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Collective:
     probes: tuple[Probe, ...]
     bus_bandwidth_gb_s: float | None
     log: NcclLog | None
-    """None where NCCL was not used."""
+    """None if NCCL was not used."""
     error: str | None
 
 
 def run(place: NodePlace, expectation: Expectation, expectation_file: Path, timeout_s: float, work: Path) -> Collective:
-    """The collective as this node saw it; its own failures are in `error`, never raised."""
+    """Run the node's part of the collective. Failures are in `error` and never raised."""
     try:
         interface = interface_of(place.pod_ip)
         wait_for_name(split_endpoint(place.rendezvous)[0], timeout_s)
@@ -67,7 +67,7 @@ def run(place: NodePlace, expectation: Expectation, expectation_file: Path, time
 
 
 def _wait(workers: list[subprocess.Popen[bytes]], outs: list[Path], until: float) -> str | None:
-    """Until all have written what they found; else why not."""
+    """Wait until all have written their results; return why one has not."""
     left = None
     while not all(out.exists() for out in outs):
         now = time.monotonic()
@@ -89,7 +89,7 @@ def _error(out: Path) -> str | None:
 
 
 def _found(outs: list[Path], silent: str | None, log: NcclLog | None) -> Collective:
-    """The first process speaks for the node; an error of any is the node's."""
+    """Return the first process's result, with the error of any process."""
     there = [json.loads(out.read_text()) for out in outs if out.exists()]
     error = next((one["error"] for one in there if one["error"]), None) or silent
     if not outs[0].exists():

@@ -1,4 +1,4 @@
-"""DCGM's own diagnostic: the engine that it needs runs in this pod, from before it until after it."""
+"""DCGM's diagnostic, with an engine in this pod for its duration."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CURE = (
 )
 _REPLACE = "replace the node: nobody repairs a GPU of an EC2 instance"
 _STARTING_S = 60.0
-"""For the engine to find its GPUs."""
+"""Longest time for the engine to find its GPUs."""
 _ENDING_S = 20.0
 _POLL_S = 0.1
 
 
 def diagnose(level: int, look: Look) -> Probe:
-    """`dcgmi diag` at this level, with an engine of its own that is gone afterwards."""
+    """Run `dcgmi diag` at this level, with an engine of its own."""
     name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
     try:
         with engine() as host:
@@ -39,9 +39,9 @@ def diagnose(level: int, look: Look) -> Probe:
 
 @contextmanager
 def engine() -> Iterator[str]:
-    """DCGM's engine on a socket of its own; gives the address for `--host`. Raises `CannotLook` when it does not come.
+    """Run DCGM's engine and yield its address for `--host`. Raises `CannotLook` when it does not start.
 
-    Not on its usual port: whoever else asks an engine on this host must neither answer nor be answered.
+    It listens on a socket instead of its usual port, so that it does not mix with another engine on this host.
     """
     with tempfile.TemporaryDirectory(prefix="bivouac-dcgm-") as folder:
         socket, log = Path(folder, "socket"), Path(folder, "log")
@@ -63,7 +63,7 @@ def engine() -> Iterator[str]:
 def _await(running: subprocess.Popen[bytes], socket: Path, said: Path) -> None:
     until = time.monotonic() + _STARTING_S
     while not _listens(socket):
-        words = " ".join(said.read_text(errors="replace").split())[-160:] or "without a word"
+        words = " ".join(said.read_text(errors="replace").split())[-160:] or "no output"
         if running.poll() is not None:
             raise CannotLook(f"nv-hostengine ended with {running.returncode}: {words}")
         if time.monotonic() > until:
@@ -72,7 +72,7 @@ def _await(running: subprocess.Popen[bytes], socket: Path, said: Path) -> None:
 
 
 def _listens(socket: Path) -> bool:
-    """Its file is there a moment before."""
+    """Return whether the engine listens: its file appears a moment earlier."""
     with sockets.socket(sockets.AF_UNIX) as probe:
         try:
             probe.connect(str(socket))
@@ -91,7 +91,7 @@ def _end(running: subprocess.Popen[bytes]) -> None:
 
 
 def diagnostic_probe(seen: dcgm.Diagnostic, level: int) -> Probe:
-    """A diagnostic that skipped everything has seen nothing."""
+    """Judge a diagnostic; one that skipped all tests could not look."""
     name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
     if not seen.executed:
         return blind(name, f"DCGM {seen.version} skipped all of its {len(seen.results)} tests", wanted)

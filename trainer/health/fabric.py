@@ -1,6 +1,6 @@
-"""The fabric: clocks compared, an all-reduce over all GPUs of all nodes, and where that is slow, the node at fault.
+"""The fabric's check: compare clocks, all-reduce over all GPUs of all nodes, and locate the node that is slow.
 
-`python -m trainer.health.fabric` is one process of it, for one GPU; `collective.py` starts one per GPU of the node.
+`python -m trainer.health.fabric` is the process for one GPU; `collective.py` starts one per GPU of the node.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Reading:
-    """Of one group: whether every sum was right in every round, and its bus bandwidth in the best round."""
+    """One group's result: whether every sum was right, and the bus bandwidth in the best round."""
 
     right: bool
     bus_bandwidth_gb_s: float
 
 
 def bus_bandwidth(size_bytes: int, seconds: float, ranks: int) -> float:
-    """GB/s on the busiest link of a ring, 2 (n-1)/n x bytes / time (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
+    """Return GB/s on the busiest link of a ring, 2 (n-1)/n x bytes / time (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
     return 2 * (ranks - 1) / ranks * size_bytes / seconds / 1e9
 
 
 class Fabric:
-    """This process in the gang. All of its methods are collective: every process calls them in the same order."""
+    """This process in the gang. All methods are collective: every process calls them in the same order."""
 
     def __init__(self, place: NodePlace, local_rank: int, locals_: int, timeout: timedelta) -> None:
-        """Joins; raises `TrainerError` or torch's error when the others do not come."""
+        """Join the gang. Raises `TrainerError` or torch's error when the others do not."""
         self.place, self.locals, self.timeout = place, locals_, timeout
         self.rank, self.world = place.node_rank * locals_ + local_rank, place.node_count * locals_
         self.device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
@@ -61,14 +61,14 @@ class Fabric:
         self.told = 0
 
     def names(self) -> list[str]:
-        """Node names by rank of node."""
+        """Return the nodes' names by node rank."""
         self.store.set(f"name-{self.place.node_rank}", self.place.node_name)
         return [self.store.get(f"name-{node}").decode() for node in range(self.place.node_count)]
 
     def clocks(self) -> list[float] | None:
-        """Each node's clock minus node 0's, seconds, by rank of node: the median over rounds of reading all at once.
+        """Return each node's clock minus node 0's by node rank, in seconds: the median over rounds.
 
-        One process of each node compares; the others have None.
+        One process of each node compares; the others return None.
         """
         firsts = list(range(0, self.world, self.locals))
         control = dist.new_group(firsts, backend="gloo", timeout=self.timeout)
@@ -84,11 +84,11 @@ class Fabric:
         return [statistics.median(seen) for seen in zip(*rounds, strict=True)]
 
     def measure(self, groups: Sequence[Group], mib: int) -> list[Reading]:
-        """An all-reduce of `mib` MiB in each group of nodes, all groups at the same time; the same list everywhere."""
+        """All-reduce `mib` MiB in each group of nodes, all at the same time. Return the same list everywhere."""
         self.told += 1
         for number, nodes in enumerate(groups):
             ranks = [node * self.locals + local for node in nodes for local in range(self.locals)]
-            # All processes make all groups: torch asks for it, members or not.
+            # Torch requires that all processes create all groups.
             group = dist.new_group(ranks, timeout=self.timeout)
             if self.rank in ranks:
                 reading = self._all_reduce(group, len(ranks), ranks.index(self.rank), mib * _MIB)
@@ -101,9 +101,9 @@ class Fabric:
         return [Reading(*json.loads(self.store.get(key))) for key in keys]
 
     def _all_reduce(self, group: dist.ProcessGroup, ranks: int, index: int, size_bytes: int) -> Reading:
-        """Of the slowest rank: every rank must be right, and the time is the longest of the best."""
+        """Return whether every rank's sums are right, and the bandwidth of the slowest rank's best round."""
         elements = size_bytes // 4
-        # Small integers: their sums are exact in float32 and each element differs from its neighbours.
+        # Small integers have exact sums in float32, and each element differs from its neighbours.
         pattern = torch.arange(elements, dtype=torch.float32, device=self.device) % 251
         wanted = pattern * ranks + ranks * (ranks - 1) / 2
         best, right = float("inf"), True
@@ -123,10 +123,10 @@ class Fabric:
 
 
 def prove(fabric: Fabric, expectation: Expectation) -> Iterator[Probe | float]:
-    """Probes of this node, and the gang's bus bandwidth (GB/s) as the one number among them."""
+    """Yield this node's probes, and the gang's bus bandwidth (GB/s) as the only number."""
     clocks = fabric.clocks()
     if clocks is not None:
-        # All have the same clocks before them, so all ask for the names, or none: it takes a request for each.
+        # All have the same clocks, so either all exchange their names or none does.
         yield skew_probe(fabric.place.node_rank, fabric.names, clocks, expectation.clock_skew_s)
     nodes = tuple(range(fabric.place.node_count))
     (whole,) = fabric.measure([nodes], expectation.all_reduce_mib)
@@ -146,7 +146,7 @@ def prove(fabric: Fabric, expectation: Expectation) -> Iterator[Probe | float]:
 
 
 def _blame(fabric: Fabric, expectation: Expectation, nodes: Group) -> Probe:
-    """This node's part in a gang that is slow or wrong."""
+    """Probe this node in a gang that is slow or wrong."""
     worst: dict[Group, Reading] = {}
 
     def sound(groups: Sequence[Group]) -> list[bool]:
@@ -161,7 +161,7 @@ def _blame(fabric: Fabric, expectation: Expectation, nodes: Group) -> Probe:
 def blame_probe(
     me: int, names: Sequence[str], located: Located, readings: dict[Group, Reading], floor_gb_s: float
 ) -> Probe:
-    """Whether it is this node that makes the gang slow; `readings`: of the groups that were measured on the way."""
+    """Judge whether this node makes the gang slow; `readings`: results of the measured groups."""
     wanted = f"sound with others, >= {floor_gb_s} GB/s"
     slow = ", ".join(names[node] for node in located.slow)
     if me not in located.slow:
@@ -177,7 +177,7 @@ def blame_probe(
 
 
 def main() -> int:
-    """One process: joins, measures, writes what it found as JSON to `--out`; exit code 0 whatever it found."""
+    """Join, measure, and write the results as JSON to `--out`; the exit code is always 0."""
     options = _parse()
     expectation = Expectation.model_validate_json(options.expectation.read_bytes())
     found: dict[str, object] = {"probes": [], "bus_bandwidth_gb_s": None, "error": None}
@@ -215,5 +215,5 @@ def _parse() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # Threads of a fabric that never came together may not end by themselves.
+    # Threads of a failed fabric may not end by themselves.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The node's EFA devices, and NCCL's log as proof that the collective went over all of them."""
+"""The node's EFA devices, and the proof by NCCL's log that the collective used all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NCCL_CURE = (
 
 
 def efa_probes(wanted: int, look: Look, sysfs: Path = SYSFS) -> Iterator[Probe]:
-    """What the kernel has, and what libfabric can use; nothing where the type has no EFA."""
+    """Count the EFA devices of the kernel and of libfabric; yield nothing if the type has none."""
     if not wanted:
         return
     yield _counted("efa_devices", of_sysfs(sysfs), wanted, "in /sys/class/infiniband")
@@ -29,14 +29,14 @@ def efa_probes(wanted: int, look: Look, sysfs: Path = SYSFS) -> Iterator[Probe]:
             output = look(name, "-p", "efa", "-t", "FI_EP_RDM")
         except CannotLook:
             continue
-        # It ends with an error when it finds none, and that is an answer.
+        # It ends with an error when it finds no device: count 0.
         yield _counted("efa_libfabric", fabric.parse_fi_info(output.text), wanted, "by fi_info")
         return
     yield blind("efa_libfabric", "there is no fi_info in the image", f"{wanted} devices", "bake the EFA installer in")
 
 
 def of_sysfs(sysfs: Path) -> tuple[str, ...]:
-    """RDMA devices of Amazon's."""
+    """Return Amazon's RDMA devices."""
     if not sysfs.is_dir():
         return ()
     found = []
@@ -58,11 +58,11 @@ def _counted(name: str, devices: tuple[str, ...], wanted: int, where: str) -> Pr
 
 
 def nccl_probe(log: NcclLog, wanted: int, gpudirect: bool = False) -> Probe:
-    """One verdict: the EFA provider, all devices, GPU memory reached directly where the type can, and no channel
-    between nodes over anything else.
+    """Require the EFA provider, all devices, GPUDirect if the type has it, and no channel between nodes over another
+    network.
 
-    `NET/OFI Selected provider is efa, fabric is efa-direct (found N nics)`; a fall back to sockets is ten times slower
-    and says so only there.
+    The line is `NET/OFI Selected provider is efa, fabric is efa-direct (found N nics)`. A fallback to sockets is ten
+    times slower and appears only there.
     """
     wrong = []
     if log.providers != ("efa",):
@@ -76,7 +76,7 @@ def nccl_probe(log: NcclLog, wanted: int, gpudirect: bool = False) -> Probe:
     elif not log.networks and not log.channels:
         wrong.append("NCCL names no network")
     ends = sum(log.channels.values())
-    # In words that all nodes share: where the image lacks it, none of them is to blame.
+    # The same words on all nodes: if the image lacks it, no node is to blame.
     if gpudirect and ends and not log.gdr_channels:
         wrong.append("no channel between nodes by GPUDirect RDMA: all go through the hosts' memory")
     direct = f", {log.gdr_channels} of {ends} channel ends by GPUDirect" if ends else ""
@@ -91,11 +91,11 @@ def nccl_probe(log: NcclLog, wanted: int, gpudirect: bool = False) -> Probe:
 
 
 def kernel_module(look: Look) -> str | None:
-    """Version of EFA's module in the kernel; None where nothing tells."""
+    """Return the version of the kernel's EFA module; None if unknown."""
     try:
         said = text_of(look("cat", "/sys/module/efa/version"), "efa")
     except CannotLook:
         return None
-    # Amazon's own module says 2.17.3g of what its package and installer call 2.17.3.
+    # Amazon's module says 2.17.3g where its package and installer say 2.17.3.
     number = re.match(r"\d+(\.\d+)*", said.strip())
     return number and number[0]

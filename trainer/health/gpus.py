@@ -1,4 +1,4 @@
-"""Verdicts on the GPUs of a node: what their tools said against what the profile promises."""
+"""Verdicts on a node's GPUs: the output of their tools compared with the profile."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from trainer.health.parsers.nvidia_smi import Gpu, Smi
 
 _REPLACE = "replace the node: nobody repairs a GPU of an EC2 instance"
 _HARD_THROTTLES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-"""Reasons that an idle or freshly loaded GPU must not have; a software power cap under load is normal."""
+"""Throttle reasons that an idle or just loaded GPU must not have; a software power cap under load is normal."""
 _LINK_ERRORS_ALLOWED = 0
-"""Since the driver was loaded, per link and kind; as in facebookresearch/gcm's `check-dcgmi nvlink`."""
+"""Per link and kind, since the driver was loaded; as in facebookresearch/gcm's `check-dcgmi nvlink`."""
 
 
 def gpu_probes(expectation: GpuExpectation, look: Look, driver: str | None = None) -> Iterator[Probe]:
-    """All that the tools of a node tell about its GPUs, in the order in which a person would ask.
-
-    `driver`: the version that was baked.
-    """
+    """Yield all probes of a node's GPUs, in the order in which a person would look. `driver`: the baked version."""
     try:
         smi = nvidia_smi.parse_query(text_of(look("nvidia-smi", "-q", "-x", timeout_s=60), "nvidia-smi"))
     except (CannotLook, ValueError) as error:
@@ -42,12 +39,12 @@ def _said(look: Look, *command: str) -> str:
     return text_of(look(*command), " ".join(command))
 
 
-_KERNEL_CURE = "look at the node's service bivouac-kernel-log, which the node image brings: bake it anew"
+_KERNEL_CURE = "look at the node's service bivouac-kernel-log, a part of the node image: bake that again"
 _KERNEL_BEGINS = "Linux version"
 
 
 def _kernel_log(look: Look) -> str:
-    """Raises `CannotLook` where the node wrote none: an empty file tells nothing."""
+    """Return the kernel's log. Raises `CannotLook` if the node wrote none: an empty file proves nothing."""
     log = _said(look, "cat", KERNEL_LOG)
     if _KERNEL_BEGINS not in log:
         raise CannotLook(f"{KERNEL_LOG} does not hold the kernel's first line")
@@ -62,8 +59,8 @@ def _looked(name: str, wanted: str, probe: Callable[[], Probe], cure: str = "") 
 
 
 def query_probes(smi: Smi, expectation: GpuExpectation) -> Iterator[Probe]:
-    """Of `nvidia-smi -q -x`: number and kind, memory errors, what waits for a reset, clocks, lanes, the switch."""
-    # As a whole word: an L40S is no L4.
+    """Yield the probes of `nvidia-smi -q -x`: number, kind, memory errors, pending resets, clocks, lanes, switch."""
+    # A whole word: an L40S is not an L4.
     named = re.compile(rf"\b{re.escape(expectation.product)}\b")
     fitting = [one for one in smi.gpus if named.search(one.product)]
     names = ", ".join(sorted({one.product for one in smi.gpus})) or "none"
@@ -92,7 +89,7 @@ def query_probes(smi: Smi, expectation: GpuExpectation) -> Iterator[Probe]:
 
 
 def _each(name: str, gpus: Iterable[Gpu], judge: Callable[[Gpu], str | None], wanted: str) -> Probe:
-    """One probe over all GPUs; `judge` says what is wrong with one."""
+    """Make one probe over all GPUs; `judge` returns the fault of one, or None."""
     bad = [f"GPU {number} ({gpu.bus_id}): {wrong}" for number, gpu in enumerate(gpus) if (wrong := judge(gpu))]
     return Probe(name=name, ok=not bad, seen="; ".join(bad) or "all well", wanted=wanted, cure=_REPLACE if bad else "")
 
@@ -146,7 +143,7 @@ def _fabric(gpu: Gpu) -> str | None:
 
 
 def links_of(text: str, expectation: GpuExpectation) -> Probe:
-    """Every GPU has all links of its type, none inactive."""
+    """Require all links of the type on every GPU, none inactive."""
     counts = {one.gpu: one.active for one in nvidia_smi.parse_links(text)}
     bad = [f"GPU {gpu}: {active}" for gpu, active in counts.items() if active != expectation.nvlinks]
     if len(counts) != expectation.count:
@@ -161,7 +158,7 @@ def links_of(text: str, expectation: GpuExpectation) -> Probe:
 
 
 def link_errors_of(text: str) -> Probe:
-    """Counters of all links; a fresh instance has none. Raises `CannotLook` without counters."""
+    """Require zero errors on all links, as on a fresh instance. Raises `CannotLook` without counters."""
     errors = nvidia_smi.parse_link_errors(text)
     bad = [
         f"GPU {gpu} link {link}: {count} {kind}"
@@ -176,7 +173,7 @@ def link_errors_of(text: str) -> Probe:
 
 
 def xid_probe(log: str) -> Probe:
-    """Fatal events fail; others are told, since the node's GPUs have answered."""
+    """Fail on fatal events; only report others, since the node's GPUs have answered."""
     events = kernel_log.parse(log)
     fatal = list(dict.fromkeys(str(one) for one in events if one.fatal))
     other = list(dict.fromkeys(str(one) for one in events if not one.fatal))
@@ -190,12 +187,12 @@ def xid_probe(log: str) -> Probe:
 
 
 def version_probe(component: str, seen: str | None, wanted: str, cure: str | None = None) -> Probe:
-    """`580` fits 580.159.03, `2.30.4` fits 2.30.4 and not 2.30.40."""
+    """Compare versions by whole parts: `580` matches 580.159.03, `2.30.4` matches 2.30.4 but not 2.30.40."""
     name = f"version {component}"
     if seen is None:
-        return blind(name, "nothing told its version", wanted)
+        return blind(name, "its version is unknown", wanted)
     fits = [*_parts(seen)][: len(_parts(wanted))] == _parts(wanted)
-    cure = cure or f"images/versions.yaml says {wanted}; bake anew, or mend the file"
+    cure = cure or f"images/versions.yaml says {wanted}; bake again, or correct the file"
     return Probe(name=name, ok=fits, seen=seen, wanted=wanted, cure="" if fits else cure)
 
 

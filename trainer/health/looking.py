@@ -1,4 +1,4 @@
-"""Running a tool of the node: what it said, or why nothing could be seen."""
+"""Running a node's tool: its output, or why it could not run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from trainer.contract import Probe
 
 _LONGEST = 240
-"""Characters of a tool's words that are kept."""
+"""Length in characters to which a tool's output is cut."""
 
 
 class CannotLook(Exception):
-    """The tool is missing, refused or silent; says nothing about the hardware."""
+    """The tool is missing, refused or silent; that does not judge the hardware."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Output:
 
 
 Look = Callable[..., Output]
-"""`look(*command, timeout_s=30)`; raises `CannotLook`."""
+"""`look(*command, timeout_s=30)`. Raises `CannotLook`."""
 
 
 def look(*command: str, timeout_s: float = 30.0) -> Output:
-    """Run a tool; its exit code is for the caller to judge. Raises `CannotLook` when it is not there or hangs."""
+    """Run a tool; the caller judges its exit code. Raises `CannotLook` when it is missing or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
     except FileNotFoundError as error:
@@ -42,13 +42,13 @@ def look(*command: str, timeout_s: float = 30.0) -> Output:
 
 
 def text_of(output: Output, tool: str) -> str:
-    """Standard output; raises `CannotLook` with the tool's words when it failed."""
+    """Return standard output. Raises `CannotLook` with the tool's message when it failed."""
     if output.code != 0:
         words = " ".join((output.errors or output.text).split())[:_LONGEST]
-        raise CannotLook(f"{tool} ended with {output.code}: {words or 'without a word'}")
+        raise CannotLook(f"{tool} ended with {output.code}: {words or 'no output'}")
     return output.text
 
 
 def blind(name: str, why: object, wanted: str, cure: str = "") -> Probe:
-    """A probe that could not look."""
+    """Return a probe that could not look."""
     return Probe(name=name, ok=False, looked=False, seen=str(why)[:_LONGEST], wanted=wanted, cure=cure)

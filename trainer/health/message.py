@@ -1,4 +1,4 @@
-"""A health report as the termination message of its pod, of which the kubelet keeps 4096 bytes."""
+"""A health report as a termination message, of which the kubelet keeps 4096 bytes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _SHORTEST = 24
 
 
 def of(report: HealthReport) -> str:
-    """The report as JSON within the limit: what passed is told ever shorter, what failed as long as there is room.
+    """Return the report as JSON within the limit: shorten passed probes first, failed ones last.
 
-    The whole report is in the pod's log.
+    The pod's log has the whole report.
     """
     text = _json(report)
     for length in (200, 80, 40, _SHORTEST):

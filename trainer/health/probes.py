@@ -1,4 +1,4 @@
-"""Probes of one node; each compares what is seen with what its profile promises."""
+"""Probes of one node, each against its profile."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from trainer.health.throughput import throughput_probes
 
 _GIB = 2**30
 _MEMORY_SHARE = 0.9
-"""The kernel and the firmware keep a part of the memory that an instance type promises."""
+"""Usable share of an instance type's memory: kernel and firmware keep the rest."""
 
 
 def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look) -> Iterator[Probe]:
-    """Everything that a node can check alone; in the order in which a person would.
+    """Yield all probes that a node can make alone, in the order in which a person would.
 
-    What the profile does not promise is not looked at: a CPU profile asks no GPU tool.
+    Only the profile's requirements are checked: a CPU profile needs no GPU tool.
     """
     yield _at_least("cpus", float(len(os.sched_getaffinity(0))), float(expectation.cpus), "{:.0f}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
@@ -48,7 +48,7 @@ def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look)
 
 
 def readable(mount: Path) -> Probe:
-    """The data set is there: its manifest can be read (the mount itself is read-only)."""
+    """Read the data set's manifest; the mount is read-only."""
     try:
         (mount / DATA_MANIFEST_NAME).read_bytes()
         seen = "readable"

@@ -1,4 +1,4 @@
-"""How fast a tier takes and gives: several files at once, written and read past the page cache."""
+"""A tier's throughput: several files at once, written and read past the page cache."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trainer.contract import Probe
 from trainer.health.looking import blind
 
 _CHUNK = 8 * 2**20
-"""Bytes of one call; a multiple of every disk's block, so that O_DIRECT takes it."""
+"""Bytes of one call; O_DIRECT needs a multiple of every disk's block."""
 _STREAMS = 16
-"""Files at once, each by a thread of its own. One stream with one call under way measures the latency of a call: what a
-tier gives is reached by many of them, as the ranks of a node write their shards."""
+"""Files at once, one thread each. One stream measures the latency of a call; a tier reaches its throughput with many,
+as when the ranks of a node write their shards."""
 _LONGEST_S = 60.0
-"""For the writing, and for the reading: what is not done by then is not waited for."""
+"""Bound of the writes and of the reads; no further chunk starts after it."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Throughput:
     write_mb_s: float
     read_mb_s: float
     mib: int
-    """Written, and read back."""
+    """Data written and read back."""
     direct: bool
-    """Past the page cache; False where the file system does not allow it: then the write includes its fsync, and the
-    cache was told to drop the file before the read."""
+    """Past the page cache. False if the file system does not allow that: then the write includes its fsync, and the
+    cache is told to drop the file before the read."""
 
 
 def throughput_probes(name: str, folder: Path, mib: int, floor_mb_s: float) -> Iterator[Probe]:
-    """Nothing when nothing is to be measured."""
+    """Probe a tier's throughput; yield nothing if `mib` is 0."""
     if not mib:
         return
-    wanted = f">= {floor_mb_s:.0f} MB/s" if floor_mb_s else "no figure in the profile: held against the gang's nodes"
+    wanted = f">= {floor_mb_s:.0f} MB/s" if floor_mb_s else "no figure in the profile: compared with the gang's nodes"
     try:
         seen = measure(folder, mib)
     except OSError as error:
@@ -59,7 +59,7 @@ def throughput_probes(name: str, folder: Path, mib: int, floor_mb_s: float) -> I
 
 
 def measure(folder: Path, mib: int) -> Throughput:
-    """Write, sync, read and remove files of together `mib` MiB (rounded up to whole chunks). Raises OSError."""
+    """Write, sync, read and remove files of `mib` MiB in total, rounded up to whole chunks. Raises `OSError`."""
     chunks = max(1, -(-mib * 2**20 // _CHUNK))
     streams = min(_STREAMS, chunks)
     shares = [chunks // streams + (number < chunks % streams) for number in range(streams)]
@@ -106,7 +106,7 @@ def _measured(
 def _timed(
     pool: ThreadPoolExecutor, work: Callable[[Path, int, float], int], paths: list[Path], shares: list[int]
 ) -> tuple[list[int], float]:
-    """Chunks that each stream did, and 10^6 bytes/s of all together. Raises the first OSError, once all have ended."""
+    """Return each stream's finished chunks and the total 10^6 bytes/s. Raises the first `OSError` after all ended."""
     began = time.monotonic()
     futures = [pool.submit(work, path, share, began + _LONGEST_S) for path, share in zip(paths, shares, strict=True)]
     failed = next((error for error in [one.exception() for one in futures] if error is not None), None)

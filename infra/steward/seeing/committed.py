@@ -1,4 +1,4 @@
-"""The newest step that is committed on the shared tier, however long the file system takes to say so."""
+"""The newest step committed on the shared tier, read without waiting for a file system that hangs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PATIENCE_S = 5.0
 
 
 class Committed:
-    """A Lustre client blocks whoever looks until its server is back. Trainers and steward share it: were the steward
-    to wait too, nobody would decide on the hang, the budget and the deadline."""
+    """Looks at the shared tier with a time limit: a Lustre client blocks its callers until its server is back, and the
+    steward must still decide on the trainers' hang, the budget and the deadline."""
 
     def __init__(self, campaign: str, state: CampaignState, shared: str | None = None) -> None:
         self._folder = Path(shared or SHARED_CHECKPOINTS) / campaign
@@ -22,12 +22,12 @@ class Committed:
         self._trouble: str | None = "nobody has looked at the shared tier yet"
 
     def step(self) -> int:
-        """-1 when there is none. While the tier does not answer: the last that was seen or recorded."""
+        """Return the newest step, -1 for none; while the tier does not answer, the last seen or recorded one."""
         begun_before = self._look.under_way_s > 0
         try:
             self._last = self._look.within(PATIENCE_S)
             if begun_before:
-                # What it found is as old as its beginning.
+                # A look that began in an earlier call returns what was there then.
                 self._last = self._look.within(PATIENCE_S)
             self._trouble = None
         except OSError as error:  # a TimeoutError is one
@@ -35,16 +35,15 @@ class Committed:
         return self._last
 
     def may_be_there(self) -> bool:
-        """Whether there is, or may be, something to archive: what nobody could look at is not nothing."""
+        """Return whether there may be something to archive; true while nobody can look."""
         return self.step() >= 0 or self._trouble is not None
 
     def to_record(self) -> int | None:
-        """None when nobody knows: -1 would say that there is nothing to lose."""
+        """Return the step, -1 for none, None for unknown: -1 would mean that there is nothing to lose."""
         step = self.step()
         return step if self._trouble is None or step >= 0 else None
 
     def troubles(self) -> tuple[str, ...]:
-        """In words for people."""
         return () if self._trouble is None else (self._trouble,)
 
     def _newest(self) -> int:

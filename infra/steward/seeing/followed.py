@@ -1,4 +1,4 @@
-"""One followed pod: what it printed and is not stored yet, the end of its log, and where the next piece begins."""
+"""The log of one followed pod: lines that are not stored yet, its tail, and where its next piece begins."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from infra.record.store import CampaignStore
 
 PIECE_BYTES = 2**20
 SOONEST_S, LATEST_S, SHARE = 60.0, 900.0, 20
-"""A piece is due when its first line has waited for a twentieth of the time that its pod was followed, between a
-minute and a quarter of an hour: a month of training is some 3,000 pieces of a pod, and not 40,000."""
+"""A piece is due when its first line has waited for a twentieth of the time that its pod has been followed, between one
+minute and a quarter of an hour: a month of training makes some 3,000 pieces per pod instead of 40,000."""
 _TAIL = 40
 _WIDTH = 300
 
@@ -24,7 +24,7 @@ class Untold(NamedTuple):
     """An event that the listener has not taken yet."""
 
     number: int
-    """Of its line, among those that were read of the pod here."""
+    """Number of its line among the pod's lines that this process read."""
     event: dict[str, Any]
 
 
@@ -35,12 +35,12 @@ class _Pending(NamedTuple):
 
 
 class Followed:
-    """Safe for its follower and those who ship."""
+    """Buffer between the thread that reads a pod's log and the threads that store it."""
 
     def __init__(self, pod: str, store: CampaignStore) -> None:
         self.pod, self._store = pod, store
         self.leaving = self.over = False
-        """Of an earlier attempt; its log was read to the end."""
+        """`leaving`: the pod is of an earlier attempt; `over`: its log was read to the end."""
         self.untold: list[Untold] = []
         self.position = Position()
         self._pending: deque[_Pending] = deque()
@@ -51,7 +51,7 @@ class Followed:
         self._lock, self._shipping = threading.Lock(), threading.Lock()
 
     def resume(self) -> None:
-        """Go on where the last stored piece ends, whoever stored it. Raises what S3 says."""
+        """Continue where the last stored piece ends, whoever stored it. Raises S3's errors."""
         keys = pod_logs.pieces(self._store, self.pod)
         self._piece = len(keys)
         if keys:
@@ -60,7 +60,7 @@ class Followed:
                 self._remember(line)
 
     def take(self, line: Line, untold: dict[str, Any] | None) -> None:
-        """`untold`: the event in it that its listener failed at."""
+        """Add a line. `untold`: its event, if the listener failed at it."""
         with self._lock:
             before = self.position
             same = before.lines + 1 if line.at <= before.at else 1
@@ -88,11 +88,9 @@ class Followed:
 
     @property
     def stored(self) -> bool:
-        """Whether nothing is left to ship or to tell."""
         return not self._pending and not self.untold
 
     def due(self) -> bool:
-        """Whether what is pending is to be shipped now."""
         with self._lock:
             if not self._pending:
                 return False
@@ -101,17 +99,17 @@ class Followed:
             return self.full or self.over or self.leaving or now - self._oldest >= longest
 
     def ship(self, everything: bool) -> None:
-        """Store what is pending and due, in pieces. Raises what S3 says; what is not stored then stays pending.
+        """Store the due lines in pieces. Raises S3's errors; lines that are not stored stay pending.
 
-        A line whose event is not taken yet waits, and all after it, unless `everything` is to go or they fill a piece:
-        whoever reads on after a kill of this process must come upon it.
+        A line whose event is not taken yet and the lines after it wait, unless `everything` is set or they fill a
+        piece: a successor after a kill must read that line again.
         """
         with self._shipping:
             while (everything or self.due()) and (batch := self._batch(everything)):
                 body, until = "".join(one.text for one in batch).encode(), batch[-1].until
                 key = f"{self._store.prefix}/{pod_logs.piece(self.pod, self._piece)}"
                 if not self._store.put_if_absent(key, body, {pod_logs.UNTIL: until.stored()}):
-                    # A predecessor that still wrote, or a write of ours whose answer was lost: what is there counts.
+                    # A predecessor wrote it, or we did and the answer was lost: the stored piece counts.
                     until, _ = self._stored(key)
                 self._piece += 1
                 with self._lock:

@@ -1,4 +1,4 @@
-"""Pods' logs, shipped while they are written: a dead node takes its own copy with it."""
+"""The shipping of pods' logs to S3 while they are written: the copy on a node is lost with the node."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ log = logging.getLogger("steward")
 FLUSH_SECONDS = 2.0
 _AT_ONCE = 8
 Listener = Callable[[str, dict[str, Any]], None]
-"""(pod, event line) for every JSON line that a pod prints; once more with the same line after it failed."""
+"""Called with (pod, event) for every JSON line that a pod prints, and again for events at which it failed."""
 
 
 class LogShipper:
-    """Follows pods, one thread and one connection each, and keeps their pieces in the state bucket current.
+    """Follows pods, each with one thread and one connection, and stores their logs in the state bucket.
 
-    A thread that waits for lines costs what its stack has touched, some 0.1 MiB.
+    A thread that waits for lines costs some 0.1 MiB, the used part of its stack.
     """
 
     def __init__(self, logs: PodLogs, store: CampaignStore, listener: Listener) -> None:
@@ -34,13 +34,13 @@ class LogShipper:
         self._pods: dict[str, Followed] = {}
         self._followers: dict[str, threading.Thread] = {}
         self._stop, self._telling = threading.Event(), threading.Lock()
-        # botocore keeps ten connections, and says of each one more that it was thrown away.
+        # botocore keeps ten connections and logs a warning for each further one.
         self._asking = threading.Semaphore(_AT_ONCE)
         self._flusher = threading.Thread(target=self._flush_often, name="flush", daemon=True)
         self._flusher.start()
 
     def follow(self, pod: str) -> None:
-        """Follow a pod's log from where its stored pieces end; a second call changes nothing."""
+        """Follow a pod's log from the end of its stored pieces; a second call changes nothing."""
         if pod in self._followers:
             return
         self._pods[pod] = Followed(pod, self.store)
@@ -48,7 +48,7 @@ class LogShipper:
         self._followers[pod].start()
 
     def wait_for(self, pods: list[str], seconds: float) -> None:
-        """Give the followers of ended pods time to read the rest: so long for all of them."""
+        """Wait until the followers of ended pods have read the rest, at most `seconds` for all together."""
         until = time.monotonic() + seconds
         for pod in pods:
             if pod in self._followers:
@@ -56,12 +56,12 @@ class LogShipper:
         self._tell_again()
 
     def forget(self) -> None:
-        """The pods followed so far are of an earlier attempt: their rest is shipped, then nothing is kept of them."""
+        """Mark all followed pods as of an earlier attempt: each is dropped once its log is shipped."""
         for one in self._each():
             one.leaving = True
 
     def tail(self, pod: str, lines: int = 8) -> list[str]:
-        """The last lines that a person would read: tracebacks and messages before the events in JSON."""
+        """Return the last lines for a person: plain text if there is any, else JSON events."""
         return self._pods[pod].tail(lines) if pod in self._pods else []
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class LogShipper:
                 log.error("an event of %s never reached the record: %s", one.pod, json.dumps(untold.event))
 
     def flush(self) -> None:
-        """Events that are still to be taken, then all that was printed since the last time. Raises what S3 says."""
+        """Offer open events to the listener again, then store all pending lines. Raises S3's errors."""
         self._tell_again()
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ship") as pool:
             for shipped in [pool.submit(one.ship, True) for one in self._each()]:
@@ -100,12 +100,12 @@ class LogShipper:
             with self._asking:
                 one.resume()
         except Exception as error:
-            log.warning("%s is not followed yet, its stored log cannot be read: %s", one.pod, error)
+            log.warning("%s is not followed yet: its stored log cannot be read: %s", one.pod, error)
             return False
         return True
 
     def _read(self, one: Followed) -> float | None:
-        """Read on until the connection ends; how long to wait before the next, None when there is no more to come."""
+        """Read until the connection ends. Return the seconds to wait before the next one, None at the log's end."""
         try:
             for line in self.logs.follow(one.pod, one.position):
                 self._take(one, line)
@@ -115,22 +115,22 @@ class LogShipper:
         except httpx2.HTTPStatusError as error:
             return None if is_gone(error) else 0.3
         except httpx2.HTTPError:
-            # The node, its log endpoint or the connection is gone: whoever replaced it prints anew elsewhere.
+            # The node, its log endpoint or the connection is gone; a replacement is another pod.
             return 1.0
         except Exception:
-            log.exception("following %s failed: it is taken up again", one.pod)
+            log.exception("following %s failed, it is tried again", one.pod)
             return 1.0
 
     def _take(self, one: Followed, line: Line) -> None:
-        """Told first, then kept to be stored: what is stored was taken, and no successor reads it again."""
+        """Pass the line's event to the listener, then keep the line: no successor reads stored lines again."""
         event = _event(line.text)
         one.take(line, event if event is not None and not self._told(one.pod, event) else None)
         if one.full:
-            # Here and not in the flusher, so that a long log is not read faster than it is stored.
+            # Ship here, so that a long log is not read faster than it is stored.
             self._ship(one)
 
     def _told(self, pod: str, event: dict[str, Any]) -> bool:
-        """An event that the listener fails at is kept: it does not hold up the events after it."""
+        """Return whether the listener took the event. A failure does not stop the events after it."""
         try:
             self.listener(pod, event)
         except Exception:
@@ -146,7 +146,7 @@ class LogShipper:
     def _told_now(self, pod: str, untold: Untold) -> bool:
         try:
             self.listener(pod, untold.event)
-        except Exception:  # said when it came first, and again at the end
+        except Exception:  # logged at the first failure and again in `close`
             return False
         log.info("the event of %s is taken now: %s", pod, untold.event.get("event"))
         return True

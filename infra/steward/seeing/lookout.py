@@ -1,4 +1,4 @@
-"""One look at everything: what is seen of each source that answers, what to do about it, and both told."""
+"""One turn of observation: ask every source, decide, publish the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infra.steward.seeing.sources import Away, Sources
 
 
 class Lookout:
-    """Looks and tells; touches nothing but the figures beside the record."""
+    """Observes and decides; writes only the figures beside the record."""
 
     def __init__(
         self, config: StewardConfig, client: Client, nodes: GpuNodes, store: CampaignStore, lease: Lease, clock: Clock
@@ -34,12 +34,12 @@ class Lookout:
             config, client, nodes, resume_state.spent(store, config, clock.now()), clock, self.sources
         )
         self.given_back = ""
-        """Why the GPU nodes were given back unrecorded; empty where they were not."""
+        """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
         self._live, self._keeper = Live(store, config.train.steps), Keeper(store, clock)
         self._stop = False
 
     def take_over(self, state: CampaignState, attempt: int) -> None:
-        """The clocks of whoever stewarded before. Raises what S3 says."""
+        """Continue the predecessor's clocks. Raises S3's errors."""
         self.observer.go_on_from(self._keeper.take_over(state, attempt))
 
     def look(
@@ -51,7 +51,7 @@ class Lookout:
         troubles: tuple[str, ...],
         loss: float | None,
     ) -> tuple[Observation, Action]:
-        """`at`: attempt, whether it is in flight, and the step committed so far. Raises `LeaseLost`."""
+        """Observe and decide. `at`: attempt, whether it is in flight, newest committed step. Raises `LeaseLost`."""
         self._prove()
         with suppress(Away):
             self._stop = self.sources.ask("record", lambda: self._store.get_json(STOP)) is not None
@@ -65,7 +65,7 @@ class Lookout:
         return seen, action
 
     def _prove(self) -> None:
-        """A lease that only S3's silence leaves unproven means a record that cannot be written."""
+        """Note the record as failed when S3 does not answer for the lease."""
         try:
             self._lease.check()
         except LeaseUnproven as error:

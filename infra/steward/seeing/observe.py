@@ -1,4 +1,4 @@
-"""What the steward sees: pods, their agents, nodes, money, time. Only looks; never acts."""
+"""The steward's observation of pods, their agents, nodes, money and time. It changes nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROBE_TIMEOUT_S = 1.0
 
 
 class Observer:
-    """Remembers what was seen last, so that silence has a length, and a source that is away has a last word."""
+    """Remembers the last answers, to measure silences and to fill in for a source that does not answer."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Observer:
     ) -> None:
         self.config, self.client, self.nodes, self.clock, self.sources = config, client, nodes, clock, sources
         self.spent_usd = spent_usd
-        """Since the campaign's begin, over all stewards."""
+        """Spent since the campaign began, over all stewards."""
         self.statuses: dict[str, Status] = {}
         self.agents: dict[str, str] = {}
-        """Pod name -> pod IP, as far as known."""
+        """Pod name -> pod IP, for running pods."""
         self.clocks = Clocks.begin(0, clock.monotonic())
         self._began = clock.monotonic()
         self._settled = True
-        """Every running pod has been heard since the clocks were taken over, or had its time to be."""
+        """Every running pod has answered since the clocks were taken over, or had time to."""
         self._heard: dict[str, float] = {}
         self._running_since: dict[str, float] = {}
         self._seen: dict[int, PodView] = {}
@@ -62,7 +62,7 @@ class Observer:
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="probe")
 
     def launched(self, attempt: int) -> None:
-        """A new attempt begins: its clocks start at zero."""
+        """Start the clocks of a new attempt and forget the last one's pods."""
         self.clocks = Clocks.begin(attempt, self.clock.monotonic(), self.clocks)
         self._settled = True
         self.statuses.clear()
@@ -72,7 +72,7 @@ class Observer:
         self._pods_known = []
 
     def go_on_from(self, clocks: Clocks) -> None:
-        """A predecessor's clocks; its gang may have stepped and spoken since they were stored."""
+        """Continue a predecessor's clocks. The gang may have stepped since they were stored."""
         self.clocks, self._settled, self._began = clocks, False, self.clock.monotonic()
         self._conditions.first = dict(clocks.sick)
 
@@ -116,7 +116,7 @@ class Observer:
         )
 
     def _facts(self) -> tuple[NodeFacts, ...] | None:
-        """As last seen while the cluster cannot be reached; None before it ever was."""
+        """Return the nodes, as last seen while the cluster does not answer; None before its first answer."""
         ask_ec2 = self.sources.due("AWS")
         try:
             self._facts_known = self.sources.ask("cluster", lambda: self.nodes.facts(ask_ec2))
@@ -129,7 +129,7 @@ class Observer:
         return self._facts_known
 
     def _lasts(self, mark: float, now: float, pods: tuple[PodView, ...]) -> timedelta:
-        """Who takes over has not heard yet what was stepped since the clocks were stored: first it listens."""
+        """Return the time since `mark`, or since a takeover until the pods have answered: they may have stepped."""
         listened = now - self._began
         heard = pods and all(pod.name in self._heard for pod in pods if pod.phase == "Running")
         if heard or timedelta(seconds=listened) > self.config.spec.recovery.heartbeat_timeout:
@@ -138,7 +138,7 @@ class Observer:
 
     def _pods(self, attempt: int) -> tuple[PodView, ...]:
         labels = {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
-        with suppress(Away):  # the agents answer by themselves
+        with suppress(Away):  # the agents answer without the API server
             self._pods_known = self.sources.ask("cluster", lambda: attempts.pods(self.client, labels))
         pods = self._pods_known
         running = [pod for pod in pods if _phase(pod) == "Running" and pod.status and pod.status.podIP]
@@ -156,7 +156,7 @@ class Observer:
         self.clocks.quiet = quiet
         views = {view.index: view for view in map(self._view, pods)}
         for index, view in self._seen.items():
-            # A pod that was there and is no more (evicted, deleted) has not ended well.
+            # A pod that disappears (evicted, deleted) has failed.
             views.setdefault(index, view.model_copy(update={"phase": "Missing", "detail": "the pod is gone"}))
         self._seen = views
         return tuple(views[index] for index in sorted(views))
@@ -204,7 +204,7 @@ class Observer:
         )
 
     def _rate(self, facts: tuple[NodeFacts, ...] | None) -> Decimal:
-        """USD per hour at this moment: every GPU instance that has not gone bills, fit or not; all if nobody knows."""
+        """Return USD per hour now: every GPU instance that is not gone bills, fit or not; all of them if unknown."""
         wanted = self.config.spec.nodes.count
         billing = wanted if facts is None else sum(node.instance_state != "gone" for node in facts)
         return self.config.base_usd_per_hour + billing * self.config.node_usd_per_hour
@@ -217,7 +217,7 @@ class Observer:
 
 
 def _probe(pod: Pod) -> Status | None:
-    """The agent's status, or None: silence is not death."""
+    """Return the agent's status, or None when it does not answer."""
     address = pod.status.podIP if pod.status else None
     try:
         with urllib.request.urlopen(f"http://{address}:{AGENT_PORT}/status", timeout=_PROBE_TIMEOUT_S) as answer:
@@ -234,7 +234,7 @@ def _ended(pod: Pod) -> ContainerStateTerminated | None:
 
 
 def _last_word(ended: ContainerStateTerminated | None) -> tuple[str, str]:
-    """(reason, detail) of the termination message; the container's own words where there is none."""
+    """Return (reason, detail) of the termination message, or the container's reason as detail when there is none."""
     message = (ended.message or ended.reason or "") if ended else ""
     try:
         content: Any = json.loads(message)

@@ -1,4 +1,4 @@
-"""Whether the steward's sources answer; one that does not is asked again with growing pauses, and said."""
+"""The steward's sources and their outages: one that does not answer is logged and asked again after growing pauses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infra.steward.seeing.views import Source, Unseen
 
 log = logging.getLogger("steward")
 PASSING = (*OF_WORLD, OSError, LeaseUnproven)
-"""What no other try of ours can mend, and time may: a steward that ended by it would only come back to the same."""
+"""Errors that may pass with time. Ending the steward would not help: its successor would meet the same error."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 _SAY_AGAIN_S = 300.0
 _DIGITS = re.compile(r"\d+")
@@ -23,7 +23,7 @@ Seen = TypeVar("Seen")
 
 
 class Away(Exception):
-    """The source does not answer, or is not asked again yet."""
+    """The source does not answer, or its next try is not due."""
 
 
 @dataclass
@@ -36,14 +36,14 @@ class _Outage:
 
 
 class Sources:
-    """Record, cluster and AWS fail each for themselves, for as long as they like."""
+    """Outages of the sources; each fails independently and for any time."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._outages: dict[Source, _Outage] = {}
 
     def ask(self, source: Source, look: Callable[[], Seen]) -> Seen:
-        """The answer; raises `Away`, and what is no matter of weather."""
+        """Return the answer. Raises `Away`, and errors that are not `PASSING`."""
         if not self.due(source):
             raise Away(source)
         try:
@@ -83,6 +83,6 @@ class Sources:
     def unseen(self) -> tuple[Unseen, ...]:
         now = self._monotonic()
         return tuple(
-            Unseen(source=source, lasts=timedelta(seconds=now - one.since), why=one.why)
-            for source, one in self._outages.items()
+            Unseen(source=source, lasts=timedelta(seconds=now - outage.since), why=outage.why)
+            for source, outage in self._outages.items()
         )

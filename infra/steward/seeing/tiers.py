@@ -1,4 +1,4 @@
-"""What local and shared tier hold, into the record: nobody outside of the cluster can look there."""
+"""The list of checkpoints on the local and shared tiers, in the record: nobody outside the cluster can look there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT_S = 2.0
 
 
 class TierWatch:
-    """Looks at most every few seconds, in a thread of its own, and writes only what has changed."""
+    """Looks every few seconds, in a thread of its own, and writes the list when it has changed."""
 
     def __init__(self, store: CampaignStore, shared: Path = Path(SHARED_CHECKPOINTS)) -> None:
         self._store, self._shared = store, shared / store.campaign
@@ -25,10 +25,7 @@ class TierWatch:
         self._looking: threading.Thread | None = None
 
     def tell(self, agents: Mapping[str, str]) -> None:
-        """`agents`: pod name -> pod IP. Never raises, never waits: people's eyes must not hold up the steward.
-
-        One look at a time: where nodes or the file system answer slowly, looks are left out, and none outlives us.
-        """
+        """Start a look if one is due and none runs. Never raises or waits. `agents`: pod name -> pod IP."""
         if time.monotonic() < self._next or (self._looking is not None and self._looking.is_alive()):
             return
         self._next = time.monotonic() + TIERS_EVERY_S
@@ -37,7 +34,7 @@ class TierWatch:
         self._looking.start()
 
     def look(self, addresses: tuple[str, ...]) -> Listing:
-        """A node that does not answer is left out: its disk may be as it was, or gone."""
+        """Return the list. Omit nodes that do not answer: their disks may be unchanged or gone."""
         rows = list_folder(self._shared, "shared", self._store.campaign)
         for address in addresses:
             rows += _of_node(address)

@@ -1,4 +1,4 @@
-"""What the steward takes from the trainers' events: the newest loss, and what belongs into the campaign's record."""
+"""Trainer events: the newest loss, and the events that belong in the campaign's record."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from infra.record.events import Kind
 from infra.record.store import LIVE, CampaignStore
 
 _RECORDED = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
-"""Trainer events that belong into the record."""
 
 
 class TrainerEvents:
     def __init__(self, store: CampaignStore) -> None:
         self.store = store
         self.loss: float | None = (store.get_json(LIVE) or {}).get("loss")
-        """Of the newest step that any pod told of, also to a predecessor: what it took is not read again."""
+        """Loss of the newest step; a predecessor's is read from the record, since its log lines are not read again."""
 
     def take(self, pod: str, event: dict[str, Any]) -> None:
-        """One event line of a pod; told again, it is recorded once. Raises what S3 says."""
+        """Take one event of a pod. A repeated event is recorded once. Raises S3's errors."""
         kind = _RECORDED.get(str(event.get("event")))
         if event.get("event") == "step" and isinstance(event.get("loss"), float):
             self.loss = event["loss"]
         if kind is None:
             return
         data = {"pod": pod, **{key: value for key, value in event.items() if key not in ("event", "time")}}
-        # Only the answer of a write may have been lost, and a successor reads again what was not stored yet.
+        # The event may be recorded already: a write's answer may be lost, and a successor reads unstored lines again.
         if not any(known.kind is kind and known.data == data for known in self.store.events()):
             self.store.append(kind, **data)

@@ -1,4 +1,4 @@
-"""What the steward decides on: failures and what follows from each, what was seen, what was tried. Pure values."""
+"""The values that the steward decides on: failure classes and their consequences, observations, limits, history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.contract import ExitCode, Phase
 
 
 class FailureClass(StrEnum):
-    """Why an attempt ended; what follows from each stands in `CONSEQUENCE`."""
+    """Causes of an attempt's end; `CONSEQUENCE` has what follows."""
 
     USER = "user"
     DATA = "data"
@@ -44,7 +44,7 @@ CONSEQUENCE: dict[FailureClass, Consequence] = {
     FailureClass.INTERRUPTED: Consequence.RESTART,
     FailureClass.NODE: Consequence.REPLACE,
 }
-"""Numeric failures hold until rolling back with skipped data exists: repeating them would only repeat them."""
+"""Numeric failures hold: a retry repeats them, and rolling back with skipped data does not exist yet."""
 
 BY_EXIT: dict[int, FailureClass] = {
     ExitCode.USER: FailureClass.USER,
@@ -72,8 +72,8 @@ class Frozen(BaseModel):
 
 
 Source = Literal["record", "cluster", "AWS", "acts"]
-"""What the steward depends on: S3, where record and lease lie; Kubernetes; EC2 and EKS; and its own acts, of which one
-that broke off is begun anew."""
+"""The steward's dependencies: S3 with record and lease; Kubernetes; EC2 and EKS; its own acts, which start again after
+an error."""
 
 
 class Unseen(Frozen):
@@ -89,11 +89,11 @@ class Unseen(Frozen):
 
 
 class Policy(Frozen):
-    """Limits, from the spec's `recovery` and `money` and from the plan."""
+    """Limits from the spec's `recovery` and `money` and from the plan."""
 
     attempts_without_progress: int
     process_restarts: int
-    """Within `LIMITS_WINDOW`, as `node_replacements`."""
+    """Within `LIMITS_WINDOW`, like `node_replacements`."""
     node_replacements: int
     repairs_per_hour: int
     heartbeat_timeout: timedelta
@@ -101,23 +101,23 @@ class Policy(Frozen):
     startup_timeout: timedelta
     capacity_timeout: timedelta
     blind_timeout: timedelta = timedelta(hours=1)
-    """Without a record that can be written, or with an end due and a cluster that cannot be reached: after so long the
-    gang commits and the GPU nodes go back, unrecorded, rather than bill until the deadline."""
+    """Time after which the gang commits and the GPU nodes are given back unrecorded, rather than bill until the
+    deadline: the record cannot be written, or an end is due and the cluster cannot be reached."""
     means_patience: timedelta = timedelta(minutes=5)
-    """The same where money or time are over: so long a recorded end is waited for."""
+    """The same when money or time is over: the longest wait for an end that can be recorded."""
     undone_timeout: timedelta = timedelta(minutes=20)
-    """For what is due between attempts and is refused again and again, such as a launch."""
+    """Longest series of refusals of an act between attempts, such as a launch."""
     budget_usd: Decimal
     on_stop: Literal["hold", "teardown"] = "teardown"
     hold_for: timedelta = timedelta(minutes=60)
     archive: timedelta = timedelta()
-    """The archive alone: what deadline and budget must still cover at a hold's end."""
+    """Duration of the archive, which deadline and budget must still cover at a hold's end."""
     interval_and_archive: timedelta
-    """One checkpoint interval plus the archive: with less time or money left there is nothing to gain."""
+    """One checkpoint interval and the archive: with less time or money left, more training gains nothing."""
 
 
 class PodView(Frozen):
-    """One pod of the gang, as seen from outside."""
+    """One pod of the gang, seen from outside."""
 
     index: int
     name: str
@@ -125,15 +125,15 @@ class PodView(Frozen):
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Missing"]
     exit_code: int | None = None
     reason: str = ""
-    """Of the termination message; empty when there was none."""
+    """Reason in the termination message; empty when there was none."""
     detail: str = ""
     ended_at: datetime | None = None
-    """When its container ended, by its node's clock."""
+    """End of its container, by its node's clock."""
     silent_for: timedelta | None = None
-    """Since the last good answer of `/status`; None before the first."""
+    """Time since the last good answer of `/status`; None before the first."""
     running_for: timedelta | None = None
     waits: str = ""
-    """Why it has not been started, in words; empty once it was."""
+    """Reason why it has not started; empty once it has."""
     trainer_phase: Phase | None = None
     step: int = 0
     committed_step: int = -1
@@ -147,11 +147,11 @@ class NodeView(Frozen):
     instance_state: Literal["running", "impaired", "gone", "unknown"] = "unknown"
     quarantined: bool = False
     unfit: str = ""
-    """Why no pod of the gang can run there, in words; empty when none is known."""
+    """Reason why no pod of the gang can run there; empty when none is known."""
     suspected: bool = False
-    """Whether it is unfit by the monitoring agent's word alone: pods can run there."""
+    """Unfit only according to the monitoring agent: pods can run there."""
     sick_for: dict[Sickness, timedelta] = {}
-    """How long it has had what only another node helps against."""
+    """Duration of each sickness that only a replacement cures."""
 
     @property
     def fit(self) -> bool:
@@ -172,26 +172,26 @@ class Observation(Frozen):
     nodes_wanted: int = 0
     since_launch: timedelta = timedelta()
     since_step: timedelta = timedelta()
-    """Since the gang's slowest step last rose, or since launch."""
+    """Time since the gang's slowest step last rose, or since launch."""
     step: int = 0
-    """The highest that the gang's slowest step was seen at, by whichever steward."""
+    """The highest value of the gang's slowest step, over all stewards."""
     since_short: timedelta | None = None
-    """How long there have been fewer fit nodes than wanted; None when there are enough."""
+    """Time since which fewer nodes are fit than wanted; None when enough are."""
     committed_step: int = -1
     """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
     stop_requested: bool = False
     unseen: tuple[Unseen, ...] = ()
-    """Sources that do not answer: of them all else here is as it was last seen."""
+    """Sources that do not answer; the fields that come from them are as last seen."""
     given_back: str = ""
-    """Why the GPU nodes were given back without a word in the record; empty where they were not."""
+    """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
     troubles: tuple[str, ...] = ()
-    """What could not be done or seen, in words for people: it is tried again at each turn."""
+    """Calls and looks that failed, for people; each turn tries them again."""
     held_since: datetime | None = None
-    """When the hold in force began; None while none is."""
+    """Begin of the current hold; None without one."""
 
     def lasts(self, source: Source) -> timedelta | None:
-        """How long a source has not answered; None while it does."""
-        return next((one.lasts for one in self.unseen if one.source == source), None)
+        """Return how long a source has not answered; None while it does."""
+        return next((outage.lasts for outage in self.unseen if outage.source == source), None)
 
 
 class Attempt(Frozen):
@@ -204,9 +204,9 @@ class Attempt(Frozen):
     committed_at_end: int
     dead_nodes: tuple[str, ...] = ()
     first_failed: str | None = None
-    """The node on which it failed first, where one pod's own failure came before all others."""
+    """The node of the one pod whose own failure came before all others; None without such a pod."""
     instances: dict[str, str] = {}
-    """Of those nodes, as far as known: a later node of the same name is another."""
+    """Instances of those nodes, if known: a later node of the same name is another one."""
 
     def blames(self, node: NodeView) -> bool:
         return node.name == self.first_failed and self._is(node)
@@ -227,7 +227,7 @@ class History(Frozen):
     repairs: tuple[datetime, ...] = ()
 
     def without_progress(self) -> int:
-        """Attempts at the end of the history that committed nothing new."""
+        """Return the number of attempts since the last one that committed something new."""
         count = 0
         for attempt in reversed(self.attempts):
             if attempt.progressed:
@@ -236,5 +236,5 @@ class History(Frozen):
         return count
 
     def count(self, since: datetime, *failures: FailureClass) -> int:
-        """Attempts that one of these ended after `since`."""
+        """Return the number of attempts that ended after `since` with one of `failures`."""
         return sum(attempt.failure in failures and attempt.ended_at > since for attempt in self.attempts)

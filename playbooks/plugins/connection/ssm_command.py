@@ -1,8 +1,8 @@
 """Ansible connection by SSM SendCommand: no open port, no key pair, nothing to install on the controlling side.
 
-Files, and the modules that Ansible pipes in, travel through the state bucket by presigned URL, since a command's text
-is limited to about 100 kB. So does what a command prints, when it is long: SSM keeps the first 24,000 characters of it
-(API reference of GetCommandInvocation), and the cut half of a module's answer means nothing.
+Files and piped modules go through the state bucket by presigned URL, since a command's text is limited to about 100 kB.
+So does long output: SSM keeps its first 24,000 characters (API reference of GetCommandInvocation), and a cut answer of
+a module is useless.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ def patiently(given):
         time.sleep(pause)
         pause *= 2
 """
-"""Runs on the instance, which has no SDK: S3 answers 503 SlowDown to a new prefix, and asks for a repetition."""
+"""Runs on the instance, which has no SDK. S3 may answer 503 SlowDown for a new prefix and then expects a repetition."""
 _FETCH = _PATIENT + "open(path, 'wb').write(patiently(url))"
 _SEND = (
     _PATIENT + "body = open(path, 'rb').read()\n"
-    # Without a type of its own, urllib calls it a form.
+    # urllib's default type is a form.
     "headers = {'Content-Type': 'application/octet-stream'}\n"
     "patiently(urllib.request.Request(url, data=body, headers=headers, method='PUT'))"
 )
 _SAID = "\nbivouac-stdout "
-"""Ends every answer; then `whole`, or the file on the instance that holds what is too long for SSM."""
+"""Ends every answer; `whole` follows, or the file on the instance with output that is too long for SSM."""
 _WHOLE = "whole"
 _SHORT_BYTES = 20_000
 _ANSWERING = """out=$(mktemp) || exit 1
@@ -85,7 +85,7 @@ if [ "$(wc -c < "$out")" -le %d ]; then cat "$out"; rm -f "$out"; kept=whole; fi
 printf '\\nbivouac-stdout %%s\\n' "$kept"
 exit $code
 """
-"""Runs a command and says whether what it printed is all there."""
+"""Runs a command and appends whether its output is whole."""
 _PENDING = ("Pending", "InProgress", "Delayed", "Cancelling")
 
 
@@ -108,7 +108,7 @@ class Connection(ConnectionBase):
         return self._run(cmd)
 
     def _with_input(self, cmd: str, in_data: bytes) -> tuple[int, bytes, bytes]:
-        """One command that fetches its standard input itself: a module then costs one call instead of four."""
+        """Run a command that fetches its standard input itself: a module costs one call instead of four."""
         bucket, key = self.get_option("bucket"), self._key("stdin")
         self._s3.put_object(Bucket=bucket, Key=key, Body=in_data)
         try:
@@ -121,9 +121,9 @@ class Connection(ConnectionBase):
             self._s3.delete_object(Bucket=bucket, Key=key)
 
     def _run(self, cmd: str) -> tuple[int, bytes, bytes]:
-        """Exit code, output whole, and errors, of which SSM keeps 8,000 characters.
+        """Return exit code, whole output, and errors, of which SSM keeps 8,000 characters.
 
-        Raises `AnsibleError` when the answer was cut or lost on its way.
+        Raises `AnsibleError` when the answer is cut or lost.
         """
         answer = self._invoke(_ANSWERING % (cmd, _SHORT_BYTES))
         code, error = answer["ResponseCode"], answer["StandardErrorContent"]

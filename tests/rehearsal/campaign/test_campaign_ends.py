@@ -218,7 +218,7 @@ def test_a_slow_file_system_replaces_nobody_though_every_node_sees_another_figur
 
 
 def test_what_every_node_shows_alike_replaces_nobody_and_names_the_cure(camped: Camp, context: Context) -> None:
-    cure = "images/versions.yaml says 580; bake anew, or mend the file"
+    cure = "images/versions.yaml says 580; bake again, or correct the file"
     old = {"name": "version driver", "ok": False, "seen": "570.1", "wanted": "580", "cure": cure}
     ran, before = gang(camped, lambda host: [OWN, FABRIC, old]), quarantined(camped)
     with pytest.raises(PermanentError, match="every node shows the same fault, so none was replaced") as refused:

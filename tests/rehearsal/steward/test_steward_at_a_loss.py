@@ -110,7 +110,7 @@ def test_no_node_is_asked_for_when_deadline_or_budget_do_not_cover_the_archive(
         changes = {"node_usd_per_hour": Decimal(10**9), "archive": timedelta(minutes=1)}
     assert camp.steward(Fuse(), **changes)
     words = errors(camp)[-1]
-    assert "no GPU node is asked for" in words and "checkpoints restore loss FOLDER --tier shared" in words
+    assert "no GPU node for the archive" in words and "checkpoints restore loss FOLDER --tier shared" in words
     assert ("deadline" in words) == (short_of == "time") and not camp.site.alive() and camp.state().closed
 
 

@@ -317,7 +317,7 @@ def test_of_a_nodes_ranks_the_first_alone_keeps_them(make: MakeRank, kept: list[
     assert kept == []
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), StorageError("does not give a shard", "404")])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), StorageError("a neighbour refuses a shard", "404")])
 def test_a_neighbour_that_gives_nothing_ends_nothing(
     error: Exception, make: MakeRank, monkeypatch: pytest.MonkeyPatch
 ) -> None:

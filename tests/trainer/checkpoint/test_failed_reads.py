@@ -107,7 +107,7 @@ def test_only_what_the_files_say_holds_a_campaign_and_what_storage_says_is_tried
     assert known.exit_code == (wanted if name in LASTING else ExitCode.STORAGE), known
     assert file in str(known) and known.cure, known
     if name in ("EACCES", "EPERM"):
-        assert "right to read" in known.what
+        assert "permission to read" in known.what
 
 
 def test_a_bucket_tells_what_is_not_there_from_what_cannot_be_reached(data: Path, config: TrainConfig) -> None:

@@ -143,7 +143,7 @@ def test_broken_accelerators_are_replaced_within_a_minute_but_never_under_a_runn
 
 @pytest.mark.parametrize("failed", [True, False], ids=["the others gave up", "nobody has given up yet"])
 def test_a_pod_that_waits_on_a_dead_kubelet_makes_its_node_dead(failed: bool) -> None:
-    gave_up = pod(0, step=0, phase="Failed", exit_code=70, reason="internal", detail="did not come together")
+    gave_up = pod(0, step=0, phase="Failed", exit_code=70, reason="internal", detail="not all ranks joined")
     waits = pod(1, step=0, phase="Pending", silent_for=None)
     silent = node(1, ready=None, sick_for={} if failed else {Sickness.LATE: 6 * timedelta(seconds=1)})
     sight = seen(pods=(gave_up if failed else pod(0, step=0), waits), nodes=(node(0), silent), since_launch=MINUTE)

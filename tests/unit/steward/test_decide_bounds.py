@@ -64,9 +64,9 @@ def test_a_gang_of_which_a_pod_was_never_seen_is_not_done() -> None:
 def test_a_stop_is_heard_before_the_first_commit_too(step: int) -> None:
     pods = (pod(0, step=step), pod(1, step=step))
     action = decide(seen(pods=pods, stop_requested=True, committed_step=-1), POLICY, NONE)
-    assert action == EndAttempt(failure=FailureClass.INTERRUPTED, why="a stop was asked for")
+    assert action == EndAttempt(failure=FailureClass.INTERRUPTED, why="a stop was requested")
     after = decide(between(stop_requested=True, committed_step=-1), POLICY, NONE)
-    assert after == Finish(outcome="stopped", why="a stop was asked for")
+    assert after == Finish(outcome="stopped", why="a stop was requested")
 
 
 def test_who_is_done_is_done_though_a_stop_was_asked_for() -> None:

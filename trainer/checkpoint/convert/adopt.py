@@ -1,4 +1,4 @@
-"""`python -m trainer.checkpoint.convert.adopt`: take in a folder that DeepSpeed saved by itself, without a manifest."""
+"""`python -m trainer.checkpoint.convert.adopt`: import a folder that DeepSpeed saved without a manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--position", type=int, required=True, help="sequences consumed until then, over all ranks")
     options = parser.parse_args()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    # Imported after the accelerator is named: torch and DeepSpeed read it once.
+    # After the accelerator is set: torch and DeepSpeed read it once, at their import.
     from trainer.checkpoint.convert.legacy import Origin, import_legacy
     from trainer.checkpoint.tiers import Tier
 

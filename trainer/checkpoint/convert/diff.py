@@ -1,6 +1,6 @@
-"""`python -m trainer.checkpoint.convert.diff A B`: how two checkpoint folders differ, by tensor and in what they say.
+"""`python -m trainer.checkpoint.convert.diff A B`: the differences of two checkpoint folders, by tensor and metadata.
 
-Shards are loaded pair by pair, so that no more than two are in memory; nothing that a shard holds is executed.
+Shards are loaded pair by pair, so that at most two are in memory; nothing in a shard is executed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IDENTITY = frozenset({"shards", "seal", "format"})
 
 
 def diff(first: Path, second: Path) -> dict[str, Any]:
-    """Both folders verified whole, then compared; raises `StorageError` for one that is not."""
+    """Verify and compare both folders. Raises `StorageError` for one that is not sound."""
     manifests = verified_manifest(first), verified_manifest(second)
     names = [_by_name(manifest) for manifest in manifests]
     rows: list[dict[str, Any]] = []
@@ -43,7 +43,7 @@ def diff(first: Path, second: Path) -> dict[str, Any]:
 
 
 def _by_name(manifest: Manifest) -> dict[str, tuple[str, str]]:
-    """Name without the attempt's folder -> (file, digest)."""
+    """Return name without the attempt's folder -> (file, digest)."""
     return {shard.file.rpartition("/")[2]: (shard.file, shard.sha256) for shard in manifest.shards}
 
 
@@ -53,7 +53,7 @@ def _metadata(first: Manifest, second: Manifest) -> dict[str, list[Any]]:
 
 
 def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every tensor and every plain value of a state, by its path."""
+    """Yield (path, value) for every tensor and plain value of a state."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _tensors(item, f"{path}.{key}" if path else str(key))
@@ -65,7 +65,7 @@ def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _compared(first: dict[str, Any], second: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Only what differs."""
+    """Yield the differences."""
     for path in [*first, *(path for path in second if path not in first)]:
         if path not in first or path not in second:
             yield {"tensor": path, "change": "only in the first" if path in first else "only in the second"}

@@ -1,7 +1,7 @@
-"""`python -m trainer.checkpoint.convert.export`: a checkpoint's model in the form that `transformers` loads.
+"""`python -m trainer.checkpoint.convert.export`: export a checkpoint's model for `transformers`.
 
-Llama's architecture is the trainer's own (`trainer/model.py`), so that the export renames and splits tensors, and
-changes no number. The result is read again and compared with the checkpoint, bit for bit, before it counts.
+The trainer's model (`trainer/model.py`) has Llama's architecture, so the export renames and splits tensors and changes
+no number. The result is read again and compared with the checkpoint bit for bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainer.errors import ConfigError, StorageError, TrainerError
 from trainer.model import NORM_EPSILON, ROTARY_BASE, swiglu_width
 
 SHARD_BYTES = 5 * 10**9
-"""Of a file of weights, at most; what is larger than this alone is a file of its own."""
+"""Largest size of a file of weights; a larger tensor has a file of its own."""
 _WHOLE = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -43,7 +43,7 @@ _OF_BLOCK = {
 
 
 def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> list[str]:
-    """Write the model of a checkpoint folder, verified first, into the new folder `out`; returns the files' names.
+    """Verify a checkpoint folder and write its model into the new folder `out`. Return the files' names.
 
     Raises `StorageError` when the checkpoint is not whole, `ConfigError` when the configuration is of another model.
     """
@@ -65,7 +65,7 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_b
 
 
 def llama_config(config: TrainConfig, end: int, dtype: str) -> dict[str, Any]:
-    """`config.json` of a Llama model with the trainer's shapes; rotary base in both places that versions read."""
+    """Return `config.json` of a Llama model with the trainer's shapes; old and new versions find the rotary base."""
     model = config.model
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -95,12 +95,12 @@ def llama_config(config: TrainConfig, end: int, dtype: str) -> dict[str, Any]:
 
 
 def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Llama's names and matrices; raises `ConfigError` for a tensor that Llama does not know."""
+    """Rename and split tensors as in Llama. Raises `ConfigError` for a tensor that Llama does not have."""
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         targets = list(_targets(name))
         if not targets:
-            raise ConfigError("the model has a tensor that Llama's form has no place for", name)
+            raise ConfigError("the model has a tensor that Llama does not have", name)
         for target, piece in zip(targets, tensor.chunk(len(targets)), strict=True):
             found[target] = piece.contiguous()
     return found
@@ -117,13 +117,13 @@ def _targets(name: str) -> Iterator[str]:
 
 
 def _write_weights(tensors: dict[str, Tensor], out: Path, shard_bytes: int) -> None:
-    """One file, or several with an index where one would be larger than `shard_bytes`."""
+    """Write one file, or several with an index if one would be larger than `shard_bytes`."""
     groups: list[dict[str, Tensor]] = [{}]
     for name in sorted(tensors):
         if groups[-1] and _bytes(groups[-1].values()) + tensors[name].nbytes > shard_bytes:
             groups.append({})
         groups[-1][name] = tensors[name]
-    # A tensor that is a view of a larger one would be refused: each has its own memory already.
+    # `save_file` refuses views of larger tensors; these have their own memory.
     if len(groups) == 1:
         save_file(groups[0], out / "model.safetensors", metadata={"format": "pt"})
         return
@@ -137,7 +137,7 @@ def _write_weights(tensors: dict[str, Tensor], out: Path, shard_bytes: int) -> N
 
 
 def _compare(weights: dict[str, Tensor], out: Path) -> None:
-    """What was written, read again, put together again: it must be the checkpoint's model."""
+    """Read the files again and compare them with the checkpoint's model."""
     written: dict[str, Tensor] = {}
     for path in sorted(out.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:

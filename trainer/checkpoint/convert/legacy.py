@@ -1,7 +1,7 @@
-"""Folders that DeepSpeed saved by itself, without a manifest: taken in only after an explicit command.
+"""The import of folders that DeepSpeed saved without a manifest, only by an explicit command.
 
-Every file is read through the allow-list before it is copied; what its bytes were at that moment is what the manifest
-seals. It says nothing about what they were before.
+Every file is read through the allow-list before it is copied. The manifest seals the bytes at that moment; it does not
+vouch for them before.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from trainer.errors import StorageError
 
 _SHARD = re.compile(r"^(?:bf16_|fp16_)?(?:zero_pp_rank_(\d+)_)?mp_rank_00_?(?:model|optim)_states\.pt$")
 ATTEMPT = 0
-"""An imported step belongs to no attempt of the campaign: every attempt may go on from it."""
+"""Attempt of imported steps: no attempt of the campaign made them, and every attempt may continue from them."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What DeepSpeed's files do not say, or only to who trained with them."""
+    """Facts about a folder that DeepSpeed's files do not hold."""
 
     campaign: str
     tokens: int
     position: int
-    """Sequences consumed, over all ranks."""
+    """Sequences consumed by all ranks."""
     data_digest: str = ""
 
 
 def import_legacy(source: Path, tier: Tier, origin: Origin) -> Manifest:
-    """Copy a tag's folder (`global_step100`) to a tier and commit it there; never replaces a committed step.
+    """Copy a tag's folder (`global_step100`) to a tier and commit it there.
 
-    Raises `StorageError` for files that are missing, cannot be read safely, or for a step that is there already.
+    Raises `StorageError` for files that are missing or cannot be read safely, and for a step that exists already.
     """
     files = sorted(path for path in source.iterdir() if _SHARD.match(path.name)) if source.is_dir() else []
     if not any("model_states" in path.name for path in files):
-        raise StorageError("this is no folder of DeepSpeed's", source, "name the tag's folder, such as global_step100")
+        raise StorageError("this is not a DeepSpeed folder", source, "name the tag's folder, such as global_step100")
     _refuse_what_would_execute(files)
     state = _read(next(path for path in files if "model_states" in path.name))
     try:

@@ -1,9 +1,7 @@
-"""Elastic: a step that N ranks saved, brought into DeepSpeed's universal format, from which M ranks load.
+"""`python -m trainer.checkpoint.convert.universal INPUT OUTPUT`: convert a step of N ranks for M ranks.
 
-    python -m trainer.checkpoint.convert.universal INPUT OUTPUT
-
-converts in a process of its own. DeepSpeed's converter and loader unpickle anything; here both read through torch's
-restricted unpickler with the allow-list of `deepspeed_engine`, and nothing else is ever constructed.
+It uses DeepSpeed's universal format. DeepSpeed's converter and loader unpickle anything; here both read through torch's
+restricted unpickler with the allow-list of `deepspeed_engine` and construct nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from trainer.errors import StorageError
 
 @contextlib.contextmanager
 def only_allowed() -> Iterator[None]:
-    """Within it, whatever calls `torch.load` constructs only what the allow-list names, whatever it asks for."""
+    """Restrict every `torch.load` in the block to the allow-list, whatever its arguments."""
     real = torch.load
 
     def restricted(file: Any, *rest: Any, **named: Any) -> Any:
@@ -39,7 +37,7 @@ def only_allowed() -> Iterator[None]:
 
 
 def convert(source: Path, target: Path) -> None:
-    """Run DeepSpeed's `ds_to_universal` over one attempt's folder; raises what it raises."""
+    """Run DeepSpeed's `ds_to_universal` on one attempt's folder."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     from trainer.engine import import_deepspeed
 
@@ -50,7 +48,7 @@ def convert(source: Path, target: Path) -> None:
     arguments = argparse.Namespace(
         input_folder=str(source),
         output_folder=str(target),
-        # More than one would be processes that do not inherit the restriction where they are spawned.
+        # More workers would be processes; spawned ones do not inherit the restriction.
         num_extract_workers=1,
         num_merge_workers=1,
         keep_temp_folder=False,
@@ -62,17 +60,17 @@ def convert(source: Path, target: Path) -> None:
 
 
 def convert_apart(source: Path, target: Path) -> None:
-    """`convert` in a process of its own; raises `StorageError` with its last words."""
+    """Run `convert` in a process of its own. Raises `StorageError` with the end of its output."""
     command = [sys.executable, "-m", "trainer.checkpoint.convert.universal", str(source), str(target)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         seen = f"{source}: {(done.stderr or done.stdout).strip()[-400:]}"
-        raise StorageError("a checkpoint could not be brought into the universal format", seen, "use as many ranks")
+        raise StorageError("a checkpoint could not be converted to the universal format", seen, "use as many ranks")
 
 
 def load_universal(engine: Any, folder: Path) -> None:
-    """Load a converted folder into an engine of any world size; weights, optimizer and its step."""
+    """Load weights and optimizer, with its step, from a converted folder into an engine of any world size."""
     config, groups = engine._config, engine.optimizer.param_groups
     before, config.load_universal_checkpoint = config.load_universal_checkpoint, True
     settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
@@ -87,8 +85,8 @@ def load_universal(engine: Any, folder: Path) -> None:
 
 
 def _set_apart(optimizer: Any, settings: list[dict[str, Any]]) -> None:
-    """Under ZeRO 3 DeepSpeed 0.19.8 gives every group the settings of the first, so that gains would decay as matrices
-    do, and one count of steps to all of them, which each would count up."""
+    """Restore each group's settings and step count. Under ZeRO 3 DeepSpeed 0.19.8 gives all groups those of the first:
+    gains would decay like matrices, and each group would increment one common count."""
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)
     for state in optimizer.optimizer.state.values():

@@ -1,4 +1,4 @@
-"""The model's weights out of a checkpoint folder, after every byte of it was verified; nothing is executed."""
+"""The model's weights from a checkpoint folder, after every byte is verified; nothing is executed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _STATES = "mp_rank_00_model_states.pt"
 
 
 def verified_manifest(checkpoint: Path, campaign: str | None = None, identity: str = "") -> Manifest:
-    """The manifest of a step folder; raises `StorageError` naming every shard that does not have its digest."""
+    """Return the manifest of a step folder. Raises `StorageError` with every shard that does not have its digest."""
     path = checkpoint / COMMITTED_NAME
     try:
         with open_regular(path) as file:
             manifest = parse_manifest(file.read(), step_of_folder(checkpoint.resolve().name), campaign, identity)
     except (OSError, ValueError) as error:
-        raise StorageError("this is no committed checkpoint", f"{path}: {error}", "name a step folder") from error
+        raise StorageError("this is not a committed checkpoint", f"{path}: {error}", "name a step folder") from error
     wrong = [f"{shard.file}: {seen}, wanted {shard.sha256}" for shard, seen in verified(manifest, checkpoint)]
     if wrong:
         raise StorageError("the checkpoint is not whole", "; ".join(wrong), "use another copy of it")
@@ -34,9 +34,9 @@ def verified_manifest(checkpoint: Path, campaign: str | None = None, identity: s
 
 
 def load_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
-    """Tensors by the model's own names, in the precision that training computed with.
+    """Return tensors by the model's names, in the precision of the training.
 
-    Under ZeRO 3 no file holds them: they are put together from every rank's part of the master weights.
+    Under ZeRO 3 no file holds them: they are assembled from every rank's part of the master weights.
     """
     files = [shard.file for shard in manifest.shards if shard.file.endswith(f"/{_STATES}")]
     if manifest.zero_stage == 3:
@@ -47,12 +47,12 @@ def load_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
 
 
 def _consolidated(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
-    """By DeepSpeed's own `zero_to_fp32`, whose every load goes through the allow-list."""
+    """Assemble the weights with DeepSpeed's `zero_to_fp32`, restricted to the allow-list."""
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
     folder = attempt_folder(manifest.attempt)
     state = load_shard(checkpoint / folder / f"zero_pp_rank_0_{_STATES}")
-    # What was partitioned left an empty placeholder, of the precision of training.
+    # Partitioned tensors have an empty placeholder with the precision of the training.
     kinds = {name: tensor.dtype for name, tensor in state["module"].items()}
     with only_allowed(), contextlib.redirect_stdout(io.StringIO()):
         whole = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), folder)

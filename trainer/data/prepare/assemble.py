@@ -1,4 +1,4 @@
-"""From units to shards: whole documents, in order, in files of one size; then the counts of the whole."""
+"""Assembly of shards from units: whole documents, in order, in files of one size; then the total counts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trainer.data.prepare.verdicts import HELD_OUT, TRAIN
 from trainer.data.store import write_whole, writing
 
 LENGTH_BUCKETS = 32
-"""Of the histogram: documents of at least 2^n tokens and fewer than twice as many."""
+"""Buckets of the histogram; bucket n: documents of 2^n to 2^(n+1) - 1 tokens."""
 _COPY_BYTES = 8 * 2**20
 
 
 @dataclass
 class Draft:
-    """A shard to be: stretches of units' documents."""
+    """A planned shard: stretches of units' documents."""
 
     name: str
     part: int
@@ -44,7 +44,7 @@ class Assemble:
 
 
 def drafts(work: Path, units: list[Unit], sources: list[str], shard_tokens: int) -> Iterator[Draft]:
-    """Training shards source by source, then the held-out ones of all sources together."""
+    """Yield training shards source by source, then held-out shards of all sources together."""
     for part, groups in (
         (TRAIN, [(name, [unit for unit in units if unit.source == index]) for index, name in enumerate(sources)]),
         (HELD_OUT, [("", units)]),
@@ -57,7 +57,7 @@ def drafts(work: Path, units: list[Unit], sources: list[str], shard_tokens: int)
 
 
 def assemble(draft: Draft, task: Assemble) -> None:
-    """Write a shard, its index, and (last) its record with counts."""
+    """Write a shard, its index, and last its record with counts."""
     digest, counts = hashlib.sha256(), np.zeros(task.vocabulary, dtype=np.int64)
     lengths = [_lengths(task.work, draft.part, unit)[first:last] for unit, first, last, _, _ in draft.stretches]
     with writing(task.out / f"{draft.name}.bin", durable=True) as file:
@@ -85,7 +85,7 @@ def assemble(draft: Draft, task: Assemble) -> None:
 
 
 def shard_path(work: Path, name: str) -> Path:
-    """Written last: where it is, the shard is whole."""
+    """Return the path of a shard's record, which is written last: if it exists, the shard is whole."""
     return work / f"shard-{name}.json"
 
 
@@ -95,7 +95,7 @@ def counts_path(work: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class Whole:
-    """All shards, and what was counted over them."""
+    """All shards and their counts."""
 
     train: tuple[TokenShard, ...]
     validation: tuple[TokenShard, ...]
@@ -118,7 +118,7 @@ def gather(work: Path, made: list[Draft], vocabulary: int) -> Whole:
 
 
 def unigram_loss(train: NDArray[np.int64], validation: NDArray[np.int64]) -> float:
-    """Cross entropy in nats per token of `validation` under the add-one smoothed unigram distribution of `train`.
+    """Return the cross entropy in nats per token of `validation` under `train`'s add-one smoothed unigram distribution.
 
     Both are counts by token id.
     """
@@ -128,7 +128,7 @@ def unigram_loss(train: NDArray[np.int64], validation: NDArray[np.int64]) -> flo
 
 
 def _cut(work: Path, units: list[Unit], part: int, limit: int) -> Iterator[Draft]:
-    """A shard is full before the document with which it would hold more than `limit` tokens."""
+    """Yield shards; each ends before the document that would exceed `limit` tokens."""
     draft = Draft("", part, "")
     for unit in units:
         ends = np.cumsum(_lengths(work, part, unit.number), dtype=np.int64)
@@ -140,7 +140,7 @@ def _cut(work: Path, units: list[Unit], part: int, limit: int) -> Iterator[Draft
                 yield draft
                 draft = Draft("", part, "")
                 continue
-            last = max(last, first + 1)  # one document alone may be larger than a shard
+            last = max(last, first + 1)  # one document may be larger than a shard
             stop = int(ends[last - 1])
             draft.stretches.append((unit.number, first, last, done, stop))
             draft.tokens += stop - done

@@ -1,4 +1,4 @@
-"""Documents out of files, in bounded memory: units of work that do not depend on how many workers there are."""
+"""Reading documents from files in bounded memory, in units of work that do not depend on the number of workers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from trainer.errors import DataError, unread
 
 UNIT_BYTES = 8 * 2**20
 LINE_BYTES = 64 * 2**20
-"""A JSON line is parsed as a whole: larger ones are left out, and counted."""
+"""A JSON line is parsed as a whole: larger lines are omitted and counted."""
 _CUT_WITHIN = 2**16
-"""A text is cut so far before its limit at most, for the sake of a line's or a word's end."""
+"""Greatest distance from a text's limit to the cut at a line's or a word's end before it."""
 _ROWS = 256
 
 
 class Piece(NamedTuple):
-    """A document, or the reason for which what lies there is none."""
+    """A document, or the reason why a piece of input is none."""
 
     text: str
     content: bytes
-    """The text in UTF-8; of a refused one its beginning."""
+    """The text in UTF-8; only its beginning if it is refused."""
     refused: str | None = None
 
 
@@ -41,17 +41,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Unit:
-    """What one worker takes at a time; all of one source."""
+    """A worker's unit of work, from one source."""
 
     number: int
     source: int
     spans: tuple[Span, ...]
     bytes: int
-    """Of input, for the sake of progress."""
+    """Size of the input, for progress."""
 
 
 def units_of(files_by_source: list[list[File]], document_bytes: int) -> list[Unit]:
-    """The same files give the same units."""
+    """Split files into units; equal files give equal units."""
     units: list[Unit] = []
     for source, files in enumerate(files_by_source):
         held: list[Span] = []
@@ -67,7 +67,7 @@ def units_of(files_by_source: list[list[File]], document_bytes: int) -> list[Uni
 
 
 def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piece]:
-    """The documents of a span, in order; raises `DataError` for a file that is gone, changed or unreadable."""
+    """Yield the documents of a span, in order. Raises `DataError` for a file that is gone, changed or unreadable."""
     file = span.file
     if file.current_state() != file.state:
         raise changed(file)
@@ -85,10 +85,10 @@ def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piec
             else:
                 yield from (_decoded(part) for part in _parts(piece.content, document_bytes))
     except _damage() as error:
-        # What was cut short or is damaged inside names no path of its own.
+        # Errors from truncated or damaged content have no path.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        refusal = DataError("a data file cannot be read", f"{file.place}: {reason}", "mend it or its permissions")
-        # The decompressors' own errors are an `OSError` without a number.
+        refusal = DataError("a data file cannot be read", f"{file.place}: {reason}", "repair it or its permissions")
+        # The decompressors raise `OSError` without a number.
         if isinstance(error, OSError) and error.errno is not None:
             raise unread(error, refusal) from error
         raise refusal from error
@@ -97,7 +97,7 @@ def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piec
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """What the decompressors and Parquet raise for damaged content."""
+    """Return the errors that decompressors and Parquet raise for damaged content."""
     import pyarrow
     import zstandard
 
@@ -118,13 +118,13 @@ def _spans(file: File, document_bytes: int) -> Iterator[tuple[Span, int]]:
 
 
 def _texts(span: Span, document_bytes: int) -> Iterator[Piece]:
-    """A text file is one document, or, when it is longer than a document may be, several."""
+    """Yield a text file as one document, or as several if it exceeds the limit."""
     with span.file.open() as file:
         if span.file.compression:
             yield from map(_decoded, _stream_parts(file, document_bytes))
             return
         stop = span.file.size if span.stop is None else span.stop
-        # Cut near multiples of the limit, wherever the span begins: both neighbours find the same place.
+        # Cut near multiples of the limit, so that both neighbouring spans find the same cut.
         start = _cut_before(file, span.start)
         for nominal in [*range(span.start + document_bytes, stop, document_bytes), stop]:
             end = _cut_before(file, nominal) if nominal < span.file.size else nominal
@@ -151,7 +151,7 @@ def _cut_before(file: BinaryIO, nominal: int) -> int:
 def _stream_parts(file: BinaryIO, document_bytes: int) -> Iterator[bytes]:
     held = b""
     while True:
-        # What a cut left over may fill the limit already: reading nothing is then not the file's end.
+        # The rest of a cut may fill the limit already: then an empty read is not the file's end.
         more = file.read(document_bytes - len(held)) if len(held) < document_bytes else b""
         if not more and len(held) < document_bytes:
             if held:
@@ -181,7 +181,7 @@ def _parts(content: bytes, document_bytes: int) -> Iterator[bytes]:
 
 
 def _last_cut(window: bytes) -> int:
-    """Where to cut: after the last line's end, else after the last space, else between two characters."""
+    """Return the cut: after the last line's end, else after the last space, else between two characters."""
     for mark in (b"\n", b" "):
         if (found := window.rfind(mark)) >= 0:
             return found + 1
@@ -194,7 +194,7 @@ def _last_cut(window: bytes) -> int:
 
 
 def _records(span: Span, text_field: str) -> Iterator[Piece]:
-    """JSON lines: a line belongs to the span in which it begins."""
+    """Yield documents from JSON lines; a line belongs to the span in which it begins."""
     stop = None if span.file.compression else span.stop
     with span.file.open(max(0, span.start - 1)) as file:
         at = max(0, span.start - 1)
@@ -272,4 +272,4 @@ def _parquet(file: File) -> Any:
     try:
         return parquet.ParquetFile(file.open())
     except pyarrow.ArrowException as error:
-        raise DataError("this is no Parquet file", f"{file.place}: {error}", "mend or leave it out") from error
+        raise DataError("this is not a Parquet file", f"{file.place}: {error}", "repair or omit it") from error

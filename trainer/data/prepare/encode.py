@@ -1,4 +1,4 @@
-"""Second pass: the documents that stay, as token ids."""
+"""Second pass: encode the kept documents as token ids."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from trainer.data.prepare.vocabulary import load_tokenizer
 from trainer.data.store import write_whole, writing
 
 PIECE_CHARACTERS = 2**18
-"""Texts are encoded in pieces: an encoding takes some 130 bytes per byte of text while it is made."""
+"""Length of the pieces of a long text: encoding takes some 130 bytes of memory per byte of text."""
 BATCH_CHARACTERS = 2**19
 PARTS = {TRAIN: "train", HELD_OUT: "validation"}
 
 
 @dataclass(frozen=True)
 class Encode:
-    """What every unit's second pass needs to know."""
+    """Parameters of every unit's second pass."""
 
     parameters: Parameters
     end: int
@@ -37,7 +37,7 @@ class Encode:
 
 
 def encode(unit: Unit, task: Encode) -> None:
-    """Writes the unit's ids and its documents' lengths, for each part."""
+    """Write the unit's ids and its documents' lengths, for each part."""
     tokenizer = _tokenizer(task.work / TOKENIZER_NAME)
     verdict = np.fromfile(verdict_path(task.work, unit.number), dtype=np.uint8)
     lengths = {part: array("i") for part in PARTS}
@@ -58,7 +58,7 @@ def encode(unit: Unit, task: Encode) -> None:
 
 
 def lengths_path(work: Path, number: int) -> Path:
-    """Written last: where it is, the unit has been encoded."""
+    """Return the path of the lengths, which are written last: if it exists, the unit is encoded."""
     return work / f"encoded-{number:06d}.lengths"
 
 
@@ -74,7 +74,7 @@ def read_lengths_of(work: Path, number: int) -> dict[int, NDArray[np.int32]]:
 
 
 def _batches(unit: Unit, parameters: Parameters) -> Iterator[list[str]]:
-    """Documents in order, so many at once that their encodings fit; refused ones are empty."""
+    """Yield documents in order, in batches whose encodings fit into memory; refused ones are empty."""
     batch, held = list[str](), 0
     for span in unit.spans:
         for piece in documents(span, parameters.text_field, parameters.document_bytes):
@@ -98,7 +98,7 @@ def _encoded(tokenizer: Tokenizer, texts: list[str], task: Encode) -> Iterator[N
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut after a line's end, else after a space, where there is one."""
+    """Split a text after a line's end, else after a space, else anywhere."""
     start = 0
     while len(text) - start > PIECE_CHARACTERS:
         limit = start + PIECE_CHARACTERS

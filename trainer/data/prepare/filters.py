@@ -1,4 +1,4 @@
-"""Why a document is left out: few rules, each with a name, all over bytes so that they cost little."""
+"""The rules by which documents are omitted, each with a name; they work on bytes to be fast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEW_LETTERS = "few_letters"
 MEANING = {
     EMPTY: "no text, or white space only",
     NOT_UTF8: "bytes that are not UTF-8",
-    BAD_RECORD: "a line that is no JSON object with the text field, or a row without text",
+    BAD_RECORD: "a line that is not a JSON object with the text field, or a row without text",
     LINE_TOO_LONG: "a JSON line larger than 64 MiB",
     DUPLICATE: "the very text of an earlier document",
     TOO_SHORT: "fewer characters than min_characters",
@@ -30,14 +30,14 @@ MEANING = {
     FEW_LETTERS: "fewer letters and digits than min_letters_share",
 }
 REASONS = tuple(MEANING)
-"""The index of a reason is what the scan's records keep; 0 to n-1, kept documents have `KEPT`."""
+"""The scan's records hold a reason's index, or `KEPT` for kept documents."""
 KEPT = 255
 
 _SPACE, _CONTROL, _LETTER = 1, 2, 4
 
 
 def judge(text: str, content: bytes, rules: Parameters) -> str | None:
-    """The first rule that speaks against a document, or None."""
+    """Return the first rule that a document breaks, or None."""
     if not text or text.isspace():
         return EMPTY
     if len(text) < rules.min_characters:

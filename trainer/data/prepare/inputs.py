@@ -1,4 +1,4 @@
-"""The files of a source, local or in S3: listed in one order, opened as streams, known again when they have changed."""
+"""The files of a source, local or in S3: listed in a fixed order, opened as streams, checked for changes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ _READ_AHEAD = 2**20
 
 @dataclass(frozen=True)
 class File:
-    """One input file."""
-
     place: str
     """Absolute path or `s3://` URL."""
     name: str
-    """Relative to its source."""
+    """Path relative to its source."""
     size: int
     state: tuple[str, ...]
-    """What it was when it was listed: a change is told by it."""
+    """State when it was listed, to detect changes."""
     stated: str = "auto"
 
     @property
@@ -43,7 +41,7 @@ class File:
 
     @property
     def format(self) -> str:
-        """text, jsonl or parquet: as stated, else by the name."""
+        """Return text, jsonl or parquet: as stated, else by the name."""
         if self.stated != "auto":
             return self.stated
         path = PurePosixPath(self.name.lower())
@@ -51,7 +49,7 @@ class File:
         return "parquet" if suffix == ".parquet" else "jsonl" if suffix in _LINES else "text"
 
     def current_state(self) -> tuple[str, ...] | None:
-        """None when it is gone. An object needs no look: every read of it asks for this very version."""
+        """Return the state, None when the file is gone. An object's is fixed: every read requests that version."""
         if self.place.startswith("s3://"):
             return self.state
         try:
@@ -60,7 +58,7 @@ class File:
             return None
 
     def open(self, start: int = 0) -> BinaryIO:
-        """Its bytes from `start` on, decompressed; a compressed one is read from its beginning."""
+        """Open the file at `start`, decompressed; a compressed file always from its beginning."""
         raw = self._raw(start)
         match self.compression:
             case "gz":
@@ -85,9 +83,9 @@ class File:
 
 
 def list_source(source: Source, max_files: int | None, seed: int, form: str = "auto") -> list[File]:
-    """Files that match, sorted by name; with `max_files` so many of them, chosen by seed.
+    """Return the matching files, sorted by name; at most `max_files`, chosen by seed.
 
-    Raises `DataError` for a source that is missing, cannot be read, or has no file that matches.
+    Raises `DataError` for a source that is missing, cannot be read, or has no matching file.
     """
     found = _objects(source) if source.remote else _local(source)
     files = sorted((replace(file, stated=form) for file in found), key=lambda file: file.name)
@@ -103,7 +101,7 @@ def list_source(source: Source, max_files: int | None, seed: int, form: str = "a
 
 def changed(file: File) -> DataError:
     return DataError(
-        "a data file changed while it was prepared", file.place, "end what writes there, then prepare again"
+        "a data file changed while it was prepared", file.place, "stop whatever writes there, then prepare again"
     )
 
 
@@ -149,7 +147,7 @@ def _objects(source: Source) -> list[File]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """As `Path.glob` understands it: `**/` stands for any folders, also none."""
+    """Match like `Path.glob`: `**/` stands for any number of folders, also none."""
     path = PurePosixPath("/", name)
     return path.match(f"/{pattern}") or (pattern.startswith("**/") and path.match(pattern[3:]))
 
@@ -160,7 +158,7 @@ def _of_s3(call: Callable[[], Any], place: str) -> Any:
     try:
         return call()
     except (ClientError, BotoCoreError) as error:
-        cure = "mend the URL, the credentials or the region"
+        cure = "correct the URL, the credentials or the region"
         raise DataError("the bucket cannot be read", f"{place}: {error}", cure) from error
 
 
@@ -172,7 +170,7 @@ def _s3() -> Any:
 
 
 class _ObjectStream(io.RawIOBase):
-    """An S3 object as a file: read in one stream, which is begun again where it broke; of one version only."""
+    """One version of an S3 object as a file, read in one stream that resumes where it broke."""
 
     def __init__(self, file: File, start: int) -> None:
         self._file, self._at = file, start

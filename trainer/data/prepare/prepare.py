@@ -1,7 +1,7 @@
-"""From text to token shards: deterministic, resumable, and complete or absent (the manifest is written last).
+"""Preparation of text as token shards: deterministic, resumable, and complete or absent (the manifest comes last).
 
-Two passes over the input. The first takes every document's digest, the second encodes what is left. Work is cut into
-units that depend on the input alone, so that neither the number of workers nor a kill in between changes a byte.
+It makes two passes over the input. The first digests every document, the second encodes the kept ones. Units of work
+depend on the input alone, so that neither the number of workers nor a kill changes a byte.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ from trainer.errors import DataError
 
 WORK, PLAN, LOCK = ".work", ".plan", ".lock"
 _FORMAT = 2
-"""Raised when the same recipe gives other bytes: what an older version left half done is then not continued."""
+"""Incremented when the same recipe gives other bytes, so that an older version's unfinished work is not continued."""
 _OURS = re.compile(
     r"^(?:manifest\.json|tokenizer\.json|summary\.json|report\.html|\.work|\.plan|\.lock|(?:train|validation)-\d{5}\.(?:bin|idx)"
     r"|\..*\.partial)$"
 )
 _INT16_IDS = 2**15
 _EXPANDS = 4
-"""Text per byte of a compressed file, about: for the share that the tokenizer's sample takes."""
+"""Approximate bytes of text per byte of a compressed file, for the share of the tokenizer's sample."""
 
 
 def make(recipe: Recipe, out: Path, progress: Progress, cores: int | None = None) -> DataManifest:
-    """Prepare a recipe into `out`; `progress` gets a stage's name and the part of the whole that is done.
+    """Prepare a recipe into `out`; `progress` gets the stage's name and the finished share of the whole.
 
-    Continues what a killed run of the same recipe over the same files left. Raises `DataError` for a source that is
-    missing, empty, unreadable, changing, or too small for the vocabulary.
+    Continue a killed run of the same recipe over the same files. Raises `DataError` for a source that is missing,
+    empty, unreadable, changing, or too small for the vocabulary.
     """
     progress("list", 0.0)
     files = _listed(recipe)
@@ -165,7 +165,7 @@ class _Preparation:
         )
 
     def _tokenizer(self, verdicts: Verdicts, numbers: list[int]) -> bytes:
-        """Made once: a later run of the same recipe takes the same."""
+        """Return the tokenizer, made once: a later run of the same recipe reuses it."""
         path = self.work / TOKENIZER_NAME
         if not path.exists():
             if self.recipe.tokenizer is not None:
@@ -182,13 +182,13 @@ class _Preparation:
         return min(1.0, SAMPLE_BYTES / max(text, 1))
 
     def _refuse_changes(self) -> None:
-        """What was prepared is what lies there now: a set of files that were being written is no set."""
+        """Raise `DataError` if the files have changed since they were listed."""
         for before, now in zip(self.files, _listed(self.recipe), strict=True):
             if before != now:
                 raise changed(next(iter({*before} ^ {*now})))
 
     def _remove_others(self, names: set[str]) -> None:
-        """Shards of an earlier preparation, and what a killed one left."""
+        """Remove shards of earlier preparations and temporary files of killed ones."""
         for path in [*self.out.glob("*.bin"), *self.out.glob("*.idx"), *self.out.glob(".*.partial")]:
             if path.stem not in names:
                 path.unlink()
@@ -201,7 +201,7 @@ def _listed(recipe: Recipe) -> list[list[File]]:
 
 
 def _refuse_foreign(out: Path) -> None:
-    """Nothing that is not ours is overwritten, and no set is mixed with other files."""
+    """Raise `DataError` if the output folder holds files that are not of a data set."""
     try:
         names = sorted(path.name for path in out.iterdir()) if out.exists() else []
     except OSError as error:
@@ -225,7 +225,7 @@ def _plan_digest(recipe: Recipe, files: list[list[File]]) -> str:
 
 
 def _made_before(out: Path, plan: str) -> DataManifest | None:
-    """The set of this very recipe over these very files, whole by its sizes; digests are verified where it is read."""
+    """Return the manifest if this plan is prepared already, judged by sizes; readers verify digests."""
     try:
         if (out / PLAN).read_text() != plan:
             return None
@@ -238,7 +238,7 @@ def _made_before(out: Path, plan: str) -> DataManifest | None:
 
 
 def _work_folder(out: Path, plan: str) -> Path:
-    """Emptied unless it holds the work of this very plan."""
+    """Return the work folder; empty it unless it belongs to this plan."""
     work = out / WORK
     mark = work / "plan"
     if not (mark.exists() and mark.read_text() == plan):
@@ -251,7 +251,7 @@ def _work_folder(out: Path, plan: str) -> Path:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Two preparations must not write into one folder."""
+    """Lock the folder: two preparations must not write into it."""
     with (out / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

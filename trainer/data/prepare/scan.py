@@ -1,4 +1,4 @@
-"""First pass: every document's digest and length, and why it is left out; no text is kept but a sample."""
+"""First pass: every document's digest, length and reason for omission; only a sample of the text is kept."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trainer.data.prepare.filters import KEPT, REASONS, judge
 from trainer.data.store import write_whole, writing
 
 RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("bytes", "<u4"), ("reason", "u1")])
-"""One per document, in order. `high`, `low`: of its digest."""
+"""One per document, in order; `high` and `low` are the halves of its digest."""
 SAMPLE_CHARACTERS = 2**16
-"""Of one document, at most, for the tokenizer."""
+"""Most characters of one document in the tokenizer's sample."""
 EXCERPT = 400
 EXCERPTS = 3
 _FLUSH = 2**16
@@ -28,16 +28,16 @@ _HALVES = struct.Struct("<QQ")
 
 @dataclass(frozen=True)
 class Scan:
-    """What every unit's first pass needs to know."""
+    """Parameters of every unit's first pass."""
 
     parameters: Parameters
     sample_share: float
-    """Part of the documents whose text is kept for the tokenizer; chosen by digest."""
+    """Share of the documents whose text is kept for the tokenizer, chosen by digest."""
     work: Path
 
 
 def scan(unit: Unit, task: Scan) -> None:
-    """Writes the unit's records, its sample, and some excerpts for the report."""
+    """Write the unit's records, its sample, and excerpts for the report."""
     rules, limit = task.parameters, int(task.sample_share * 2**64)
     sample: list[tuple[int, str]] = []
     excerpts: dict[str, list[tuple[int, str, str]]] = {}
@@ -63,7 +63,7 @@ def scan(unit: Unit, task: Scan) -> None:
 
 
 def record_path(work: Path, number: int) -> Path:
-    """Written last: where it is, the unit has been scanned."""
+    """Return the path of the records, which are written last: if it exists, the unit is scanned."""
     return work / f"scan-{number:06d}.records"
 
 

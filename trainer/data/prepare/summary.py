@@ -1,4 +1,4 @@
-"""What the report shows besides the manifest: lengths, and what kept and dropped documents look like."""
+"""The report's content besides the manifest: lengths, and excerpts of kept and dropped documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT_SHOWN, DROPPED_SHOWN = 8, 3
 
 
 def summary(work: Path, numbers: list[int], lengths: list[int]) -> dict[str, Any]:
-    """Excerpts are those of the smallest digests: the same ones every time, and no one's choice."""
+    """Return the summary; its excerpts have the smallest digests, so they are reproducible and not chosen by hand."""
     found: dict[str, list[tuple[int, str, str]]] = {}
     for number in numbers:
         for reason, rows in json.loads(excerpt_path(work, number).read_bytes()).items():

@@ -1,4 +1,4 @@
-"""Between the passes: which documents are duplicates, which are held out. By digest alone, in bounded memory."""
+"""Between the passes: the choice of duplicates and held-out documents, by digest alone and in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trainer.errors import DataError
 
 LEFT_OUT, TRAIN, HELD_OUT = 0, 1, 2
 GROUP_RECORDS = 8 * 2**20
-"""Digests that are compared with each other at a time, about; 33 bytes each."""
+"""Approximate number of digests that are compared at once; 33 bytes each."""
 
 
 class Verdicts:
-    """One byte per document and unit, and what was counted by source."""
+    """One byte per document, by unit, and counts by source."""
 
     def __init__(self, work: Path, units: list[Unit], sources: int) -> None:
         self._work, self._units = work, units
@@ -31,7 +31,7 @@ class Verdicts:
         self.documents = self.held_out = 0
 
     def settle(self, parameters: Parameters) -> None:
-        """Raises `DataError` when fewer than two documents are left."""
+        """Decide on every document. Raises `DataError` when fewer than two are left."""
         counts = [len(read_records(self._work, unit.number)) for unit in self._units]
         duplicates = self._duplicates(sum(counts)) if parameters.deduplicate else {}
         least: tuple[int, int, int] | None = None
@@ -52,14 +52,14 @@ class Verdicts:
                 "give at least two UTF-8 text files",
             )
         if self.held_out in (0, self.documents):
-            # With few documents chance may leave one part empty: the smallest digest is then the held-out part.
+            # With few documents one part may be empty by chance: then the smallest digest is held out.
             self._hold_out_only(least)
 
     def of(self, number: int) -> NDArray[np.uint8]:
         return np.fromfile(self._path(number), dtype=np.uint8)
 
     def _duplicates(self, total: int) -> dict[int, NDArray[np.int64]]:
-        """Documents whose digest an earlier one has, by unit: group by group of digests."""
+        """Return, by unit, the documents whose digest an earlier one has; compare group by group of digests."""
         groups = max(1, -(-total // GROUP_RECORDS))
         found: dict[int, list[NDArray[np.int64]]] = {}
         for group in range(groups):
@@ -71,7 +71,7 @@ class Verdicts:
                 lows.append(records["low"][mine])
                 places.append(np.stack([np.full(len(mine), unit.number), mine], axis=1))
             high, low, place = np.concatenate(highs), np.concatenate(lows), np.concatenate(places)
-            order = np.lexsort((low, high))  # stable: of equal ones the earliest comes first
+            order = np.lexsort((low, high))  # stable: the earliest of equal ones comes first
             high, low = high[order], low[order]
             again = np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1])) + 1
             for number, index in place[order[again]]:
@@ -111,7 +111,7 @@ def verdict_path(work: Path, number: int) -> Path:
 
 
 def _mixed(records: NDArray[np.void], seed: int) -> NDArray[np.uint64]:
-    """64 bits per document, of its text and the seed alone: the split can never put one text on both sides."""
+    """Return 64 bits per document, from its text and the seed alone, so that no text is on both sides of the split."""
     keys = np.frombuffer(hashlib.blake2b(f"split:{seed}".encode(), digest_size=16).digest(), dtype="<u8")
     mixed = (records["high"] ^ keys[0]) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= (mixed >> np.uint64(29)) ^ records["low"] ^ keys[1]

@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE, trained on a sample of the documents or given as `tokenizer.json`."""
+"""The tokenizer: byte-level BPE trained on a sample of the documents, or a given `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainer.errors import DataError, unread
 END_OF_DOCUMENT = "<|end|>"
 USUAL_ENDS = (END_OF_DOCUMENT, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 SAMPLE_BYTES = 4 * 2**20
-"""Text that the tokenizer is trained on, about."""
+"""Approximate size of the text that the tokenizer is trained on."""
 
 
 def train_tokenizer(texts: Iterator[str], vocabulary: int) -> Tokenizer:
-    """Raises `DataError` when the text does not hold so many tokens."""
+    """Train byte-level BPE. Raises `DataError` when the text is too small for the vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
@@ -33,14 +33,14 @@ def train_tokenizer(texts: Iterator[str], vocabulary: int) -> Tokenizer:
     if tokenizer.get_vocab_size() != vocabulary:
         raise DataError(
             "the text is too small for the vocabulary",
-            f"{tokenizer.get_vocab_size()} tokens where {vocabulary} were asked for",
+            f"{tokenizer.get_vocab_size()} of {vocabulary} tokens",
             f"set model.vocabulary to {tokenizer.get_vocab_size()} or give more text",
         )
     return tokenizer
 
 
 def sample_of(work: Path, numbers: list[int], verdicts: Verdicts) -> Iterator[str]:
-    """The sampled documents that are trained on, in order."""
+    """Yield the sampled documents of the training part, in order."""
     for number in numbers:
         verdict = verdicts.of(number)
         for index, text in json.loads(sample_path(work, number).read_bytes()):
@@ -49,7 +49,7 @@ def sample_of(work: Path, numbers: list[int], verdicts: Verdicts) -> Iterator[st
 
 
 def load_tokenizer(serialized: bytes) -> Tokenizer:
-    """For encoding: text that looks like a special token stays text, and nothing is added or cut."""
+    """Load a tokenizer for encoding: it treats special tokens in the text as text and adds or cuts nothing."""
     tokenizer = Tokenizer.from_str(serialized.decode())
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
@@ -58,21 +58,21 @@ def load_tokenizer(serialized: bytes) -> Tokenizer:
 
 
 def given_tokenizer(path: Path) -> bytes:
-    """The file's content; raises `DataError` for what is no tokenizer, `StorageError` where that cannot be told."""
+    """Return the file's content. Raises `DataError` if it is not a tokenizer, `StorageError` if storage fails."""
     cure = "give a Hugging Face tokenizer.json"
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise unread(error, DataError("this is no tokenizer", f"{path}: {error.strerror}", cure)) from error
+        raise unread(error, DataError("this is not a tokenizer", f"{path}: {error.strerror}", cure)) from error
     try:
         Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises bare Exception
-        raise DataError("this is no tokenizer", f"{path}: {error}", cure) from error
+        raise DataError("this is not a tokenizer", f"{path}: {error}", cure) from error
     return content
 
 
 def end_of(tokenizer: Tokenizer, name: str | None) -> int:
-    """Id of the token that ends a document; raises `DataError` when there is none."""
+    """Return the id of the token that ends a document. Raises `DataError` when there is none."""
     for each in (name,) if name else USUAL_ENDS:
         if (found := tokenizer.token_to_id(each)) is not None:
             return found
@@ -81,5 +81,5 @@ def end_of(tokenizer: Tokenizer, name: str | None) -> int:
 
 
 def size_of(tokenizer: Tokenizer) -> int:
-    """Ids run from 0 to one below it; a vocabulary may have holes."""
+    """Return the largest id + 1; a vocabulary may have holes."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1

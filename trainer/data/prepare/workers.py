@@ -1,4 +1,4 @@
-"""Units of work over the machine's cores: each writes files of its own, so that nothing but its end is awaited."""
+"""Distribution of units of work over the machine's cores; each unit writes its own files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trainer.parent import end_with_parent
 Progress = Callable[[str, float], None]
 
 WORKER_BYTES = 512 * 2**20
-"""Memory that a worker may take: the largest batch while it is encoded, interpreter and tokenizer included."""
+"""Most memory of a worker, while it encodes the largest batch, with interpreter and tokenizer."""
 _AHEAD = 3
 
 
 class Workers:
-    """A pool that is started when there is enough to do; with one core the work is done here."""
+    """A pool that starts when there is enough work; with one core the work runs in this process."""
 
     def __init__(self, cores: int | None, progress: Progress) -> None:
         self.progress = progress
@@ -47,7 +47,7 @@ class Workers:
         done: Sequence[Path],
         sizes: Sequence[int],
     ) -> None:
-        """`function(item, task)` for every item whose file in `done` is not there yet; progress by `sizes`."""
+        """Run `function(item, task)` for every item whose file in `done` is missing; report progress by `sizes`."""
         total, finished = max(1, sum(sizes)), 0
 
         def say(size: int) -> None:
@@ -86,19 +86,19 @@ class Workers:
                     future.result()
                     say(pending.pop(future))
         except BrokenProcessPool as error:
-            cure = "run the same command again with fewer --cores: what is done stays done"
-            raise DataError("a worker was killed", "perhaps for want of memory", cure) from error
+            cure = "run the same command again with fewer --cores: it continues"
+            raise DataError("a worker was killed", "perhaps for lack of memory", cure) from error
 
 
 def _pool(count: int) -> ProcessPoolExecutor:
-    # The workers share the cores: one thread each.
+    # One thread per worker: the workers share the cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(count, mp_context=context, initializer=_end_with_parent, initargs=(os.getpid(),))
 
 
 def _end_with_parent(parent: int) -> None:
-    """However it ends: two preparations must not write into one folder."""
+    """End with the parent, however it ends: two preparations must not write into one folder."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getppid() != parent:
@@ -110,7 +110,7 @@ def _fitting() -> int:
 
 
 def memory_bytes() -> int:
-    """Available now, within the limit of an enclosing control group."""
+    """Return the memory available now, within the limit of an enclosing control group."""
     rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(rows["MemAvailable"].split()[0]) * 1024
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")

@@ -1,1 +1,1 @@
-"""What tools print, as facts: pure functions of text, each tried on real output in tests/samples."""
+"""Parsers of tools' output: pure functions of text, each tested on real output in tests/samples."""

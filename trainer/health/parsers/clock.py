@@ -1,4 +1,4 @@
-"""`chronyc tracking`, and the kernel's own opinion of its clock."""
+"""Parser of `chronyc tracking`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ class Tracking:
     reference: str
     synchronised: bool
     offset_s: float
-    """System clock minus true time as chrony estimates it."""
+    """System clock minus true time, as chrony estimates it."""
     root_delay_s: float
     root_dispersion_s: float
 
     @property
     def bound_s(self) -> float:
-        """|offset| + dispersion + delay/2: an absolute bound on the clock's error (chronyc(1), `tracking`)."""
+        """Return |offset| + dispersion + delay/2, a bound on the clock's error (chronyc(1), `tracking`)."""
         return abs(self.offset_s) + self.root_dispersion_s + self.root_delay_s / 2
 
 
 def parse_tracking(text: str) -> Tracking:
-    """Raises ValueError when a line is missing."""
+    """Parse the output. Raises `ValueError` when a line is missing."""
     rows = dict(re.split(r"\s*: ", line, maxsplit=1) for line in text.splitlines() if " : " in line)
     try:
         system = rows["System time"].split()

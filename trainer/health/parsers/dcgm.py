@@ -1,4 +1,4 @@
-"""`dcgmi diag -r N --json`, of DCGM 3 (`DCGM GPU Diagnostic`) and DCGM 4 (`DCGM Diagnostic`)."""
+"""Parser of `dcgmi diag -r N --json` of DCGM 3 (`DCGM GPU Diagnostic`) and DCGM 4 (`DCGM Diagnostic`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 CONFIGURATION = 5
-"""`error_severity` of what is a setting of the node and not its hardware (dcgm_errors.h, DCGM_ERROR_CONFIG)."""
+"""`error_severity` of errors in the node's settings, not its hardware (dcgm_errors.h, DCGM_ERROR_CONFIG)."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class TestResult:
     test: str
     gpus: str
     status: str
-    """In lower case: pass, fail, warn, skip."""
+    """pass, fail, warn or skip."""
     warnings: tuple[str, ...]
     severity: int | None
-    """The worst of the warnings; None where DCGM gives none."""
+    """The worst of the warnings; None if DCGM gives none."""
 
     @property
     def failed(self) -> bool:
@@ -40,7 +40,7 @@ class Diagnostic:
 
 
 def parse(text: str) -> Diagnostic:
-    """The tool may speak before its JSON. Raises ValueError when there is none, or none of a diagnostic."""
+    """Parse the output; text may precede its JSON. Raises `ValueError` when it holds no diagnostic."""
     begin = text.find("{")
     if begin < 0:
         raise ValueError(f"no JSON: {text.strip()[:200]!r}")
@@ -80,6 +80,6 @@ def _list(value: Any) -> list[Any]:
 
 
 def _worst(levels: list[int]) -> int | None:
-    """Only configuration where all are: any other severity speaks of the hardware."""
+    """Return the worst severity; `CONFIGURATION` only if all are: any other one concerns the hardware."""
     others = [one for one in levels if one != CONFIGURATION]
     return max(others) if others else CONFIGURATION if levels else None

@@ -1,4 +1,4 @@
-"""EFA devices as libfabric and the kernel list them, and NCCL's log as proof of what it really uses."""
+"""Parsers of `fi_info`'s EFA devices and of NCCL's log, which shows what NCCL uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NcclLog:
     nics: tuple[int, ...]
     """Each number of found devices once, ascending: one number when all processes agree."""
     networks: tuple[str, ...]
-    """What NCCL said that it uses: `Libfabric`, `AWS Libfabric`, `Socket`, `IB`."""
+    """Networks that NCCL uses: `Libfabric`, `AWS Libfabric`, `Socket`, `IB`."""
     channels: dict[str, int]
     """Network of a channel between nodes (`Libfabric`, `Socket`) -> number of its ends."""
     gdr_channels: int
@@ -34,7 +34,7 @@ class NcclLog:
 
 
 def parse_nccl(text: str) -> NcclLog:
-    """Of the log of one or more processes with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET."""
+    """Parse the log of one or more processes with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET."""
     chosen = [match.groups() for match in map(_PROVIDER.search, text.splitlines()) if match]
     channels: dict[str, int] = {}
     direct = 0
@@ -55,7 +55,7 @@ def parse_nccl(text: str) -> NcclLog:
 
 
 def parse_fi_info(text: str) -> tuple[str, ...]:
-    """EFA devices of `fi_info -p efa -t FI_EP_RDM`: each once, though newer versions list it per fabric."""
+    """Return the EFA devices of `fi_info -p efa -t FI_EP_RDM`, each once; newer versions list them per fabric."""
     provider, found = "", dict[str, None]()
     for line in text.splitlines():
         key, _, value = line.strip().partition(": ")

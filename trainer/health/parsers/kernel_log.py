@@ -1,8 +1,8 @@
-"""The kernel log: Xid errors of GPUs, SXid errors of NVSwitches, and GPUs that are gone.
+"""Parser of the kernel log: Xid errors of GPUs, SXid errors of NVSwitches, and lost GPUs.
 
-The resolution of each Xid is that of NVIDIA's catalogue for Ampere and newer,
+Each Xid's resolution is from NVIDIA's catalogue for Ampere and newer,
 https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, read on 2026-11-21 in leptonai/gpud's copy of
-2025-10-29. SXid lines say themselves whether they are fatal (Fabric Manager User Guide, "SXid Errors").
+2025-10-29. SXid lines state whether they are fatal (Fabric Manager User Guide, "SXid Errors").
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Resolution(StrEnum):
 FATAL = frozenset(
     {Resolution.RESET_GPU, Resolution.RESTART_MACHINE, Resolution.NVLINK, Resolution.MEMORY, Resolution.SUPPORT}
 )
-"""A node with one of these does not train: on EC2 it is replaced, since nobody there resets or repairs it."""
+"""A node with one of these is replaced: nobody resets or repairs it on EC2."""
 
 _CODES: dict[Resolution, tuple[int, ...]] = {
     Resolution.RESTART_APP: (8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84, 85,
                              86, 88, 89, 94, 96, 97, 98, 99, *range(100, 106), *range(126, 136), 139),
-    # 63, 92, 157, 160 and 161: nvidia-smi tells what is pending or has failed.
+    # 63, 92, 157, 160 and 161: nvidia-smi reports what is pending or has failed.
     Resolution.IGNORE: (14, 37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157, 160,
                         161, 162, 163),
     Resolution.RESET_GPU: (46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158),
-    # 162 to 172 have no resolution in the catalogue yet: judged by their descriptions.
+    # 162 to 172 have no resolution in the catalogue yet; these follow their descriptions.
     Resolution.RESTART_MACHINE: (79, 151, 167),
     Resolution.NVLINK: (74,),
     Resolution.MEMORY: (48, 171, 172),
@@ -45,9 +45,9 @@ _CODES: dict[Resolution, tuple[int, ...]] = {
 }  # fmt: skip
 RESOLUTIONS: dict[int, Resolution] = {code: how for how, codes in _CODES.items() for code in codes}
 NVLINK5 = range(144, 151)
-"""Their line says `Fatal` or `Nonfatal`."""
+"""Xids whose line says `Fatal` or `Nonfatal`."""
 RECOVERY_CHANGED = 154
-"""Its line says which recovery the GPU now needs."""
+"""Xid whose line names the recovery that the GPU now needs."""
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)")
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),\s*(.*)")
@@ -73,7 +73,7 @@ class Event:
 
 
 def parse(text: str) -> tuple[Event, ...]:
-    """All events of a kernel log (`dmesg`, `journalctl -k`), in its order, repetitions included."""
+    """Return all events of a kernel log (`dmesg`, `journalctl -k`), in its order, with repetitions."""
     found: list[Event] = []
     lost = ""
     for line in text.splitlines():
@@ -87,14 +87,14 @@ def parse(text: str) -> tuple[Event, ...]:
         elif match := _GONE.search(line):
             lost = match.group(1)
         elif lost and "fallen off the bus" in line:
-            # Some drivers tell it over several lines and without an Xid (NVIDIA/NVSentinel#155).
+            # Some drivers report it over several lines and without an Xid (NVIDIA/NVSentinel#155).
             found.append(Event("lost", lost, 79, "fallen off the bus", Resolution.RESTART_MACHINE))
             lost = ""
     return tuple(found)
 
 
 def resolution(code: int, message: str) -> Resolution:
-    """What NVIDIA advises at once for an Xid with this text."""
+    """Return NVIDIA's immediate action for an Xid with this text."""
     if code in NVLINK5:
         return Resolution.NVLINK if re.search(r"\bFatal\b", message) else Resolution.IGNORE
     if code == RECOVERY_CHANGED:

@@ -1,4 +1,4 @@
-"""`nvidia-smi -q -x`, `nvidia-smi nvlink -s` and `-e`."""
+"""Parsers of `nvidia-smi -q -x` and `nvidia-smi nvlink -s` and `-e`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ERRORS = re.compile(r"^\s*Link (\d+): (\w[\w -]*?) Errors?: (\d+)", re.IGNORECA
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; None wherever the driver says N/A or does not know the field."""
+    """One GPU; fields are None if the driver says N/A or does not know them."""
 
     bus_id: str
     product: str
@@ -24,23 +24,23 @@ class Gpu:
     mig: bool | None
     ecc: bool | None
     uncorrectable_since_boot: int | None
-    """Memory errors that ECC could not correct since the driver was loaded; None where the GPU does not tell."""
+    """Memory errors that ECC could not correct since the driver was loaded; None if unknown."""
     uncorrectable_in_life: int | None
-    """Since the GPU was made."""
+    """The same since the GPU was made."""
     sram_threshold_exceeded: bool | None
     remap_pending: bool | None
     remap_failed: bool | None
     repair_pending: bool
-    """Of a memory channel or a texture cluster, or retired pages that wait for a reset."""
+    """Repair of a memory channel or a texture cluster, or retired pages, pending until a reset."""
     unrepairable: bool
     recovery_action: str | None
-    """What the driver recommends; `None` is its word for nothing."""
+    """The driver's recommendation; its text for nothing is `None`."""
     throttles: tuple[str, ...]
-    """Active reasons for lower clocks, as the tool names them: `hw_thermal_slowdown`."""
+    """Active reasons for lower clocks, in the tool's words, such as `hw_thermal_slowdown`."""
     pcie_width: tuple[int | None, int | None]
-    """Lanes: now, at most."""
+    """Lanes: current, maximum."""
     power_limit_w: tuple[float | None, float | None]
-    """Enforced, default."""
+    """Limits: enforced, default."""
     fabric_state: str | None
     fabric_status: str | None
 
@@ -66,7 +66,7 @@ class Links:
 
 
 def parse_query(text: str) -> Smi:
-    """Of `nvidia-smi -q -x`. Raises ValueError when it is no such document."""
+    """Parse `nvidia-smi -q -x`. Raises `ValueError` for any other document."""
     try:
         root = ElementTree.fromstring(text.strip())
     except ElementTree.ParseError as error:
@@ -117,12 +117,12 @@ def _gpu(one: ElementTree.Element) -> Gpu:
 
 
 def _uncorrectable(element: ElementTree.Element | None) -> int | None:
-    """Sum of SRAM and DRAM; newer drivers split SRAM's into parity and SEC-DED."""
+    """Return the sum over SRAM and DRAM; newer drivers split SRAM's into parity and SEC-DED."""
     return _sum([_of(child) for child in element if "_uncorrectable" in child.tag]) if element is not None else None
 
 
 def _recovery(one: ElementTree.Element) -> str | None:
-    """The driver's word (from 565 on), or that of the older reset status."""
+    """Return the driver's recovery action (from 565 on), or one derived from the older reset status."""
     if (said := _text(one, "gpu_recovery_action")) is not None:
         return said
     if _is(one, "gpu_reset_status/reset_required", "Yes"):
@@ -133,7 +133,7 @@ def _recovery(one: ElementTree.Element) -> str | None:
 
 
 def _throttles(one: ElementTree.Element) -> Iterator[str]:
-    """Drivers before 535 call them throttle reasons."""
+    """Yield the active reasons; drivers before 535 call them throttle reasons."""
     for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
         for child in one.find(name) if one.find(name) is not None else ():  # type: ignore[union-attr]
             if (child.text or "").strip() == "Active":
@@ -146,7 +146,7 @@ def _text(element: ElementTree.Element, path: str) -> str | None:
 
 
 def _number(element: ElementTree.Element, path: str) -> float | None:
-    """The number at the beginning of `81920 MiB`, `16x`, `1410 MHz`."""
+    """Return the leading number, as of `81920 MiB`, `16x`, `1410 MHz`."""
     found = re.match(r"-?[\d.]+", _text(element, path) or "")
     return float(found.group()) if found else None
 
@@ -170,7 +170,7 @@ def _is(element: ElementTree.Element, path: str, word: str) -> bool | None:
 
 
 def parse_links(text: str) -> tuple[Links, ...]:
-    """Of `nvidia-smi nvlink -s`; empty where no GPU has links."""
+    """Parse `nvidia-smi nvlink -s`; empty if no GPU has links."""
     found: dict[int, dict[int, float]] = {}
     gpu = -1
     for line in text.splitlines():
@@ -183,7 +183,7 @@ def parse_links(text: str) -> tuple[Links, ...]:
 
 
 def parse_link_errors(text: str) -> dict[tuple[int, int, str], int]:
-    """Of `nvidia-smi nvlink -e`: (GPU, link, kind of error such as `CRC`) -> count."""
+    """Parse `nvidia-smi nvlink -e`: (GPU, link, kind of error such as `CRC`) -> count."""
     found: dict[tuple[int, int, str], int] = {}
     gpu = -1
     for line in text.splitlines():
