@@ -1,6 +1,7 @@
 """Drills one after the other, each a module of this folder; prints a table, exits 1 if any case failed.
 
-About an hour as it is, the kills, leaks and storage cases in full; `--whole` runs every drill in full, for hours.
+Without options an hour, the kills, leaks and storage cases in full; `--whole` runs every drill in full, for hours.
+`--record` writes what was seen into docs/drills.md.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import re
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 
 from rich.console import Console
 
 from infra.console.tables import Listing
+from tests.root import ROOT
 
 CASES = {
     "leaks": (200, 200),
@@ -33,6 +36,7 @@ CASES = {
     "preflight": (0, 5),
 }
 """Drill -> cases in an hour for all of them, and of its whole form."""
+PAGE = ROOT / "docs/drills.md"
 _LAST_LINE = re.compile(r"^drill (\S+): (\d+) cases, (\d+) failed, ([\d.]+) s$", re.MULTILINE)
 
 
@@ -41,6 +45,8 @@ def main() -> int:
     parser.add_argument("drills", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--whole", action="store_true", help="every case of every drill that is run")
+    parser.add_argument("--count", type=int, help="cases of each drill that is run")
+    parser.add_argument("--record", action="store_true", help=f"write the figures into {PAGE.relative_to(ROOT)}")
     asked = parser.parse_args()
     if unknown := set(asked.drills) - set(CASES):
         parser.error(f"no drill called {', '.join(sorted(unknown))}: there are {', '.join(CASES)}")
@@ -49,15 +55,26 @@ def main() -> int:
     failed = False
     for drill in asked.drills or CASES:
         # Whoever names a drill wants all of it.
-        count = CASES[drill][asked.whole or bool(asked.drills)]
+        count = asked.count or CASES[drill][asked.whole or bool(asked.drills)]
         if count == 0:
             table.row(drill, "left out", "", "", f"its {CASES[drill][1]} cases: DRILLS=--whole, or DRILLS={drill}")
             continue
         cases, bad, seconds = _run(drill, asked.seed, count)
         failed = failed or bad != "0"
         table.row(drill, cases, bad, seconds, str(asked.seed))
+        if asked.record:
+            _record(drill, str(asked.seed), cases, bad, seconds)
     table.show(console)
     return 1 if failed else 0
+
+
+def _record(drill: str, *figures: str) -> None:
+    """Replace the drill's row in the page: day, commit, seed, cases, failed, seconds."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
+    row = f"| {' | '.join((drill, f'{datetime.now(UTC):%Y-%m-%d}', commit.strip(), *figures))} |"
+    page, rows = PAGE.read_text(), re.compile(rf"^\| {drill} \|.*$", re.MULTILINE)
+    assert rows.search(page), f"{PAGE} has no row of {drill}"
+    PAGE.write_text(rows.sub(row, page, count=1))
 
 
 def _run(drill: str, seed: int, count: int) -> tuple[str, str, str]:
