@@ -80,7 +80,7 @@ def test_every_shell_line_names_a_command_or_target_that_exists(document: Path) 
 @each_document
 def test_inline_commands_name_commands_options_and_targets_that_exist(document: Path) -> None:
     for code in marked(document.read_text()):
-        words = code.split()
+        words = shlex.split(code)
         if words[0] == "make" and len(words) > 1:
             made(words[1:])
         elif words[0] == "bivouac" and len(words) > 1:
