@@ -124,7 +124,8 @@ class Loop:
             self.pace.committed(measured.write_s, measured.shared_s)
 
     def _due(self) -> bool:
-        """Return whether to save now; a fixed interval goes by the step's number, so that twins save at equal steps."""
+        """Return whether to save now; a fixed interval goes by the step's number, so that two runs of one spec save at
+        equal steps."""
         if self.config.checkpoint.measured:
             return self.step - self.saved_step >= self.every
         return self.step % self.config.checkpoint.every_steps == 0

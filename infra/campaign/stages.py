@@ -38,7 +38,7 @@ STEPS: tuple[Step, ...] = (
     Step(Stage.CERTIFY, "an independent look for what was left", certify.run),
     Step(Stage.REPORT, "time, goodput, money, pictures", report.run),
 )
-"""`check` and `plan` run before them, offline: see `infra.cli.run.run`."""
+"""`check` and `plan` come before them, without a record: see `infra.cli.run.run.run_command`."""
 
 
 def run_campaign(context: Context) -> None:
@@ -55,7 +55,7 @@ def run_campaign(context: Context) -> None:
 
 
 def _say_what_bills(context: Context, stage: Stage) -> None:
-    """Print the current bill after a failed stage, or that it cannot be seen."""
+    """Print the current bill after a failed stage, or that it cannot be seen; after the teardown nothing bills."""
     if stage in (Stage.CERTIFY, Stage.REPORT):
         return
     context.progress.note(billing.bill(context).sentence(context.spec.campaign))

@@ -1,10 +1,10 @@
 """The leash: a process that ends a driver's engine when the driver's lease no longer covers it.
 
 A driver that is killed, stopped (SIGSTOP, a closed lid) or cut off from S3 does not renew its lease; yet its engine
-would go on changing the account beside the next driver's. So the driver writes to the leash's standard input, line by
-line, until when the lease covers the engine, in seconds of CLOCK_BOOTTIME. When that moment passes, or the input closes
-without `done`, the leash ends every process with the engine's mark in its environment: first gently, so that Pulumi
-finishes what is under way and saves its state, then, after `BOUND_S`, by force.
+would go on changing the account beside the next driver's. `command.py` starts one leash for each engine and writes to
+its standard input, line by line, the moment at which the lease ends, in seconds of CLOCK_BOOTTIME. When that moment
+passes, or the input closes without `done`, the leash ends every process with the engine's mark in its environment:
+first gently, so that Pulumi finishes what is under way and saves its state, then, after `BOUND_S`, by force.
 
 So no engine lives longer than its lease plus `BOUND_S`. Run as a script by a bare interpreter: imports the standard
 library only.

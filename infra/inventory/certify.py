@@ -21,7 +21,7 @@ from infra.kinds import ResourceKind, Thing
 from infra.record.events import Event, Kind, Stage
 from infra.record.store import CampaignStore
 from infra.session.context import Context
-from infra.spec.names import Names
+from infra.spec.names import Names, data_prefix
 from infra.stack.outputs import CampaignOutputs
 
 CERTIFICATE, BASELINE = "certificate.json", "baseline.json"
@@ -92,7 +92,7 @@ class Certificate(_Frozen):
         return tuple(f"{look.kind}: {look.could_not_look}" for look in self.looks if look.could_not_look)
 
     @property
-    def passing(self) -> tuple[str, ...]:
+    def transient(self) -> tuple[str, ...]:
         """Return looks that failed for a transient reason: AWS throttles, fails or does not answer."""
         return tuple(words for words in self.blind if cause_of(words) in _PASSING)
 
@@ -106,7 +106,9 @@ class Certificate(_Frozen):
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Look until nothing is found twice or the listings have had time to settle. Raises `NotProven` unless clean."""
+    """Look until two looks in a row find nothing, or the listings have had their time to settle.
+
+    Raises `NotProven` unless clean."""
     certificate = _dated(context.store, _settled(context, knowledge(context.store, context.names)))
     body = certificate.model_dump_json(indent=1)
     context.store.put(f"{context.store.prefix}/{CERTIFICATE}", body.encode())
@@ -152,9 +154,9 @@ def _settled(context: Context, known: Knowledge) -> Certificate:
         def patience() -> float:
             return SETTLE_S if certificate.certain or certificate.blind else STALE_TAGS_S
 
-        while ((while_found and certificate.found) or certificate.passing) and time.monotonic() < begun + patience():
+        while ((while_found and certificate.found) or certificate.transient) and time.monotonic() < begun + patience():
             seen = f"still seen: {', '.join(certificate.found[:3])}; listings may lag"
-            failed = f"could not look yet: {', '.join(certificate.passing[:3])[:200]}"
+            failed = f"could not look yet: {', '.join(certificate.transient[:3])[:200]}"
             context.progress.step(seen if certificate.found else failed)
             time.sleep(1.0)
             certificate = look()
@@ -299,12 +301,14 @@ def _places_of(event: Event) -> set[str]:
 
 
 def kept(context: Context) -> tuple[str, ...]:
-    """Return what stays on purpose: archive, record, images."""
+    """Return what stays on purpose: archive, record, prepared data, images."""
     state = context.state()
     campaign = context.spec.campaign
     rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]
     if state.archive is not None:
         rows.insert(0, f"{state.archive['manifest']} (golden checkpoint of step {state.archive['step']})")
+    if (digest := context.outputs.get(Stage.PROVISION, {}).get("data_digest")) is not None:
+        rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} (prepared data)")
     if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
         rows.append(f"{image} (trainer image)")
     if (nodes := context.outputs.get(Stage.BAKE, {}).get("node_image")) is not None:

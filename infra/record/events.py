@@ -40,9 +40,8 @@ class Kind(StrEnum):
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
     ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes
-    ATTEMPT_ENDED = (
-        "attempt.ended"  # attempt, failure, detail, step, committed_step, dead_nodes, first_failed, instances
-    )
+    # attempt, failure, detail, step, committed_at_end, dead_nodes, first_failed, instances
+    ATTEMPT_ENDED = "attempt.ended"
     CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
     CHECKPOINT_RESTORED = "checkpoint.restored"  # attempt, step, tier
     DECISION = "decision"  # action, why
@@ -79,7 +78,7 @@ class CampaignState(BaseModel):
     attempts: tuple[dict[str, Any], ...] = ()
     """One per launch: attempt and committed_step at launch; after its end also failure, detail, step."""
     ran: bool = False
-    """An attempt has trained: code of the baked image made the files on the shared tier."""
+    """Some attempt has trained, so a failed launch is not the image's fault."""
     bake_again: bool = False
     """The launch failed and no attempt ever ran: the cause may be a bug in the code, corrected since."""
     repairs: tuple[datetime, ...] = ()
@@ -97,7 +96,7 @@ class CampaignState(BaseModel):
     committed_at_finish: int | None = None
     """Newest checkpoint on the shared tier when training ended; -1: nothing to archive."""
     closed: bool = False
-    """The steward is done: training is over, archived or refused with a reason, and GPU nodes are at zero."""
+    """The steward is done: training is over, its archive is verified or has failed, and GPU nodes are at zero."""
     archive: dict[str, Any] | None = None
     abandoned: bool = False
     """A person gave up what is not archived: teardown and later sweeps may delete it."""
@@ -145,6 +144,7 @@ def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def fold(events: Iterable[Event]) -> CampaignState:
+    """Return where a campaign stands. Kinds without a case change no state: report and steward read them."""
     state = CampaignState()
     for event in ordered(events):
         state = _apply(state, event)

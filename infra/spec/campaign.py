@@ -57,7 +57,8 @@ class Money(Section):
     budget_usd: Decimal = Field(gt=0)
     """Most that the campaign may cost. The steward stops while the rest still pays for the archive."""
     deadline: Duration = timedelta(days=7)
-    """Longest time from the first provision. Then AWS sets the GPU node group to zero."""
+    """Longest time from the first `bivouac run`; in a capacity block, from an hour before it at most. Then AWS sets the
+    GPU node group to zero."""
     alarm_email: str | None = None
     """Address that AWS Budgets writes to."""
     alarm_topic_arn: Annotated[str, Field(pattern=r"^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$")] | None = None
@@ -134,8 +135,8 @@ LIMITS_WINDOW = timedelta(hours=24)
 
 
 class Recovery(Section):
-    """Limits per failure class and the rules above them. A limit breaks a loop; it is no allowance for the campaign's
-    life, in which one node loss per `node_mtbf_hours` and node is expected."""
+    """Limits per failure class and the rules above them. Limits stop loops: they hold within 24 hours,
+    not for the whole campaign, since each node is expected to fail once in `node_mtbf_hours`."""
 
     attempts_without_progress: int = Field(default=3, ge=1)
     """Attempts in a row without a newer committed checkpoint after which the campaign stops."""
@@ -184,7 +185,7 @@ class KillNode(Section):
     """Kill one whole node without warning after training has passed a step."""
 
     kill_node: int = Field(ge=0)
-    """Rank of the node in the gang."""
+    """Index of the node's pod in the gang."""
     after_step: int = Field(ge=1)
     """The step that training must have passed."""
 
@@ -248,7 +249,7 @@ class Spec(Section):
     """Health check of the nodes before training."""
     on_stop: OnStop = OnStop.HOLD
     """Consequence of a user, data or numeric error: the warm cluster waits for a relaunch, or is torn down. The end of
-    the training, the budget, the deadline and a hopeless campaign always tear down."""
+    the training, the budget, the deadline and exceeded recovery limits always tear down."""
     hold_for: Duration = timedelta(minutes=60)
     """Time that the warm cluster waits for `bivouac relaunch`; it bills meanwhile."""
     rehearsal: Rehearsal | None = None

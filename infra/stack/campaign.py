@@ -1,4 +1,4 @@
-"""A campaign's infrastructure, from top to bottom in the order of creation."""
+"""A campaign's infrastructure: each part comes after those that it depends on."""
 
 from __future__ import annotations
 
@@ -24,31 +24,33 @@ from infra.stack.tags import instant, tags
 
 
 def campaign(settings: CampaignSettings) -> dict[str, Any]:
-    """Make the campaign; return its outputs, keyed as `CampaignOutputs`. Deletion goes backwards: add-ons, guard, roles
-    and rules outlive the nodes that need them."""
+    """Make the campaign; return its outputs, keyed as `CampaignOutputs`.
+
+    Deletion goes backwards: the first add-ons, guard, roles and rules outlive the nodes that need them.
+    """
     spec, deadline = settings.spec, settings.deadline
     marks = tags(spec, deadline, settings.identity)
     provider = aws.Provider("aws", region=spec.region, allowed_account_ids=[spec.account], default_tags={"tags": marks})
     opts = ResourceOptions(providers=[provider])
     network = Network(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), opts)
     security = Security(spec, network.vpc.id, opts)
-    identity = Roles(spec, settings.key_arn, opts)
+    roles = Roles(spec, settings.key_arn, opts)
     control_plane = [subnet.id for subnet in network.control_plane_subnets]
-    cluster = Cluster(spec, identity, control_plane, settings.operator_arn, [network], settings.key_arn, opts)
+    cluster = Cluster(spec, roles, control_plane, settings.operator_arn, [network], settings.key_arn, opts)
     if spec.network.driver_vpc is not None:
         security.let_driver_in(cluster.security_group_id, spec.network.driver_vpc)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
-    # An agent that starts before the cluster knows its role gets the node's, which may not touch interfaces.
-    known = [cluster.roles[CNI_ACCOUNT], *identity.node_ready]
-    before = Addons("before-nodes", cluster.eks.name, interface_tags, known, spec.addons, spec.kubernetes, opts)
+    # A pod of vpc-cni that starts before its role is associated gets the node's, which may not change interfaces.
+    cni_ready = [cluster.roles[CNI_ACCOUNT], *roles.node_ready]
+    before = Addons("before-nodes", cluster.eks.name, interface_tags, cni_ready, spec.addons, spec.kubernetes, opts)
     guard, budget = Guard(spec, deadline, opts), Budget(spec, opts)
     storage = Storage(
         spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], settings.key_arn, opts
     )
 
     groups = [security.nodes.id, cluster.security_group_id]
-    ready = [*before.all, *identity.node_ready, network, security]
-    key, node_role = settings.key_arn, identity.node.arn
+    ready = [*before.all, *roles.node_ready, network, security]
+    key, node_role = settings.key_arn, roles.node.arn
     system = SystemNodes(spec, cluster, marks, node_role, network.system_subnet.id, groups, ready, key, opts)
     gpu = GpuNodes(
         spec,
@@ -79,10 +81,10 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         "system_group": system.group.node_group_name,
         "file_system_id": storage.lustre.id,
         "mount_name": storage.lustre.mount_name,
-        "node_role_arn": identity.node.arn,
-        "steward_role_arn": identity.steward.arn,
-        "trainer_role_arn": identity.trainer.arn,
-        "archive_role_arn": identity.archive.arn,
+        "node_role_arn": roles.node.arn,
+        "steward_role_arn": roles.steward.arn,
+        "trainer_role_arn": roles.trainer.arn,
+        "archive_role_arn": roles.archive.arn,
         "repository_url": repository_url(spec.account, spec.region),
         "state_bucket": where.state,
         "archive_bucket": where.archive,

@@ -1,8 +1,9 @@
-"""The steward's decisions, as pure functions: no Kubernetes, no AWS, no clock. The simulator uses the same ones.
+"""The steward's decisions, as pure functions: no Kubernetes, no AWS, no clock. `steward.py` observes and acts.
 
-The order of the rules is the policy: money and time first, then progress, then the failure's class. Unknown is not
-dead: the steward waits until a second witness agrees or the class's timeout is over. It touches nothing while the
-record cannot be written or the cluster cannot be reached, until `Policy.blind_timeout` is over.
+Rules apply in order: requests to stop, money and time, progress, the class of the failure. An attempt in flight is
+only ended; the next turn decides, between attempts, what follows from its end. Unknown is not dead: the steward waits
+until a second witness agrees or the class's timeout is over. It touches nothing while the record cannot be written or
+the cluster cannot be reached, until `Policy.blind_timeout` is over.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class EndAttempt(Frozen):
     why: Why
     dead_nodes: tuple[str, ...] = ()
     first_failed: str | None = None
-    """The node of the one failure that no other failure explains."""
+    """Node of the pod that failed first by its own fault; None if several did."""
 
 
 class Replace(Frozen):
@@ -83,8 +84,8 @@ class Hold(Frozen):
 
 
 class Finish(Frozen):
-    """End of training. `done` archives the golden checkpoint, the others the newest sound one. `held`: an error that a
-    retry would repeat ended it, at once or after its hold."""
+    """End of training; the newest sound checkpoint is archived. `held`: an error that a retry would repeat ended it, at
+    once or after its hold."""
 
     kind: Literal["finish"] = "finish"
     outcome: Literal["done", "stopped", "held"]
@@ -111,13 +112,14 @@ def decide(seen: Observation, policy: Policy, history: History) -> Action:
     if seen.given_back:
         return Wait(why=f"the GPU nodes are given back ({seen.given_back}); {told}")
     due = "" if isinstance(action, Wait) else f"{action.kind} is due: {action.why}; "
-    if why := _bill_ends(seen, policy, bool(due)):
+    if why := _why_give_back(seen, policy, bool(due)):
         return GiveBack(why=f"{why}; {due}{told}")
     return Wait(why=f"nothing is touched: {told}; {due or action.why}")
 
 
-def _bill_ends(seen: Observation, policy: Policy, due: bool) -> str | None:
-    """Return why to give back the GPU nodes without record or cluster, if so. A gang unseen by the API trains on."""
+def _why_give_back(seen: Observation, policy: Policy, due: bool) -> str | None:
+    """Return why to give back the GPU nodes without record or cluster, or None. A gang may train on while only the
+    cluster's API is silent: that alone is no reason."""
     record, cluster = seen.lasts("record"), seen.lasts("cluster") or timedelta()
     longest = max(record or timedelta(), cluster)
     if longest > policy.means_patience and (stop := _out_of_means(seen, policy)):
@@ -199,12 +201,12 @@ def _between(seen: Observation, policy: Policy, history: History) -> Action:
         return _hold(seen, policy, last)
     if last is not None and (stop := _class_exhausted(seen, last, policy, history)):
         return Finish(outcome="stopped", why=stop)
-    if sick := _to_replace(seen, policy, history, last):
-        return sick
+    if action := _to_replace(seen, policy, history, last):
+        return action
     if seen.since_short is not None:
-        kept = _not_replaced(seen, policy, history)
-        short = "; ".join([blame.short_of(seen), *kept])
-        if kept and sum(node.fit or node.suspected for node in seen.nodes) >= seen.nodes_wanted:
+        not_replaced = _not_replaced(seen, policy, history)
+        short = "; ".join([blame.short_of(seen), *not_replaced])
+        if not_replaced and sum(node.fit or node.suspected for node in seen.nodes) >= seen.nodes_wanted:
             return Launch(attempt=seen.attempt + 1, why=f"{short}; pods run there all the same")
         if seen.since_short > policy.capacity_timeout:
             why = "; ".join([f"no capacity for {seen.since_short}", short, *seen.troubles])

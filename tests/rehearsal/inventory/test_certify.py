@@ -107,7 +107,7 @@ def test_a_bucket_that_may_not_be_read_hides_no_other_and_one_that_was_there_bef
     half_blind = account(*make_user(world, "locked-out", allow, deny))
     found = certificate(half_blind)
     assert found.found == ("bucket left-behind",)
-    assert found.blind == ("bucket: AccessDenied: the tags of audit-locked",) and not found.passing
+    assert found.blind == ("bucket: AccessDenied: the tags of audit-locked",) and not found.transient
     aws.s3.delete_bucket(Bucket="left-behind")
     older = Knowledge(NAMES, before={"bucket": frozenset({"audit-locked"})})
     found = look_through(half_blind, NAMES, "arn:test", "123456789012", (), older)

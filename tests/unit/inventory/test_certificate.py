@@ -68,7 +68,7 @@ def test_each_look_that_failed_blinds_wherever_it_stands(monkeypatch: pytest.Mon
     looks(monkeypatch, volume=lambda: [THEIRS], snapshot=lambda: [DENIED], image=lambda: [BUSY], role=lambda: [])
     seen = certificate()
     assert [one.partition(":")[0] for one in seen.blind] == ["snapshot", "image"] and not seen.clean
-    assert [one.partition(":")[0] for one in seen.passing] == ["image"]
+    assert [one.partition(":")[0] for one in seen.transient] == ["image"]
     locked = {"bucket": frozenset({"locked"}), "role": frozenset({"r"})}
     looks(
         monkeypatch,
@@ -174,7 +174,7 @@ def test_a_refusal_names_all_that_is_left_or_was_not_seen() -> None:
 )
 def test_only_what_aws_may_answer_another_time_is_asked_again(words: str, passes: bool) -> None:
     seen = looked(volume={"could_not_look": words}, snapshot={})
-    assert seen.blind == (f"volume: {words}",) and bool(seen.passing) is passes and not seen.clean
+    assert seen.blind == (f"volume: {words}",) and bool(seen.transient) is passes and not seen.clean
 
 
 class Clock:
