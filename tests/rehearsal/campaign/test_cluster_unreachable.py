@@ -38,6 +38,7 @@ from infra.session.context import Context
 from infra.spec.names import NAMESPACE
 from tests.rehearsal.aws_fakes import until
 from tests.rehearsal.steward_world import GANG_OF, Camp, Fuse, gpu_nodes
+from tests.waiting import HUNG_S
 
 
 def patient(context: Context) -> None:
@@ -231,7 +232,10 @@ def test_a_driver_that_wakes_without_its_lease_changes_nothing_in_the_cluster(ma
     assert made.api.objects == before
 
 
-def test_a_write_that_is_sent_again_asks_the_lease_again(made: Camp, context: Context) -> None:
+def test_a_write_that_is_sent_again_asks_the_lease_again(
+    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "PATIENCE_S", HUNG_S)
     client, guard, asked = kubernetes.from_outside(context.account, context.names.cluster), context.account.guard, []
 
     def later() -> None:
@@ -249,7 +253,10 @@ def test_a_write_that_is_sent_again_asks_the_lease_again(made: Camp, context: Co
     assert len(asked) == 2 and ("v1", "configmaps", NAMESPACE, "late") not in made.api.objects
 
 
-def test_a_write_that_was_carried_out_though_its_answer_was_lost_is_done_once(made: Camp, context: Context) -> None:
+def test_a_write_that_was_carried_out_though_its_answer_was_lost_is_done_once(
+    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "PATIENCE_S", HUNG_S)
     client = kubernetes.from_outside(context.account, context.names.cluster)
     made.api.losing = 1
     create_config(client, "twice", {}, {"a": "1"})

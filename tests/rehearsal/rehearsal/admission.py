@@ -103,7 +103,7 @@ FORBIDDEN_TO_THE_ARCHIVE: dict[str, tuple[Callable[[Object], Any], str]] = {
         lambda pod: first(pod)["env"].append({"name": "PYTHONPATH", "value": "/shared-checkpoints"}),
         "environment",
     ),
-    "another first step": (lambda pod: pod["initContainers"][0].update(command=["sh"]), "first step"),
+    "another first step": (lambda pod: pod["initContainers"][0].update(command=["sh"]), "other init container"),
 }
 
 
