@@ -89,4 +89,4 @@ def test_the_schema_takes_what_the_product_ships_and_refuses_a_mistake(path: Pat
 
 def test_the_schema_says_what_a_field_means() -> None:
     made = json.loads(CliRunner().invoke(app, ["schema"]).output)
-    assert "The most that the campaign may cost" in made["$defs"]["Money"]["properties"]["budget_usd"]["description"]
+    assert "Most that the campaign may cost" in made["$defs"]["Money"]["properties"]["budget_usd"]["description"]

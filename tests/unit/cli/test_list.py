@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx2
 import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
@@ -46,6 +47,8 @@ def account(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
         "SECRET_ACCESS_KEY": "b",
     }.items():
         monkeypatch.setenv(f"AWS_{name}", value)
+    # Another test of this process may have left its campaigns: moto keeps one world for all its servers.
+    httpx2.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()
     yield Account("us-east-1")
     server.stop()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,6 @@ import yaml
 from jinja2 import Environment
 
 from infra.bake import playbook
-from playbooks.library import machine
 from tests.root import ROOT
 
 PLAYBOOKS = ROOT / "playbooks"
@@ -32,6 +33,14 @@ FETCHING = ("get_url", "dnf", "yum", "rpm_key", "yum_repository", "unarchive", "
 READING = ("assert", "stat", "debug", "machine")
 WORDY = ("package_facts", "service_facts", "setup")
 """Answer with all that a machine has, where a role asks for one thing."""
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of that name, without ansible's own utilities: they replace `sys.intern`, and torch refuses that."""
+    monkeypatch.setitem(sys.modules, "ansible.module_utils.basic", SimpleNamespace(AnsibleModule=None))
+    monkeypatch.delitem(sys.modules, "playbooks.library.machine", raising=False)
+    return importlib.import_module("playbooks.library.machine")
 
 
 def apply(tasks: list[dict[str, Any]], work: Path, given: dict[str, Any]) -> playbook.Heard:
@@ -212,7 +221,7 @@ def test_a_package_source_that_is_down_ends_the_bake_within_bounds_and_leaves_no
     assert not (tmp_path / "efa").exists()
 
 
-def test_a_machine_is_known_by_its_files(tmp_path: Path) -> None:
+def test_a_machine_is_known_by_its_files(tmp_path: Path, machine: Any) -> None:
     files = {
         "etc/os-release": 'NAME="Amazon Linux"\nID="amzn"\nVERSION_ID="2023"\n',
         "sys/bus/pci/devices/0/vendor": "0x10de\n",
@@ -234,7 +243,7 @@ def test_a_machine_is_known_by_its_files(tmp_path: Path) -> None:
     assert machine.installer(tmp_path) == "1.49"
 
 
-def test_nvidias_module_is_found_where_the_base_keeps_it_until_a_boot(tmp_path: Path) -> None:
+def test_nvidias_module_is_found_where_the_base_keeps_it_until_a_boot(tmp_path: Path, machine: Any) -> None:
     """Names as DKMS gives them: kernel and architecture of one build, or without them when there are several."""
     kept = tmp_path / "var/lib/dkms-archive/nvidia-open"
     kept.mkdir(parents=True)

@@ -91,7 +91,7 @@ def test_a_damaged_checkpoint_is_not_exported(
 
 
 def test_a_tensor_that_llama_does_not_know_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no place"):
+    with pytest.raises(ConfigError, match="a tensor that Llama does not have"):
         renamed({"blocks.0.attention.bias": torch.zeros(2)})
 
 
