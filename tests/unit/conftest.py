@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,39 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.plan import survey as survey_module
 from infra.plan.checks import Finding, check
 from infra.plan.facts import Facts
 from infra.plan.survey import survey
-from infra.spec.campaign import SpecFile, load
+from infra.spec.campaign import MixtureSource, SpecFile, load
 from tests.root import ROOT
 
 CAMPAIGNS = ROOT / "infra" / "campaigns"
 BASE = ROOT / "tests/unit/base.yaml"
 FRESH = date(2026, 8, 1)
 REMOVED = object()
+SOURCE = "python:stdlib"
+CONTENT = yaml.safe_load(BASE.read_text())
 
 Changes = dict[str, Any]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def base_source_seen_once() -> Iterator[None]:
+    """The base spec's source is the standard library, thousands of files that do not change meanwhile."""
+    real, seen = survey_module._look_at, dict[tuple[str, int | None], Any]()
+
+    def look(part: MixtureSource, most: int | None) -> Any:
+        if part.source != SOURCE:
+            return real(part, most)
+        key = (part.pattern, most)
+        if key not in seen:
+            seen[key] = real(part, most)
+        return seen[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(survey_module, "_look_at", look)
+        yield
 
 
 @pytest.fixture
@@ -41,7 +62,7 @@ def spec_file(tmp_path: Path) -> Callable[..., SpecFile]:
     """Loads the base spec with changes by dotted path."""
 
     def make(changes: Changes | None = None) -> SpecFile:
-        content = yaml.safe_load(BASE.read_text())
+        content = copy.deepcopy(CONTENT)
         content["money"]["alarm_email"] = "someone@example.com"
         for field, value in (changes or {}).items():
             _set(content, field.split("."), copy.deepcopy(value) if value is not REMOVED else REMOVED)
