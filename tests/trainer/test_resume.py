@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.root import ROOT
 from tests.trainer.agents import Attempt, Hold, World, run
+from tests.trainer.warm import run_module
 from trainer.checkpoint.search import verified
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, TrainConfig
@@ -87,9 +86,8 @@ def test_a_step_that_is_damaged_on_every_tier_is_refused_and_the_one_before_it_i
 
 
 def evaluate(checkpoint: Path, world: World) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainer.evaluate", "--checkpoint", str(checkpoint)]
-    command += ["--config", str(world.root / "train-1.json"), "--data", str(world.data)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    arguments = ("--checkpoint", str(checkpoint), "--config", str(world.root / "train-1.json"))
+    return run_module("trainer.evaluate", *arguments, "--data", str(world.data), folder=world.root)
 
 
 def test_evaluating_the_checkpoint_alone_gives_the_very_loss_that_training_recorded(twin: Attempt) -> None:

@@ -65,9 +65,12 @@ class WarmStart:
         self._rest = b""
         atexit.register(self._input.close)
 
-    def start(self, program: str, arguments: list[str], environment: dict[str, str], log: Path) -> Process:
-        """Fork; the child executes `program` with these arguments, and its output goes to `log`."""
-        request = {"program": program, "argv": ["-c", *arguments], "env": environment, "log": str(log)}
+    def start(
+        self, program: str, arguments: list[str], environment: dict[str, str], log: Path, errors: Path | None = None
+    ) -> Process:
+        """Fork; the child executes `program` with these arguments. Output goes to `log`, errors too or apart."""
+        request = {"program": program, "argv": ["-c", *arguments], "env": environment}
+        request |= {"log": str(log), "errors": str(errors or log)}
         self._input.write(json.dumps(request).encode() + b"\n")
         while True:
             for answer in self._answers(None):
@@ -94,6 +97,20 @@ class WarmStart:
 @functools.cache
 def warm() -> WarmStart:
     return WarmStart()
+
+
+def start_module(name: str, arguments: list[str], environment: dict[str, str], log: Path, *errors: Path) -> Process:
+    """`python -m NAME` in a fork of the warm process."""
+    program = f"import runpy; runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
+    return warm().start(program, arguments, environment | SETTINGS, log, *errors)
+
+
+def run_module(name: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `python -m NAME` in a fork of the warm process to its end; its output lies in `folder`."""
+    out, errors = folder / f"{name}.out", folder / f"{name}.err"
+    errors.unlink(missing_ok=True)
+    code = start_module(name, list(arguments), dict(os.environ), out, errors).wait()
+    return subprocess.CompletedProcess([name, *arguments], code, out.read_text(), errors.read_text())
 
 
 def _serve() -> None:
@@ -130,9 +147,9 @@ def _fork(request: dict[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
-    log, null = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    os.dup2(os.open(request["errors"], os.O_WRONLY | os.O_CREAT), 2)
     os.closerange(3, 256)
     os.environ.clear()
     os.environ.update(request["env"])

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.root import ROOT
 from tests.trainer.agents import PORT
+from tests.trainer.warm import start_module
 from trainer.contract import Env, Expectation, HealthReport, Verdict
 from trainer.health.fabric import bus_bandwidth
 from trainer.place import TERMINATION_LOG_VARIABLE
@@ -56,12 +57,16 @@ def examine(
             Env.RENDEZVOUS: f"{network}1:{PORT}",
             TERMINATION_LOG_VARIABLE: str(message),
         }
+        arguments = ["--expectation", str(file)]
+        arguments += ["--local", str(local), "--shared", str(tmp_path), "--join-timeout-s", "60"]
         if ahead_s and node in ahead_s:
             (local / "sitecustomize.py").write_text(CLOCK.format(ahead_s=ahead_s[node]))
             environment["PYTHONPATH"] = os.pathsep.join([str(local), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-m", "trainer.health", "--expectation", str(file)]
-        command += ["--local", str(local), "--shared", str(tmp_path), "--join-timeout-s", "60"]
-        pods.append((subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL), message))
+            command = [sys.executable, "-m", "trainer.health", *arguments]
+            pod: Any = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        else:
+            pod = start_module("trainer.health", arguments, environment, tmp_path / f"{node}.log")
+        pods.append((pod, message))
     return [(pod.wait(), HealthReport.model_validate(json.loads(message.read_text()))) for pod, message in pods]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 from tests.root import ROOT
 from tests.trainer.checkpoint.test_checkpoint_parts import Harmful
+from tests.trainer.warm import run_module
 from trainer.checkpoint.search import verified
 from trainer.checkpoint.tiers import Tier
 
@@ -31,9 +31,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def take_in(folder: Path, shared: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainer.checkpoint.convert.adopt", str(folder), "--campaign", "tiny"]
-    command += ["--shared", str(shared), "--tokens", "700", "--position", "70"]
-    return subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
+    arguments = (str(folder), "--campaign", "tiny", "--shared", str(shared), "--tokens", "700", "--position", "70")
+    return run_module("trainer.checkpoint.convert.adopt", *arguments, folder=folder.parent)
 
 
 def test_a_legacy_folder_becomes_a_committed_step_and_only_once(folder: Path, tmp_path: Path) -> None:
