@@ -154,16 +154,19 @@ def _fork(request: dict[str, Any]) -> int:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv[:] = request["argv"]
+    code = 0
     try:
         exec(request["program"], {"__name__": "__main__"})
     except SystemExit as end:
-        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         import traceback
 
         traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
