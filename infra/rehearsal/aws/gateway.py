@@ -157,11 +157,18 @@ class Gateway:
         if (signature.service, operation) == ("sts", "AssumeRole"):
             authorise_assume_role(self.world, principal, params["RoleArn"], params)
 
+    def _moto(self, service: str, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if service == "s3":  # objects are large, and nothing but requests removes them
+            return self.moto(environ, start_response)
+        # Without the lock, moto iterates over a dictionary while the scheduler removes from it, and answers 500.
+        with self.world.lock:
+            return self.moto(environ, start_response)
+
     def _serve(self, service: str, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         own = self.world.services.get(service)
         try:
             if own is None:
-                return self.moto(environ, start_response)
+                return self._moto(service, environ, start_response)
             status, headers, body = own.dispatch(BackendRequest(environ))
         except NotImplementedError as error:
             log.warning("%s", error)
