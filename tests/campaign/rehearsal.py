@@ -38,7 +38,7 @@ def quick(steps: int, **changes: Any) -> dict[str, Any]:
 
 
 def until(seen: Callable[[], Any], what: str) -> Any:
-    return waiting.until(seen, what, every_s=0.3)
+    return waiting.until(seen, what, every_s=1.0)
 
 
 class Rehearsal:
@@ -95,6 +95,9 @@ class Rehearsal:
             return {}
 
     def step(self) -> int:
+        """The last step of the running training; asked of nobody before the stage, for a command takes a processor."""
+        if "\ntrain " not in self.log():
+            return 0
         return int(self.status().get("live", {}).get("step", 0))
 
     def found(self) -> handle.Site:

@@ -190,6 +190,7 @@ def slow_bucket(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
     server.server_close()
 
 
+@pytest.mark.nightly
 def test_a_node_whose_data_come_later_than_a_steps_timeout_is_waited_for(
     world: World, config: TrainConfig, slow_bucket: list[str]
 ) -> None:

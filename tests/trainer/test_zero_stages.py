@@ -72,6 +72,7 @@ def test_the_export_of_the_shards_is_the_whole_model(whole: Attempt, tmp_path: P
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(4, marks=pytest.mark.drill)])
+@pytest.mark.nightly
 def test_another_number_of_ranks_goes_on_at_the_same_loss(whole: Attempt, ranks: int, tmp_path: Path) -> None:
     world = halfway(whole, tmp_path / "world")
 

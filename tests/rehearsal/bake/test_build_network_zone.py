@@ -58,6 +58,7 @@ def build_network(zone: str | None) -> Program:
     return program
 
 
+@pytest.mark.nightly
 def test_a_build_network_is_made_where_builders_are_sold_and_moves_only_from_where_they_are_not(
     world: World, here: Account, aws: Client, unsold: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,6 +200,7 @@ def certificate_of(context: Context) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.nightly
 def test_a_block_is_bought_by_its_own_policy_and_by_no_other(founded: Camp, tmp_path: Path) -> None:
     """`provisioned` is not needed: a block is bought before anything else of a campaign stands."""
     camped = founded

@@ -29,7 +29,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certify, "SETTLE_S", 2.0)
 
 
-@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("seed", [11, pytest.param(12, marks=pytest.mark.nightly)])
 def test_seeded_leaks_are_named_or_shown_and_swept_and_nobody_elses_is(
     planted: tuple[Environment, Context], seed: int
 ) -> None:

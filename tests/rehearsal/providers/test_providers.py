@@ -232,6 +232,7 @@ def test_a_quantity_in_another_unit_and_an_omitted_zero_are_no_drift() -> None:
     assert objects.overlay(wanted, live) == {"limits": {"cpu": "1000m", "memory": "1Gi"}, "replicas": 3, "empty": ""}
 
 
+@pytest.mark.nightly
 def test_the_kubernetes_provider_works_on_a_real_api_server(tmp_path: Path) -> None:
     if not (tools_dir() / "kube-apiserver").exists():
         pytest.fail("no Kubernetes binaries: make setup")

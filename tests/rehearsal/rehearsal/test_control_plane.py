@@ -14,6 +14,7 @@ from tests.waiting import until as eventually
 INSIDE = Path(__file__).with_name("inside_control_plane.py")
 
 
+@pytest.mark.nightly
 def test_a_control_plane_lives_serves_and_dies_in_private_namespaces(tmp_path: Path) -> None:
     if not (tools_dir() / "kube-apiserver").exists():
         pytest.fail("no Kubernetes binaries: make setup")

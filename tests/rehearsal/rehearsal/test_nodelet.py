@@ -24,6 +24,7 @@ from tests.waiting import HUNG_S
 INSIDE = Path(__file__).with_name("inside_nodelet.py")
 
 
+@pytest.mark.nightly
 def test_machines_join_and_run_pods_in_private_namespaces(tmp_path: Path) -> None:
     if not (tools_dir() / "kube-apiserver").exists():
         pytest.fail("no Kubernetes binaries: make setup")

@@ -39,6 +39,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.nightly
 def test_the_drill_fails_on(broken: str, tmp_path: Path) -> None:
     done = drill(tmp_path, "--seed", "2", "--count", "6", "--kind", broken.split(":")[0], code=BROKEN[broken])
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-2000:]

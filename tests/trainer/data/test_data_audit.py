@@ -128,6 +128,7 @@ def audited(world: World, *arguments: str) -> tuple[int, dict[str, object]]:
     return done.returncode, json.loads(done.stdout) if done.returncode in (0, 1) else {"error": done.stderr}
 
 
+@pytest.mark.nightly
 def test_a_real_training_that_was_killed_is_audited_against_its_data(twin: Attempt, world: World) -> None:
     with Attempt(world, 1, hold=Hold(node=1, step=34, committed=30)) as first:
         first.wait_for_step(34)

@@ -148,6 +148,7 @@ def test_a_playbook_is_one_that_ansible_can_read(name: str, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_settings_and_health_check_are_applied_to_a_plain_machine_and_a_second_time_change_nothing(
     tmp_path: Path,
 ) -> None:

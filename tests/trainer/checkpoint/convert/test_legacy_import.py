@@ -65,6 +65,7 @@ def test_what_is_not_whole_or_would_execute_is_refused_before_anything_is_copied
     assert not (tmp_path / "shared").exists() and not Path(ROOT / "harmed").exists()
 
 
+@pytest.mark.nightly
 def test_the_command_takes_it_in_and_what_it_made_can_be_verified(folder: Path, tmp_path: Path) -> None:
     def bivouac(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "infra.cli.main", "checkpoints", *words]
