@@ -1,0 +1,94 @@
+"""Supervisors of a job's nodes, each a process with an address of its own on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.root import ROOT
+from trainer.contract import Termination
+
+JOB = """
+import json, os, pathlib, sys, time
+folder = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"])
+folder.mkdir(parents=True, exist_ok=True)
+resume = os.environ["BIVOUAC_RESUME_FROM"]
+begun = int((pathlib.Path(resume) / "state").read_text()) if resume else 0
+print("my token is", os.environ["TOKEN"])
+for step in range(begun + 1, int(sys.argv[1]) + 1):
+    time.sleep(float(sys.argv[2]))
+    print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
+    if step % 10 == 0:
+        (folder / f"save-{step}").mkdir()
+        (folder / f"save-{step}" / "state").write_text(str(step))
+        (folder / f"save-{step}" / "DONE").touch()
+"""
+SECRET = "hunter22"
+
+
+@dataclass
+class Supervisors:
+    """Of one campaign, whose tiers lie below `root`."""
+
+    root: Path
+    nodes: int = 1
+    launcher: str = "none"
+    format: str = "marker"
+    folder: Path = ROOT
+    """Where the job starts."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the configuration."""
+    addresses: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        net = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}"
+        self.addresses = [f"{net}.{1 + rank}" for rank in range(self.nodes)]
+
+    @property
+    def tier(self) -> Path:
+        return self.root / "shared/tiny"
+
+    def start(
+        self, attempt: int, *command: str, steps: int = 40, rank: int = 0, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start the supervisor of one node, as its pod's environment does."""
+        checkpoints = {"format": self.format, "folder": str(self.tier / "own"), "keep": 2}
+        config = {
+            "identity": "one", "command": command, "launcher": self.launcher, "checkpoints": checkpoints,
+            "config_digest": "config", "steps": steps, "secrets": ["TOKEN"], "grace_s": 60, "folder": str(self.folder),
+            "env": dict(env or {}), **self.more,
+        }  # fmt: skip
+        home = self.root / f"node-{rank}"
+        home.mkdir(exist_ok=True)
+        (home / "workload.json").write_text(json.dumps(config))
+        place = {
+            "CAMPAIGN": "tiny", "ATTEMPT": str(attempt), "NODE_NAME": f"n{rank}", "POD_IP": self.addresses[rank],
+            "NODE_RANK": str(rank), "NODE_COUNT": str(self.nodes), "RANKS_PER_NODE": "1",
+            "RENDEZVOUS": f"{self.addresses[0]}:{29500 + attempt}", "WORKLOAD": str(home / "workload.json"),
+            "SHARED": str(self.root / "shared"), "TERMINATION_LOG": str(home / "termination.json"),
+        }  # fmt: skip
+        environment = os.environ | {f"BIVOUAC_{name}": value for name, value in place.items()}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        return subprocess.Popen(
+            [sys.executable, "-m", "trainer.supervisor"], cwd=ROOT, env=environment | {"TOKEN": SECRET},
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def job(self, steps: int, seconds: float) -> tuple[str, ...]:
+        """Return the command of a job without torch."""
+        return sys.executable, "-c", JOB, str(steps), str(seconds)
+
+    def ended(self, rank: int = 0) -> Termination:
+        return Termination.model_validate_json((self.root / f"node-{rank}/termination.json").read_text())
+
+
+def events(text: str, kind: str) -> list[dict[str, Any]]:
+    lines = (json.loads(line) for line in text.splitlines() if line.startswith('{"event"'))
+    return [line for line in lines if line["event"] == kind]

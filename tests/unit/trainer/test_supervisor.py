@@ -1,0 +1,158 @@
+"""The supervisor around a small job: steps, sealed checkpoints, a stop, a resume, a damaged checkpoint, a secret."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import random
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.unit.trainer.supervised import SECRET, Supervisors, events
+from tests.waiting import until
+from trainer.contract import AGENT_PORT, ExitCode, Status, parse_manifest
+from trainer.contract.listing import list_folder
+from trainer.supervisor import seal
+from trainer.supervisor.formats import FORMATS
+from trainer.supervisor.pack import pack
+from trainer.supervisor.progress import Reader
+
+IDENTITY = seal.Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
+
+
+@pytest.fixture
+def camp(tmp_path: Path) -> Supervisors:
+    return Supervisors(tmp_path)
+
+
+def test_a_stopped_job_goes_on_from_its_newest_sealed_checkpoint(camp: Supervisors) -> None:
+    first = camp.start(1, *camp.job(10_000, 0.01), steps=10_000)
+    until(lambda: seal.committed(camp.tier), "a step is sealed")
+    answer = httpx2.get(f"http://{camp.addresses[0]}:{AGENT_PORT}/status")
+    status = Status.model_validate_json(answer.content)
+    assert status.step > 0 and status.ranks[0].alive
+    first.terminate()
+    said = first.communicate()[0]
+    assert first.returncode == ExitCode.INTERRUPTED and camp.ended().reason == "interrupted"
+    assert SECRET not in said and "my token is [secret]" in said
+    newest = seal.committed(camp.tier)[0]
+    rows = list_folder(camp.tier, "shared", "tiny")
+    assert len(rows) == 2 and all(row.committed and row.here == row.shards == 2 for row in rows), "as any list has it"
+
+    second = camp.start(2, *camp.job(newest + 20, 0.0), steps=newest + 20)
+    said = second.communicate()[0]
+    assert second.returncode == 0 and events(said, "restored")[0]["step"] == newest
+    assert events(said, "step")[0]["step"] == newest + 1 and seal.committed(camp.tier)[0] == newest + 20
+
+
+def test_a_damaged_checkpoint_is_refused_before_the_job_sees_it(camp: Supervisors) -> None:
+    assert camp.start(1, *camp.job(40, 0.0)).wait() == 0
+    newest, before = seal.committed(camp.tier)
+    (shard,) = (camp.tier / f"step-{newest:08d}/attempt-0001").glob("*state")
+    shard.write_bytes(b"44")
+    said = camp.start(2, *camp.job(50, 0.0), steps=50).communicate()[0]
+    assert [one["step"] for one in events(said, "refused_step")] == [newest]
+    assert events(said, "restored")[0]["step"] == before
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("/no/such/program",), ExitCode.USER),
+        ((sys.executable, "-c", "print('done already')"), ExitCode.USER),
+        ((sys.executable, "-c", "raise SystemExit(1)"), ExitCode.INTERNAL),
+        ((sys.executable, "-c", "raise SystemExit(76)"), ExitCode.NUMERIC),
+        ((sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"), ExitCode.INTERNAL),
+    ],
+)
+def test_an_end_has_its_meaning(camp: Supervisors, command: tuple[str, ...], code: int) -> None:
+    process = camp.start(1, *command)
+    process.communicate()
+    assert process.returncode == camp.ended().exit_code == code
+
+
+def test_a_manifest_is_the_contracts_to_the_byte(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    shards: list[dict[str, object]] = [{"file": "attempt-0001/a", "size_bytes": 1, "sha256": "0" * 64, "rank": 0}]
+    losses = [None, 0.1 + 0.2, 1e-5, 1e-7, 1e14, 3.0, -2.5e-6]
+    losses += [chance.uniform(1, 2) * 10 ** chance.randint(-12, 14) for _ in range(500)]
+    for loss in losses:
+        content = seal._serialize(IDENTITY, 20, 1000, loss, shards)
+        assert parse_manifest(content, 20, "tiny", "one").loss == loss
+
+
+def test_formats_tell_a_finished_checkpoint_from_one_that_is_being_written(tmp_path: Path) -> None:
+    def put(name: str, text: str = "") -> None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def found(name: str) -> list[tuple[int, str]]:
+        return sorted((one.step, str(one.root.relative_to(tmp_path))) for one in FORMATS[name](tmp_path))
+
+    put("dcp/step-20/.metadata"), put("dcp/step-30/__0_0.distcp")
+    put("checkpoint-7/trainer_state.json"), put("checkpoint-8/model.safetensors")
+    put("version_0/epoch=0-step=12.ckpt")
+    put("iter_0000100/mp_rank_00/model.pt"), put("iter_0000200/mp_rank_00/model.pt")
+    put("latest_checkpointed_iteration.txt", "100\n")
+    put("global_step50/a.pt"), put("global_step60/a.pt"), put("latest", "global_step50")
+    assert sorted(one.step for one in FORMATS["dcp"](tmp_path / "dcp")) == [20]
+    assert found("huggingface") == [(7, "checkpoint-7")] and found("lightning")[0][0] == 12
+    assert found("megatron") == [(100, "iter_0000100")] and found("deepspeed") == [(50, "global_step50")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "told"),
+    [
+        (None, '{"step": 5, "loss": 0.25}', (5, {"loss": 0.25})),
+        (None, 'INFO {"iteration": 7, "lm loss": "2"}', (7, {"loss": 2.0})),
+        (None, '{"step": 5, "loss": NaN}', (5, {})),
+        (None, "step 5", None),
+        (None, '{"step": true}', None),
+        (r"iteration\s+(?P<step>[\d,]+)/.*lm loss: (?P<loss>\S+)", " iteration  1,024/ 5000 | lm loss: 3.2E+00 |",
+         (1024, {"loss": 3.2})),
+    ],
+)  # fmt: skip
+def test_a_line_tells_step_and_figures(pattern: str | None, line: str, told: Any) -> None:
+    assert Reader(pattern).read(line) == told
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_code_is_unpacked_where_the_job_starts_if_it_is_the_campaigns(damaged: bool, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").write_text("print('{\"step\": 1}')")
+    with tarfile.open(tmp_path / "source.tar", "w") as tar:
+        tar.add(tmp_path / "code/train.py", "train.py")
+    digest = hashlib.sha256((tmp_path / "source.tar").read_bytes()).hexdigest()
+    given = {"source": str(tmp_path / "source.tar"), "source_digest": "0" * 64 if damaged else digest}
+    camp = Supervisors(tmp_path, folder=tmp_path / "workspace", more=given)
+    process = camp.start(1, sys.executable, "train.py", steps=1)
+    said = process.communicate()[0]
+    assert process.returncode == (ExitCode.DATA if damaged else 0)
+    assert bool(events(said, "refused_source")) == damaged
+
+
+def test_the_packed_supervisor_is_one_file_of_a_language_that_old_containers_have(tmp_path: Path) -> None:
+    pack(tmp_path / "supervisor.pyz")
+    done = subprocess.run([sys.executable, "-I", tmp_path / "supervisor.pyz"], capture_output=True, text=True)
+    assert done.returncode == ExitCode.USER and "BIVOUAC_CAMPAIGN" in done.stderr, "it runs, and says what is missing"
+    with zipfile.ZipFile(tmp_path / "supervisor.pyz") as packed:
+        names = [name for name in packed.namelist() if name.endswith(".py")]
+        trees = [ast.parse(packed.read(name), name, feature_version=(3, 8)) for name in names]
+    imported = {
+        name.partition(".")[0]
+        for tree in trees
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        )
+    }  # fmt: skip
+    assert imported - {"trainer"} <= sys.stdlib_module_names

@@ -1,0 +1,1 @@
+"""The client of a training script, one file that stands alone."""

@@ -1,0 +1,77 @@
+"""`python3 supervisor.pyz`: entry point of a workload's pod."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+
+from trainer.supervisor.job import INTERNAL, STORAGE, USER, Job, ended
+from trainer.supervisor.place import Place
+from trainer.supervisor.serving import serve
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main() -> int:
+    """Run one node's share of the job. `BIVOUAC_WORKLOAD` and `BIVOUAC_SHARED` name other places than a pod's."""
+    config_file = Path(os.environ.get("BIVOUAC_WORKLOAD", "/config/workload.json"))
+    shared = Path(os.environ.get("BIVOUAC_SHARED", "/shared-checkpoints"))
+    try:
+        place, config = Place.of(), json.loads(config_file.read_text())
+    except (OSError, ValueError) as error:
+        print(f"the workload's pod is not as it must be: {error}", file=sys.stderr)
+        return USER
+    run = Path(tempfile.mkdtemp(prefix="bivouac-run-"))
+    job = Job(config, place, shared, run)
+    _stop_on_signals(job, float(config.get("grace_s", 50.0)))
+    code, detail = INTERNAL, ""
+    try:
+        serve(place.pod_ip, job.status)
+        job.emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
+        code = job.run()
+    except OSError as error:
+        code, detail = STORAGE, str(error)
+    except Exception as error:
+        detail = repr(error)
+        traceback.print_exc()
+    message = ended(job, code, detail)
+    job.emit("agent_ended", **{name: value for name, value in message.items() if value is not None})
+    _write(json.dumps(message))
+    shutil.rmtree(run, ignore_errors=True)
+    return code
+
+
+def _stop_on_signals(job: Job, grace_s: float) -> None:
+    """A thread waits for signals, since the main one may wait for a file on a slow tier."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+    def wait() -> None:
+        while True:
+            job.stop(signal.sigwait(_SIGNALS), grace_s)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+
+
+def _write(message: str) -> None:
+    try:
+        Path(os.environ.get("BIVOUAC_TERMINATION_LOG", "/dev/termination-log")).write_text(message[:4096])
+    except OSError as error:
+        print(f"the termination message could not be written: {error}", file=sys.stderr)
+
+
+def start() -> None:
+    """Run, and leave without waiting for threads that may hang on a slow tier."""
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    start()

@@ -1,0 +1,233 @@
+"""A job's finished checkpoints as committed steps of the campaign: linked, digested, sealed, kept, checked, laid back.
+
+A step lies at `<tier>/<campaign>/step-N/attempt-K`, as the built-in trainer writes it: its manifest has the same form
+(trainer.contract.checkpoint), so lists, archive and restores know it. A file's name in it is its path below the
+job's own folder, quoted: `step-20/.metadata` becomes `step-20%2F.metadata`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+MANIFEST = "manifest.json"
+_STEP = re.compile(r"^step-(\d{8})$")
+_CHUNK = 4 * 2**20
+_LARGEST = 1e15
+"""Of a loss; beyond, a job has diverged, and JSON writers differ in the digits."""
+
+
+class Identity(NamedTuple):
+    """What every manifest of an attempt says."""
+
+    campaign: str
+    identity: str
+    attempt: int
+    world_size: int
+    config_digest: str
+    data_digest: str
+    code_digest: str
+    image_digest: str
+
+
+def seal(root: Path, folder: Path, tier: Path, step: int, identity: Identity, tokens: int, loss: float | None) -> Path:
+    """Commit a finished checkpoint, a file or a folder in the job's own folder, as a step below `tier`; return the
+    manifest's path.
+
+    Files are linked, so that the job may delete its own; across file systems they are copied. A step that is
+    committed already is left as it is. Raises `OSError` where the tier cannot take it, `ValueError` for an empty one.
+    """
+    place = tier / f"step-{step:08d}"
+    manifest = place / MANIFEST
+    if manifest.exists():
+        return manifest
+    attempt = f"attempt-{identity.attempt:04d}"
+    (place / attempt).mkdir(parents=True, exist_ok=True)
+    shards = []
+    for path in [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file()):
+        name = _quoted(str(path.relative_to(folder)))
+        target = place / attempt / name
+        _link(path, target)
+        size, digest = digest_of(target)
+        shards.append({"file": attempt + "/" + name, "size_bytes": size, "sha256": digest, "rank": 0})
+    if not shards:
+        raise ValueError(f"a checkpoint without a file: {root}")
+    _sync(place / attempt)
+    publish(manifest, _serialize(identity, step, tokens, loss, shards))
+    return manifest
+
+
+def committed(tier: Path) -> list[int]:
+    """Return the committed steps of a tier, newest first."""
+    try:
+        names = os.listdir(tier)
+    except FileNotFoundError:
+        return []
+    steps = [int(match.group(1)) for match in map(_STEP.match, names) if match]
+    return sorted((step for step in steps if (tier / f"step-{step:08d}" / MANIFEST).exists()), reverse=True)
+
+
+def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
+    """Return why a committed step may not be used, empty if every byte of it is as its manifest says."""
+    place = tier / f"step-{step:08d}"
+    try:
+        content = (place / MANIFEST).read_bytes()
+        manifest = json.loads(content)
+        plain = dict(manifest, seal="")
+        if hashlib.sha256(_compact(plain)).hexdigest() != manifest["seal"]:
+            return "its seal does not fit its content"
+        if (manifest["campaign"], manifest["step"]) != (campaign, step):
+            return "it is of step {} of campaign {}".format(manifest["step"], manifest["campaign"])
+        if identity and manifest["identity"] not in ("", identity):
+            return "it is of another campaign of this name"
+        for shard in manifest["shards"]:
+            size, digest = digest_of(place / shard["file"])
+            if (size, digest) != (shard["size_bytes"], shard["sha256"]):
+                return "{}: {} of {} bytes, SHA-256 {}".format(shard["file"], size, shard["size_bytes"], digest)
+    except FileNotFoundError as error:
+        return f"{Path(str(error.filename)).name} is missing"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def origin(tier: Path, step: int) -> str:
+    """Return the path of a committed step's checkpoint in the job's own folder: a file, or the folder of its files."""
+    names = _names(tier, step)
+    return names[0] if len(names) == 1 and "/" not in names[0] else names[0].partition("/")[0]
+
+
+def lay_back(tier: Path, step: int, path: Path) -> None:
+    """Put a committed step's files at `path`, where the job's framework wrote them, and replace what stood there.
+
+    Files are linked: a framework that writes into an old checkpoint would change the sealed one, which the next check
+    would see.
+    """
+    place, top = tier / f"step-{step:08d}", origin(tier, step)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    shards = json.loads((place / MANIFEST).read_text())["shards"]
+    for shard, name in zip(shards, _names(tier, step)):
+        target = fresh if name == top else fresh / name[len(top) + 1 :]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _link(place / shard["file"], target)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    os.replace(fresh, path)
+    _sync(path.parent)
+
+
+def _names(tier: Path, step: int) -> list[str]:
+    """Return the paths of a committed step's files below the job's own folder."""
+    shards = json.loads((tier / f"step-{step:08d}" / MANIFEST).read_text())["shards"]
+    return [unquote(shard["file"].partition("/")[2]) for shard in shards]
+
+
+def keep(tier: Path, most: int) -> list[int]:
+    """Remove all committed steps but the newest `most`; return those that were removed."""
+    gone = committed(tier)[most:]
+    for step in gone:
+        place = tier / f"step-{step:08d}"
+        (place / MANIFEST).unlink()  # first: a step that is half gone is not committed
+        shutil.rmtree(place, ignore_errors=True)
+    return gone
+
+
+def digest_of(path: Path) -> tuple[int, str]:
+    """Return size and SHA-256 of a regular file; links are not followed. Reads past the page cache where it can."""
+    digest, size = hashlib.sha256(), 0
+    with open(os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW), "rb", buffering=0) as file:
+        while True:
+            chunk = file.read(_CHUNK)
+            if not chunk:
+                return size, digest.hexdigest()
+            digest.update(chunk)
+            os.posix_fadvise(file.fileno(), size, len(chunk), os.POSIX_FADV_DONTNEED)
+            size += len(chunk)
+
+
+def _quoted(path: str) -> str:
+    name = quote(path, safe="")
+    return "%2E" + name[1:] if name.startswith(".") else name
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(source, target, follow_symlinks=False)
+
+
+def _serialize(
+    identity: Identity, step: int, tokens: int, loss: float | None, shards: list[dict[str, object]]
+) -> bytes:
+    """Return the bytes that `trainer.contract.checkpoint.Manifest.serialize` would give; a test holds them equal."""
+    body = {
+        "format": 4,
+        "campaign": identity.campaign,
+        "identity": identity.identity,
+        "attempt": identity.attempt,
+        "step": step,
+        "tokens": tokens,
+        "world_size": identity.world_size,
+        "zero_stage": 0,
+        "position": 0,
+        "loss": None if loss is None or abs(loss) >= _LARGEST else loss,
+        "evaluation_loss": None,
+        "config_digest": identity.config_digest,
+        "data_digest": identity.data_digest,
+        "code_digest": identity.code_digest,
+        "image_digest": identity.image_digest,
+        "consumed": [],
+        "shards": shards,
+        "rng_included": True,
+        "seal": "",
+    }  # fmt: skip
+    body["seal"] = hashlib.sha256(_compact(body)).hexdigest()
+    return _json(body, indent=1) + b"\n"
+
+
+def _compact(body: dict[str, object]) -> bytes:
+    return _json(body, separators=(",", ":"))
+
+
+def _json(body: dict[str, object], **form: Any) -> bytes:
+    """As pydantic writes it, which has another form for small and large floats: `1e-7`, not `1e-07`."""
+    text = json.dumps(dict(body, loss=None), ensure_ascii=False, **form)
+    loss = body["loss"]
+    if isinstance(loss, float):
+        text = re.sub(r'("loss": ?)null', r"\g<1>" + _float(loss), text, count=1)
+    return text.encode()
+
+
+def _float(number: float) -> str:
+    mantissa, exponent, power = repr(number).partition("e")
+    if exponent and int(power) == -5:
+        sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
+        return sign + "0.0000" + digits.replace(".", "")
+    return mantissa + ("e" + str(int(power)) if exponent else "")
+
+
+def publish(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,62 @@
+"""What a node's supervisor serves on the pod's address: `/status`, `/metrics`, `/healthz`, as `trainer.agent` does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Callable
+
+PORT = 8471
+"""`trainer.contract.AGENT_PORT`."""
+_GAUGES = {
+    "step": "Newest step that the job told of",
+    "steps": "Steps planned",
+    "committed_step": "Newest sealed step, -1 before the first",
+    "tokens": "Tokens consumed, if the job tells them",
+    "loss": "Training loss of the newest step",
+    "step_seconds": "Duration of the last step",
+}
+
+
+def serve(address: str, status: Callable[[], dict[str, Any]], port: int = PORT) -> ThreadingHTTPServer:
+    """Serve in a thread until the process ends. Raises `OSError` where the port is taken."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/status":
+                self._answer(200, "application/json", json.dumps(status()).encode())
+            elif self.path == "/metrics":
+                self._answer(200, "text/plain; version=0.0.4", metrics(status()).encode())
+            elif self.path == "/healthz":
+                self._answer(200, "text/plain", b"ok\n")
+            elif self.path == "/checkpoints":
+                self._answer(200, "application/json", b'{"rows": []}')  # all lie on the shared tier
+            else:
+                self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /healthz\n")
+
+        def _answer(self, code: int, kind: str, content: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are polls; they are not worth a line each."""
+
+    server = ThreadingHTTPServer((address, port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
+    return server
+
+
+def metrics(status: dict[str, Any]) -> str:
+    """Return the gauges in Prometheus' text form."""
+    labels = ",".join(f'{name}="{status[name]}"' for name in ("campaign", "attempt", "node"))
+    lines = []
+    for name, text in _GAUGES.items():
+        if status.get(name) is not None:
+            lines += [f"# HELP bivouac_{name} {text}", f"# TYPE bivouac_{name} gauge"]
+            lines.append(f"bivouac_{name}{{{labels}}} {float(status[name])}")
+    return "\n".join(lines) + "\n"
