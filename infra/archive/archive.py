@@ -25,7 +25,17 @@ from pydantic import BaseModel, ConfigDict
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
 from infra.archive.data import held_out
 from infra.archive.files import workspace
-from infra.archive.manifest import DATA, EXPORT, GOLDEN, MANIFEST_NAME, RECORD, ArchiveManifest, EvaluationProof, parse
+from infra.archive.manifest import (
+    DATA,
+    EXPORT,
+    GOLDEN,
+    MANIFEST_NAME,
+    RECORD,
+    SOURCE,
+    ArchiveManifest,
+    EvaluationProof,
+    parse,
+)
 from infra.archive.model import evaluate, export
 from infra.archive.model_card import model_card
 from infra.archive.record import records_of
@@ -47,6 +57,7 @@ from trainer.contract import (
     ExitCode,
     Manifest,
 )
+from trainer.contract.workload import SOURCE_NAME, WORKLOAD_CONFIG
 
 CONFIG_PATH = "/config/archive.json"
 CARD = f"{EXPORT}/README.md"
@@ -69,6 +80,8 @@ class ArchiveConfig(BaseModel):
     archive_bucket: str
     image_manifest: str
     """Key in the state bucket."""
+    workload: bool = False
+    """The checkpoints are of a job of somebody else's: they are read back, not evaluated or exported."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +143,8 @@ class Archiver:
     def _carry(self, folder: Path, golden: Manifest) -> ArchiveManifest:
         say("golden", step=golden.step, shards=len(golden.shards))
         self._check_room(golden)
+        if self.config.workload:
+            return self._carried_as_it_is(folder, golden)
         reference, proof = golden.evaluation_loss, EvaluationProof.RECORDED
         if reference is None:
             reference, proof = self._evaluated_here(folder, golden), EvaluationProof.EVALUATED
@@ -146,6 +161,26 @@ class Archiver:
         records = records_of(self.bucket, self.state, self.config.image_manifest, self.work)
         placed += self._place_all(self._export(restored, golden, loss, records))
         placed += self._place_all(records)
+        return self._carried(golden, placed, proof, reference, loss)
+
+    def _carried_as_it_is(self, folder: Path, golden: Manifest) -> ArchiveManifest:
+        """Archive a workload's checkpoint, code and record. Every byte is read back from S3 and compared."""
+        files = {WORKLOAD_CONFIG: Content.of(self.places.config.with_name(WORKLOAD_CONFIG).read_bytes())}
+        for name in (DATA_MANIFEST_NAME, SOURCE_NAME):
+            if (path := self.places.data / name).exists():
+                files[f"{SOURCE}/{name}"] = Content.of_file(path)
+        placed = self._place_all(self._checkpoint(folder, golden) | files)
+        placed += self._place_all(records_of(self.bucket, self.state, self.config.image_manifest, self.work))
+        return self._carried(golden, placed, EvaluationProof.READ_BACK, None, None)
+
+    def _carried(
+        self,
+        golden: Manifest,
+        placed: list[ArchivedObject],
+        proof: EvaluationProof,
+        reference: float | None,
+        loss: float | None,
+    ) -> ArchiveManifest:
         say("read-back", objects=len(placed), bytes=sum(item.size_bytes for item in placed))
         return ArchiveManifest(
             campaign=self.config.campaign,

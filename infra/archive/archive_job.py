@@ -102,7 +102,7 @@ def run(
     client: Client,
     config: ArchiveConfig,
     job: dict[str, Any],
-    train: str,
+    job_files: dict[str, str],
     bounds: Bounds,
     guard: Callable[[], None],
     pause: Callable[[], None],
@@ -114,7 +114,7 @@ def run(
     """
     guard()
     labels = {CAMPAIGN_LABEL: config.campaign}
-    files = {"archive.json": config.model_dump_json(indent=1), "train.json": train}
+    files = {"archive.json": config.model_dump_json(indent=1), **job_files}
     attempts.create_config(client, CONFIG, labels, files)
     _forget_failed(client, pause)
     try:

@@ -11,16 +11,19 @@ from infra.errors import PermanentError
 from trainer.contract import step_folder, step_of_folder
 
 MANIFEST_NAME = "archive-manifest.json"
-GOLDEN, EXPORT, DATA, RECORD = "golden", "huggingface", "data", "record"
-"""Folders below the campaign's prefix: checkpoint, exported model, tokenizer and held-out split, record."""
+GOLDEN, EXPORT, DATA, RECORD, SOURCE = "golden", "huggingface", "data", "record", "source"
+"""Folders below the campaign's prefix: checkpoint, exported model, tokenizer and held-out split, record, a workload's
+code."""
 
 
 class EvaluationProof(StrEnum):
-    """Evaluation that the restored model had to equal, bit for bit."""
+    """What the restored checkpoint had to equal, bit for bit."""
 
     RECORDED = "recorded in training"
     EVALUATED = "evaluated before upload"
     """Evaluated on the shared tier, since training stopped between two evaluations."""
+    READ_BACK = "read back from S3, every byte"
+    """A workload's checkpoint, which only its own code can evaluate."""
 
 
 class ArchiveManifest(BaseModel):
@@ -34,10 +37,10 @@ class ArchiveManifest(BaseModel):
     proof: EvaluationProof
     recorded_evaluation_loss: float | None
     """Loss from training; None if the step was not evaluated."""
-    reference_evaluation_loss: float
+    reference_evaluation_loss: float | None
     """Loss that the restored model had to equal: the recorded one, or the shared tier's before the upload."""
-    restored_evaluation_loss: float
-    """Loss of the model restored from the bytes that were read back."""
+    restored_evaluation_loss: float | None
+    """Loss of the model restored from the bytes that were read back; None of a workload."""
     objects: tuple[ArchivedObject, ...]
     refused: tuple[str, ...]
     """Newer checkpoints that were not sound, each with the reason."""

@@ -26,8 +26,8 @@ from infra.cluster.nodes import GpuNodes
 from infra.cluster.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
 from infra.errors import PermanentError, UserError
 from infra.plan import catalogue
+from infra.plan.job_config import train_config, workload_config
 from infra.plan.layout import layout
-from infra.plan.plan import train_config
 from infra.record.events import Kind, Stage
 from infra.record.store import CampaignStore
 from infra.session.context import Context
@@ -40,13 +40,14 @@ from infra.spec.names import (
     STEWARD_PRIORITY_CLASS,
     SYSTEM_POOL,
 )
-from trainer.contract import grace_seconds
 
 STEWARD = "steward"
 _STEWARD_S = 120.0
 """Time for the steward to start, added to the attempt's startup timeout."""
 _STEWARD_ENDS_S = 30.0
 _LAST_LINES = 3
+_SEALING_S = 30
+"""Time for a supervisor to seal the last checkpoint after the job's own grace."""
 _LEAVES_A_DEAD_NODE_S = 10
 """Toleration of a dead node. Kubernetes needs 40 to 50 s to call it unreachable; its default toleration is 300 s."""
 
@@ -105,20 +106,25 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
     instance = catalogue.instance_type(spec.nodes.instance_type)
     provision = context.outputs[Stage.PROVISION]
     usd_gpu = plan.totals.usd_per_hour.value - plan.totals.usd_per_hour_idle.value
-    grace = grace_seconds(spec.training.collective_timeout_s)
+    digest = provision["data_digest"]
     return StewardConfig(
         version=version,
         relaunch=relaunch,
         identity=context.identity,
         spec=spec,
-        train=train_config(spec, plan, provision["data_digest"], spec.training.model.vocabulary, context.identity),
+        train=None
+        if spec.training is None
+        else train_config(spec, plan, digest, spec.training.model.vocabulary, context.identity),
+        workload=None
+        if spec.workload is None
+        else workload_config(spec, plan, digest, provision["source_sha256"], context.identity),
         image=bake["image"],
         code_digest=bake["code"],
         image_manifest=bake["manifest"],
         ranks_per_node=layout(spec).ranks_per_node,
         accelerators=instance.accelerators,
         efa_interfaces=instance.efa_interfaces,
-        grace_seconds=grace,
+        grace_seconds=spec.job.grace_s + (_SEALING_S if spec.workload is not None else 0),
         deadline=context.deadline,
         base_usd_per_hour=Decimal(str(plan.totals.usd_per_hour_idle.value)),
         node_usd_per_hour=Decimal(str(usd_gpu)) / spec.nodes.count,
@@ -134,7 +140,7 @@ def _archive(context: Context) -> timedelta:
 
 
 def _interval(context: Context) -> timedelta:
-    return timedelta(seconds=context.plan.checkpoint.every_steps * context.spec.training.step_seconds_estimate)
+    return timedelta(seconds=context.plan.checkpoint.every_steps * context.spec.job.step_seconds_estimate)
 
 
 def _first_attempt(context: Context, client: Client) -> dict[str, Any]:

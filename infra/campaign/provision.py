@@ -7,7 +7,9 @@ from typing import Any
 from infra.aws.cost_tag import activated
 from infra.bake.foundation import foundation
 from infra.bake.keeping import campaign_settings
-from infra.data import dataset
+from infra.data import dataset, source
+from infra.data.dataset import DataSet
+from infra.data.source import PackedSource
 from infra.engine.engine import Engine
 from infra.errors import UserError
 from infra.folders import keep, writable
@@ -22,14 +24,7 @@ DATA_PAGE = "data.html"
 
 
 def run(context: Context) -> dict[str, Any]:
-    data = dataset.prepare(context.spec, context.progress.step)
-    if data.manifest.vocabulary != context.spec.training.model.vocabulary:
-        raise UserError(
-            "the data has another vocabulary than the model",
-            seen=data.manifest.vocabulary,
-            cure="mend training.model.vocabulary",
-        )
-    keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
+    data, told = job_data(context)
     context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
@@ -37,7 +32,7 @@ def run(context: Context) -> dict[str, Any]:
     context.progress.step("checking that AWS's bills know the campaign's tag")
     counted = activated(context.account)
     context.progress.note(counted.sentence())
-    dataset.upload(context.account, context.buckets.data, data, context.progress.step)
+    dataset.upload(context.account, context.buckets.data, data.folder, data.digest, context.progress.step)
     context.progress.step("campaign stack")
     config = campaign_settings(context, data.digest).to_config()
     context.store.put_json(STACK_CONFIG, config)
@@ -50,8 +45,26 @@ def run(context: Context) -> dict[str, Any]:
     return {
         "outputs": outputs.model_dump(mode="json"),
         "data_digest": data.digest,
-        "unigram_loss": data.manifest.unigram_loss,
-        "train_tokens": data.manifest.train_tokens,
+        **told,
         "resources": count,
         "budget_counts": counted.counting,
     }
+
+
+def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
+    """Return what the job's pods mount at `/data`, the prepared text or a workload's code, and what is told of it."""
+    spec = context.spec
+    if spec.workload is not None:
+        packed = source.pack(spec.workload)
+        at = f", commit {packed.commit}" if packed.commit else ""
+        context.progress.note(f"source: {packed.files} files{at}")
+        return packed, {"source_sha256": packed.sha256, "source_commit": packed.commit}
+    data = dataset.prepare(spec, context.progress.step)
+    if spec.training is not None and data.manifest.vocabulary != spec.training.model.vocabulary:
+        raise UserError(
+            "the data has another vocabulary than the model",
+            seen=data.manifest.vocabulary,
+            cure="mend training.model.vocabulary",
+        )
+    keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
+    return data, {"unigram_loss": data.manifest.unigram_loss, "train_tokens": data.manifest.train_tokens}

@@ -17,7 +17,6 @@ from infra.record.events import Kind
 from infra.record.store import LIVE
 from infra.report.sentences import sentence
 from infra.session.context import Context
-from trainer.contract import grace_seconds
 
 _LOOK_EVERY_S = 5.0
 _SILENT_S = 60.0
@@ -77,9 +76,10 @@ def archive(context: Context) -> dict[str, Any]:
                     )
                 context.progress.note("no checkpoint was ever committed: nothing to archive, and nothing to lose")
                 return {"nothing_committed": True}
+            restored, wanted = found["restored_evaluation_loss"], found["reference_evaluation_loss"]
+            loss = "" if restored is None else f"; evaluation loss {restored} restored, {wanted} {found['proof']}"
             context.progress.note(
-                f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back; evaluation loss "
-                f"{found['restored_evaluation_loss']} restored, {found['reference_evaluation_loss']} {found['proof']}"
+                f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back{loss}"
             )
             return found
     raise PermanentError(
@@ -112,7 +112,7 @@ class StewardWatch:
         self._next, self._since = 0.0, time.monotonic()
         self._word, self._heard = "", time.monotonic()
         # The steward writes nothing while it lets a gang commit, which is bounded.
-        self._mute_s = _MUTE_S + grace_seconds(context.spec.training.collective_timeout_s)
+        self._mute_s = _MUTE_S + context.spec.job.grace_s
 
     def look(self) -> str | None:
         """Return the problem for the progress line; None while the steward renews its lease and decides."""

@@ -29,6 +29,7 @@ from trainer.contract import (
     SHARED_CHECKPOINTS,
     Env,
 )
+from trainer.contract.workload import SUPERVISOR, WORKSPACE
 
 REPLICATED_JOB = "gang"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -54,6 +55,8 @@ class GangJob(BaseModel):
     command: tuple[str, ...]
     config_map: str
     grace_seconds: int
+    supervisor_image: str | None = None
+    """Image with the supervisor of a workload, which an init container puts into the job's own container."""
     each_to_its_end: bool = False
     """A pod that fails does not end the others. In training it does: they can do nothing without it."""
     sees_node: bool = False
@@ -118,6 +121,12 @@ def _pod(gang: GangJob) -> dict[str, Any]:
     if gang.sees_node:
         pod_volumes.append({"name": "node", "persistentVolumeClaim": {"claimName": NODE_CLAIM}})
         mounts.append({"name": "node", "mountPath": NODE_TOLD, "readOnly": True})
+    starts: list[dict[str, Any]] = []
+    if gang.supervisor_image is not None:
+        for name, path in (("bivouac", SUPERVISOR.rpartition("/")[0]), ("workspace", WORKSPACE)):
+            pod_volumes.append({"name": name, "emptyDir": {}})
+            mounts.append({"name": name, "mountPath": path})
+        starts = [_supervisor(gang.supervisor_image, mounts[-2])]
     devices = {"nvidia.com/gpu": str(gang.accelerators)}
     resources: dict[str, Any] = {}
     claims: dict[str, Any] = {}
@@ -140,6 +149,7 @@ def _pod(gang: GangJob) -> dict[str, Any]:
         "priorityClassName": PRIORITY_CLASS,
         "terminationGracePeriodSeconds": gang.grace_seconds,
         "volumes": pod_volumes,
+        **({"initContainers": starts} if starts else {}),
         "containers": [
             {
                 "name": "trainer",
@@ -153,6 +163,16 @@ def _pod(gang: GangJob) -> dict[str, Any]:
                 "volumeMounts": mounts,
             }
         ],
+    }
+
+
+def _supervisor(image: str, mount: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": "supervisor",
+        "image": image,
+        "command": ["python", "-m", "trainer.supervisor.pack", SUPERVISOR],
+        "securityContext": container_context(),
+        "volumeMounts": [mount],
     }
 
 

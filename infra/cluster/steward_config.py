@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from infra.spec.campaign import Spec
-from trainer.contract import TrainConfig
+from trainer.contract import CONFIG_FILE, TrainConfig
+from trainer.contract.workload import WORKLOAD_CONFIG, WorkloadConfig
 
 CONFIG_NAME = "steward.json"
 CONFIG_PATH = f"/config/{CONFIG_NAME}"
@@ -59,7 +60,10 @@ class StewardConfig(BaseModel):
     identity: str = ""
     """The campaign's identity beyond its name; empty in configurations older than the field."""
     spec: Spec
-    train: TrainConfig
+    train: TrainConfig | None = None
+    """Of the built-in trainer."""
+    workload: WorkloadConfig | None = None
+    """Of a job of somebody else's, instead."""
     image: str
     """The trainer image by digest."""
     code_digest: str
@@ -78,3 +82,15 @@ class StewardConfig(BaseModel):
     state_bucket: str
     archive_bucket: str
     poll: timedelta = timedelta(seconds=0.5)
+
+    @property
+    def steps(self) -> int:
+        return self.spec.job.steps
+
+    @property
+    def job_files(self) -> dict[str, str]:
+        """Files of the config map that the job's pods, and the archive's, mount at `/config`."""
+        name = CONFIG_FILE.rpartition("/")[2] if self.workload is None else WORKLOAD_CONFIG
+        given = self.train if self.workload is None else self.workload
+        assert given is not None, "a configuration is of the built-in trainer or of a workload"
+        return {name: given.model_dump_json(indent=1)}

@@ -54,9 +54,9 @@ def load(folder: Path) -> DataSet:
     )
 
 
-def upload(account: Account, bucket: str, data: DataSet, progress: Callable[[str], None]) -> None:
-    """Upload the set to `datasets/<digest>/`, manifest last; if the manifest is there, nothing is left to do."""
-    s3, prefix = account.client("s3"), data_prefix(data.digest)
+def upload(account: Account, bucket: str, folder: Path, digest: str, progress: Callable[[str], None]) -> None:
+    """Upload a folder to `datasets/<digest>/`, manifest last; if the manifest is there, nothing is left to do."""
+    s3, prefix = account.client("s3"), data_prefix(digest)
     key = f"{prefix}{DATA_MANIFEST_NAME}"
     try:
         s3.head_object(Bucket=bucket, Key=key)
@@ -64,12 +64,12 @@ def upload(account: Account, bucket: str, data: DataSet, progress: Callable[[str
     except s3.exceptions.ClientError as error:
         if not is_missing(error):
             raise
-    names = [path.name for path in sorted(data.folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    files = [data.folder / name for name in names if name != DATA_MANIFEST_NAME]
+    names = [path.name for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    files = [folder / name for name in names if name != DATA_MANIFEST_NAME]
     for number, path in enumerate(files, 1):
         progress(f"data: {number} of {len(files)} to the data bucket")
         s3.upload_file(str(path), bucket, f"{prefix}{path.name}")
-    s3.upload_file(str(data.folder / DATA_MANIFEST_NAME), bucket, key)
+    s3.upload_file(str(folder / DATA_MANIFEST_NAME), bucket, key)
 
 
 def run_tool(recipe: Recipe, out: Path, cores: int | None, progress: Callable[[str], None]) -> dict[str, Any]:

@@ -308,7 +308,8 @@ def kept(context: Context) -> tuple[str, ...]:
     if state.archive is not None:
         rows.insert(0, f"{state.archive['manifest']} (golden checkpoint of step {state.archive['step']})")
     if (digest := context.outputs.get(Stage.PROVISION, {}).get("data_digest")) is not None:
-        rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} (prepared data)")
+        what = "prepared data" if context.spec.workload is None else "the job's code"
+        rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({what})")
     if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
         rows.append(f"{image} (trainer image)")
     if (nodes := context.outputs.get(Stage.BAKE, {}).get("node_image")) is not None:

@@ -16,7 +16,7 @@ class Layout(BaseModel):
     ranks_per_node: int
     world_size: int
     accumulation: int
-    """Micro batches that each rank accumulates per optimizer step."""
+    """Micro batches that each rank accumulates per optimizer step; 1 for a workload, which does it by itself."""
 
 
 def ranks_per_node(spec: Spec, accelerators: int) -> int:
@@ -34,6 +34,8 @@ def layout(spec: Spec) -> Layout:
             cure="choose an instance type with accelerators",
         )
     world = spec.nodes.count * ranks
+    if spec.training is None:
+        return Layout(nodes=spec.nodes.count, ranks_per_node=ranks, world_size=world, accumulation=1)
     accumulation, rest = divmod(spec.training.global_batch, spec.training.micro_batch * world)
     if rest or not accumulation:
         raise UserError(

@@ -20,7 +20,7 @@ from infra.plan.facts import Facts, Offer
 from infra.plan.layout import Layout, layout
 from infra.plan.purchase import SCALE_DOWN
 from infra.spec.campaign import Spec
-from trainer.contract import CheckpointConfig, DataConfig, TrainConfig, grace_seconds
+from trainer.contract import CheckpointConfig
 
 
 class _Frozen(BaseModel):
@@ -123,49 +123,12 @@ def _block(spec: Spec, stages: tuple[StageTime, ...], every_steps: int) -> Block
     ends = spec.nodes.block_end
     if ends is None:
         return None
-    interval = timedelta(seconds=every_steps * spec.training.step_seconds_estimate)
+    interval = timedelta(seconds=every_steps * spec.job.step_seconds_estimate)
     until = ends - SCALE_DOWN
     return BlockTimes(
         ends=ends,
         nodes_until=until,
         train_until=until - interval - timedelta(seconds=float(seconds(stages, "archive"))),
-    )
-
-
-def train_config(
-    spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = ""
-) -> TrainConfig:
-    """Return the ranks' configuration; raise `UserError` if the data's `vocabulary` is not the model's."""
-    training = spec.training
-    if vocabulary is not None and vocabulary != training.model.vocabulary:
-        raise UserError(
-            "the model's vocabulary is not that of the prepared data",
-            seen=f"model {training.model.vocabulary}, data {vocabulary}",
-            cure=f"set training.model.vocabulary to {vocabulary}, or prepare the data again",
-        )
-    return TrainConfig(
-        campaign=spec.campaign,
-        identity=identity,
-        model=training.model,
-        optimizer=training.optimizer,
-        data=DataConfig(
-            manifest_digest=data_digest,
-            seed=spec.data.seed,
-            weights={part.name: part.weight for part in spec.data.mixture},
-            shuffle_blocks=spec.data.shuffle_blocks,
-            cache_gib=spec.data.cache_gib,
-        ),
-        checkpoint=plan.checkpoint,
-        steps=training.steps,
-        global_batch=training.global_batch,
-        micro_batch=training.micro_batch,
-        zero_stage=training.zero_stage,
-        precision=training.precision,
-        seed=training.seed,
-        evaluate_every=training.evaluate_every,
-        evaluate_batches=training.evaluate_batches,
-        collective_timeout_s=training.collective_timeout_s,
-        grace_s=grace_seconds(training.collective_timeout_s),
     )
 
 

@@ -13,7 +13,7 @@ from infra.plan import catalogue
 from infra.plan.facts import DataSource, Environment, Facts
 from infra.plan.kubernetes_support import kubernetes_support
 from infra.plan.offers import catalogue_offers
-from infra.spec.campaign import MixtureSource, Spec
+from infra.spec.campaign import MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest
 from trainer.contract.recipe import FOREIGN
@@ -76,6 +76,8 @@ def _floor_gb_s(spec: Spec) -> float:
 
 def data_source(spec: Spec) -> DataSource:
     """Return the first missing source, else the last with the tokens of all. A bucket is assumed to exist."""
+    if spec.data is None:
+        return _job_source(spec.workload)
     tokens: int | None = 0
     for part in spec.data.parts:
         found, size = _look_at(part, spec.data.max_files)
@@ -84,6 +86,15 @@ def data_source(spec: Spec) -> DataSource:
         tokens = None if tokens is None or size is None else tokens + int(size / BYTES_PER_TOKEN)
     prepared = _prepared_tokens(spec)
     return found.model_copy(update={"tokens": prepared or tokens, "prepared": prepared is not None})
+
+
+def _job_source(workload: Workload | None) -> DataSource:
+    """Return whether a workload's folder and the script in it exist."""
+    source, script = (workload.source, workload.script) if workload else (None, None)
+    folder = Path(source or ".").expanduser()
+    return DataSource(
+        location=source or "", folder=folder.is_dir(), matches=script is None or (folder / script).is_file()
+    )
 
 
 def _prepared_tokens(spec: Spec) -> int | None:

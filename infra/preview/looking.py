@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from infra.bake.keeping import campaign_settings, foundation_settings
-from infra.data import dataset
+from infra.data import dataset, source
 from infra.engine.drift import Look, look, resources_of, short, stored_state
 from infra.errors import UserError
 from infra.plan.plan import Plan
@@ -92,6 +92,8 @@ def data_digest(context: Context) -> str:
         if one["type"] == _ASSOCIATION:
             return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
     try:
+        if context.spec.workload is not None:
+            return source.pack(context.spec.workload).digest
         return dataset.prepare(context.spec, context.progress.step).digest
     except UserError as error:
         # The data is mostly missing where a pull request is previewed; only one link's path depends on it.

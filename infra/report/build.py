@@ -81,7 +81,7 @@ def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training
         unigram_loss=provision.get("unigram_loss"),
         repeats=trainer_log.repeats(log, trainer_log.relaunched_after(record)),
         steps_done=max((line.step for lines in log.steps.values() for line in lines), default=0),
-        steps_wanted=record.spec.training.steps,
+        steps_wanted=record.spec.job.steps,
     )
 
 

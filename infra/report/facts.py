@@ -12,6 +12,7 @@ from infra.record.events import CampaignState, Stage
 from infra.report.model import Fact, FactGroup
 from infra.report.record import Record
 from infra.report.trainer_log import TrainerLog
+from infra.spec.campaign import Workload
 
 SHOWN_PACKAGES = ("torch", "deepspeed", "tokenizers", "numpy", "nvidia-nccl-cu13", "bivouac")
 
@@ -19,9 +20,9 @@ SHOWN_PACKAGES = ("torch", "deepspeed", "tokenizers", "numpy", "nvidia-nccl-cu13
 def facts(record: Record, state: CampaignState, log: TrainerLog) -> tuple[FactGroup, ...]:
     groups = {
         "Who and why": _purpose(record),
-        "Model and training": _model(record, log),
+        "Model and training": _model(record, log) if record.spec.workload is None else _job(record),
         "Machines": _machines(record),
-        "Data": _data(record, state),
+        "Data": _data(record, state) if record.spec.workload is None else _source(record, state),
         "Code and image": _code(record, state),
     }
     return tuple(FactGroup(name=name, facts=tuple(rows)) for name, rows in groups.items())
@@ -45,8 +46,28 @@ def _purpose(record: Record) -> Iterator[Fact]:
     )
 
 
+def _job(record: Record) -> Iterator[Fact]:
+    job = record.spec.job
+    assert isinstance(job, Workload)
+    words = ("torchrun", job.script or "") if job.launcher == "torchrun" else job.command
+    yield Fact(name="job", value=" ".join((*words, *job.args)))
+    if job.env:
+        yield Fact(name="environment", value=", ".join(f"{name}={value}" for name, value in job.env.items()))
+    yield Fact(name="wanted", value=f"{job.steps:,} steps on {layout(record.spec).world_size} ranks")
+    yield Fact(name="checkpoints", value=f"the job's own, in the form `{job.checkpoints.format}`, sealed with digests")
+
+
+def _source(record: Record, state: CampaignState) -> Iterator[Fact]:
+    provision, workload = state.finished_stages.get(Stage.PROVISION, {}), record.spec.workload
+    yield Fact(name="source", value=(workload.source if workload else None) or "in the image")
+    if commit := provision.get("source_commit"):
+        yield Fact(name="commit", value=str(commit), digest=True)
+    if digest := provision.get("source_sha256"):
+        yield Fact(name="digest", value=str(digest), digest=True)
+
+
 def _model(record: Record, log: TrainerLog) -> Iterator[Fact]:
-    training, plan = record.spec.training, record.plan
+    (training, _), plan = record.spec.built_in, record.plan
     model, counted = training.model, log.parameters
     parameters = counted or int(plan.figure("parameters").value)
     source = "counted by the trainer" if counted else plan.figure("parameters").formula
@@ -101,7 +122,7 @@ def _machines(record: Record) -> Iterator[Fact]:
 
 
 def _data(record: Record, state: CampaignState) -> Iterator[Fact]:
-    spec, provision = record.spec.data, state.finished_stages.get(Stage.PROVISION, {})
+    (_, spec), provision = record.spec.built_in, state.finished_stages.get(Stage.PROVISION, {})
     where = "; ".join(f"{part.source} ({part.pattern})" for part in spec.parts)
     yield Fact(name="source", value=f"{where}, {spec.held_out:.0%} held out, seed {spec.seed}")
     data = record.data

@@ -58,8 +58,19 @@ def _files(record: Record) -> tuple[StoredFile, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.name)))
 
 
+def _of_workload(campaign: str, step: int) -> CommandRecipe:
+    return CommandRecipe(
+        title="Fetch it",
+        commands=f"bivouac checkpoints restore {campaign} FOLDER --step {step}",
+        note="Every file is compared with its digest. It lies below `attempt-*`, under the path that the job wrote it "
+        "to, with `/` as `%2F`; the job's code is in `source/source.tar` of the archive.",
+    )
+
+
 def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[CommandRecipe, ...]:
     campaign, archived = record.spec.campaign, state.archive or {}
+    if record.spec.workload is not None:
+        return (_of_workload(campaign, int(archived["step"])),)
     kept = "/".join(filter(None, ("archive", archived.get("identity", ""))))
     fetch = "\n".join(
         (

@@ -147,7 +147,8 @@ def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
     provision = state.finished_stages.get(Stage.PROVISION, {})
     if digest := provision.get("data_digest"):
         where = f"s3://{bucket.data}/{data_prefix(digest)}"
-        rows.append(_stored("prepared data, shared by campaigns", where, _data_bytes(record)))
+        what = "prepared data, shared by campaigns" if record.spec.workload is None else "the job's code"
+        rows.append(_stored(what, where, _data_bytes(record)))
     if state.started_at is not None:
         where = f"s3://{bucket.state}/campaigns/{record.spec.campaign}/"
         rows.append(
@@ -173,9 +174,11 @@ def _stored(name: str, where: str, count: int | None) -> KeptResource:
 
 
 def _data_bytes(record: Record) -> int | None:
-    """Return the size of the shards alone; see `trainer.contract.data`."""
+    """Return the size of a workload's code, else of the shards alone; see `trainer.contract.data`."""
     data = record.data
     if data is None:
         return None
+    if record.spec.workload is not None:
+        return int(data["bytes"])
     each = 4 if data.get("dtype") == "int32" else 2
     return each * (int(data["train_tokens"]) + int(data["validation_tokens"]))

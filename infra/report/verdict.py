@@ -175,13 +175,13 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
         elif state.attempts and state.outcome in ("done", "stopped") and not failed:
             yield Notice(level="warning", text="Training is over and nothing is archived yet.")
         return
-    if golden.restored_loss is None:
+    if golden.restored_loss is None and record.spec.workload is None:
         yield Notice(level="warning", text="The archived checkpoint was read back but not evaluated.")
-    elif golden.reference_loss is None:
+    elif golden.restored_loss is not None and golden.reference_loss is None:
         yield Notice(
             level="warning", text="The archived checkpoint was evaluated, but there is no loss to compare it with."
         )
-    elif not golden.proven:
+    elif golden.restored_loss is not None and not golden.proven:
         wanted = f"{golden.reference_loss!r} ({golden.proof})"
         text = f"The archived checkpoint evaluates to {golden.restored_loss!r}, not {wanted}."
         yield Notice(level="bad", text=text)

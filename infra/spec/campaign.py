@@ -31,7 +31,9 @@ from infra.spec.sections import LocalStorage as LocalStorage
 from infra.spec.sections import Network as Network
 from infra.spec.sections import SharedStorage as SharedStorage
 from infra.spec.sections import Storage as Storage
-from trainer.contract import CheckpointConfig, ModelConfig, OptimizerConfig
+from infra.spec.training import Training as Training
+from infra.spec.workload import Workload as Workload
+from trainer.contract import CheckpointConfig
 
 MAX_NAME = 20
 """Longest campaign name. The longest AWS name with it, an IAM role `bivouac-<name>-<workload>-...`, may have 64."""
@@ -100,34 +102,6 @@ class Image(Section):
     base: str
     """`repository:tag` or `repository@sha256:...` in the account's own registry, pushed there once by a person: see
     `images/trainer.Dockerfile`. The bake adds one layer with the project."""
-
-
-class Training(Section):
-    model: ModelConfig = ModelConfig()
-    """The built-in model."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    """AdamW with warm-up and cosine decay."""
-    steps: int = Field(ge=1)
-    """Optimizer steps of the whole training."""
-    global_batch: int = Field(ge=1)
-    """Sequences per optimizer step over all ranks: `micro_batch` x ranks x accumulation steps."""
-    micro_batch: int = Field(default=2, ge=1)
-    """Sequences that one rank computes at once."""
-    zero_stage: int = Field(default=1, ge=0, le=3)
-    """Stage of DeepSpeed's ZeRO."""
-    precision: Literal["float32", "bfloat16"] = "bfloat16"
-    """Number format of the computation."""
-    seed: int = 42
-    """Seed of the initial weights."""
-    evaluate_every: int = Field(default=50, ge=1)
-    """Steps between evaluations on the held-out part. The last step is always evaluated."""
-    evaluate_batches: int = Field(default=8, ge=1)
-    """Held-out batches of `micro_batch` sequences per evaluation."""
-    step_seconds_estimate: float = Field(default=1.0, gt=0)
-    """Estimated time of one step, for plan and check."""
-    collective_timeout_s: float = Field(default=30.0, gt=0)
-    """Time that a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Opening
-    data and fetching a checkpoint have no such limit: others wait for a slow rank up to the startup timeout."""
 
 
 LIMITS_WINDOW = timedelta(hours=24)
@@ -237,10 +211,12 @@ class Spec(Section):
     """Optional parts of the cluster."""
     image: Image
     """The base of the trainer image."""
-    data: Data
-    """Text to train on."""
-    training: Training
-    """Model, optimizer, batch and length of the training."""
+    data: Data | None = None
+    """Text to train on, with `training`."""
+    training: Training | None = None
+    """The built-in trainer's model, optimizer, batch and length. Give either `training` or `workload`."""
+    workload: Workload | None = None
+    """A training job of your own."""
     checkpoint: CheckpointConfig | None = None
     """Schedule and retention of checkpoints. None: plan derives the interval (Daly's formula)."""
     recovery: Recovery = Recovery()
@@ -260,6 +236,30 @@ class Spec(Section):
         if self.target == "aws" and self.rehearsal is not None:
             raise ValueError("section `rehearsal` has no meaning with target aws: remove it")
         return self
+
+    @model_validator(mode="after")
+    def _trains_one_thing(self) -> Spec:
+        if (self.training is None) == (self.workload is None):
+            raise ValueError("give either `training`, for the built-in trainer, or `workload`, for a job of your own")
+        if (self.training is None) != (self.data is None):
+            raise ValueError("section `data` belongs to `training`: give both or neither")
+        return self
+
+    @property
+    def job(self) -> Training | Workload:
+        """What is trained, as it runs on the target. Raises `AttributeError` if an incomplete spec lacks it."""
+        if self.training is not None:
+            return self.training
+        if self.workload is None:
+            raise AttributeError("training")
+        return self.workload.on(self.target)
+
+    @property
+    def built_in(self) -> tuple[Training, Data]:
+        """The sections of the built-in trainer. Raises `AttributeError` if the spec lacks one."""
+        if self.training is None or self.data is None:
+            raise AttributeError("training")
+        return self.training, self.data
 
     @property
     def tagged_budget_usd(self) -> Decimal:

@@ -16,7 +16,7 @@ STANDARD_LIBRARY = "python:stdlib"
 
 def recipe_of(spec: Spec) -> Recipe:
     """Return the recipe. Weights are not part of it: they change the order, not the data."""
-    data = spec.data
+    training, data = spec.built_in
     sources = tuple(
         Source(
             name=part.name,
@@ -40,7 +40,7 @@ def recipe_of(spec: Spec) -> Recipe:
         min_letters_share=data.min_letters_share,
     )
     return Recipe(
-        sources=sources, parameters=parameters, vocabulary=spec.training.model.vocabulary, tokenizer=data.tokenizer
+        sources=sources, parameters=parameters, vocabulary=training.model.vocabulary, tokenizer=data.tokenizer
     )
 
 

@@ -79,9 +79,9 @@ def _run(steward: Parts, release: Release) -> dict[str, Any]:
         state_bucket=given.state_bucket,
         archive_bucket=given.archive_bucket,
         image_manifest=given.image_manifest,
+        workload=given.workload is not None,
     )
     job = archive_job.manifest(config, given.image, given.accelerators)
-    train = given.train.model_dump_json(indent=1)
     longest = max(LEAST, TIMES * given.archive)
     bounds = Bounds(
         start_within=given.spec.recovery.capacity_timeout,
@@ -90,4 +90,6 @@ def _run(steward: Parts, release: Release) -> dict[str, Any]:
         cure=archive_job.out_of_cluster(given.spec),
         now=steward.clock.now,
     )
-    return archive_job.run(steward.client, config, job, train, bounds, steward.lease.check, pause, steward.logs.follow)
+    return archive_job.run(
+        steward.client, config, job, given.job_files, bounds, steward.lease.check, pause, steward.logs.follow
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.steward_config import StewardConfig
+from trainer.contract.workload import SUPERVISOR
 
 
 def labels(config: StewardConfig, attempt: int) -> dict[str, str]:
@@ -27,7 +28,8 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         accelerators=config.accelerators,
         efa_interfaces=config.efa_interfaces,
         efa_by_claim=config.spec.addons.efa == "dra",
-        command=("python", "-m", "trainer.agent"),
+        command=("python", "-m", "trainer.agent") if config.workload is None else ("python3", SUPERVISOR),
+        supervisor_image=None if config.workload is None else config.image,
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )

@@ -237,7 +237,7 @@ class Steward:
         self.lease.check()
         labels = gangs.labels(self.config, action.attempt)
         config = f"train-a{action.attempt}"
-        attempts.create_config(self.client, config, labels, {"train.json": self.config.train.model_dump_json(indent=1)})
+        attempts.create_config(self.client, config, labels, self.config.job_files)
         attempts.launch(self.client, gangs.gang(self.config, action.attempt, config))
         self.attempt, self.in_flight, self._running_recorded = action.attempt, True, False
         self.observer.launched(action.attempt)
@@ -320,7 +320,7 @@ class Steward:
                 attempt=self.attempt,
                 failure=None,
                 detail=action.why,
-                step=self.config.train.steps,
+                step=self.config.steps,
                 committed_at_end=self.committed_step(),
             )
         self.in_flight = False

@@ -22,7 +22,8 @@ from infra.aws.account import Account
 from infra.cluster.kubernetes import followers_of
 from infra.cluster.pod_logs import PodLogs
 from infra.cluster.steward_config import STEWARD_LEASE, StewardConfig
-from infra.plan.plan import Plan, make_plan, train_config
+from infra.plan.job_config import train_config
+from infra.plan.plan import Plan, make_plan
 from infra.plan.survey import survey
 from infra.record.events import CampaignState
 from infra.record.store import CampaignStore

@@ -80,6 +80,7 @@ def _answer(machine: Console | None, campaign: str, wrong: Sequence[Look], again
 
 
 def _apply(context: Context, names: list[str]) -> None:
+    from infra.campaign.provision import job_data
     from infra.data import dataset
     from infra.engine.engine import Engine
     from infra.preview.looking import stacks
@@ -96,5 +97,5 @@ def _apply(context: Context, names: list[str]) -> None:
             engine.up(stack)
         if name == FOUNDATION_STACK:
             # A bucket that was made again is empty; else this finds the manifest and does nothing.
-            data = dataset.prepare(context.spec, context.progress.step)
-            dataset.upload(context.account, context.buckets.data, data, context.progress.step)
+            data, _ = job_data(context)
+            dataset.upload(context.account, context.buckets.data, data.folder, data.digest, context.progress.step)

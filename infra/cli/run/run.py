@@ -45,7 +45,7 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
     total = plan.totals.usd.value
     console.print(
         f"{'plan':<10} {plan.layout.nodes} x {spec.nodes.instance_type}, {plan.layout.world_size} ranks, "
-        f"{spec.training.steps} steps, checkpoint every {plan.checkpoint.every_steps}; on AWS {total} USD"
+        f"{spec.job.steps} steps, checkpoint every {plan.checkpoint.every_steps}; on AWS {total} USD"
     )
     if target.spends(spec) and not yes and not agreed("Spend it?", console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
-from infra.plan.checks import capacity, money, nodes, placement, recovery, services, storage, training
+from infra.plan.checks import capacity, money, nodes, placement, recovery, services, storage, training, workload
 from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error
 from infra.plan.facts import Facts
-from infra.spec.campaign import SpecError, SpecFile
+from infra.spec.campaign import Spec, SpecError, SpecFile
 
 __all__ = ["RULES", "Finding", "Level", "check", "failed", "rule_name", "shape_findings"]
 
@@ -17,6 +17,7 @@ RULES: tuple[Rule, ...] = (
     *nodes.RULES,
     *capacity.RULES,
     *training.RULES,
+    *workload.RULES,
     *storage.RULES,
     *services.RULES,
     *money.RULES,
@@ -42,10 +43,16 @@ def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> t
             seen=draft.seen,
             cure=draft.cure,
         )
-        for rule in RULES
+        for rule in _rules(file.spec)
         for draft in _drafts(rule, case, whole)
     ]
     return tuple(sorted(found, key=lambda finding: finding.line))
+
+
+def _rules(spec: Spec) -> tuple[Rule, ...]:
+    """Leave out the rules about what the spec does not have: the built-in trainer, or a workload."""
+    absent = training.RULES if getattr(spec, "workload", None) is not None else workload.RULES
+    return tuple(rule for rule in RULES if rule not in absent)
 
 
 def _drafts(rule: Rule, case: Case, whole: bool) -> Iterator[Draft]:

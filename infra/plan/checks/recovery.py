@@ -21,11 +21,10 @@ def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
     hang = ("recovery.hang_timeout", recovery.hang_timeout)
     startup = ("recovery.startup_timeout", recovery.startup_timeout)
     deadline = ("money.deadline", case.spec.money.deadline)
-    collective = timedelta(seconds=case.spec.training.collective_timeout_s)
-    for first in (
-        ("recovery.heartbeat_timeout", recovery.heartbeat_timeout),
-        ("training.collective_timeout_s", collective),
-    ):
+    near = [("recovery.heartbeat_timeout", recovery.heartbeat_timeout)]
+    if (training := case.spec.training) is not None:
+        near.append(("training.collective_timeout_s", timedelta(seconds=training.collective_timeout_s)))
+    for first in near:
         yield from _ascending(first, hang)
     for before, after in pairwise((hang, startup, deadline)):
         yield from _ascending(before, after)
@@ -34,16 +33,15 @@ def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
 
 def timeouts_outlast_healthy_work(case: Case) -> Iterator[Draft]:
     """No timeout ends during a healthy step, or during an evaluation for which the other ranks wait."""
-    world, training = case.world_size, case.spec.training
+    world, step = case.world_size, case.spec.job.step_seconds_estimate
     if world is None:
         return
     evaluation = work.one_evaluation_seconds(case.spec, world)
-    longest = max(training.step_seconds_estimate, evaluation)
-    what = "evaluation" if evaluation > training.step_seconds_estimate else "step"
-    for field, timeout in (
-        ("training.collective_timeout_s", training.collective_timeout_s),
-        ("recovery.hang_timeout", case.spec.recovery.hang_timeout.total_seconds()),
-    ):
+    longest, what = max(step, evaluation), "evaluation" if evaluation > step else "step"
+    timeouts = [("recovery.hang_timeout", case.spec.recovery.hang_timeout.total_seconds())]
+    if (training := case.spec.training) is not None:
+        timeouts.insert(0, ("training.collective_timeout_s", training.collective_timeout_s))
+    for field, timeout in timeouts:
         seen, cure = f"{timeout:g} s, one {what} about {longest:.3g} s", f"write {_seconds(3 * longest)} or more"
         if timeout <= longest:
             yield error(field, f"is shorter than one healthy {what}", seen=seen, cure=cure)
@@ -82,8 +80,8 @@ def faults_are_in_range(case: Case) -> Iterator[Draft]:
         if fault.kill_node >= spec.nodes.count:
             cure = f"write 0 to {spec.nodes.count - 1}"
             yield error(f"{place}.kill_node", "the gang has no such node", seen=fault.kill_node, cure=cure)
-        if fault.after_step >= spec.training.steps:
-            cure = f"write less than {spec.training.steps}"
+        if fault.after_step >= spec.job.steps:
+            cure = f"write less than {spec.job.steps}"
             yield error(f"{place}.after_step", "training is over by then", seen=fault.after_step, cure=cure)
     if len(faults) > spec.recovery.node_replacements:
         yield error(

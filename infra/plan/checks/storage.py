@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.estimates import storage
 from infra.plan.estimates.storage import USABLE_SHARE
-from trainer.contract import grace_seconds
 from trainer.contract.cadence import MAX_OVERHEAD
 
 PERSISTENT_2_TIERS = (125, 250, 500, 1000)
@@ -114,7 +113,7 @@ def shared_tier_keeps_up(case: Case) -> Iterator[Draft]:
     guess = case.estimate
     if guess is None:
         return
-    checkpoint, step = guess.saving.checkpoint, case.spec.training.step_seconds_estimate
+    checkpoint, step = guess.saving.checkpoint, case.spec.job.step_seconds_estimate
     interval = checkpoint.shared_every * checkpoint.every_steps * step
     needed = storage.shared_write_seconds(case.spec)
     if needed > interval:
@@ -128,7 +127,7 @@ def shared_tier_keeps_up(case: Case) -> Iterator[Draft]:
 
 def saving_costs_little(case: Case) -> Iterator[Draft]:
     """The stall of saving stays below the limit on overhead."""
-    world, guess, step = case.world_size, case.estimate, case.spec.training.step_seconds_estimate
+    world, guess, step = case.world_size, case.estimate, case.spec.job.step_seconds_estimate
     if world is None or guess is None:
         return
     every, stall = guess.saving.checkpoint.every_steps, storage.stall_seconds(case.spec, world)
@@ -144,24 +143,25 @@ def saving_costs_little(case: Case) -> Iterator[Draft]:
 
 def an_emergency_save_fits_the_grace_period(case: Case) -> Iterator[Draft]:
     """Stall, local write and copy to the shared tier fit between SIGTERM and SIGKILL of a pod."""
-    world, training = case.world_size, case.spec.training
-    if world is None or case.estimate is None:
+    if case.world_size is None or case.estimate is None:
         return
     facts = case.estimate.saving
     needed = next((item.value for item in facts.figures if item.name == "emergency save"), None)
-    grace = grace_seconds(training.collective_timeout_s)
+    grace, ours = case.spec.job.grace_s, case.spec.workload is None
     if needed is not None and float(needed) > grace:
         yield warning(
-            "training.collective_timeout_s",
+            "training.collective_timeout_s" if ours else "workload.grace",
             "an emergency save does not fit the grace period: a notice loses the work since the last checkpoint",
             seen=f"{float(needed):.0f} s to save and replicate, {grace} s of grace",
-            cure=f"write {float(needed) / 2:.0f} or more (the grace period is twice that), or more throughput",
+            cure=f"write {float(needed) / 2:.0f} or more (the grace period is twice that), or more throughput"
+            if ours
+            else f"write {float(needed):.0f}s or more, or more throughput",
         )
 
 
 def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
     """At least one checkpoint outlives its nodes before the run ends."""
-    checkpoint, steps = case.spec.checkpoint, case.spec.training.steps
+    checkpoint, steps = case.spec.checkpoint, case.spec.job.steps
     if checkpoint is not None and checkpoint.every_steps * checkpoint.shared_every >= steps:
         yield warning(
             "checkpoint.shared_every",
@@ -173,14 +173,13 @@ def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
 
 def an_older_checkpoint_is_kept(case: Case) -> Iterator[Draft]:
     """If a checkpoint is damaged, an older one exists."""
-    checkpoint = case.spec.checkpoint
-    if checkpoint is not None and checkpoint.keep_shared < 2:
-        yield warning(
-            "checkpoint.keep_shared",
-            "a damaged checkpoint would leave nothing to go back to",
-            seen=checkpoint.keep_shared,
-            cure="write 2 or more",
-        )
+    checkpoint, workload = case.spec.checkpoint, case.spec.workload
+    field, kept = "checkpoint.keep_shared", checkpoint.keep_shared if checkpoint is not None else None
+    if workload is not None:
+        field, kept = "workload.checkpoints.keep", workload.checkpoints.keep
+    if kept is not None and kept < 2:
+        message = "a damaged checkpoint would leave nothing to go back to"
+        yield warning(field, message, seen=kept, cure="write 2 or more")
 
 
 def _fits(case: Case, name: str, message: str, cure: str) -> Iterator[Draft]:
@@ -194,7 +193,9 @@ def _fits(case: Case, name: str, message: str, cure: str) -> Iterator[Draft]:
 
 
 def _checkpoint_field(case: Case, field: str) -> str:
-    return f"checkpoint.{field}" if case.spec.checkpoint else "training"
+    if case.spec.checkpoint is not None:
+        return f"checkpoint.{field}"
+    return "training" if case.spec.workload is None else "workload"
 
 
 def _next(value: int, step: int) -> int:

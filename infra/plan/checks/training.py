@@ -15,7 +15,7 @@ REPEATED = 4
 
 def global_batch_divides(case: Case) -> Iterator[Draft]:
     """global_batch = micro_batch x world size x a whole number of accumulations."""
-    training, world = case.spec.training, case.world_size
+    (training, _), world = case.spec.built_in, case.world_size
     if world is None:
         return
     whole = training.micro_batch * world
@@ -31,7 +31,7 @@ def global_batch_divides(case: Case) -> Iterator[Draft]:
 
 def heads_divide_the_width(case: Case) -> Iterator[Draft]:
     """Rotary positions rotate pairs: each head has an even width."""
-    model = case.spec.training.model
+    model = case.spec.built_in[0].model
     if model.width % (2 * model.heads):
         nearest = max(1, round(model.width / (2 * model.heads))) * 2 * model.heads
         yield error(
@@ -44,7 +44,7 @@ def heads_divide_the_width(case: Case) -> Iterator[Draft]:
 
 def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
     """Weights, gradients and optimizer state leave room for activations."""
-    instance, world, training = case.facts.instance, case.world_size, case.spec.training
+    instance, world, (training, _) = case.facts.instance, case.world_size, case.spec.built_in
     if instance is None or world is None:
         return
     size = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
@@ -61,7 +61,7 @@ def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
     world = case.world_size
     implied = None if world is None else work.implied_mfu(case.spec, case.facts, world)
     if implied is not None and implied > PLAUSIBLE_MFU:
-        step = case.spec.training.step_seconds_estimate
+        step = case.spec.job.step_seconds_estimate
         yield warning(
             "training.step_seconds_estimate",
             "claims more than the accelerators can do: clock and cost will be too low",
@@ -72,7 +72,7 @@ def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
 
 def learning_rate_makes_sense(case: Case) -> Iterator[Draft]:
     """The learning rate ends no higher than it begins, and warm-up ends before training."""
-    optimizer, steps = case.spec.training.optimizer, case.spec.training.steps
+    optimizer, steps = case.spec.built_in[0].optimizer, case.spec.job.steps
     if optimizer.minimum_learning_rate > optimizer.learning_rate:
         yield error(
             "training.optimizer.minimum_learning_rate",
@@ -91,7 +91,7 @@ def learning_rate_makes_sense(case: Case) -> Iterator[Draft]:
 
 def data_source_exists(case: Case) -> Iterator[Draft]:
     """The data exist before anything is paid for."""
-    data, looked = case.spec.data, case.facts.data
+    data, looked = case.spec.built_in[1], case.facts.data
     if not looked.folder:
         yield error(
             "data.source",
@@ -110,7 +110,8 @@ def data_source_exists(case: Case) -> Iterator[Draft]:
 
 def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
     """Text is not repeated so often that the model memorizes it."""
-    training, looked, most = case.spec.training, case.facts.data, case.spec.data.max_epochs
+    (training, data), looked = case.spec.built_in, case.facts.data
+    most = data.max_epochs
     if not looked.tokens:
         return
     tokens = training.steps * training.global_batch * training.model.context

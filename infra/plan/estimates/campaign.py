@@ -22,8 +22,9 @@ class Estimate:
     usd: Decimal
     usd_at_deadline: Decimal
 
-    def tier(self, name: str) -> Tier:
-        return next(tier for tier in self.tiers if tier.name == name)
+    def tier(self, name: str) -> Tier | None:
+        """Return a tier; None for the nodes' own of a workload, which does not use it."""
+        return next((tier for tier in self.tiers if tier.name == name), None)
 
 
 def estimate(spec: Spec, facts: Facts, world_size: int) -> Estimate:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.plan.estimates import sizing, storage, work
+from infra.plan.estimates import storage, work
 from infra.plan.estimates.figure import rounded
 from infra.plan.estimates.saving import RANKS_START_S, Saving
 from infra.spec.campaign import Spec
@@ -65,7 +65,7 @@ def _stage(stage: str, spec: Spec) -> StageTime:
     minutes, formula = TYPICAL_MINUTES[stage]
     total = 60.0 * minutes
     if stage == "archive":
-        size = sizing.checkpoint_bytes(spec.training.model, spec.training.precision)
+        size = storage.checkpoint_bytes(spec)
         total += 2 * size / storage.S3_BYTES_PER_S
         formula += f"; {size / 1e9:.3g} GB out and read back at 1.25 GB/s"
     return StageTime(stage=stage, seconds=rounded(total, 0), formula=formula)

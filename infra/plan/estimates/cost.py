@@ -8,7 +8,7 @@ from decimal import Decimal
 from pydantic import BaseModel, ConfigDict
 
 from infra.plan.catalogue import Prices
-from infra.plan.estimates import sizing
+from infra.plan.estimates import storage
 from infra.plan.estimates.clock import BEFORE_STACK, StageTime, gang_seconds, seconds
 from infra.plan.estimates.figure import cents, rounded
 from infra.plan.facts import Facts
@@ -125,7 +125,7 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     yield _hourly(
         "FSx for Lustre", lustre, up, f"{shared.capacity_gib} GB at {month} USD/month / {HOURS_PER_MONTH} h ="
     )
-    golden = rounded(sizing.checkpoint_bytes(spec.training.model, spec.training.precision) / 1e9, 3)
+    golden = rounded(storage.checkpoint_bytes(spec) / 1e9, 3)
     yield _sized("S3 archive", prices.s3_standard_usd_per_gb_month, golden, f"{golden} GB, first month")
 
 

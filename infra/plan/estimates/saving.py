@@ -9,7 +9,7 @@ from infra.plan.estimates import storage
 from infra.plan.estimates.figure import Figure, figure
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec
-from trainer.contract import CheckpointConfig, cadence, grace_seconds
+from trainer.contract import CheckpointConfig, cadence
 
 REPLACEMENT_S = 300.0
 """Time from the decision to replace a node until a new one is ready: an estimate until the campaign measures it."""
@@ -40,7 +40,7 @@ class _Inputs:
 
 def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
     given = _Inputs(
-        step_s=spec.training.step_seconds_estimate,
+        step_s=spec.job.step_seconds_estimate,
         stall_s=storage.stall_seconds(spec, world_size),
         write_s=storage.local_write_seconds(spec, facts),
         shared_write_s=storage.shared_write_seconds(spec),
@@ -49,7 +49,7 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
     )
     best = cadence.choose(
         step_s=given.step_s,
-        steps=spec.training.steps,
+        steps=spec.job.steps,
         stall_s=given.stall_s,
         write_s=given.write_s,
         mtbf_s=given.mtbf_s,
@@ -72,9 +72,7 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
 
 
 def _rates(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
-    emergency = (
-        f"stall + local write + shared write; a stopped pod has {grace_seconds(spec.training.collective_timeout_s)} s"
-    )
+    emergency = f"stall + local write + shared write; a stopped pod has {spec.job.grace_s} s"
     node = f"{spec.recovery.node_mtbf_hours:g} h per node / {spec.nodes.count}"
     return (
         figure("save stall", given.stall_s, "s", "bytes of the busiest rank / 6 GB/s host copy + 0.005 s to gather it"),

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.plan.estimates import sizing
 from infra.plan.facts import Facts
-from infra.spec.campaign import SharedStorage, Spec
+from infra.spec.campaign import SharedStorage, Spec, Workload
 from trainer.contract import CheckpointConfig
 
 USABLE_SHARE = 0.8
@@ -43,24 +43,18 @@ class Tier(BaseModel):
 
 
 def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier, ...]:
-    training, nodes = spec.training, spec.nodes.count
-    node = sizing.checkpoint_bytes_per_node(training.model, training.precision, nodes, training.zero_stage)
-    whole = sizing.checkpoint_bytes(training.model, training.precision)
-    per = sizing.WEIGHT_BYTES[training.precision] + sizing.OPTIMIZER_BYTES
+    whole, formula = checkpoint_bytes(spec), _formula(spec)
     nvme = facts.instance.nvme_count * facts.instance.nvme_gb * 10**9 if facts.instance else None
     if nvme is not None and spec.storage.local.layout == "RAID10":
         nvme //= 2
     shared = spec.storage.shared
+    keep = checkpoint.keep_shared if spec.workload is None else spec.workload.checkpoints.keep
+    place, room = f"FSx for Lustre, {shared.capacity_gib} GiB", shared.capacity_gib * sizing.GIB
+    of_node = f"weights + optimizer / {spec.nodes.count} nodes"
+    local = _tier("local", "NVMe of each node", _node_bytes(spec), checkpoint.keep_local, nvme, of_node)
     return (
-        _tier("local", "NVMe of each node", node, checkpoint.keep_local, nvme, f"weights + optimizer / {nodes} nodes"),
-        _tier(
-            "shared",
-            f"FSx for Lustre, {shared.capacity_gib} GiB",
-            whole,
-            checkpoint.keep_shared,
-            shared.capacity_gib * sizing.GIB,
-            f"{per} B x parameters",
-        ),
+        *([local] if spec.workload is None else []),
+        _tier("shared", place, whole, keep, room, formula),
         Tier(
             name="archive",
             where="S3",
@@ -68,7 +62,7 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier,
             keep=1,
             needed_bytes=whole,
             capacity_bytes=None,
-            formula=f"{per} B x parameters, the golden one",
+            formula=f"{formula}, the golden one",
         ),
     )
 
@@ -94,21 +88,42 @@ def shared_bytes_per_s(shared: SharedStorage, nodes: int) -> float:
     return min(throughput * 1e6 * shared.capacity_gib / 1024, nodes * CLIENT_BYTES_PER_S)
 
 
-def stall_seconds(spec: Spec, world_size: int) -> float:
-    """Bytes of the busiest rank / rate of the host copy, plus the gathering of the state."""
+def checkpoint_bytes(spec: Spec) -> int:
+    """Return the size of one whole checkpoint."""
+    job = spec.job
+    if isinstance(job, Workload):
+        return job.checkpoint_bytes
+    return sizing.checkpoint_bytes(job.model, job.precision)
+
+
+def _formula(spec: Spec) -> str:
+    if spec.training is None:
+        return "spec: workload.estimates.checkpoint_gib"
+    return f"{sizing.WEIGHT_BYTES[spec.training.precision] + sizing.OPTIMIZER_BYTES} B x parameters"
+
+
+def _node_bytes(spec: Spec) -> int:
+    """Return what a node's own tier holds of a checkpoint: nothing of a workload, which writes to the shared tier."""
     training = spec.training
+    if training is None:
+        return 0
+    return sizing.checkpoint_bytes_per_node(training.model, training.precision, spec.nodes.count, training.zero_stage)
+
+
+def stall_seconds(spec: Spec, world_size: int) -> float:
+    """Bytes of the busiest rank / rate of the host copy, plus the gathering of the state. Of a workload it is not known
+    whether it trains on while it saves: its stall counts as the whole write."""
+    training = spec.training
+    if training is None:
+        return shared_write_seconds(spec)
     size = sizing.checkpoint_bytes_per_rank(training.model, training.precision, world_size, training.zero_stage)
     return size / HOST_COPY_BYTES_PER_S + GATHER_S
 
 
 def local_write_seconds(spec: Spec, facts: Facts) -> float:
-    training = spec.training
-    size = sizing.checkpoint_bytes_per_node(training.model, training.precision, spec.nodes.count, training.zero_stage)
     disks = facts.instance.nvme_count if facts.instance else 1
-    return size / (NVME_BYTES_PER_S * max(1, disks))
+    return _node_bytes(spec) / (NVME_BYTES_PER_S * max(1, disks))
 
 
 def shared_write_seconds(spec: Spec) -> float:
-    rate = shared_bytes_per_s(spec.storage.shared, spec.nodes.count)
-    size = sizing.checkpoint_bytes(spec.training.model, spec.training.precision)
-    return size / rate
+    return checkpoint_bytes(spec) / shared_bytes_per_s(spec.storage.shared, spec.nodes.count)

@@ -7,37 +7,61 @@ from decimal import Decimal
 from infra.plan.estimates import sizing
 from infra.plan.estimates.figure import Figure, figure
 from infra.plan.facts import Facts
-from infra.spec.campaign import Spec
+from infra.spec.campaign import Spec, Training, Workload
 
 FORWARD_SHARE = 1 / 3
 """Cost of a forward pass as a share of a training step: the backward pass costs twice as much."""
 
 
 def training_seconds(spec: Spec) -> float:
-    return spec.training.steps * spec.training.step_seconds_estimate
+    return spec.job.steps * spec.job.step_seconds_estimate
 
 
 def evaluation_seconds(spec: Spec, world_size: int) -> float:
     """Rank 0 evaluates alone, forward only: `evaluate_batches` micro batches every `evaluate_every` steps."""
     training = spec.training
+    if training is None:  # a workload's steps include what it evaluates
+        return 0.0
     return -(-training.steps // training.evaluate_every) * one_evaluation_seconds(spec, world_size)
 
 
 def one_evaluation_seconds(spec: Spec, world_size: int) -> float:
     """Return the time for which the other ranks wait in their next collective."""
     training = spec.training
+    if training is None:
+        return 0.0
     micro_step = training.step_seconds_estimate * training.micro_batch * world_size / training.global_batch
     return training.evaluate_batches * micro_step * FORWARD_SHARE
 
 
 def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...]:
     """Return parameters, tokens and time of the training, and the MFU that the step estimate implies."""
-    training, model = spec.training, spec.training.model
+    training = spec.training
+    found = _length(spec, "workload.estimates") if training is None else _of_model(spec, training, world_size)
+    implied = implied_mfu(spec, facts, world_size)
+    if implied is not None and facts.instance is not None:
+        step, peak = spec.job.step_seconds_estimate, facts.instance.peak_bf16_tflops
+        formula = f"{_flop_formula(spec)} / ({step:g} s x {world_size} accelerators x {peak:g} TFLOP/s)"
+        found.append(figure("implied MFU", Decimal(str(round(100 * implied, 3))), "%", formula))
+    return tuple(found)
+
+
+def _length(spec: Spec, section: str) -> list[Figure]:
+    steps, step = spec.job.steps, spec.job.step_seconds_estimate
+    return [
+        figure("steps", steps, "steps", f"spec: {section}.steps"),
+        figure("step time", step, "s", f"spec: {section}.step_seconds"),
+        figure("training time", training_seconds(spec), "s", f"{steps} steps x {step:g} s"),
+    ]
+
+
+def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
+    model = training.model
     count, per_step = sizing.parameters(model), training.global_batch * model.context
     batch = f"global batch {training.global_batch} x context {model.context}"
     step = training.step_seconds_estimate
     hidden = sizing.feed_forward_width(model.width)
-    found = [
+    return [
         figure(
             "parameters",
             count,
@@ -58,21 +82,28 @@ def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...
             f" {step:g} s x {training.micro_batch} x {world_size} / {training.global_batch}",
         ),
     ]
-    implied = implied_mfu(spec, facts, world_size)
-    if implied is not None and facts.instance is not None:
-        flops = sizing.training_flops_per_token(model)
-        formula = (
-            f"{flops:.4g} FLOP per token x {per_step} tokens / ({step:g} s x {world_size} accelerators x"
-            f" {facts.instance.peak_bf16_tflops:g} TFLOP/s)"
-        )
-        found.append(figure("implied MFU", Decimal(str(round(100 * implied, 3))), "%", formula))
-    return tuple(found)
+
+
+def _flop_formula(spec: Spec) -> str:
+    training = spec.training
+    if training is None:
+        return "spec: workload.estimates.tflop_per_step"
+    per_step = training.global_batch * training.model.context
+    return f"{sizing.training_flops_per_token(training.model):.4g} FLOP per token x {per_step} tokens"
+
+
+def _flops_per_step(spec: Spec) -> float | None:
+    job = spec.job
+    if isinstance(job, Workload):
+        return None if job.estimates.tflop_per_step is None else job.estimates.tflop_per_step * 1e12
+    return sizing.training_flops_per_token(job.model) * job.global_batch * job.model.context
 
 
 def implied_mfu(spec: Spec, facts: Facts, world_size: int) -> float | None:
     """Return the share of the accelerators' peak that the step estimate implies; None if no peak is known."""
     if facts.instance is None or facts.instance.peak_bf16_tflops is None:
         return None
-    tokens = spec.training.global_batch * spec.training.model.context
-    done = sizing.training_flops_per_token(spec.training.model) * tokens
-    return done / (spec.training.step_seconds_estimate * world_size * facts.instance.peak_bf16_tflops * 1e12)
+    done = _flops_per_step(spec)
+    if done is None:
+        return None
+    return done / (spec.job.step_seconds_estimate * world_size * facts.instance.peak_bf16_tflops * 1e12)

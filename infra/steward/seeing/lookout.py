@@ -35,7 +35,7 @@ class Lookout:
         )
         self.given_back = ""
         """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
-        self._live, self._keeper = Live(store, config.train.steps), Keeper(store, clock)
+        self._live, self._keeper = Live(store, config.steps), Keeper(store, clock)
         self._stop = False
 
     def take_over(self, state: CampaignState, attempt: int) -> None:

@@ -26,8 +26,9 @@ from infra.plan.survey import survey
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
 from infra.session.session import opened, spec_key
-from infra.spec.campaign import Spec
+from infra.spec.campaign import Spec, Training
 from infra.spec.names import NAMESPACE
+from tests.built_in import training_of
 from tests.rehearsal.aws_fakes import until
 from tests.rehearsal.steward_world import GANG_OF, Camp, Fuse, Killed, lone_camp
 
@@ -120,9 +121,13 @@ def in_force(camp: Camp, context: Context) -> StewardConfig:
     return config
 
 
+def longer(training: Training) -> Training:
+    return training.model_copy(update={"steps": training.steps + 10})
+
+
 def test_a_relaunch_killed_before_any_of_its_writes_leaves_one_of_two_configurations(made: Camp, held: Context) -> None:
     old, client = held.spec, made.client
-    mended = old.model_copy(update={"training": old.training.model_copy(update={"steps": old.training.steps + 10})})
+    mended = old.model_copy(update={"training": longer(training_of(old))})
     held.spec, held.plan = mended, make_plan(mended, survey(mended))
     held.outputs[Stage.BAKE] |= {"code": "c2"}
     before, guard, steps = in_force(made, held), held.account.guard, list[str]()
@@ -172,7 +177,7 @@ def test_a_hold_that_ends_before_its_relaunch_is_in_force_is_told_and_nothing_is
     made: Camp, held: Context, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     old, before, baked = held.spec, in_force(made, held), list[str]()
-    mended = old.model_copy(update={"training": old.training.model_copy(update={"steps": old.training.steps + 10})})
+    mended = old.model_copy(update={"training": longer(training_of(old))})
 
     def minutes(context: Context) -> dict[str, Any]:
         """A bake: no builder can work on the machines of this world."""

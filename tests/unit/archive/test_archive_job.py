@@ -144,7 +144,9 @@ def run(kube: Any, followed: list[str] | None = None, **changes: Any) -> dict[st
     job = archive_job.manifest(CONFIG, "image@sha256:1", 8)
     guard = changes.pop("guard", lambda: None)
     follow = (followed if followed is not None else []).append
-    return archive_job.run(kube, CONFIG, job, '{"steps": 100}', bounds(**changes), guard, kube.pause, follow)
+    return archive_job.run(
+        kube, CONFIG, job, {"train.json": '{"steps": 100}'}, bounds(**changes), guard, kube.pause, follow
+    )
 
 
 def test_a_job_is_made_watched_and_its_verdict_read(kube: Kubernetes) -> None:

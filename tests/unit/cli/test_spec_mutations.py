@@ -18,6 +18,7 @@ from infra.cli.prepare.check import check_command
 from infra.cli.prepare.plan import plan_command
 from infra.errors import UserError
 from infra.spec.campaign import SpecError, load
+from tests.built_in import training_of
 from tests.mutations import broken_spec
 from tests.root import ROOT
 
@@ -87,7 +88,7 @@ def test_words_and_leading_zeros_stay_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "campaign.yaml"
     path.write_text("\ufeff" + BASE.replace("owner: newcomer", "owner: off").replace("steps: 110", "steps: 0110"))
     spec = load(path).spec
-    assert spec.owner == "off" and spec.training.steps == 110
+    assert spec.owner == "off" and training_of(spec).steps == 110
 
 
 def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:

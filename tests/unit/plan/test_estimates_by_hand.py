@@ -324,7 +324,8 @@ def test_of_what_was_paid_at_once_the_nodes_hours_are_taken() -> None:
 def test_a_tier_is_found_by_its_name(spec_file: Callable[..., Any]) -> None:
     spec = spec_file({}).spec
     whole = estimate(spec, survey(spec), 2)
-    assert [whole.tier(name).name for name in ("shared", "archive", "local")] == ["shared", "archive", "local"]
+    found = [whole.tier(name) for name in ("shared", "archive", "local", "tape")]
+    assert [tier and tier.name for tier in found] == ["shared", "archive", "local", None]
 
 
 def test_figures_are_rounded_half_up_and_plain() -> None:

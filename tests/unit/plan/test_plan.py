@@ -15,8 +15,9 @@ import pytest
 from infra.errors import UserError
 from infra.plan.estimates.figure import cents, figure
 from infra.plan.estimates.sizing import parameters
+from infra.plan.job_config import train_config
 from infra.plan.layout import layout
-from infra.plan.plan import Plan, make_plan, train_config
+from infra.plan.plan import Plan, make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import load
 from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig

@@ -16,6 +16,7 @@ from infra.plan.survey import survey
 from infra.record.events import Kind, Stage
 from infra.report import Record, Report, build, render
 from infra.spec.campaign import load
+from tests.built_in import training_of
 from tests.unit.conftest import CAMPAIGNS
 from tests.unit.report.campaign_story import Story
 from tests.unit.report.test_report_page import well_formed
@@ -77,7 +78,7 @@ def long_record() -> Record:
     spec = load(CAMPAIGNS / "p5-32-nodes.yaml").spec
     changes = {
         "nodes": spec.nodes.model_copy(update={"count": NODES}),
-        "training": spec.training.model_copy(update={"steps": 90_000, "step_seconds_estimate": STEP_S}),
+        "training": training_of(spec).model_copy(update={"steps": 90_000, "step_seconds_estimate": STEP_S}),
         "money": spec.money.model_copy(update={"budget_usd": Decimal(2_000_000), "deadline": timedelta(weeks=4)}),
     }
     spec = spec.model_copy(update=changes)

@@ -24,7 +24,8 @@ from infra.clock import Clock
 from infra.cluster.gang import COMPLETION_INDEX
 from infra.cluster.kubernetes import JobSet
 from infra.cluster.steward_config import STEWARD_LEASE, StewardConfig
-from infra.plan.plan import make_plan, train_config
+from infra.plan.job_config import train_config
+from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record import lease as lease_module
 from infra.record.events import CampaignState, Event, Kind

@@ -27,6 +27,7 @@ from infra.steward.decide import (
     Wait,
     decide,
 )
+from tests.built_in import training_of
 from tests.root import ROOT
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -132,7 +133,7 @@ HELD = CampaignState(finished_stages={Stage.LAUNCH: {}}, hold={"until": "later"}
 
 def test_only_what_steward_and_trainer_read_may_change() -> None:
     old, _ = specs()
-    fine = difference(old, changed(training={"steps": old.training.steps + 10}))
+    fine = difference(old, changed(training={"steps": training_of(old).steps + 10}))
     assert [one.field for one in fine] == ["training.steps"]
     refuse_unfit(HELD, fine, committed=20, now=False)
     built = difference(old, changed(nodes={"count": old.nodes.count + 2}))
@@ -142,7 +143,7 @@ def test_only_what_steward_and_trainer_read_may_change() -> None:
 
 def test_the_models_shape_may_change_only_while_there_is_no_checkpoint() -> None:
     old, _ = specs()
-    model = old.training.model.model_dump() | {"layers": old.training.model.layers + 2}
+    model = training_of(old).model.model_dump() | {"layers": training_of(old).model.layers + 2}
     diff = difference(old, changed(training={"model": model}))
     refuse_unfit(HELD, diff, committed=-1, now=False)
     with pytest.raises(UserError, match="step 20 has another shape"):

@@ -1,0 +1,108 @@
+"""A workload's code as one archive, the same bytes for the same files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.errors import UserError
+from infra.folders import cache_root, keep
+from infra.spec.workload import Workload
+from trainer.contract import DATA_MANIFEST_NAME
+from trainer.contract.workload import SOURCE_NAME
+
+MOST_BYTES = 256 * 2**20
+"""Code is small; data belongs to the shared tier."""
+_LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules"}
+
+
+class PackedSource(BaseModel):
+    """What lies at the data mount of a workload's pods."""
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: Path
+    digest: str
+    """SHA-256 of its manifest."""
+    sha256: str
+    """Of `source.tar`; empty without a source."""
+    commit: str
+    """The git commit, with `-dirty` if the working tree differs; empty outside of git."""
+    files: int
+
+
+def pack(workload: Workload) -> PackedSource:
+    """Pack the source into this machine's cache. Raises `UserError` for a missing, empty or very large one."""
+    content, files, commit = b"", 0, ""
+    if workload.source is not None:
+        root = Path(workload.source).expanduser()
+        if not root.is_dir():
+            raise UserError("there is no such folder", seen=root, cure="mend workload.source")
+        names = _names(root)
+        files, commit = len(names), _commit(root)
+        content = _tar(root, names)
+    sha256 = hashlib.sha256(content).hexdigest() if content else ""
+    manifest = json.dumps({"source": sha256, "bytes": len(content), "files": files}, indent=1).encode()
+    digest = hashlib.sha256(manifest).hexdigest()
+    folder = cache_root() / "sources" / digest[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    if content:
+        keep(folder / SOURCE_NAME, content, lambda note: None)
+    keep(folder / DATA_MANIFEST_NAME, manifest, lambda note: None)
+    return PackedSource(folder=folder, digest=digest, sha256=sha256, commit=commit, files=files)
+
+
+def _names(root: Path) -> list[str]:
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is not None:
+        names = {name for name in listed.split("\0") if name and os.path.lexists(root / name)}
+    else:
+        paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file() or path.is_symlink())
+        names = {str(path) for path in paths if not _LEFT_OUT & set(path.parts)}
+    if not names:
+        raise UserError("the source has no file", seen=root, cure="mend workload.source")
+    size = sum((root / name).lstat().st_size for name in names)
+    if size > MOST_BYTES:
+        seen = f"{root}: {size / 2**20:.0f} MiB in {len(names)} files, at most {MOST_BYTES // 2**20} MiB"
+        raise UserError("the source is too large", seen=seen, cure="name what is no code in its .gitignore")
+    return sorted(names)
+
+
+def _commit(root: Path) -> str:
+    head = _git(root, "rev-parse", "HEAD")
+    if head is None:
+        return ""
+    return head.strip() + ("-dirty" if _git(root, "status", "--porcelain", "--", ".") else "")
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """Return what git prints; None outside of a repository, or without git."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _tar(root: Path, names: list[str]) -> bytes:
+    """Return a tar without what differs between machines: times, owners, most mode bits."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in names:
+            path = root / name
+            entry = tarfile.TarInfo(name)
+            if path.is_symlink():
+                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
+                tar.addfile(entry)
+                continue
+            content = path.read_bytes()
+            entry.size, entry.mode = len(content), 0o755 if os.access(path, os.X_OK) else 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return made.getvalue()

@@ -1,0 +1,77 @@
+"""The configuration of a campaign's pods, from spec and plan: of the built-in ranks, or of a workload's supervisor."""
+
+from __future__ import annotations
+
+import hashlib
+
+from infra.errors import UserError
+from infra.plan.plan import Plan
+from infra.spec.campaign import Spec
+from infra.spec.workload import Workload
+from trainer.contract import DATA_MOUNT, SHARED_CHECKPOINTS, DataConfig, TrainConfig, grace_seconds
+from trainer.contract.workload import SOURCE_NAME, WORKSPACE, SealedCheckpoints, WorkloadConfig
+
+
+def train_config(
+    spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = ""
+) -> TrainConfig:
+    """Return the built-in ranks' configuration; raise `UserError` if the data's `vocabulary` is not the model's."""
+    training, data = spec.built_in
+    if vocabulary is not None and vocabulary != training.model.vocabulary:
+        raise UserError(
+            "the model's vocabulary is not that of the prepared data",
+            seen=f"model {training.model.vocabulary}, data {vocabulary}",
+            cure=f"set training.model.vocabulary to {vocabulary}, or prepare the data again",
+        )
+    return TrainConfig(
+        campaign=spec.campaign,
+        identity=identity,
+        model=training.model,
+        optimizer=training.optimizer,
+        data=DataConfig(
+            manifest_digest=data_digest,
+            seed=data.seed,
+            weights={part.name: part.weight for part in data.mixture},
+            shuffle_blocks=data.shuffle_blocks,
+            cache_gib=data.cache_gib,
+        ),
+        checkpoint=plan.checkpoint,
+        steps=training.steps,
+        global_batch=training.global_batch,
+        micro_batch=training.micro_batch,
+        zero_stage=training.zero_stage,
+        precision=training.precision,
+        seed=training.seed,
+        evaluate_every=training.evaluate_every,
+        evaluate_batches=training.evaluate_batches,
+        collective_timeout_s=training.collective_timeout_s,
+        grace_s=grace_seconds(training.collective_timeout_s),
+    )
+
+
+def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str, identity: str) -> WorkloadConfig:
+    """Return the configuration of a workload's supervisors. `source_digest`: SHA-256 of its code, empty without one."""
+    job = spec.job
+    assert isinstance(job, Workload), "the built-in trainer has another one"
+    words = [job.script] if job.script else list(job.command)
+    return WorkloadConfig(
+        identity=identity,
+        launcher=job.launcher,
+        command=(*words, *job.args),
+        env=job.env,
+        folder=WORKSPACE,
+        source=f"{DATA_MOUNT}/{SOURCE_NAME}" if source_digest else "",
+        source_digest=source_digest,
+        checkpoints=SealedCheckpoints(
+            format=job.checkpoints.format,
+            folder=f"{SHARED_CHECKPOINTS}/{spec.campaign}/own",
+            keep=job.checkpoints.keep,
+        ),
+        progress=job.progress.by,
+        pattern=job.progress.pattern,
+        steps=job.steps,
+        save_every=plan.checkpoint.every_steps,
+        grace_s=job.grace_s,
+        config_digest=hashlib.sha256(job.model_dump_json().encode()).hexdigest(),
+        data_digest=data_digest,
+    )

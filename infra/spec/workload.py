@@ -1,0 +1,141 @@
+"""The spec's section `workload`: a training job of anybody, in place of the built-in trainer."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from infra.spec.duration import Duration
+from infra.spec.section import Section
+
+GIB = 2**30
+OURS = "BIVOUAC_"
+"""Beginning of the variables that the supervisor sets."""
+
+
+def _is_a_pattern(text: str) -> str:
+    try:
+        groups = re.compile(text).groupindex
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    if "step" not in groups:
+        raise ValueError("needs a group named `step`, such as `step (?P<step>[0-9]+)`")
+    return text
+
+
+class JobCheckpoints(Section):
+    """Checkpoints that the job writes by itself. The supervisor seals finished ones with digests."""
+
+    format: Literal["dcp", "huggingface", "lightning", "megatron", "deepspeed", "marker", "client"]
+    """How a finished checkpoint is recognised: `dcp` (a folder with `.metadata`), `huggingface` (`checkpoint-N`),
+    `lightning` (`.ckpt` with `step=N`), `megatron` and `deepspeed` (their tracker files), `marker` (a folder whose name
+    ends in the step, with a file `DONE` written last), `client` (the job calls `bivouac.committed`)."""
+    keep: int = Field(default=3, ge=1)
+    """Sealed checkpoints that stay on the shared tier."""
+
+
+class Progress(Section):
+    """How the job's steps are known."""
+
+    by: Literal["lines", "client"] = "lines"
+    """From what the job prints, or from its calls of `bivouac.beat`."""
+    pattern: Annotated[str, AfterValidator(_is_a_pattern)] | None = None
+    """A regular expression with a group `step`, and `loss` and `tokens` if the line has them. None: JSON lines."""
+
+
+class Estimates(Section):
+    """Figures of plan and check until the job has been measured."""
+
+    steps: int = Field(ge=1)
+    """Steps of the whole training. A job that ends before its last step has failed."""
+    step_seconds: float = Field(gt=0)
+    """Time of one step."""
+    checkpoint_gib: float = Field(default=1.0, gt=0)
+    """Size of one checkpoint."""
+    tflop_per_step: float | None = Field(default=None, gt=0)
+    """Floating-point operations of one step on all accelerators, in 10^12. None: plan states no MFU."""
+
+
+class SmallMachine(Section):
+    """What differs in a rehearsal."""
+
+    args: tuple[str, ...] | None = None
+    """Arguments instead of `args`."""
+    env: dict[str, str] = Field(default={})
+    """Variables beside, or instead of, those of `env`."""
+    estimates: Estimates | None = None
+    """Figures of the rehearsal."""
+
+
+class Workload(Section):
+    source: str | None = None
+    """A folder with the job's code, mounted at `/workspace`, where the job starts. In a git repository its tracked and
+    new files are taken, without the ignored ones. None: the image has all."""
+    launcher: Literal["torchrun", "none"] = "torchrun"
+    """`torchrun` starts `script` on each node's ranks; `none` starts `command` once per node."""
+    script: str | None = None
+    """The Python file that torchrun starts, as a path below `source`."""
+    command: tuple[str, ...] = ()
+    """Program and its first words, for launcher `none`."""
+    args: tuple[str, ...] = ()
+    """Arguments of script or command."""
+    env: dict[str, str] = Field(default={})
+    """Environment variables of the job."""
+    checkpoints: JobCheckpoints
+    """Format and retention of the job's own checkpoints."""
+    progress: Progress = Progress()
+    """How the job's steps are known."""
+    estimates: Estimates
+    """Steps, time and sizes, for plan and check."""
+    grace: Duration = timedelta(seconds=60)
+    """Time between SIGTERM and SIGKILL when the job is stopped."""
+    rehearsal: SmallMachine = SmallMachine()
+    """What differs in a rehearsal on a small machine."""
+
+    @field_validator("env")
+    @classmethod
+    def _leaves_our_variables(cls, env: dict[str, str]) -> dict[str, str]:
+        if taken := sorted(name for name in env if name.startswith(OURS)):
+            raise ValueError(f"{', '.join(taken)}: names with {OURS} are the supervisor's")
+        return env
+
+    @model_validator(mode="after")
+    def _starts_one_thing(self) -> Self:
+        if self.launcher == "torchrun" and (self.script is None or self.command):
+            raise ValueError("launcher `torchrun` needs `script`, and no `command`")
+        if self.launcher == "none" and (not self.command or self.script is not None):
+            raise ValueError("launcher `none` needs `command`, and no `script`")
+        return self
+
+    def on(self, target: Literal["aws", "rehearsal"]) -> Self:
+        """Return the workload as it runs on a target."""
+        if target == "aws":
+            return self
+        small = self.rehearsal
+        return self.model_copy(
+            update={
+                "args": self.args if small.args is None else small.args,
+                "env": self.env | small.env,
+                "estimates": small.estimates or self.estimates,
+            }
+        )
+
+    @property
+    def steps(self) -> int:
+        return self.estimates.steps
+
+    @property
+    def step_seconds_estimate(self) -> float:
+        return self.estimates.step_seconds
+
+    @property
+    def grace_s(self) -> int:
+        """Seconds between SIGTERM and SIGKILL."""
+        return round(self.grace.total_seconds())
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return round(self.estimates.checkpoint_gib * GIB)

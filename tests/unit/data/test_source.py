@@ -1,0 +1,100 @@
+"""A workload's code is packed to the same bytes for the same files, and what git ignores stays out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.data import source
+from infra.data.source import PackedSource, pack
+from infra.errors import UserError
+from infra.spec.workload import Workload
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path / "cache"))
+
+
+def workload(folder: Path | None) -> Workload:
+    given: dict[str, Any] = {
+        "source": None if folder is None else str(folder),
+        "script": "/train.py",
+        "checkpoints": {"format": "marker"},
+        "estimates": {"steps": 10, "step_seconds": 1},
+    }
+    return Workload.model_validate(given)
+
+
+def code(folder: Path) -> Path:
+    (folder / "deep").mkdir(parents=True)
+    (folder / "train.py").write_text("print(1)\n")
+    (folder / "deep/run.sh").write_text("#!/bin/sh\n")
+    (folder / "deep/run.sh").chmod(0o755)
+    (folder / "latest").symlink_to("train.py")
+    return folder
+
+
+def names(packed: PackedSource) -> list[str]:
+    with tarfile.open(packed.folder / "source.tar") as tar:
+        return sorted(tar.getnames())
+
+
+def test_the_same_files_are_the_same_bytes_whenever_and_wherever_they_were_written(tmp_path: Path) -> None:
+    first, second = code(tmp_path / "a"), code(tmp_path / "elsewhere/b")
+    os.utime(second / "train.py", (1, 1))
+    one, two = pack(workload(first)), pack(workload(second))
+    assert (one.digest, one.sha256, one.files) == (two.digest, two.sha256, 3)
+    with tarfile.open(one.folder / "source.tar") as tar:
+        assert tar.getmember("deep/run.sh").mode == 0o755 and tar.getmember("latest").linkname == "train.py"
+    (second / "train.py").write_text("print(2)\n")
+    assert pack(workload(second)).digest != one.digest
+
+
+def test_of_a_repository_goes_what_git_does_not_ignore_and_the_commit_is_told(tmp_path: Path) -> None:
+    folder = code(tmp_path / "repository")
+    (folder / ".gitignore").write_text("*.log\n")
+    (folder / "big.log").write_text("noise")
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        return subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q"), git("add", "-A"), git("commit", "-qm", "one")
+    clean = pack(workload(folder))
+    assert clean.commit == git("rev-parse", "HEAD").strip()
+    assert names(clean) == [".gitignore", "deep/run.sh", "latest", "train.py"]
+    (folder / "new.py").write_text("")
+    (folder / "train.py").unlink()
+    changed = pack(workload(folder))
+    assert changed.commit == f"{clean.commit}-dirty"
+    assert names(changed) == [".gitignore", "deep/run.sh", "latest", "new.py"], "new files too, and no removed one"
+
+
+def test_outside_of_git_caches_and_environments_stay_out(tmp_path: Path) -> None:
+    folder = code(tmp_path / "plain")
+    for name in ("__pycache__/train.pyc", ".venv/bin/python", "deep/__pycache__/x.pyc"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    packed = pack(workload(folder))
+    assert packed.commit == "" and names(packed) == ["deep/run.sh", "latest", "train.py"]
+
+
+def test_without_a_source_there_is_no_archive_but_a_manifest(tmp_path: Path) -> None:
+    packed = pack(workload(None))
+    assert packed.sha256 == "" and [path.name for path in packed.folder.iterdir()] == ["manifest.json"]
+
+
+def test_a_source_that_is_missing_empty_or_huge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder, why in ((tmp_path / "none", "no such folder"), (tmp_path / "empty", "no file")):
+        with pytest.raises(UserError, match=why):
+            pack(workload(folder))
+    monkeypatch.setattr(source, "MOST_BYTES", 10)
+    with pytest.raises(UserError, match=r"too large.*\.gitignore"):
+        pack(workload(code(tmp_path / "large")))

@@ -1,0 +1,113 @@
+"""The spec's section `workload`: what it takes, what it refuses, and how it differs on a small machine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.plan.checks import check, failed
+from infra.plan.job_config import workload_config
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.spec.campaign import SpecError, SpecFile, load
+from infra.spec.workload import Workload
+from tests.root import ROOT
+
+EXAMPLE = ROOT / "trainer/examples/ddp/rehearsal.yaml"
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(ROOT)
+
+    def made(remove: tuple[str, ...] = (), top: dict[str, Any] | None = None, **changes: Any) -> SpecFile:
+        document = yaml.safe_load(EXAMPLE.read_text())
+        document["workload"] |= changes
+        for name in remove:
+            del document["workload"][name]
+        path = tmp_path / "spec.yaml"
+        path.write_text(yaml.safe_dump(document | (top or {})))
+        return load(path)
+
+    return made
+
+
+REFUSED = [
+    ({"command": ["python", "train.py"]}, "needs `script`, and no `command`"),
+    ({"launcher": "none"}, "needs `command`, and no `script`"),
+    ({"launcher": "slurm"}, "launcher"),
+    ({"env": {"BIVOUAC_RUN": "x"}}, "supervisor's"),
+    ({"progress": {"pattern": "step ([0-9]+)"}}, "group named `step`"),
+    ({"progress": {"pattern": "step ("}}, "no regular expression"),
+    ({"estimates": {"steps": 0, "step_seconds": 1}}, "estimates.steps"),
+    ({"checkpoints": {"format": "pickle"}}, "checkpoints.format"),
+]
+
+
+@pytest.mark.parametrize(("changes", "why"), REFUSED, ids=lambda one: str(one)[:40])
+def test_what_cannot_work_is_refused_in_words(changes: dict[str, Any], why: str, spec: Any) -> None:
+    with pytest.raises(SpecError) as refusal:
+        spec(**changes)
+    assert why in str(refusal.value)
+
+
+def test_a_spec_trains_one_thing(spec: Any) -> None:
+    built_in = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
+    for top, why in (
+        ({"training": built_in["training"], "data": built_in["data"]}, "either `training`"),
+        ({"data": built_in["data"]}, "belongs to `training`"),
+        ({"workload": None}, "either `training`"),
+    ):
+        with pytest.raises(SpecError, match=why):
+            spec(top=top)
+
+
+def test_a_rehearsal_has_arguments_variables_and_figures_of_its_own(spec: Any) -> None:
+    small = {"args": ["10", "0"], "env": {"A": "2"}, "estimates": {"steps": 10, "step_seconds": 0.1}}
+    whole = spec(env={"A": "1", "B": "1"}, rehearsal=small).spec
+    job = whole.job
+    assert isinstance(job, Workload)
+    assert (job.args, job.env, job.steps) == (("10", "0"), {"A": "2", "B": "1"}, 10)
+    on_aws = whole.model_copy(update={"target": "aws"}).job
+    assert isinstance(on_aws, Workload)
+    assert (on_aws.args, on_aws.env, on_aws.steps) == (("60", "0.2"), {"A": "1", "B": "1"}, 60)
+
+
+def test_the_plan_of_a_workload_by_hand(spec: Any) -> None:
+    given = spec(estimates={"steps": 1000, "step_seconds": 2, "checkpoint_gib": 10, "tflop_per_step": 1000})
+    found = given.spec
+    plan = make_plan(found, survey(found))
+    assert plan.layout.world_size == 2 and plan.layout.accumulation == 1
+    assert plan.figure("training time").value == 2000
+    # p5.4xlarge: one H100 each, 989 TFLOP/s: 1e15 / (2 s x 2 x 989e12)
+    assert float(plan.figure("implied MFU").value) == pytest.approx(25.278, abs=0.001)
+    assert {tier.name: (tier.checkpoint_bytes, tier.needed_bytes) for tier in plan.tiers} == {
+        "shared": (10 * 2**30, 4 * 10 * 2**30),
+        "archive": (10 * 2**30, 10 * 2**30),
+    }
+
+
+def test_the_example_can_be_run_and_a_missing_source_or_script_cannot(spec: Any) -> None:
+    def errors(file: SpecFile) -> list[str]:
+        found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
+        return [one.field for one in found if failed((one,))]
+
+    assert errors(spec()) == []
+    assert errors(spec(source="/no/such/folder")) == ["workload.source"]
+    assert errors(spec(script="other.py")) == ["workload.script"]
+    assert errors(spec(remove=("source",))) == ["workload.script"]
+    assert errors(spec(remove=("source",), script="/opt/train.py")) == []
+
+
+def test_the_supervisors_configuration_is_that_of_the_spec(spec: Any) -> None:
+    found = spec(env={"A": "1"}, grace="90s", progress={"pattern": "it (?P<step>[0-9]+)"}).spec
+    config = workload_config(found, make_plan(found, survey(found)), "d" * 64, "s" * 64, "me")
+    assert config.command == ("train.py", "60", "0.2") and config.launcher == "torchrun"
+    assert (config.source, config.source_digest) == ("/data/source.tar", "s" * 64)
+    assert config.checkpoints.folder == "/shared-checkpoints/ddp/own" and config.save_every == 10
+    assert (config.steps, config.grace_s, config.env, config.identity) == (60, 90, {"A": "1"}, "me")
+    assert found.job.grace_s == timedelta(seconds=90).total_seconds()
