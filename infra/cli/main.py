@@ -22,7 +22,7 @@ from infra.cli.prepare.commands import bake, check, images, offers, plan
 from infra.cli.prepare.init_app import init, schema
 from infra.cli.prepare.market_app import block, catalogue
 from infra.cli.refusals import of_file, refusal, tell, tell_usage
-from infra.cli.run.commands import preview, relaunch, repair, run
+from infra.cli.run.commands import preview, rehearse, relaunch, repair, run
 from infra.console.terminal import endure
 from infra.errors import BivouacError
 from infra.interruption import Interrupted, asked, listen
@@ -73,7 +73,7 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "images": images,
         "schema": schema,
     },
-    "Run": {"preview": preview, "run": run, "relaunch": relaunch, "repair": repair},
+    "Run": {"preview": preview, "rehearse": rehearse, "run": run, "relaunch": relaunch, "repair": repair},
     "Look": {"list": list_campaigns, "status": status, "report": report, "shell": shell},
     "End": {"down": down, "sweep": sweep},
     "Data and checkpoints": {"data": data, "checkpoints": checkpoints},

@@ -31,6 +31,19 @@ def run(spec: SpecPath, yes: Yes = False, json: Json = False) -> None:
     raise typer.Exit(run_command(spec, yes, console, as_json=json))
 
 
+def rehearse(
+    spec: SpecPath,
+    nodes: Annotated[int, typer.Option(min=2, max=8, help="Nodes of the rehearsal.")] = 2,
+    fault: Annotated[list[str] | None, typer.Option(help="kill-node@40%; may be repeated. Default: that one.")] = None,
+    no_fault: Annotated[bool, typer.Option("--no-fault", help="Nothing dies.")] = False,
+    json: Json = False,
+) -> None:
+    """Rehearse a spec for AWS on this machine: the same campaign, made small, with a node that dies."""
+    from infra.cli.run.rehearse import parse_faults, rehearse_command
+
+    raise typer.Exit(rehearse_command(spec, nodes, parse_faults(fault, no_fault), console, as_json=json))
+
+
 def relaunch(
     name: Name,
     spec: Annotated[

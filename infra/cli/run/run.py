@@ -17,6 +17,7 @@ from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan.checks import Level, failed
 from infra.plan.plan import Plan, make_plan
 from infra.record.events import Event, Kind
+from infra.spec import rehearsals
 from infra.spec.campaign import Spec
 
 
@@ -47,6 +48,8 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
         f"{'plan':<10} {plan.layout.nodes} x {spec.nodes.instance_type}, {plan.layout.world_size} ranks, "
         f"{spec.job.steps} steps, checkpoint every {plan.checkpoint.every_steps}; on AWS {total} USD"
     )
+    if target.spends(spec):
+        console.print(f"{'rehearsal':<10} {rehearsals.sentence(spec)}", markup=False, soft_wrap=True)
     if target.spends(spec) and not yes and not agreed("Spend it?", console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
 

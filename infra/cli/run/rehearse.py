@@ -1,0 +1,112 @@
+"""`bivouac rehearse SPEC`: the campaign of a spec for AWS on this machine first, with a node that dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from infra.cli.run.run import run_command
+from infra.console.tables import Listing
+from infra.errors import UserError
+from infra.folders import keep, refuse_unwritable, results_folder
+from infra.spec.campaign import load
+from infra.spec.document import read
+from infra.spec.rehearsals import Rehearsal, remember
+from infra.spec.rehearsed import ACCOUNT, REGION, Derived, derive, name_of
+
+NOTES = "rehearsed.md"
+"""File in the rehearsal's results folder: what was exercised, what was emulated, what was not."""
+EMULATED = (
+    "AWS's APIs, with delays, short pages, quotas and refusals as AWS documents them",
+    "EC2 instances, kubelets and containers: namespaces and processes of this machine",
+    "GPUs, NCCL, EFA and NVMe: processors, gloo, a bridge, folders",
+    "FSx for Lustre: a folder; its sizes and rules are checked, its speed is not",
+)
+NOT_EXERCISED = (
+    "speed and memory: no figure of time or throughput says anything about AWS",
+    "the account's own quotas, keys and networks: `bivouac check SPEC --online` asks for them",
+    "the packages of the image that need the real base, such as drivers",
+)
+
+
+def rehearse_command(
+    path: Path, nodes: int, faults: tuple[str, ...], console: Console, *, as_json: bool = False
+) -> int:
+    """Derive the rehearsal, run it, and say what it showed; exit code as of `run`."""
+    real, content = load(path).spec, read(path).content
+    assert isinstance(content, dict)  # else `load` refuses it
+    derived = derive(content, real, nodes, faults)
+    folder = results_folder(name_of(real.campaign), ACCOUNT, REGION)
+    refuse_unwritable(folder, "BIVOUAC_RESULTS")
+    small = folder / "rehearsal.yaml"
+    small.write_text(yaml.safe_dump(derived.document, sort_keys=False, allow_unicode=True))
+    if not as_json:
+        _table(derived).show(console)
+    code = run_command(small, True, console, as_json=as_json)
+    keep(folder / NOTES, notes(real.campaign, derived, code), console.print)
+    remember(Rehearsal.now(real, ended_well=code == 0))
+    if not as_json:
+        console.print(f"what it showed, and what it cannot show: {folder / NOTES}", markup=False, soft_wrap=True)
+    return code
+
+
+def _table(derived: Derived) -> Listing:
+    table = Listing("field", "~for AWS", "~here", "~why", title="the rehearsal differs in", ruled=True)
+    for one in derived.differences:
+        table.row(one.field, one.real, one.rehearsed, one.why)
+    return table
+
+
+def notes(campaign: str, derived: Derived, code: int) -> str:
+    """Return the page as Markdown: outcome, differences, and all fields that ran as they are for AWS."""
+    changed = {one.field for one in derived.differences}
+    same = [field for field in _fields(derived.document) if not any(_within(field, other) for other in changed)]
+    end = "ended well, with a clean certificate" if code == 0 else f"did not end well: exit code {code}"
+    rows = [f"| `{one.field}` | {one.real} | {one.rehearsed} | {one.why} |" for one in derived.differences]
+    return "\n".join(
+        [
+            f"# The rehearsal of {campaign} {end}",
+            "",
+            "## Exercised as it is for AWS",
+            "",
+            "Every stage from bake to certificate: the Pulumi programs, the cluster's objects, health check, restarts,",
+            "archive and teardown are the code that runs on AWS. These fields of the spec were used unchanged:",
+            "",
+            *[f"- `{field}`" for field in same],
+            "",
+            "## Different here",
+            "",
+            "| field | for AWS | here | why |",
+            "| --- | --- | --- | --- |",
+            *rows,
+            "",
+            "## Emulated",
+            "",
+            *[f"- {one}" for one in EMULATED],
+            "",
+            "## Not exercised",
+            "",
+            *[f"- {one}" for one in NOT_EXERCISED],
+            "",
+        ]
+    )
+
+
+def _fields(document: dict[str, object], prefix: str = "") -> list[str]:
+    found = []
+    for name, value in document.items():
+        found += _fields(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
+    return found
+
+
+def _within(field: str, other: str) -> bool:
+    return field == other or field.startswith(f"{other}.")
+
+
+def parse_faults(given: list[str] | None, none: bool) -> tuple[str, ...]:
+    """Return the faults of the command line. Raises `UserError` for both faults and none of them."""
+    if none and given:
+        raise UserError("a fault and no fault at once", seen=", ".join(given), cure="leave out --no-fault")
+    return () if none else tuple(given or ("kill-node@40%",))

@@ -1,0 +1,55 @@
+"""When each spec was last rehearsed on this machine, and how that ended."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.folders import cache_root, keep
+from infra.spec.campaign import Spec
+
+_FILE = "rehearsals.json"
+
+
+class Rehearsal(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    digest: str
+    """Of the spec for AWS."""
+    at: datetime
+    ended_well: bool
+
+    @classmethod
+    def now(cls, spec: Spec, ended_well: bool) -> Rehearsal:
+        return cls(digest=spec.digest(), at=datetime.now(UTC), ended_well=ended_well)
+
+
+def remember(rehearsal: Rehearsal) -> None:
+    """Keep the rehearsal in this machine's cache."""
+    known = _known() | {rehearsal.digest: rehearsal.model_dump(mode="json")}
+    keep(cache_root() / _FILE, json.dumps(known, indent=1), lambda note: None)
+
+
+def last(spec: Spec) -> Rehearsal | None:
+    """Return the newest rehearsal of this very spec; None if there is none on this machine."""
+    found = _known().get(spec.digest())
+    return None if found is None else Rehearsal.model_validate(found)
+
+
+def sentence(spec: Spec) -> str:
+    """Return what is known of the spec's rehearsal, for people who are about to spend."""
+    found = last(spec)
+    if found is None:
+        return "this spec has not been rehearsed on this machine: `bivouac rehearse` shows it without cost"
+    end = "it ended well" if found.ended_well else "it did not end well"
+    return f"this spec was rehearsed at {found.at:%Y-%m-%d %H:%M} UTC: {end}"
+
+
+def _known() -> dict[str, object]:
+    with suppress(OSError, ValueError):
+        found = json.loads((cache_root() / _FILE).read_text())
+        return found if isinstance(found, dict) else {}
+    return {}

@@ -1,0 +1,154 @@
+"""Derives a rehearsal from a spec for AWS: the same campaign, small enough for one machine. Pure, on the document."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.errors import UserError
+from infra.spec.campaign import MAX_NAME, Capacity, Spec
+
+ACCOUNT, REGION = "123456789012", "us-east-1"
+"""Of the emulated AWS."""
+SUFFIX = "-dry"
+_TINY = {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024}
+_STEPS, _EVERY = 60, 10
+
+
+class Difference(BaseModel):
+    """A field of the rehearsal that differs from the spec for AWS."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    field: str
+    real: str
+    rehearsed: str
+    why: str
+
+
+class Derived(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    document: dict[str, Any]
+    """The rehearsal's spec as YAML content."""
+    differences: tuple[Difference, ...]
+
+
+def name_of(campaign: str) -> str:
+    """Return the rehearsal's name: never that of a campaign which bills."""
+    return campaign[: MAX_NAME - len(SUFFIX)].rstrip("-") + SUFFIX
+
+
+def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, ...]) -> Derived:
+    """Return the rehearsal of a spec for AWS; `document` is its file's content.
+
+    `faults`: `kill-node@40%` kills the last node after that share of the steps, and may be given several times. Raises
+    `UserError` for a spec that is a rehearsal already, and for another fault.
+    """
+    if spec.target != "aws":
+        raise UserError("this spec is a rehearsal already", seen=spec.campaign, cure="`bivouac run` runs it")
+    made = _Made(copy.deepcopy(document))
+    made.set("campaign", name_of(spec.campaign), "no name of a campaign that bills")
+    made.set("target", "rehearsal", "this machine")
+    made.set("account", ACCOUNT, "the emulated account")
+    if spec.region != REGION:
+        made.set("region", REGION, "the emulated region")
+        made.set("zone", REGION + spec.zone[-1], "a zone of it")
+        made.drop("second_zone", "a zone of the other region")
+    made.set("nodes.count", nodes, "this machine's size; --nodes")
+    made.set("nodes.ranks_per_node", 1, "ranks are processes on this machine's processors")
+    _buy(made, spec)
+    _without_what_only_the_account_has(made, spec)
+    steps, every = _shrink(made, spec, nodes)
+    made.set("preflight.profile", "this-machine", "no GPU: speeds are those of loopback")
+    for field, value in (("heartbeat_timeout", "10s"), ("hang_timeout", "60s"), ("startup_timeout", "180s")):
+        made.set(f"recovery.{field}", value, "a rehearsal's steps take less than a second")
+    made.set("on_stop", "teardown", "nobody waits to relaunch a rehearsal")
+    killed = [{"kill_node": nodes - 1, "after_step": _after(fault, steps, every)} for fault in faults]
+    made.set("rehearsal.faults", killed, "--fault")
+    return Derived(document=made.document, differences=tuple(made.differences))
+
+
+def _buy(made: _Made, spec: Spec) -> None:
+    if spec.nodes.capacity not in (Capacity.ON_DEMAND, Capacity.SPOT):
+        made.set("nodes.capacity", "on-demand", "the emulated account has no such reservation or block")
+        for field in ("reservation_id", "block_end", "block_fee_usd"):
+            made.drop(f"nodes.{field}", "belongs to it")
+
+
+def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
+    made.set("image.base", "bivouac/base:host", "this machine's own Python stands for the base image")
+    made.drop("encryption.key_arn", "a key of the real account")
+    made.drop("network.driver_vpc", "a network of the real account")
+    made.drop("network.api_endpoint", "the driver is in the emulated network already")
+    made.drop("money.alarm_topic_arn", "a topic of the real account")
+    made.drop("money.freeze_roles", "roles of the real account")
+
+
+def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
+    """Make the job small; return its steps, and the steps between checkpoints."""
+    if spec.workload is not None:
+        steps = spec.workload.on("rehearsal").steps
+        every = max(1, min(_EVERY, steps // 4))
+        made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
+        return steps, every
+    made.set("data", {"source": "python:stdlib", "max_files": 60}, "text that every machine has")
+    made.set("training.model", _TINY, "a debug model of the same shape")
+    for field, value in (
+        ("steps", _STEPS), ("global_batch", 4 * nodes), ("micro_batch", 2), ("precision", "float32"),
+        ("evaluate_every", _STEPS // 2), ("evaluate_batches", 2), ("step_seconds_estimate", 0.2),
+        ("collective_timeout_s", 10), ("optimizer.warmup_steps", 5),
+    ):  # fmt: skip
+        made.set(f"training.{field}", value, "a model that this machine can train")
+    made.set("checkpoint.every_steps", _EVERY, "a checkpoint before each fault")
+    return _STEPS, _EVERY
+
+
+def _after(fault: str, steps: int, every: int) -> int:
+    what, _, share = fault.partition("@")
+    number = share.removesuffix("%")
+    if what != "kill-node" or not share.endswith("%") or not number.isdigit() or not 0 < int(number) < 100:
+        raise UserError("there is no such fault", seen=fault, cure="write kill-node@40%, or --no-fault")
+    return min(max(every + 1, steps * int(number) // 100), steps - 1)
+
+
+class _Made:
+    """The document that is changed, and each change."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        self.differences: list[Difference] = []
+
+    def set(self, field: str, value: Any, why: str) -> None:
+        section, name = self._section(field)
+        before = section.get(name)
+        section[name] = value
+        if before != value:
+            self.differences.append(Difference(field=field, real=_said(before), rehearsed=_said(value), why=why))
+
+    def drop(self, field: str, why: str) -> None:
+        at: Any = self.document
+        *above, name = field.split(".")
+        for part in above:
+            at = at.get(part) if isinstance(at, dict) else None
+        if isinstance(at, dict) and name in at:
+            self.differences.append(Difference(field=field, real=_said(at.pop(name)), rehearsed="left out", why=why))
+
+    def _section(self, field: str) -> tuple[dict[str, Any], str]:
+        *above, name = field.split(".")
+        at = self.document
+        for part in above:
+            if not isinstance(at.get(part), dict):
+                at[part] = {}
+            at = at[part]
+        return at, name
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "default"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_said(one)}" for key, one in value.items())
+    return str(value)
