@@ -44,11 +44,13 @@ def until(seen: Callable[[], Any], what: str) -> Any:
 class Rehearsal:
     """One campaign in a site of its own; nothing of the machine's other sites is touched."""
 
-    def __init__(self, folder: Path, changes: dict[str, Any], root: Path = ROOT) -> None:
-        """`root`: of the code that runs, and that is baked."""
+    def __init__(
+        self, folder: Path, changes: dict[str, Any], root: Path = ROOT, base: str = "infra/campaigns/rehearsal.yaml"
+    ) -> None:
+        """`root`: of the code that runs, and that is baked. `base`: the spec that is changed."""
         self.root, self.folder, self.site = root, folder, f"{changes['campaign']}-{os.getpid()}"
         self.cache = _own_cache(folder / "cache")
-        spec = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
+        spec = yaml.safe_load((ROOT / base).read_text())
         self.spec = _merged(spec, changes)
         self.name = self.spec["campaign"]
         self.path = folder / "campaign.yaml"

@@ -23,7 +23,7 @@ from tests.root import ROOT
 
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "schema"],
-    "Run": ["preview", "run", "relaunch", "repair"],
+    "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
     "Look": ["list", "status", "report", "shell"],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
@@ -72,7 +72,7 @@ def test_completion_knows_the_commands() -> None:
         app, [], env={"_BIVOUAC_COMPLETE": "complete_bash", "COMP_WORDS": "bivouac re", "COMP_CWORD": "1"},
         prog_name="bivouac",
     )  # fmt: skip
-    assert shown.stdout.split() == ["relaunch", "repair", "report"]
+    assert shown.stdout.split() == ["rehearse", "relaunch", "repair", "report"]
 
 
 def test_the_version_names_the_commit_of_a_checkout_and_of_nothing_else(tmp_path: Path) -> None:

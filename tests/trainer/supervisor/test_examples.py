@@ -1,4 +1,4 @@
-"""The example with DistributedDataParallel under two supervisors: one node is killed, and the loss does not show it."""
+"""The example jobs under two supervisors each: one node is killed, and the loss does not show it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.root import ROOT
 from tests.unit.trainer.supervised import Supervisors, events
@@ -44,11 +46,21 @@ def stat_parent(pid: int) -> int:
         return 0
 
 
-def test_a_lost_node_does_not_show_in_the_loss(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("example", "form"),
+    [
+        ("ddp", "marker"),
+        pytest.param("fsdp", "dcp", marks=pytest.mark.nightly),
+        pytest.param("deepspeed", "deepspeed", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_lost_node_does_not_show_in_the_loss(example: str, form: str, tmp_path: Path) -> None:
     (tmp_path / "twin").mkdir()
     (tmp_path / "struck").mkdir()
     twin, struck = (
-        Supervisors(tmp_path / name, nodes=2, launcher="torchrun", folder=ROOT / "trainer/examples/ddp")
+        Supervisors(
+            tmp_path / name, nodes=2, launcher="torchrun", folder=ROOT / "trainer/examples" / example, format=form
+        )
         for name in ("twin", "struck")
     )
     undisturbed = run(twin, 1, 0.0)

@@ -1,0 +1,50 @@
+"""A job of one's own on a whole rehearsed cluster: a plain torchrun script, a node that dies, the loss of a twin."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.campaign.rehearsal import Rehearsal
+from tests.root import ROOT
+from trainer.supervisor import seal
+
+pytestmark = pytest.mark.nightly
+EXAMPLE = "trainer/examples/ddp"
+STEPS = 60
+
+
+def twin() -> dict[int, float]:
+    """The losses of the same two ranks, undisturbed and on one node."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"{EXAMPLE}/train.py"]
+    done = subprocess.run([*command, str(STEPS), "0"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {one["step"]: one["loss"] for one in map(json.loads, done.stdout.splitlines())}
+
+
+def test_a_plain_script_is_carried_through_a_lost_node_and_archived_byte_for_byte(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path, {"campaign": "job"}, base=f"{EXAMPLE}/rehearsal.yaml")
+    try:
+        done = rehearsal.run("run", str(rehearsal.path), "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads(done.stdout)["outcome"] == "done"
+        events = rehearsal.events()
+        running = {one["data"]["attempt"] for one in events if one["kind"] == "attempt.running"}
+        assert running == {1, 2}, "a node has died, and the second attempt has trained"
+        told = [row for series in rehearsal.report()["training"]["losses"] for row in series["points"]]
+        whole = twin()
+        assert {row["step"] for row in told} == set(whole) == set(range(1, STEPS + 1))
+        assert [row for row in told if row["loss"] != whole[row["step"]]] == [], "bit for bit"
+        assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
+        struck = rehearsal.run("down", "--all")
+        assert struck.returncode == 0, struck.stdout + struck.stderr
+        assert (rehearsal.archived("source") / "source.tar").exists()
+        tier = tmp_path / "job"
+        rehearsal.archived("golden").rename(tier)
+        assert seal.fault(tier, STEPS, "job", "") == "", "every byte is that of its manifest"
+    finally:
+        rehearsal.strike()

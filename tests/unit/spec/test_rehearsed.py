@@ -1,0 +1,145 @@
+"""The rehearsal of a spec for AWS: the same campaign but for named differences, and it can be run on one machine."""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.cli.run.rehearse import notes, parse_faults
+from infra.errors import UserError
+from infra.plan.checks import check, failed
+from infra.plan.survey import survey
+from infra.spec import rehearsals
+from infra.spec.campaign import Spec, SpecFile, load
+from infra.spec.rehearsals import Rehearsal, remember, sentence
+from infra.spec.rehearsed import Derived, derive, name_of
+from tests.root import ROOT
+
+REAL = ROOT / "infra/campaigns/p5-32-nodes.yaml"
+WORKLOAD = {
+    "source": "trainer/examples/ddp", "script": "train.py", "args": ["50000", "0"],
+    "checkpoints": {"format": "marker"},
+    "estimates": {"steps": 50000, "step_seconds": 4, "checkpoint_gib": 90},
+    "rehearsal": {"args": ["100", "0"], "estimates": {"steps": 100, "step_seconds": 0.1, "checkpoint_gib": 0.001}},
+}  # fmt: skip
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    content = yaml.safe_load(REAL.read_text())
+    content["kubernetes"] = str(content["kubernetes"])
+    return content | changes
+
+
+def as_workload() -> dict[str, Any]:
+    content = document(workload=WORKLOAD)
+    del content["training"], content["data"]
+    return content
+
+
+def derived(content: dict[str, Any], *faults: str, nodes: int = 2) -> Derived:
+    return derive(content, Spec.model_validate(content), nodes, faults or ("kill-node@40%",))
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(ROOT)
+
+    def load_it(found: Derived) -> SpecFile:
+        path = tmp_path / "dry.yaml"
+        path.write_text(yaml.safe_dump(found.document))
+        return load(path)
+
+    return load_it
+
+
+@pytest.mark.parametrize("content", [document(), as_workload()], ids=["built-in", "workload"])
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_it_can_be_run_here_and_a_node_dies_after_a_checkpoint(content: dict[str, Any], nodes: int, made: Any) -> None:
+    file = made(derived(content, "kill-node@1%", "kill-node@90%", nodes=nodes))
+    facts = survey(file.spec)
+    assert not failed(check(file, facts, facts.prices.as_of))
+    assert file.spec.target == "rehearsal" and file.spec.nodes.count == nodes
+    first, second = file.spec.rehearsal.faults
+    assert first.kill_node == second.kill_node == nodes - 1
+    assert file.spec.checkpoint.every_steps < first.after_step < second.after_step < file.spec.job.steps
+
+
+def test_every_field_is_that_of_aws_or_a_named_difference(made: Any) -> None:
+    content = document(
+        region="eu-north-1", zone="eu-north-1b", second_zone="eu-north-1a", addons={"mpi_operator": True},
+        encryption={"customer_key": True, "key_arn": "arn:aws:kms:eu-north-1:111122223333:key/abc"},
+    )  # fmt: skip
+    before = copy.deepcopy(content)
+    found = derived(content)
+    assert content == before, "the given document stays"
+    real, here = flat(content), flat(found.document)
+    changed = {name for name in {**real, **here} if real.get(name) != here.get(name)}
+    named = {one.field for one in found.differences}
+    assert {name for name in changed if not any(name == one or name.startswith(f"{one}.") for one in named)} == set()
+    assert all(one.why for one in found.differences)
+    spec = made(found).spec
+    assert (spec.region, spec.zone, spec.second_zone) == ("us-east-1", "us-east-1b", None)
+    assert spec.encryption.customer_key and spec.encryption.key_arn is None and spec.addons.mpi_operator
+    assert spec.storage == Spec.model_validate(content).storage and spec.nodes.capacity == "on-demand"
+
+
+def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for name, value in content.items():
+        rows |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return rows
+
+
+def test_a_workload_runs_its_own_differences(made: Any) -> None:
+    spec = made(derived(as_workload())).spec
+    assert spec.job.args == ("100", "0") and spec.job.steps == 100 and spec.checkpoint.every_steps == 10
+
+
+def test_the_name_is_never_that_of_a_campaign_that_bills() -> None:
+    for name in ("short", "a" * 20, "sixteen-letters-x-y"):
+        assert name_of(name) != name and len(name_of(name)) <= 20 and name_of(name).endswith("-dry")
+
+
+@pytest.mark.parametrize("fault", ["kill-node", "kill-node@40", "kill-node@0%", "kill-node@100%", "burn@40%"])
+def test_another_fault_is_refused_in_words(fault: str) -> None:
+    with pytest.raises(UserError, match="kill-node@40%"):
+        derived(document(), fault)
+
+
+def test_the_faults_of_the_command_line() -> None:
+    assert parse_faults(None, False) == ("kill-node@40%",) and parse_faults(None, True) == ()
+    assert parse_faults(["kill-node@10%"], False) == ("kill-node@10%",)
+    with pytest.raises(UserError):
+        parse_faults(["kill-node@10%"], True)
+
+
+def test_a_rehearsal_is_not_rehearsed_again() -> None:
+    content = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
+    with pytest.raises(UserError, match="a rehearsal already"):
+        derived(content)
+
+
+def test_the_page_tells_what_ran_as_it_is_what_differed_and_how_it_ended() -> None:
+    found = derived(document())
+    page = notes("p5-32-nodes", found, 0)
+    same, different = page.partition("## Different here")[::2]
+    assert "- `storage.shared.capacity_gib`" in same and "- `nodes.count`" not in same
+    assert "| `nodes.count` | 32 | 2 |" in different and "| `training.model` |" in different
+    assert "ended well" in page and "exit code 75" in notes("p5-32-nodes", found, 75)
+
+
+def test_a_run_says_when_this_very_spec_was_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path))
+    spec, other = Spec.model_validate(document()), Spec.model_validate(document(purpose="another one"))
+    assert "has not been rehearsed" in sentence(spec)
+    remember(Rehearsal(digest=spec.digest(), at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC), ended_well=False))
+    assert "2026-01-02 03:04 UTC" in sentence(spec) and "did not end well" in sentence(spec)
+    remember(Rehearsal.now(spec, ended_well=True))
+    assert "it ended well" in sentence(spec) and "has not been rehearsed" in sentence(other)
+    (tmp_path / "rehearsals.json").write_text("{broken")
+    assert rehearsals.last(spec) is None
