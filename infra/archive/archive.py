@@ -57,9 +57,11 @@ from trainer.contract import (
     ExitCode,
     Manifest,
 )
-from trainer.contract.workload import SOURCE_NAME, WORKLOAD_CONFIG
+from trainer.contract.workload import WORKLOAD_CONFIG, WorkloadConfig
 
 CONFIG_PATH = "/config/archive.json"
+SOURCE_ARCHIVE = "source.tar"
+"""A workload's packed code in the archive."""
 CARD = f"{EXPORT}/README.md"
 _MIB = 2**20
 _AT_ONCE = 8
@@ -165,10 +167,11 @@ class Archiver:
 
     def _carried_as_it_is(self, folder: Path, golden: Manifest) -> ArchiveManifest:
         """Archive a workload's checkpoint, code and record. Every byte is read back from S3 and compared."""
-        files = {WORKLOAD_CONFIG: Content.of(self.places.config.with_name(WORKLOAD_CONFIG).read_bytes())}
-        for name in (DATA_MANIFEST_NAME, SOURCE_NAME):
-            if (path := self.places.data / name).exists():
-                files[f"{SOURCE}/{name}"] = Content.of_file(path)
+        given = self.places.config.with_name(WORKLOAD_CONFIG).read_bytes()
+        files = {WORKLOAD_CONFIG: Content.of(given)}
+        source = WorkloadConfig.model_validate_json(given).source
+        if source:
+            files[f"{SOURCE}/{SOURCE_ARCHIVE}"] = Content.of_file(self.places.data / Path(source).name)
         placed = self._place_all(self._checkpoint(folder, golden) | files)
         placed += self._place_all(records_of(self.bucket, self.state, self.config.image_manifest, self.work))
         return self._carried(golden, placed, EvaluationProof.READ_BACK, None, None)

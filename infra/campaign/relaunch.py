@@ -13,9 +13,10 @@ from typing import Any
 from lightkube import Client
 
 from infra.bake import bake
-from infra.campaign.launch import deploy, steward_config
+from infra.campaign.launch import deploy, recorded_config, steward_config
 from infra.cluster.kubernetes import from_outside
 from infra.cluster.steward_config import Changed, Relaunch
+from infra.data import dataset, source
 from infra.errors import PermanentError, UserError
 from infra.plan.plan import Plan
 from infra.record.events import CampaignState, Stage
@@ -23,13 +24,16 @@ from infra.record.store import LIVE, CampaignStore
 from infra.session.context import Context
 from infra.session.session import plan_key, spec_key
 from infra.spec.campaign import Spec
+from trainer.contract.workload import source_name
 
-MAY_CHANGE = ("training", "checkpoint", "recovery", "preflight", "on_stop", "hold_for", "money.budget_usd", "purpose")
+MAY_CHANGE = (
+    "training", "workload", "checkpoint", "recovery", "preflight", "on_stop", "hold_for", "money.budget_usd", "purpose",
+)  # fmt: skip
 """Fields that only steward and trainer read; all others are built into the stack, the deadline's schedule or the data.
 The steward stops at the new budget; the alarms of the AWS budget stay as the stack has set them."""
 BOUND = ("training.model.vocabulary",)
 """Fields of these sections that the prepared data fixes."""
-SHAPES = ("training.model", "training.zero_stage", "training.precision")
+SHAPES = ("training.model", "training.zero_stage", "training.precision", "workload.checkpoints.format")
 """Fields that shape a checkpoint: they may change only while there is none to resume from."""
 _TAKE_UP_S = 180.0
 
@@ -118,6 +122,21 @@ def switch(context: Context, client: Client, version: int, diff: tuple[Changed, 
     deploy(client, store, steward_config(context, version, why))
 
 
+def _new_code(context: Context) -> bool:
+    """Pack a workload's code and lay it beside the first on the shared tier; return whether it has changed."""
+    workload, provision = context.spec.workload, context.outputs[Stage.PROVISION]
+    if workload is None:
+        return False
+    packed, known = source.pack(workload), recorded_config(context.store, context.state().version)
+    before = known.workload.source_digest if known is not None and known.workload is not None else ""
+    if packed.sha256 and packed.sha256 != before:
+        path = packed.folder / source_name(packed.sha256)
+        dataset.add(context.account, context.buckets.data, path, provision["data_digest"])
+    told = {"source_sha256": packed.sha256, "source_commit": packed.commit}
+    context.outputs[Stage.PROVISION] = {**provision, **told}
+    return packed.sha256 != before
+
+
 def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...], now: bool) -> None:
     """Bake what changed, bring the steward to the newer configuration, and wait until it is in force.
 
@@ -130,7 +149,7 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
     context.outputs |= context.state().finished_stages
     with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):
         baked = bake.run(context)
-        if not diff and baked["code"] == context.outputs[Stage.BAKE]["code"]:
+        if not _new_code(context) and not diff and baked["code"] == context.outputs[Stage.BAKE]["code"]:
             raise UserError(
                 "nothing has changed",
                 seen="the same spec and the same code: the error would repeat",

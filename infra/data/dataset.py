@@ -72,6 +72,11 @@ def upload(account: Account, bucket: str, folder: Path, digest: str, progress: C
     s3.upload_file(str(folder / DATA_MANIFEST_NAME), bucket, key)
 
 
+def add(account: Account, bucket: str, path: Path, digest: str) -> None:
+    """Upload one more file to the folder of a digest, from which the file system imports what is new."""
+    account.client("s3").upload_file(str(path), bucket, f"{data_prefix(digest)}{path.name}")
+
+
 def run_tool(recipe: Recipe, out: Path, cores: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
     """Run `python -m trainer.data` in its own process; return its last event: digest, tokens, unigram loss.
 

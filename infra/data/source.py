@@ -16,7 +16,7 @@ from infra.errors import UserError
 from infra.folders import cache_root, keep
 from infra.spec.workload import Workload
 from trainer.contract import DATA_MANIFEST_NAME
-from trainer.contract.workload import SOURCE_NAME
+from trainer.contract.workload import source_name
 
 MOST_BYTES = 256 * 2**20
 """Code is small; data belongs to the shared tier."""
@@ -32,7 +32,7 @@ class PackedSource(BaseModel):
     digest: str
     """SHA-256 of its manifest."""
     sha256: str
-    """Of `source.tar`; empty without a source."""
+    """Of the packed code; empty without a source."""
     commit: str
     """The git commit, with `-dirty` if the working tree differs; empty outside of git."""
     files: int
@@ -54,7 +54,7 @@ def pack(workload: Workload) -> PackedSource:
     folder = cache_root() / "sources" / digest[:32]
     folder.mkdir(parents=True, exist_ok=True)
     if content:
-        keep(folder / SOURCE_NAME, content, lambda note: None)
+        keep(folder / source_name(sha256), content, lambda note: None)
     keep(folder / DATA_MANIFEST_NAME, manifest, lambda note: None)
     return PackedSource(folder=folder, digest=digest, sha256=sha256, commit=commit, files=files)
 

@@ -9,7 +9,7 @@ from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
 from infra.spec.workload import Workload
 from trainer.contract import DATA_MOUNT, SHARED_CHECKPOINTS, DataConfig, TrainConfig, grace_seconds
-from trainer.contract.workload import SOURCE_NAME, WORKSPACE, SealedCheckpoints, WorkloadConfig
+from trainer.contract.workload import WORKSPACE, SealedCheckpoints, WorkloadConfig, source_name
 
 
 def train_config(
@@ -60,7 +60,7 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
         command=(*words, *job.args),
         env=job.env,
         folder=WORKSPACE,
-        source=f"{DATA_MOUNT}/{SOURCE_NAME}" if source_digest else "",
+        source=f"{DATA_MOUNT}/{source_name(source_digest)}" if source_digest else "",
         source_digest=source_digest,
         checkpoints=SealedCheckpoints(
             format=job.checkpoints.format,

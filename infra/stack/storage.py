@@ -10,6 +10,11 @@ from infra.spec.campaign import Spec
 from infra.spec.names import DATA_FOLDER, Names, buckets, data_prefix
 from infra.stack.lustre import file_system
 
+_IMPORTS_LATER_CODE = aws.fsx.DataRepositoryAssociationS3Args(
+    auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(events=["NEW"])
+)
+"""A relaunch with changed code uploads it beside the first."""
+
 
 class Storage(pulumi.ComponentResource):
     """`lustre`, in the GPU nodes' subnet; its folder `data` shows the data set in S3."""
@@ -45,6 +50,7 @@ class Storage(pulumi.ComponentResource):
             file_system_path=f"/{DATA_FOLDER}",
             data_repository_path=source,
             batch_import_meta_data_on_create=True,
+            s3=None if spec.workload is None else _IMPORTS_LATER_CODE,
             delete_data_in_filesystem=False,
             opts=ResourceOptions(parent=self, custom_timeouts=CustomTimeouts(create="30m", delete="30m")),
         )

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.campaign.rehearsal import Rehearsal
+from tests.campaign.rehearsal import Rehearsal, until
 from tests.root import ROOT
+from tests.waiting import HUNG_S
 from trainer.supervisor import seal
 
 pytestmark = pytest.mark.nightly
 EXAMPLE = "trainer/examples/ddp"
 STEPS = 60
+SLIP = "sys.exit(64) if step == 25 else None"
+"""An error of the user's own: the cluster is held for him."""
+STEP_BEGINS = "        inputs, targets = batch(step, rank)\n"
 
 
 def twin() -> dict[int, float]:
@@ -46,5 +52,42 @@ def test_a_plain_script_is_carried_through_a_lost_node_and_archived_byte_for_byt
         tier = tmp_path / "job"
         rehearsal.archived("golden").rename(tier)
         assert seal.fault(tier, STEPS, "job", "") == "", "every byte is that of its manifest"
+    finally:
+        rehearsal.strike()
+
+
+def test_a_held_job_goes_on_with_mended_code_and_nothing_is_baked(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    shutil.copytree(ROOT / EXAMPLE, code)
+    sound = (code / "train.py").read_text()
+    (code / "train.py").write_text(sound.replace(STEP_BEGINS, f"        {SLIP}\n{STEP_BEGINS}"))
+    changes = {
+        "campaign": "mended", "on_stop": "hold", "hold_for": "20m", "workload": {"source": str(code)},
+        "rehearsal": {"faults": []},
+    }  # fmt: skip
+    rehearsal = Rehearsal(tmp_path, changes, base=f"{EXAMPLE}/rehearsal.yaml")
+    try:
+        driver = rehearsal.start()
+        until(lambda: driver.poll() is not None or rehearsal.status().get("hold"), "the cluster is held")
+        assert driver.poll() is None, rehearsal.log()
+        driver.send_signal(signal.SIGINT)
+        driver.wait(timeout=HUNG_S)
+        (code / "train.py").write_text(sound)
+        done = rehearsal.run("relaunch", rehearsal.name, "--spec", str(rehearsal.path), "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = [row for series in rehearsal.report()["training"]["losses"] for row in series["points"]]
+        whole = twin()
+        assert {row["step"] for row in told} == set(whole)
+        assert [row for row in told if row["loss"] != whole[row["step"]]] == [], "bit for bit"
+        events = rehearsal.events()
+        (first,) = (
+            one["data"]["outputs"]["image"]
+            for one in events
+            if one["kind"] == "stage.finished" and one["data"]["stage"] == "bake"
+        )
+        (again,) = (one for one in events if one["kind"] == "relaunched")
+        assert again["data"]["bake"]["image"] == first, "new code needs no new image"
+        trains = next(one for one in events if one["kind"] == "attempt.running" and one["at"] > again["at"])
+        print("relaunched", again["at"], "training", trains["at"])
     finally:
         rehearsal.strike()

@@ -10,8 +10,11 @@ SUPERVISOR = "/bivouac/supervisor.pyz"
 """The supervisor in a workload's container; an init container puts it there."""
 WORKSPACE = "/workspace"
 """The job's code, and where it starts."""
-SOURCE_NAME = "source.tar"
-"""The packed code on the data mount."""
+
+
+def source_name(sha256: str) -> str:
+    """Return the name of the packed code on the data mount: a relaunch with changed code lays its own beside."""
+    return f"source-{sha256[:16]}.tar"
 
 
 class _Part(BaseModel):

@@ -24,7 +24,8 @@ from trainer.supervisor.told import Told
 DONE, USER, DATA, INTERNAL, STORAGE, INTERRUPTED, NUMERIC = 0, 64, 65, 70, 74, 75, 76
 """`trainer.contract.ExitCode`."""
 _LOOK_S = 1.0
-_CHOICE_S = 600.0
+_CHOICE_S, _SOURCE_S = 600.0, 600.0
+"""For node 0 to compare all of a checkpoint with its digests, and for new code to appear on the shared tier."""
 _WORKS_S = 0.05
 """Processor time between two looks that shows life."""
 REDACTED = "[secret]"
@@ -52,6 +53,7 @@ class Job:
         self._by_client = config.get("progress") == "client"
         self._finished: deque[Finished] = deque()
         """Checkpoints that the job has told by the client, not yet sealed."""
+        self._rank_code: int | None = None
         self._sealing = False
         self._last_step = self.heard
 
@@ -91,14 +93,19 @@ class Job:
         if self.place.node_rank == 0:
             choice.parent.mkdir(parents=True, exist_ok=True)
             seal.publish(choice, json.dumps(self._chosen()).encode())
-        until = time.monotonic() + _CHOICE_S
-        while not choice.exists():
-            if time.monotonic() > until:
-                raise TimeoutError(f"node 0 has not chosen a checkpoint within {_CHOICE_S:.0f} s")
-            time.sleep(0.2)
+        self._wait_for(choice, _CHOICE_S)
+        if self.stopping:
+            return ""
         chosen = json.loads(choice.read_text())
         self.committed = chosen["step"]
         return str(chosen["path"])
+
+    def _wait_for(self, path: Path, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not path.exists() and not self.stopping:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{path} has not appeared within {seconds:.0f} s")
+            time.sleep(0.2)
 
     def _chosen(self) -> dict[str, Any]:
         """Lay the newest sound step back where the job's framework looks for it, and remove later ones: they are
@@ -119,7 +126,7 @@ class Job:
     def run(self) -> int:
         """Run the job to its end; return the exit code of the contract."""
         if not self._unpacked():
-            return DATA
+            return INTERRUPTED if self.stopping else DATA
         resume = self.resume()
         words = launcher.command(self.config, self.place, str(self.run_folder))
         environment = dict(os.environ, **launcher.environment(self.config, self.place, resume, str(self.run_folder)))
@@ -153,6 +160,10 @@ class Job:
         packed, folder = self.config.get("source"), str(self.config.get("folder"))
         if not packed:
             return True
+        # The file system imports new code from S3 some time after its upload.
+        self._wait_for(Path(packed), _SOURCE_S)
+        if self.stopping:
+            return False
         size, digest = seal.digest_of(Path(packed))
         if digest != self.config["source_digest"]:
             self.emit("refused_source", size_bytes=size, sha256=digest, wanted=self.config["source_digest"])
@@ -180,6 +191,8 @@ class Job:
     def _meaning(self, code: int) -> int:
         if self.stopping:
             return INTERRUPTED
+        if code and self._rank_code is not None:
+            code = self._rank_code
         told = self.place.node_rank == 0 or self.step  # other nodes may have heard of no step
         if code == 0 and told and max(self.step, self.committed) < self.steps:
             self.emit("ended_early", step=self.step, steps=self.steps)
@@ -194,6 +207,8 @@ class Job:
         assert self.process is not None and self.process.stdout is not None
         for raw in self.process.stdout:
             line = raw.decode(errors="replace").rstrip("\n")
+            if self._rank_code is None and self.config["launcher"] == "torchrun":
+                self._rank_code = launcher.rank_code(line)
             found = None if self._by_client else self.reader.read(line)
             self._print(line)
             if found is not None:

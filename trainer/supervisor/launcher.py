@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
 from typing import Any, Mapping
 
 from trainer.supervisor.place import Place
+
+_RANK_ENDED = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
+
+
+def rank_code(line: str) -> int | None:
+    """Return the exit code of the rank that failed first, from torchrun's summary; torchrun itself ends with 1."""
+    match = _RANK_ENDED.match(line)
+    return int(match.group(1)) if match else None
 
 
 def command(job: Mapping[str, Any], place: Place, run: str) -> list[str]:

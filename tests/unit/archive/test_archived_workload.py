@@ -11,14 +11,20 @@ from infra.archive.manifest import MANIFEST_NAME, EvaluationProof
 from infra.errors import PermanentError
 from tests.unit.archive.archive_story import PREFIX, archiver, commit, site_at
 from trainer.contract import step_folder
+from trainer.contract.workload import SealedCheckpoints, WorkloadConfig
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Any:
     made = site_at(tmp_path)
-    (made.root / "workload.json").write_text('{"steps": 30}')
-    (made.data / "manifest.json").write_text('{"source": "0"}')
-    (made.data / "source.tar").write_bytes(b"code")
+    config = WorkloadConfig(
+        identity="i", launcher="none", command=("a",), env={}, folder="/", source="/data/source-12.tar", steps=30,
+        checkpoints=SealedCheckpoints(format="marker", folder="/own", keep=2), save_every=10, grace_s=60,
+        config_digest="c",
+    )  # fmt: skip
+    (made.root / "workload.json").write_text(config.model_dump_json())
+    (made.data / "source-12.tar").write_bytes(b"code")
+    (made.data / "source-34.tar").write_bytes(b"code of an earlier attempt")
     return made
 
 
@@ -36,7 +42,7 @@ def test_checkpoint_code_and_record_come_back_byte_for_byte_and_nothing_is_evalu
     assert manifest.reference_evaluation_loss is manifest.restored_evaluation_loss is None
     names = {item.key.removeprefix(f"{PREFIX}/") for item in manifest.objects}
     golden = {f"golden/{step_folder(30)}/{name}" for name in ("attempt-0001/a.pt", "manifest.json")}
-    assert golden | {"workload.json", "source/source.tar", "source/manifest.json", "record/spec.json"} <= names
+    assert golden | {"workload.json", "source/source.tar", "record/spec.json"} <= names
     assert not any(name.startswith(("huggingface/", "data/")) for name in names)
     calls = site.s3.calls
     published = calls.index(f"put {MANIFEST_NAME}")

@@ -41,7 +41,7 @@ def code(folder: Path) -> Path:
 
 
 def names(packed: PackedSource) -> list[str]:
-    with tarfile.open(packed.folder / "source.tar") as tar:
+    with tarfile.open(packed.folder / f"source-{packed.sha256[:16]}.tar") as tar:
         return sorted(tar.getnames())
 
 
@@ -50,7 +50,7 @@ def test_the_same_files_are_the_same_bytes_whenever_and_wherever_they_were_writt
     os.utime(second / "train.py", (1, 1))
     one, two = pack(workload(first)), pack(workload(second))
     assert (one.digest, one.sha256, one.files) == (two.digest, two.sha256, 3)
-    with tarfile.open(one.folder / "source.tar") as tar:
+    with tarfile.open(one.folder / f"source-{one.sha256[:16]}.tar") as tar:
         assert tar.getmember("deep/run.sh").mode == 0o755 and tar.getmember("latest").linkname == "train.py"
     (second / "train.py").write_text("print(2)\n")
     assert pack(workload(second)).digest != one.digest

@@ -107,7 +107,7 @@ def test_the_supervisors_configuration_is_that_of_the_spec(spec: Any) -> None:
     found = spec(env={"A": "1"}, grace="90s", progress={"pattern": "it (?P<step>[0-9]+)"}).spec
     config = workload_config(found, make_plan(found, survey(found)), "d" * 64, "s" * 64, "me")
     assert config.command == ("train.py", "60", "0.2") and config.launcher == "torchrun"
-    assert (config.source, config.source_digest) == ("/data/source.tar", "s" * 64)
+    assert (config.source, config.source_digest) == ("/data/source-ssssssssssssssss.tar", "s" * 64)
     assert config.checkpoints.folder == "/shared-checkpoints/ddp/own" and config.save_every == 10
     assert (config.steps, config.grace_s, config.env, config.identity) == (60, 90, {"A": "1"}, "me")
     assert found.job.grace_s == timedelta(seconds=90).total_seconds()

@@ -19,7 +19,7 @@ from tests.unit.trainer.supervised import SECRET, Supervisors, events
 from tests.waiting import until
 from trainer.contract import AGENT_PORT, ExitCode, Status, parse_manifest
 from trainer.contract.listing import list_folder
-from trainer.supervisor import seal
+from trainer.supervisor import launcher, seal
 from trainer.supervisor.formats import FORMATS
 from trainer.supervisor.pack import pack
 from trainer.supervisor.progress import Reader
@@ -156,3 +156,9 @@ def test_the_packed_supervisor_is_one_file_of_a_language_that_old_containers_hav
         )
     }  # fmt: skip
     assert imported - {"trainer"} <= sys.stdlib_module_names
+
+
+def test_a_rank_that_fails_with_a_code_of_its_own_is_heard_through_torchrun() -> None:
+    summary = ["[0]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : 64 (pid: 7)"]
+    assert [launcher.rank_code(line) for line in summary] == [None, None, 64]
+    assert launcher.rank_code("  exitcode  : -9 (pid: 7)") == -9 and launcher.rank_code("loss exitcode : 64") is None
