@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,11 @@ import pytest
 from infra.archive import archive
 from infra.archive.bucket import Content, Unsound
 from infra.archive.manifest import MANIFEST_NAME, EvaluationProof
+from infra.aws.transfer import MIB
 from infra.errors import PermanentError
-from tests.manifests import manifest_of, seal
+from tests.manifests import manifest_of, seal, shard_at
 from tests.unit.archive.archive_story import BODY, CAMPAIGN, IDENTITY, PREFIX, a_file, archiver, commit, site_at
-from trainer.contract import step_folder
+from trainer.contract import Shard, step_folder
 
 
 @pytest.fixture
@@ -34,6 +36,7 @@ def test_all_that_is_placed_is_read_back_before_the_manifest_is_written(site: An
     assert {"huggingface/model.safetensors", "huggingface/README.md"} <= set(sent)
     published = calls.index(f"put {MANIFEST_NAME}")
     assert all(f"get {name}" in calls[calls.index(f"put {name}") : published] for name in sent[:-1])
+    assert all(calls.count(f"get {name}") == 1 for name in sent[:-1]), "once is proof"
     assert (manifest.proof, manifest.step, manifest.reference_evaluation_loss) == (EvaluationProof.RECORDED, 30, 2.25)
     # Of all that came back only the checkpoint is needed again.
     kept = [path.relative_to(site.root / "work").parts[0] for path in (site.root / "work").rglob("*") if path.is_file()]
@@ -157,6 +160,79 @@ def test_a_disk_without_room_is_told_before_anything_is_sent(site: Any, monkeypa
     assert not any(call.startswith("put") for call in site.s3.calls)
     free(size)
     archiver(site).run()
+
+
+def test_weights_need_their_room_twice_once_as_they_come_back_and_once_for_the_export(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = commit(site, 30)
+    weights = other.with_name("mp_rank_00_model_states.pt")
+    weights.write_bytes(BODY * 3)
+    seal(
+        other.parent.parent,
+        manifest_of(
+            30, (shard_at(other), shard_at(weights)), campaign=CAMPAIGN, identity=IDENTITY, evaluation_loss=2.25
+        ),
+    )
+    needed = len(BODY) + 2 + 2 * 3 * len(BODY)
+    left = SimpleNamespace(free=needed - 1)
+    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: left)
+    with pytest.raises(PermanentError, match="has no room"):
+        archiver(site).run()
+    left.free = needed
+    assert archiver(site).run().step == 30
+
+
+def test_room_is_told_in_mebibytes(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden = manifest_of(30, (Shard(file="attempt-0001/a.pt", size_bytes=7 * MIB // 2, sha256="0" * 64, rank=0),))
+    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * MIB // 2))
+    with pytest.raises(PermanentError, match=r"work: 3\.5 MiB needed, 1\.5 MiB free"):
+        archiver(site)._check_room(golden)
+
+
+def test_every_shard_is_looked_at_and_a_step_is_refused_by_the_first_that_is_wrong(site: Any) -> None:
+    commit(site, 20)
+    first = commit(site, 30)
+    second, third = first.with_name("b.pt"), first.with_name("c.pt")
+    for shard in (second, third):
+        shard.write_bytes(BODY)
+    shards = tuple(map(shard_at, (first, second, third)))
+    seal(first.parent.parent, manifest_of(30, shards, campaign=CAMPAIGN, identity=IDENTITY))
+    third.unlink()
+    assert archiver(site).run().refused == (f"{step_folder(30)}: attempt-0001/c.pt is missing or has another size",)
+
+
+def test_newer_steps_that_an_archive_names_as_refused_are_no_objection_and_an_unnamed_one_is(site: Any) -> None:
+    commit(site, 20)
+    for step in (30, 40):
+        commit(site, step).unlink()
+    first = archiver(site, committed=40).run()
+    assert archiver(site, committed=40).run() == first, "newer steps are named in it"
+    commit(site, 35)
+    with pytest.raises(PermanentError) as told:
+        archiver(site, committed=40).run()
+    assert told.value.seen == f"s3://b/{PREFIX}/archive-manifest.json is of step 20, newest committed step: 35"
+    assert "`bivouac checkpoints restore tiny FOLDER --tier shared` copies" in str(told.value.cure)
+
+
+def test_why_a_step_is_refused_is_kept_in_two_hundred_letters_and_said_in_five_hundred(
+    site: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = archiver(site).source
+    source.refuse(source.root / "step-00000030", "x" * 600)
+    assert source.refused == [f"step-00000030: {'x' * 185}"]
+    said = json.loads(capsys.readouterr().out)
+    said.pop("time")
+    assert said == {"event": "refused", "tier": "shared", "folder": "step-00000030", "why": "x" * 500}
+
+
+def test_another_step_that_is_refused_is_no_word_on_the_newest_committed_one(site: Any) -> None:
+    commit(site, 20)
+    commit(site, 32).unlink()
+    with pytest.raises(PermanentError, match="is not on the shared tier") as told:
+        archiver(site, committed=31).run()
+    where = site.root / "shared" / CAMPAIGN
+    assert told.value.seen == f"step 31 by the record, newest sound one in {where}: step 20"
 
 
 def test_a_shard_that_changed_refuses_its_step_and_another_file_ends_the_archive(site: Any) -> None:
