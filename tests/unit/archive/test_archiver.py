@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import HTTPClientError
 
 from infra.archive import archive
 from infra.archive.bucket import Content, Unsound
@@ -180,7 +184,8 @@ def test_weights_need_their_room_twice_once_as_they_come_back_and_once_for_the_e
     with pytest.raises(PermanentError, match="has no room"):
         archiver(site).run()
     left.free = needed
-    assert archiver(site).run().step == 30
+    kept = {item.key.rpartition("/")[2] for item in archiver(site).run().objects}
+    assert {"a.pt", "mp_rank_00_model_states.pt", "manifest.json"} <= kept
 
 
 def test_room_is_told_in_mebibytes(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,3 +257,75 @@ def test_a_record_that_moved_on_stands_as_it_was_first_placed(site: Any, name: s
             archiver(site)._place(name, Content.of(BODY.upper()))
     else:
         assert archiver(site)._place(name, Content.of(BODY.upper())) == first
+
+
+def test_each_shard_of_a_step_that_does_not_evaluate_is_compared_with_its_digest(site: Any) -> None:
+    commit(site, 20)
+    first = commit(site, 30, loss=None)
+    second = first.with_name("b.pt")
+    second.write_bytes(BODY)
+    shards = (shard_at(first), shard_at(second))
+    seal(first.parent.parent, manifest_of(30, shards, campaign=CAMPAIGN, identity=IDENTITY))
+    second.write_bytes(BODY.upper())
+    manifest = archiver(site, here=PermanentError("torch says no", seen="", cure="")).run()
+    assert manifest.refused == (f"{step_folder(30)}: attempt-0001/b.pt does not have its digest",)
+    with pytest.raises(ValueError, match="no number"):
+        archiver(site, here=ValueError("no number"))._evaluated_here(
+            first.parent.parent, manifest_of(30, shards, campaign=CAMPAIGN, identity=IDENTITY)
+        )
+
+
+def test_the_model_card_tells_owner_and_cost_of_the_record_and_an_earlier_export_is_no_part_of_it(site: Any) -> None:
+    commit(site, 30)
+    site.s3.held[f"campaigns/{CAMPAIGN}/spec.json"] = (b'{"owner": "ann"}', {})
+    site.s3.held[f"campaigns/{CAMPAIGN}/live.json"] = (b'{"spent_usd": 12.5}', {})
+    left = site.root / "work/huggingface"
+    left.mkdir()
+    (left / "stale").write_bytes(BODY)
+    archiver(site).run()
+    card = site.s3.held[f"{PREFIX}/huggingface/README.md"][0].decode()
+    assert "| ann |" in card and "12.50 USD" in card
+    assert f"{PREFIX}/huggingface/stale" not in site.s3.held
+
+
+def test_after_a_failure_nothing_more_is_begun_and_its_error_is_raised_as_it_is(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(site, 20)
+    commit(site, 30)
+    placed: list[str] = []
+    ended = threading.Event()
+
+    def place(name: str, content: Content, first_stays: bool = False) -> None:
+        placed.append(name)
+        if len(placed) > 1:
+            ended.wait()
+        raise HTTPClientError(error="cut off")
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            ended.set()
+            super().shutdown(wait=wait)
+
+    monkeypatch.setattr(archive, "ThreadPoolExecutor", lambda _: Pool(1))
+    one = archiver(site)
+    one.bucket = SimpleNamespace(get=site.bucket.get, place=place)
+    with pytest.raises(HTTPClientError, match="cut off"):
+        one.run()
+    # The pool's one thread may take a second before the first one's error is seen.
+    assert 1 <= len(placed) <= 2 and placed[0].startswith(f"golden/{step_folder(30)}/") and not one.source.refused
+
+
+def test_a_mistake_of_ours_in_aborting_uploads_is_raised(site: Any) -> None:
+    one = archiver(site)
+    one.bucket = SimpleNamespace(abort_uploads=lambda: dict[str, int]()["mine"])
+    with pytest.raises(KeyError, match="mine"):
+        one._abort_uploads()
+
+
+def test_what_is_said_leaves_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(raw := io.BytesIO(), write_through=False)
+    monkeypatch.setattr(archive.sys, "stdout", out)
+    archive.say("golden", step=30)
+    assert json.loads(raw.getvalue())["step"] == 30
