@@ -82,7 +82,7 @@ class Swept:
 
 def order(one: Left) -> tuple[int, str]:
     """Return the sort key of the order of removal."""
-    return _ORDER.get(one.kind, len(_ORDER)), one.thing.id
+    return _ORDER.get(one.kind, len(KINDS)), one.thing.id
 
 
 def beyond_doubt(one: Left) -> bool:

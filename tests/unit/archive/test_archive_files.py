@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from infra.archive import model
+from infra.archive import files, model
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Content
 from infra.archive.data import held_out
 from infra.archive.files import workspace
@@ -56,19 +56,49 @@ def test_what_is_no_plain_file_leaves_no_descriptor_open(tmp_path: Path) -> None
 
 
 def test_a_run_has_a_folder_of_its_own_and_clears_away_what_killed_ones_left(tmp_path: Path) -> None:
-    dead, other = tmp_path / "archive-dead", tmp_path / "checkpoints"
-    for folder in (dead, other):
+    dead, older, other = tmp_path / "archive-dead", tmp_path / "archive-older", tmp_path / "checkpoints"
+    for folder in (dead, older, other):
         folder.mkdir()
         (folder / "shard").write_bytes(BODY)
     (tmp_path / "archive-file").write_bytes(b"no folder")
+    os.mkfifo(tmp_path / "archive-pipe")  # nobody writes into it: who opened it like a file would wait for ever
     with workspace(tmp_path) as mine:
         assert mine.parent == tmp_path and mine.is_dir() and not list(mine.iterdir())
-        assert not dead.exists() and (other / "shard").read_bytes() == BODY
+        assert not dead.exists() and not older.exists() and (other / "shard").read_bytes() == BODY
         (mine / "shard").write_bytes(BODY)
         with workspace(tmp_path) as second:
             assert second != mine and (mine / "shard").exists(), "one that runs is left alone"
         assert not second.exists() and mine.exists()
     assert not mine.exists()
+
+
+def test_a_run_s_folder_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    (tmp_path / "archive-dead").mkdir()
+    before = len(os.listdir("/proc/self/fd"))
+    with workspace(tmp_path), workspace(tmp_path):
+        assert len(os.listdir("/proc/self/fd")) == before + 2, "a lock for each that runs"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_cannot_be_cleared_away_is_left_and_a_mistake_of_ours_is_raised(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def end(error: Exception) -> None:
+        (tmp_path / "archive-dead").mkdir(exist_ok=True)
+        monkeypatch.setattr(files, "shutil", SimpleNamespace(rmtree=lambda _: (_ for _ in ()).throw(error)))
+        with workspace(tmp_path) as mine:
+            assert mine.is_dir()
+
+    end(PermissionError("not ours"))
+    with pytest.raises(KeyError, match="mine"):
+        end(KeyError("mine"))
+
+
+def test_a_link_is_no_folder_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    (tmp_path / "archive-link").symlink_to(tmp_path / "others")
+    with workspace(tmp_path):
+        assert (tmp_path / "archive-link").is_symlink() and (tmp_path / "others").is_dir()
 
 
 # Data

@@ -127,6 +127,60 @@ def test_what_is_read_back_is_written_where_it_is_wanted(bucket: ArchiveBucket, 
     assert wire.got == [0, MIB, 2 * MIB]
 
 
+def test_what_was_sent_is_said_and_what_was_there_is_not(
+    bucket: ArchiveBucket, said: list[Any], tmp_path: Path
+) -> None:
+    _, content = a_file(tmp_path)
+    for name, what in (("small", Content.of(BODY)), ("large", content)):
+        bucket.place(name, what)
+        assert said == [("uploaded", {"key": f"{PREFIX}/{name}", "bytes": what.size_bytes})]
+        said.clear()
+        bucket.place(name, what)
+        assert said == []
+
+
+def test_what_s3_refuses_is_raised_in_its_own_words_and_not_tried_again(
+    bucket: ArchiveBucket, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def denied(**how: Any) -> None:
+        asked.append(how["Key"].rpartition("/")[2])
+        raise refused("AccessDenied", 403)
+
+    sound = bucket.place("sound", Content.of(BODY))
+    for call in ("put_object", "head_object", "get_object"):
+        monkeypatch.setattr(s3, call, denied)
+    for work in (
+        lambda: bucket.publish("manifest", b"one"),
+        lambda: bucket.place("a", Content.of(BODY)),
+        lambda: bucket.read_back(sound, None),
+        lambda: bucket.get("manifest"),
+    ):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            work()
+    monkeypatch.setattr(s3, "head_object", lambda **_: (_ for _ in ()).throw(refused("404", 404)))
+    with pytest.raises(ClientError, match="AccessDenied"):
+        bucket.place("b", Content.of(BODY))
+    assert asked == ["manifest", "a", "sound", "manifest", "b"]
+
+
+@pytest.mark.parametrize("code", ["NoSuchKey", "NoSuchVersion", "InvalidRange"])
+def test_an_object_whose_version_or_length_is_gone_is_unsound(
+    bucket: ArchiveBucket, s3: S3, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    item = bucket.place("a", Content.of(BODY))
+    monkeypatch.setattr(s3, "get_object", lambda **_: (_ for _ in ()).throw(refused(code)))
+    with pytest.raises(Unsound, match=f"{PREFIX}/a is not there"):
+        bucket.read_back(item, None)
+
+
+def test_a_manifest_whose_answer_was_lost_counts_when_it_is_there(bucket: ArchiveBucket, s3: S3) -> None:
+    s3.cut_off = 1
+    assert bucket.publish("manifest", b"first") == b"first"
+    assert [call for call in s3.calls if call.startswith("put")] == ["put manifest"] * 2, "the second is refused"
+
+
 def test_who_publishes_first_is_believed(bucket: ArchiveBucket, s3: S3) -> None:
     assert bucket.publish("manifest", b"first") == b"first"
     assert bucket.publish("manifest", b"second") == b"first" == bucket.get("manifest")
@@ -159,7 +213,9 @@ def test_who_publishes_first_is_believed(bucket: ArchiveBucket, s3: S3) -> None:
         (Unsound("bytes"), True),
     ],
 )
-def test_only_what_may_pass_is_tried_again(error: Exception, passes: bool, bucket: ArchiveBucket) -> None:
+def test_only_what_may_pass_is_tried_again(
+    error: Exception, passes: bool, bucket: ArchiveBucket, said: list[Any]
+) -> None:
     calls: list[int] = []
 
     def fail() -> None:
@@ -170,6 +226,8 @@ def test_only_what_may_pass_is_tried_again(error: Exception, passes: bool, bucke
     with pytest.raises(type(error)):
         bucket.patiently(fail)
     assert len(calls) == (TRIES if passes else 1)
+    why = f"{type(error).__name__}: {error}"
+    assert said == ([("again", {"why": why, "tries_left": left}) for left in (2, 1)] if passes else [])
 
 
 def test_pauses_double(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import HTTPClientError
 
 from infra.archive import archive
 from infra.archive.bucket import Content, Unsound
 from infra.archive.manifest import MANIFEST_NAME, EvaluationProof
+from infra.aws.transfer import MIB
 from infra.errors import PermanentError
-from tests.manifests import manifest_of, seal
+from tests.manifests import manifest_of, seal, shard_at
 from tests.unit.archive.archive_story import BODY, CAMPAIGN, IDENTITY, PREFIX, a_file, archiver, commit, site_at
-from trainer.contract import step_folder
+from trainer.contract import Shard, step_folder
 
 
 @pytest.fixture
@@ -34,6 +40,7 @@ def test_all_that_is_placed_is_read_back_before_the_manifest_is_written(site: An
     assert {"huggingface/model.safetensors", "huggingface/README.md"} <= set(sent)
     published = calls.index(f"put {MANIFEST_NAME}")
     assert all(f"get {name}" in calls[calls.index(f"put {name}") : published] for name in sent[:-1])
+    assert all(calls.count(f"get {name}") == 1 for name in sent[:-1]), "once is proof"
     assert (manifest.proof, manifest.step, manifest.reference_evaluation_loss) == (EvaluationProof.RECORDED, 30, 2.25)
     # Of all that came back only the checkpoint is needed again.
     kept = [path.relative_to(site.root / "work").parts[0] for path in (site.root / "work").rglob("*") if path.is_file()]
@@ -159,6 +166,80 @@ def test_a_disk_without_room_is_told_before_anything_is_sent(site: Any, monkeypa
     archiver(site).run()
 
 
+def test_weights_need_their_room_twice_once_as_they_come_back_and_once_for_the_export(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = commit(site, 30)
+    weights = other.with_name("mp_rank_00_model_states.pt")
+    weights.write_bytes(BODY * 3)
+    seal(
+        other.parent.parent,
+        manifest_of(
+            30, (shard_at(other), shard_at(weights)), campaign=CAMPAIGN, identity=IDENTITY, evaluation_loss=2.25
+        ),
+    )
+    needed = len(BODY) + 2 + 2 * 3 * len(BODY)
+    left = SimpleNamespace(free=needed - 1)
+    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: left)
+    with pytest.raises(PermanentError, match="has no room"):
+        archiver(site).run()
+    left.free = needed
+    kept = {item.key.rpartition("/")[2] for item in archiver(site).run().objects}
+    assert {"a.pt", "mp_rank_00_model_states.pt", "manifest.json"} <= kept
+
+
+def test_room_is_told_in_mebibytes(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden = manifest_of(30, (Shard(file="attempt-0001/a.pt", size_bytes=7 * MIB // 2, sha256="0" * 64, rank=0),))
+    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * MIB // 2))
+    with pytest.raises(PermanentError, match=r"work: 3\.5 MiB needed, 1\.5 MiB free"):
+        archiver(site)._check_room(golden)
+
+
+def test_every_shard_is_looked_at_and_a_step_is_refused_by_the_first_that_is_wrong(site: Any) -> None:
+    commit(site, 20)
+    first = commit(site, 30)
+    second, third = first.with_name("b.pt"), first.with_name("c.pt")
+    for shard in (second, third):
+        shard.write_bytes(BODY)
+    shards = tuple(map(shard_at, (first, second, third)))
+    seal(first.parent.parent, manifest_of(30, shards, campaign=CAMPAIGN, identity=IDENTITY))
+    third.unlink()
+    assert archiver(site).run().refused == (f"{step_folder(30)}: attempt-0001/c.pt is missing or has another size",)
+
+
+def test_newer_steps_that_an_archive_names_as_refused_are_no_objection_and_an_unnamed_one_is(site: Any) -> None:
+    commit(site, 20)
+    for step in (30, 40):
+        commit(site, step).unlink()
+    first = archiver(site, committed=40).run()
+    assert archiver(site, committed=40).run() == first, "newer steps are named in it"
+    commit(site, 35)
+    with pytest.raises(PermanentError) as told:
+        archiver(site, committed=40).run()
+    assert told.value.seen == f"s3://b/{PREFIX}/archive-manifest.json is of step 20, newest committed step: 35"
+    assert "`bivouac checkpoints restore tiny FOLDER --tier shared` copies" in str(told.value.cure)
+
+
+def test_why_a_step_is_refused_is_kept_in_two_hundred_letters_and_said_in_five_hundred(
+    site: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = archiver(site).source
+    source.refuse(source.root / "step-00000030", "x" * 600)
+    assert source.refused == [f"step-00000030: {'x' * 185}"]
+    said = json.loads(capsys.readouterr().out)
+    said.pop("time")
+    assert said == {"event": "refused", "tier": "shared", "folder": "step-00000030", "why": "x" * 500}
+
+
+def test_another_step_that_is_refused_is_no_word_on_the_newest_committed_one(site: Any) -> None:
+    commit(site, 20)
+    commit(site, 32).unlink()
+    with pytest.raises(PermanentError, match="is not on the shared tier") as told:
+        archiver(site, committed=31).run()
+    where = site.root / "shared" / CAMPAIGN
+    assert told.value.seen == f"step 31 by the record, newest sound one in {where}: step 20"
+
+
 def test_a_shard_that_changed_refuses_its_step_and_another_file_ends_the_archive(site: Any) -> None:
     path, content = a_file(site.root, BODY)
     path.write_bytes(BODY.upper())
@@ -176,3 +257,75 @@ def test_a_record_that_moved_on_stands_as_it_was_first_placed(site: Any, name: s
             archiver(site)._place(name, Content.of(BODY.upper()))
     else:
         assert archiver(site)._place(name, Content.of(BODY.upper())) == first
+
+
+def test_each_shard_of_a_step_that_does_not_evaluate_is_compared_with_its_digest(site: Any) -> None:
+    commit(site, 20)
+    first = commit(site, 30, loss=None)
+    second = first.with_name("b.pt")
+    second.write_bytes(BODY)
+    shards = (shard_at(first), shard_at(second))
+    seal(first.parent.parent, manifest_of(30, shards, campaign=CAMPAIGN, identity=IDENTITY))
+    second.write_bytes(BODY.upper())
+    manifest = archiver(site, here=PermanentError("torch says no", seen="", cure="")).run()
+    assert manifest.refused == (f"{step_folder(30)}: attempt-0001/b.pt does not have its digest",)
+    with pytest.raises(ValueError, match="no number"):
+        archiver(site, here=ValueError("no number"))._evaluated_here(
+            first.parent.parent, manifest_of(30, shards, campaign=CAMPAIGN, identity=IDENTITY)
+        )
+
+
+def test_the_model_card_tells_owner_and_cost_of_the_record_and_an_earlier_export_is_no_part_of_it(site: Any) -> None:
+    commit(site, 30)
+    site.s3.held[f"campaigns/{CAMPAIGN}/spec.json"] = (b'{"owner": "ann"}', {})
+    site.s3.held[f"campaigns/{CAMPAIGN}/live.json"] = (b'{"spent_usd": 12.5}', {})
+    left = site.root / "work/huggingface"
+    left.mkdir()
+    (left / "stale").write_bytes(BODY)
+    archiver(site).run()
+    card = site.s3.held[f"{PREFIX}/huggingface/README.md"][0].decode()
+    assert "| ann |" in card and "12.50 USD" in card
+    assert f"{PREFIX}/huggingface/stale" not in site.s3.held
+
+
+def test_after_a_failure_nothing_more_is_begun_and_its_error_is_raised_as_it_is(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(site, 20)
+    commit(site, 30)
+    placed: list[str] = []
+    ended = threading.Event()
+
+    def place(name: str, content: Content, first_stays: bool = False) -> None:
+        placed.append(name)
+        if len(placed) > 1:
+            ended.wait()
+        raise HTTPClientError(error="cut off")
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            ended.set()
+            super().shutdown(wait=wait)
+
+    monkeypatch.setattr(archive, "ThreadPoolExecutor", lambda _: Pool(1))
+    one = archiver(site)
+    one.bucket = SimpleNamespace(get=site.bucket.get, place=place)
+    with pytest.raises(HTTPClientError, match="cut off"):
+        one.run()
+    # The pool's one thread may take a second before the first one's error is seen.
+    assert 1 <= len(placed) <= 2 and placed[0].startswith(f"golden/{step_folder(30)}/") and not one.source.refused
+
+
+def test_a_mistake_of_ours_in_aborting_uploads_is_raised(site: Any) -> None:
+    one = archiver(site)
+    one.bucket = SimpleNamespace(abort_uploads=lambda: dict[str, int]()["mine"])
+    with pytest.raises(KeyError, match="mine"):
+        one._abort_uploads()
+
+
+def test_what_is_said_leaves_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(raw := io.BytesIO(), write_through=False)
+    monkeypatch.setattr(archive.sys, "stdout", out)
+    archive.say("golden", step=30)
+    assert json.loads(raw.getvalue())["step"] == 30

@@ -259,3 +259,10 @@ def test_the_upload_that_was_begun_last_is_gone_on_with(transfer: Transfer, s3: 
     s3.uploads["b-late"] = {"key": "k", "metadata": digest, "parts": {number: whole[number] for number in (1, 2, 7)}}
     assert uploaded(transfer, a_file(tmp_path)) == 3
     assert sorted(wire.sent) == [3, 4, 5, 6] and s3.held["k"][0] == BODY and set(s3.uploads) == {"a-early"}
+
+
+def test_parts_go_through_the_runtime_unless_another_sender_is_given(
+    s3: S3, wire: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.aws.transfer.Parts", lambda of: ("the runtime", of))
+    assert Transfer(s3, "b").parts == ("the runtime", s3) and Transfer(s3, "b", parts=wire).parts is wire

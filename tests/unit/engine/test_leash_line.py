@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import runpy
 from collections.abc import Iterator
 
 import pytest
@@ -19,9 +21,16 @@ class Line:
         patch.setattr(leash, "end", self.ended.append)
         patch.setattr(leash.signal, "signal", lambda *_: None)
         patch.setattr(leash.select, "select", self._select)
-        patch.setattr(os, "read", lambda *_: self.words.pop(0))
+        patch.setattr(os, "read", self._read)
 
-    def _select(self, _: object, __: object, ___: object, seconds: float) -> tuple[list[int], list[int], list[int]]:
+    def _read(self, descriptor: int, _: int) -> bytes:
+        assert descriptor == 0, "standard input"
+        word = self.words.pop(0)
+        assert isinstance(word, bytes)
+        return word
+
+    def _select(self, of: list[int], _: object, __: object, seconds: float) -> tuple[list[int], list[int], list[int]]:
+        assert of == [0], "standard input"
         if self.words and isinstance(self.words[0], bytes):
             return [0], [], []
         silence = float(self.words.pop(0)) if self.words else seconds  # type: ignore[arg-type]
@@ -55,12 +64,31 @@ def test_of_several_words_at_once_the_last_counts(line: Line) -> None:
 
 
 def test_who_never_says_a_word_has_the_bound(line: Line) -> None:
-    assert leash.main("m") == 1 and line.now == 100 + leash.BOUND_S
+    assert leash.main("m") == 1 and line.now == 120, "twenty seconds"
 
 
 def test_a_moment_that_has_passed_ends_the_engine_without_a_wait(line: Line) -> None:
     line.words = [b"0.0\n"]
     assert leash.main("m") == 1 and line.ended == ["m"] and line.now == 100
+
+
+@pytest.mark.filterwarnings("ignore:'infra.engine.leash' found in sys.modules")
+@pytest.mark.parametrize(("word", "code"), [(b"done\n", 0), (b"", 1)])
+def test_the_script_holds_the_leash_of_the_mark_that_it_is_given(
+    line: Line, monkeypatch: pytest.MonkeyPatch, word: bytes, code: int
+) -> None:
+    asked: list[str] = []
+
+    def environment_of(path: str, mode: str = "r") -> io.BytesIO:
+        asked.append(path)
+        return io.BytesIO(b"BIVOUAC_ENGINE=of another\0")
+
+    monkeypatch.setattr("builtins.open", environment_of)
+    monkeypatch.setattr("sys.argv", ["leash.py", "mark-1"])
+    line.words = [word]
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("infra.engine.leash", run_name="__main__")
+    assert ended.value.code == code and bool(asked) is bool(code), "it looks for whom to end"
 
 
 class Processes:
@@ -94,6 +122,6 @@ def test_the_engine_is_asked_and_its_plugins_go_after_it(monkeypatch: pytest.Mon
 
 def test_an_engine_that_does_not_heed_is_ended_by_force_after_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Processes(monkeypatch, {1: ("pulumi", 0), 2: ("pulumi-aws", 1)}, frozenset({1, 2}))
-    leash.end("m", 20)
+    leash.end("m")
     forced = [at for at, _, how in found.sent if how == "SIGKILL"]
     assert len(forced) == 2 and all(20 < at < 20.5 for at in forced)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra.inventory import Evidence, Knowledge
-from infra.inventory.evidence import unread_of
+from infra.inventory.evidence import is_account_wide, unread_of
 from infra.inventory.sweep import Left, beyond_doubt
 from infra.kinds import Thing, thing
 from infra.spec.names import CAMPAIGN_TAG, FOUNDATION_TAG, REGION_TAG, Names
@@ -206,3 +206,64 @@ def test_of_many_things_whose_tags_could_not_be_read_five_are_named_and_all_coun
     assert unread_of(several[:5]) == f"AccessDenied: the tags of {shown}"
     assert unread_of([Thing("read"), *several]) == f"AccessDenied: the tags of {shown} and 2 more"
     assert unread_of([Thing("read")]) == ""
+
+
+def test_the_record_s_network_is_the_campaign_s_wherever_it_stands_among_its_places() -> None:
+    places = frozenset({VPC, *(f"subnet-{number:017x}" for number in range(100))})
+    tagged = [thing({"VpcId": ELSEWHERE, "Tags": [{"Key": CAMPAIGN_TAG, "Value": "train"}]}, ELSEWHERE)]
+    assert Knowledge(NAMES, places).network({"VPC": tagged}) == places
+    assert Knowledge(NAMES, places - {VPC}).network({"VPC": tagged}) == places - {VPC} | {ELSEWHERE}
+
+
+@pytest.mark.parametrize("kind", ["VPC", "subnet"])
+def test_each_kind_of_network_proves_a_place_by_the_campaign_s_tag(kind: str) -> None:
+    tags = [{"Key": CAMPAIGN_TAG, "Value": "train"}]
+    several = [thing({"Tags": tags}, "one"), thing({}, "untagged"), thing({"Tags": tags}, "two")]
+    assert Knowledge(NAMES).network({kind: several, "volume": several}) == {"one", "two"}
+
+
+def test_an_arn_without_a_region_is_of_the_whole_account() -> None:
+    assert is_account_wide("anything tagged", Thing("arn:aws:iam::123456789012:role/x"))
+    assert not is_account_wide("anything tagged", Thing("arn:aws:ecr:us-east-1:123456789012:repository/x"))
+    assert not is_account_wide("volume", Thing("vol-1")) and is_account_wide("role", Thing("r"))
+
+
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+
+def suspects(*things: Thing, before: Mapping[str, frozenset[str]] | None = None, **known: Any) -> list[str]:
+    knowledge = Knowledge(NAMES, frozenset({VPC, SUBNET}), before=before or {}, **known)
+    return [str(one) for one in knowledge.suspects({"network interface": things})]
+
+
+def test_nothing_of_the_campaign_s_own_is_a_suspect() -> None:
+    inside = [Thing(f"eni-{number}", inside=frozenset({VPC}), created=NOON) for number in range(3)]
+    fresh = Thing("eni-9", created=NOON)
+    assert [one.partition(":")[0] for one in suspects(*inside, fresh, began=NOON)] == ["network interface eni-9"]
+
+
+@pytest.mark.parametrize("owner", [CAMPAIGN_TAG, FOUNDATION_TAG, "eks:cluster-name", "aws:cloudformation:stack-id"])
+def test_an_owner_is_named_wherever_its_tag_stands(owner: str) -> None:
+    for tags in ({"a": "1", owner: "x"}, {owner: "x", "z": "1"}):
+        assert suspects(Thing("eni-1", tags=tags, created=NOON), began=NOON) == []
+    (one,) = suspects(Thing("eni-1", tags={"b": "2", "Name": "x", "a": "1"}, created=NOON), began=NOON)
+    assert one.endswith("with no tag that names an owner: Name=x, a=1, b=2")
+
+
+def test_a_suspect_is_told_with_the_time_at_which_it_was_made_and_what_is_known_of_its_tags() -> None:
+    said = "made 2026-11-01 13:30 UTC, since the campaign began, without a tag"
+    late = NOON.replace(hour=13, minute=30)
+    assert suspects(Thing("eni-1", created=late), began=NOON) == [f"network interface eni-1: {said}"]
+    baseline = {"network interface": frozenset({"eni-0"})}
+    assert suspects(Thing("eni-0"), Thing("eni-1", unread="AccessDenied"), before=baseline) == [
+        "network interface eni-1: new since the campaign began, its tags could not be read (AccessDenied)"
+    ]
+
+
+def test_without_a_baseline_only_what_was_surely_made_after_the_begin_is_a_suspect() -> None:
+    """A minute is allowed for clocks that differ."""
+    just, before = NOON.replace(hour=11, minute=59), NOON.replace(hour=11, minute=58, second=59)
+    assert len(suspects(Thing("eni-1", created=just), began=NOON)) == 1
+    for one, began in ((Thing("x", created=before), NOON), (Thing("x"), NOON), (Thing("x", created=NOON), None)):
+        assert suspects(one, began=began) == []
+    assert len(suspects(Thing("x", created=before), began=NOON, before={"network interface": frozenset()})) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from infra.errors import LeaseLost
 from infra.inventory import Evidence, Knowledge, sweep
 from infra.inventory.sweep import Left, Swept, beyond_doubt, order
-from infra.kinds import BY_NAME, ResourceKind, Thing
+from infra.kinds import BY_NAME, KINDS, ResourceKind, Thing
 from infra.spec.names import CAMPAIGN_ID_TAG, Names
 
 REMOVABLE = {Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED}
@@ -50,6 +51,13 @@ def test_what_holds_others_goes_first() -> None:
     ]  # fmt: skip
 
 
+def test_what_cannot_be_removed_is_told_after_all_that_can() -> None:
+    places = {kind.name: order(Left(kind.name, Thing("x"), Evidence.TAG))[0] for kind in KINDS}
+    removable = [places[kind.name] for kind in KINDS if kind.remove]
+    assert all(places[kind.name] > max(removable) for kind in KINDS if not kind.remove)
+    assert len(set(removable)) == len(removable)
+
+
 class World:
     """Removals answer in turn; time passes only where somebody waits for it."""
 
@@ -61,9 +69,10 @@ class World:
         self.account: Any = None
         self.progress: Any = SimpleNamespace(step=lambda words: None, note=lambda words: None)
 
-    def _turns(self, seconds: float) -> list[None]:
-        self.now += seconds
-        return [None]
+    def _turns(self, seconds: float) -> Iterator[None]:
+        for _ in range(2):
+            self.now += seconds / 2
+            yield
 
     def guard(self) -> None:
         if len(self.called) >= self.lost_after:
@@ -131,10 +140,17 @@ def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeyp
     world.progress = SimpleNamespace(step=lambda words: None, note=notes.append)
     rows = [Left("volume", Thing(f"by-{why.name}"), why) for why in Evidence]
     rows.append(Left("volume", Thing("leaving", leaving=True), Evidence.TAG))
-    monkeypatch.setattr(sweep, "look", lambda context: sweep.Sight(tuple(rows), (), {"role": "AccessDenied"}))
+    monkeypatch.setattr(
+        sweep, "look", lambda context: sweep.Sight(tuple(rows), (), {"role": "AccessDenied", "key": "no"})
+    )
     removed: Any = sweep.remove_left(world)  # type: ignore[arg-type]
     assert sorted(world.called) == ["by-CLUSTER", "by-LOGS", "by-TAG"] and len(removed) == 3
-    assert notes == ["could not look for leftovers: role: AccessDenied"]
+    blind = ["could not look for leftovers: role: AccessDenied", "could not look for leftovers: key: no"]
+    assert notes == blind
+    notes.clear()
+    world.answers |= {"by-TAG": [refusal("AccessDenied")], "by-LOGS": [refusal("AccessDenied")]}
+    assert sweep.remove_left(world) == ("volume by-CLUSTER",)  # type: ignore[arg-type]
+    assert notes == [*blind, *(f"volume by-{why} would not go: AccessDenied: no" for why in ("TAG", "LOGS"))]
 
 
 def campaigns_own(**more: str) -> dict[str, str]:

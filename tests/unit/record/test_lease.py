@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -13,7 +15,7 @@ from infra.record import lease as module
 from infra.record.holder import Holder
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
-from tests.unit.fake_s3 import FakeS3, Time, refusal
+from tests.unit.fake_s3 import NOON, FakeS3, Time, refusal
 
 TTL = timedelta(seconds=15)
 
@@ -61,8 +63,9 @@ def test_a_patient_lease_that_ran_out_while_s3_was_away_touches_nothing_and_is_o
     for _ in range(40):
         time.go(15)
         assert ours.renew() == TTL / 20
-    with pytest.raises(LeaseUnproven, match=r"600 s.*not now"):
+    with pytest.raises(LeaseUnproven, match=r"600 s.*not now") as told:
         ours.check()
+    assert told.value.delay == timedelta(seconds=0.75)
     s3.away = None
     with pytest.raises(LeaseUnproven):
         ours.check()
@@ -171,3 +174,43 @@ def test_a_user_without_a_name_holds_a_lease_by_its_number(monkeypatch: pytest.M
 
     monkeypatch.setattr("getpass.getuser", nameless)
     assert Holder.this_process().user == str(os.getuid())
+
+
+def test_a_lease_is_given_back_only_after_its_renewals_have_ended(s3: FakeS3, leases: Leases) -> None:
+    """A renewal that came later would hold what was given back."""
+    ours = leases.of("a")
+    ours.acquire()
+    written = dict(s3.objects)
+
+    class Renewals(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            assert ours._stop.is_set() and timeout is not None and s3.objects == written
+            joined.append(self)
+
+    joined = list[threading.Thread]()
+    ours._thread = Renewals()
+    ours.release()
+    assert joined == [ours._thread] and s3.objects != written
+
+
+def test_a_lease_that_races_with_itself_gives_up_after_five_writes(
+    leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[bool] = []
+    monkeypatch.setattr(Lease, "_written", lambda self, released: tries.append(released))
+    with pytest.raises(LeaseHeld, match="races with itself"):
+        leases.of("a").acquire()
+    assert tries == [False] * 5
+
+
+def test_a_record_without_a_word_of_release_is_held() -> None:
+    told = {"holder": holder("a"), "renewed_at": NOON, "ttl_s": 15.0}
+    assert module.LeaseRecord.model_validate(told).released is False
+
+
+@pytest.mark.parametrize(("seconds", "age"), [(0, 0.0), (1, 0.0), (2, 1.0), (30, 29.0), (-5, 0.0)])
+def test_a_lease_is_a_second_younger_than_the_whole_seconds_of_s3_say(seconds: int, age: float) -> None:
+    told = {"holder": holder("a"), "renewed_at": NOON - timedelta(days=9), "ttl_s": 15.0}
+    asked = format_datetime(NOON + timedelta(seconds=seconds), usegmt=True)
+    answer = {"ResponseMetadata": {"HTTPHeaders": {"date": asked}}, "LastModified": NOON}
+    assert module._age_s(answer, module.LeaseRecord.model_validate(told)) == age

@@ -314,3 +314,21 @@ def test_without_tls_a_bucket_answers_nobody() -> None:
 def test_the_boundary_is_this_accounts_in_this_region() -> None:
     assert boundary_arn(WHERE) == f"arn:aws:iam::{A}:policy/bivouac_boundary_{R}"
     assert policies.place(SPEC) == WHERE and WHERE.role("x") == f"arn:aws:iam::{A}:role/x"
+
+
+def test_a_policy_is_the_same_text_at_each_run() -> None:
+    """Else each update would change what nobody changed."""
+    text = (
+        '{"Statement": [{"Action": ["s3:GetObject"], "Effect": "Allow", "Resource": ["r"]}], "Version": "2012-10-17"}'
+    )
+    for statement in (
+        {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": ["r"]},
+        {"Resource": ["r"], "Effect": "Allow", "Action": ["s3:GetObject"]},
+    ):
+        assert policies.document([statement]) == text
+
+
+def test_purchases_of_each_role_that_is_named_can_be_frozen_whatever_its_path() -> None:
+    (statement,) = policies.freezing(example_spec(campaign="train", money={"freeze_roles": ["ci", "people"]}))
+    roles = ("ci", "*/ci", "people", "*/people")
+    assert set(statement["Resource"]) == {f"arn:aws:iam::{SPEC.account}:role/{role}" for role in roles}

@@ -195,6 +195,13 @@ def test_without_clocks_that_can_be_read_the_events_are_what_is_known(kept: Kept
     assert kept.stored()["attempt"] == 2
 
 
+def test_what_a_predecessor_of_another_version_stored_replaces_what_one_has_kept_oneself(kept: Kept) -> None:
+    kept.keeper.keep(Clocks(2, kept.time() - 600, kept.time() - 120, 70))
+    kept.store.put_json(CLOCKS, {"of": "another version"})
+    taken = kept.keeper.take_over(kept.state(a2=3 * MINUTE), 2)
+    assert (taken.step, kept.time() - taken.launched) == (0, pytest.approx(180))
+
+
 # --- the gang of an attempt ---
 
 

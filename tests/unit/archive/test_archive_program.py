@@ -1,0 +1,156 @@
+"""The archive's program: what it reads, what it says to the driver, and the exit code of a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import NoCredentialsError
+
+from infra.archive import archive
+from infra.archive.bucket import ArchiveBucket, Clash, Unsound
+from infra.aws.parts import Altered
+from infra.errors import PermanentError
+from tests.unit.archive.archive_story import CAMPAIGN, IDENTITY, PREFIX, commit, refused, site_at
+from trainer.contract import step_folder
+
+CONFIG = {
+    "campaign": CAMPAIGN, "identity": IDENTITY, "committed_step": 40, "region": "eu-north-1", "state_bucket": "b",
+    "archive_bucket": "b", "image_manifest": "images/none.json",
+}  # fmt: skip
+
+
+class Pod(SimpleNamespace):
+    """The Job's pod over a site in memory; `models` are the folders that were evaluated."""
+
+    def run(self) -> tuple[int, dict[str, Any]]:
+        self.log.unlink(missing_ok=True)
+        code: int = archive.main()
+        return code, json.loads(self.log.read_text())
+
+    def fail(self, error: Exception) -> None:
+        def get(_: ArchiveBucket, name: str) -> bytes:
+            raise error
+
+        self.patch.setattr(ArchiveBucket, "get", get)
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
+    site = site_at(tmp_path)
+    models: list[Path] = []
+
+    def evaluate(folder: Path) -> float:
+        models.append(folder)
+        return 2.25
+
+    def export(folder: Path, out: Path) -> None:
+        out.mkdir()
+        (out / "model.safetensors").write_bytes(next(folder.rglob("a.pt")).read_bytes())
+
+    def account(region: str) -> Any:
+        assert region == "eu-north-1"
+        return SimpleNamespace(client={"s3": site.s3}.__getitem__)
+
+    config = tmp_path / "archive.json"
+    config.write_text(json.dumps(CONFIG))
+    places = archive.Places(tmp_path / "shared", tmp_path / "train.json", site.data)
+    for name, other in (
+        ("CONFIG_PATH", str(config)),
+        ("Account", account),
+        ("ArchiveBucket", lambda s3, bucket, prefix, say: ArchiveBucket(s3, bucket, prefix, say, transfer=site.bucket)),
+        ("ARCHIVE_WORK", str(tmp_path / "work")),
+        ("Places", lambda: places),
+        ("evaluate", evaluate),
+        ("export", export),
+        ("TERMINATION_LOG", str(tmp_path / "last-word")),
+    ):
+        monkeypatch.setattr(archive, name, other)
+    site.bucket = site.bucket.transfer
+    monkeypatch.setattr("infra.archive.bucket.time.sleep", lambda _: None)
+    return Pod(site=site, s3=site.s3, root=tmp_path, models=models, log=tmp_path / "last-word", patch=monkeypatch)
+
+
+def test_the_program_tells_the_driver_what_is_archived_and_leaves_nothing_on_the_disk(
+    pod: Pod, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(pod.site, 30, loss=None)
+    for step in (40, 50, 60, 70, 80, 90):
+        commit(pod.site, step).unlink()
+    code, said = pod.run()
+    held = {key: body for key, (body, _) in pod.s3.held.items() if key.startswith(f"{PREFIX}/")}
+    manifest = held.pop(f"{PREFIX}/archive-manifest.json")
+    assert code == 0 and {item["key"] for item in json.loads(manifest)["objects"]} == set(held)
+    refusal = "attempt-0001/a.pt is missing or has another size"
+    assert said == {
+        "manifest": f"s3://b/{PREFIX}/archive-manifest.json", "step": 30, "identity": IDENTITY, "accounts_for": 90,
+        "proof": "evaluated before upload", "recorded_evaluation_loss": None, "reference_evaluation_loss": 2.25,
+        "restored_evaluation_loss": 2.25, "objects": len(held), "bytes": sum(map(len, held.values())),
+        "refused": [f"{step_folder(step)}: {refusal}" for step in (90, 80, 70, 60, 50)],
+    }  # fmt: skip
+    rows = [json.loads(row) for row in capsys.readouterr().out.splitlines()]
+    assert rows[-1].pop("time") > 1e9 and rows[-1] == {"event": "archived", **said}
+    shared, restored = pod.models
+    assert shared == pod.root / "shared" / CAMPAIGN / step_folder(30) and pod.root / "work" in restored.parents
+    assert not list((pod.root / "work").iterdir())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermanentError("no", seen="x", cure="y"), OSError(28, "full"), ValueError("no number"), refused("AccessDenied"),
+        NoCredentialsError(), Altered("its digest"), Unsound("not there"), Clash("another"),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_a_failure_has_its_own_exit_code_and_is_the_last_word(
+    pod: Pod, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    pod.fail(error)
+    assert archive.main() == 74
+    assert pod.log.read_text() == str(error)
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["error"] == str(error)
+
+
+def test_a_last_word_is_no_longer_than_kubernetes_keeps(pod: Pod) -> None:
+    pod.fail(ValueError("x" * 5000))
+    assert archive.main() == 74 and pod.log.read_text() == "x" * 4000
+
+
+def test_a_failure_whose_last_word_cannot_be_written_still_has_its_exit_code(pod: Pod) -> None:
+    pod.fail(ValueError("no number"))
+    pod.log.mkdir()
+    assert archive.main() == 74
+
+
+def test_a_mistake_of_ours_is_raised_with_its_traceback(pod: Pod) -> None:
+    pod.fail(KeyError("mine"))
+    with pytest.raises(KeyError, match="mine"):
+        archive.main()
+    assert not pod.log.exists()
+
+
+@pytest.mark.filterwarnings("ignore:'infra.archive.archive' found in sys.modules")
+def test_the_module_is_the_jobs_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def text(path: Path, *_: Any, **__: Any) -> str:
+        read.append(os.fspath(path))
+        raise EOFError("read")
+
+    monkeypatch.setattr(Path, "read_text", text)
+    with pytest.raises(EOFError, match="read"):
+        runpy.run_module("infra.archive.archive", run_name="__main__")
+    assert read == ["/config/archive.json"]
+
+
+def test_a_pod_finds_its_inputs_where_the_contract_mounts_them() -> None:
+    places = archive.Places()
+    assert (places.shared, places.config, places.data) == (
+        Path("/shared-checkpoints"), Path("/config/train.json"), Path("/data"),
+    )  # fmt: skip

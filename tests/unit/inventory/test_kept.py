@@ -1,0 +1,46 @@
+"""What a certificate says stays on purpose: each with its place, and nothing that was never made."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infra.inventory.certify import kept
+from infra.record.events import Stage
+
+RECORD = "s3://state/campaigns/train/ (record)"
+ARCHIVE = {"manifest": "s3://archive/campaigns/train/id/archive-manifest.json", "step": 40}
+DATA, BAKE = {Stage.PROVISION: {"data_digest": "d1"}}, {"image": "i@sha256:1", "node_image": {"ami": "ami-1"}}
+
+
+def campaign(archive: dict[str, Any] | None = None, outputs: dict[Stage, dict[str, Any]] | None = None) -> Any:
+    return SimpleNamespace(
+        state=lambda: SimpleNamespace(archive=archive), spec=SimpleNamespace(campaign="train"),
+        buckets=SimpleNamespace(state="state", data="data"), outputs=outputs or {},
+    )  # fmt: skip
+
+
+def test_the_record_alone_is_kept_of_a_campaign_that_made_nothing() -> None:
+    assert kept(campaign()) == (RECORD,)
+    assert kept(campaign(outputs={Stage.PROVISION: {}, Stage.BAKE: {}})) == (RECORD,)
+
+
+def test_archive_record_data_and_images_are_kept_in_this_order() -> None:
+    assert kept(campaign(ARCHIVE, {**DATA, Stage.BAKE: BAKE})) == (
+        "s3://archive/campaigns/train/id/archive-manifest.json (golden checkpoint of step 40)", RECORD,
+        "s3://data/datasets/d1/ (prepared data)", "i@sha256:1 (trainer image)", "ami-1 (node image)",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outputs", "row"),
+    [
+        (DATA, "s3://data/datasets/d1/ (prepared data)"),
+        ({Stage.BAKE: {"image": "i@sha256:1"}}, "i@sha256:1 (trainer image)"),
+        ({Stage.BAKE: {"node_image": {"ami": "ami-1"}}}, "ami-1 (node image)"),
+    ],
+)
+def test_each_stage_that_ended_is_told_by_itself(outputs: dict[Stage, dict[str, Any]], row: str) -> None:
+    assert kept(campaign(outputs=outputs)) == (RECORD, row)
