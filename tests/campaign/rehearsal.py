@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from infra.folders import cache_root
@@ -128,6 +130,20 @@ class Rehearsal:
 
     def strike(self) -> None:
         handle.remove(self.site)
+
+
+@contextmanager
+def rehearsing(
+    folder: Path, changes: dict[str, Any], base: str = "infra/campaigns/rehearsal.yaml"
+) -> Iterator[Rehearsal]:
+    """A rehearsal whose site this process finds too, and that is removed at the end."""
+    made = Rehearsal(folder, changes, base=base)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BIVOUAC_CACHE", str(made.cache))
+        try:
+            yield made
+        finally:
+            made.strike()
 
 
 def _own_cache(folder: Path) -> Path:

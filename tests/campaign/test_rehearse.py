@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.rehearsal import Rehearsal
+from tests.campaign.rehearsal import rehearsing
 from tests.root import ROOT
 
 pytestmark = pytest.mark.nightly
@@ -15,8 +15,7 @@ REAL = ROOT / "infra/campaigns/p5-32-nodes.yaml"
 
 
 def test_the_shipped_spec_is_rehearsed_as_it_is_and_its_page_says_what_that_shows(tmp_path: Path) -> None:
-    rehearsal = Rehearsal(tmp_path, {"campaign": "p5-32-nodes-dry"})
-    try:
+    with rehearsing(tmp_path, {"campaign": "p5-32-nodes-dry"}) as rehearsal:
         done = rehearsal.run("rehearse", str(REAL), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         ended = json.loads(done.stdout)
@@ -26,5 +25,3 @@ def test_the_shipped_spec_is_rehearsed_as_it_is_and_its_page_says_what_that_show
         assert max(one["data"]["attempt"] for one in events if one["kind"] == "attempt.running") == 2
         page = (rehearsal.results / "rehearsed.md").read_text()
         assert "ended well" in page and "- `storage.shared.deployment`" in page and "| `nodes.count` | 32 | 2 |" in page
-    finally:
-        rehearsal.strike()

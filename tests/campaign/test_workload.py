@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.rehearsal import Rehearsal, until
+from tests.campaign.rehearsal import rehearsing, until
 from tests.root import ROOT
 from tests.waiting import HUNG_S
 from trainer.supervisor import seal
@@ -33,8 +33,7 @@ def twin() -> dict[int, float]:
 
 
 def test_a_plain_script_is_carried_through_a_lost_node_and_archived_byte_for_byte(tmp_path: Path) -> None:
-    rehearsal = Rehearsal(tmp_path, {"campaign": "job"}, base=f"{EXAMPLE}/rehearsal.yaml")
-    try:
+    with rehearsing(tmp_path, {"campaign": "job"}, base=f"{EXAMPLE}/rehearsal.yaml") as rehearsal:
         done = rehearsal.run("run", str(rehearsal.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["outcome"] == "done"
@@ -52,8 +51,6 @@ def test_a_plain_script_is_carried_through_a_lost_node_and_archived_byte_for_byt
         tier = tmp_path / "job"
         rehearsal.archived("golden").rename(tier)
         assert seal.fault(tier, STEPS, "job", "") == "", "every byte is that of its manifest"
-    finally:
-        rehearsal.strike()
 
 
 def test_a_held_job_goes_on_with_mended_code_and_nothing_is_baked(tmp_path: Path) -> None:
@@ -65,8 +62,7 @@ def test_a_held_job_goes_on_with_mended_code_and_nothing_is_baked(tmp_path: Path
         "campaign": "mended", "on_stop": "hold", "hold_for": "20m", "workload": {"source": str(code)},
         "rehearsal": {"faults": []},
     }  # fmt: skip
-    rehearsal = Rehearsal(tmp_path, changes, base=f"{EXAMPLE}/rehearsal.yaml")
-    try:
+    with rehearsing(tmp_path, changes, base=f"{EXAMPLE}/rehearsal.yaml") as rehearsal:
         driver = rehearsal.start()
         until(lambda: driver.poll() is not None or rehearsal.status().get("hold"), "the cluster is held")
         assert driver.poll() is None, rehearsal.log()
@@ -89,5 +85,3 @@ def test_a_held_job_goes_on_with_mended_code_and_nothing_is_baked(tmp_path: Path
         assert again["data"]["bake"]["image"] == first, "new code needs no new image"
         trains = next(one for one in events if one["kind"] == "attempt.running" and one["at"] > again["at"])
         print("relaunched", again["at"], "training", trains["at"])
-    finally:
-        rehearsal.strike()
