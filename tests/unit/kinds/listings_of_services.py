@@ -37,7 +37,7 @@ SERVICES = [
     Case(
         "schedule", "scheduler.list_schedules", "Schedules",
         [{"Name": "one"}, {"Name": "two", "GroupName": "night"}],
-        [row("one", "one"), row("two", "two")],
+        [row("one", "one"), row("night/two", "two")],
         more={"scheduler.get_schedule": {"CreationDate": BORN, "Target": {"Arn": "arn:x", "RoleArn": ROLE}}},
     ),
     Case(

@@ -39,6 +39,8 @@ PRICES: list[tuple[str, dict[str, Any], str | None]] = [
     ("VPC endpoint", {"VpcEndpointType": "Gateway", "SubnetIds": ["subnet-1"]}, "0"),
     ("VPC endpoint", {"VpcEndpointType": "Interface", "SubnetIds": ["subnet-1", "subnet-2"]}, "0.02"),
     ("VPC endpoint", {"VpcEndpointType": "interface"}, "0.01"),
+    ("VPC endpoint", {"VpcEndpointType": "GatewayLoadBalancer", "SubnetIds": ["subnet-1"]}, None),
+    ("VPC endpoint", {"VpcEndpointType": "Resource"}, None),
     # 7300 GiB x 0.140 USD / 730 h, and so on.
     ("file system", lustre(7300, DeploymentType="SCRATCH_2"), "1.4"),
     ("file system", lustre(7300, DeploymentType="PERSISTENT_2", PerUnitStorageThroughput=125), "1.45"),

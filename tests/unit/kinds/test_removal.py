@@ -24,7 +24,7 @@ def removed(kind: str, id: str = "x-000000001", **answers: Any) -> list[Call]:
 
 
 PLAIN: dict[str, Call] = {
-    "schedule": ("scheduler.delete_schedule", {"Name": "x-000000001"}),
+    "schedule": ("scheduler.delete_schedule", {"Name": "x-000000001", "GroupName": "default"}),
     "Auto Scaling group": (
         "autoscaling.delete_auto_scaling_group", {"AutoScalingGroupName": "x-000000001", "ForceDelete": True},
     ),
@@ -65,6 +65,21 @@ SEVERAL = {
 @pytest.mark.parametrize("kind", list(PLAIN))
 def test_one_call_removes_what_nothing_of_its_own_holds(kind: str) -> None:
     assert removed(kind) == [PLAIN[kind]]
+
+
+def test_a_schedule_is_removed_from_its_own_group() -> None:
+    """Names are unique within a group only: without the group AWS deletes the default group's namesake."""
+    schedules = {"Schedules": [{"Name": "one", "GroupName": "night"}, {"Name": "one", "GroupName": "default"}]}
+    account = ByModel({"scheduler.list_schedules": schedules, "scheduler.get_schedule": {}})
+    kind = kind_named("schedule")
+    rows = list(kind.things(account))
+    assert [(one.id, one.name) for one in rows] == [("night/one", "one"), ("one", "one")]
+    for one in rows:
+        kind.remove(account, one)  # type: ignore[misc]
+    assert account.changes == [
+        ("scheduler.delete_schedule", {"Name": "one", "GroupName": "night"}),
+        ("scheduler.delete_schedule", {"Name": "one", "GroupName": "default"}),
+    ]
 
 
 def test_whatever_is_listed_can_be_removed() -> None:

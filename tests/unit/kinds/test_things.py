@@ -77,6 +77,7 @@ def test_the_time_of_birth_is_read_in_each_spelling(item: dict[str, Any], born: 
         ({"State": {"Code": 32, "Name": "shutting-down"}}, True),
         ({"State": {}}, False),
         ({"Status": "deleting"}, True),
+        ({"Status": "Delete in progress"}, True),
         ({"status": "DELETING"}, True),
         ({"status": "ACTIVE"}, False),
         ({"status": "DELETING", "Lifecycle": "x"}, True),
