@@ -108,9 +108,11 @@ def _peerings(account: Account, given: Inputs) -> list[str]:
     return [one["VpcPeeringConnectionId"] for one in found if one["Status"]["Code"] in ("active", "pending-acceptance")]
 
 
-def _endpoint_price(item: Mapping[str, Any]) -> Decimal:
-    if str(item.get("VpcEndpointType", "Gateway")).lower() != "interface":
-        return Decimal(0)
+def _endpoint_price(item: Mapping[str, Any]) -> Decimal | None:
+    """Return an interface's price in each zone; of the other types only gateways are free."""
+    type = str(item.get("VpcEndpointType", "Gateway")).lower()
+    if type != "interface":
+        return Decimal(0) if type == "gateway" else None
     return service_prices().interface_endpoint_usd_per_hour * max(1, len(item.get("SubnetIds") or ()))
 
 

@@ -10,26 +10,36 @@ from botocore.exceptions import ClientError
 from infra.aws.account import Account, every, says_missing
 from infra.kinds.finding import there
 from infra.kinds.kind import Inputs, ResourceKind, Step
-from infra.kinds.listed import arn_of, call, code_of, listed
+from infra.kinds.listed import arn_of, code_of, listed
 from infra.kinds.thing import Thing, thing
+
+_DEFAULT = "default"
+"""The group of schedules that name none."""
 
 
 def _schedules(account: Account) -> Iterator[Thing]:
     """Yield schedules with their role, which the listing lacks; schedules have no tags."""
     client = account.client("scheduler")
     for item in every(client, "list_schedules", "Schedules"):
+        name, group = item["Name"], item.get("GroupName", _DEFAULT)
+        id = name if group == _DEFAULT else f"{group}/{name}"
         try:
-            whole = client.get_schedule(Name=item["Name"], GroupName=item.get("GroupName", "default"))
-            yield thing({**item, **whole}, item["Name"], item["Name"], {})
+            yield thing({**item, **client.get_schedule(Name=name, GroupName=group)}, id, name, {})
         except ClientError as error:
             if not says_missing(error):
-                yield replace(thing(item, item["Name"], item["Name"], {}), unread=code_of(error))
+                yield replace(thing(item, id, name, {}), unread=code_of(error))
+
+
+def _remove_schedule(account: Account, one: Thing) -> None:
+    """Delete a schedule from its group: names are unique within a group only."""
+    group, _, name = one.id.rpartition("/")
+    account.client("scheduler").delete_schedule(Name=name, GroupName=group or _DEFAULT)
 
 
 def _schedule(account: Account, given: Inputs) -> list[str]:
     """Find a schedule, in the default group unless the program names another."""
     find = there("scheduler", "get_schedule", "{groupName}/{name}", GroupName="groupName", Name="name")
-    return find(account, {"groupName": "default", **given})
+    return find(account, {"groupName": _DEFAULT, **given})
 
 
 def _remove_rule(account: Account, one: Thing) -> None:
@@ -43,7 +53,7 @@ def _remove_rule(account: Account, one: Thing) -> None:
 KINDS = (
     ResourceKind(
         "schedule", "scheduler", arn_of("scheduler", ""), list=_schedules,
-        step=Step.STARTERS, remove=call("scheduler", "delete_schedule", "Name"),
+        step=Step.STARTERS, remove=_remove_schedule,
         type="aws:scheduler/schedule:Schedule", find=_schedule,
     ),
     listed(

@@ -86,7 +86,7 @@ def _leaving(item: Mapping[str, Any]) -> bool:
     state = item.get("State") or item.get("Status") or item.get("status") or item.get("Lifecycle") or ""
     if isinstance(state, Mapping):
         state = state.get("Name") or state.get("Code") or ""
-    return str(state).lower() in ("deleting", "shutting-down", "stopping-delete", "releasing")
+    return str(state).lower() in ("deleting", "shutting-down", "stopping-delete", "releasing", "delete in progress")
 
 
 def _born(item: Mapping[str, Any]) -> datetime | None:

@@ -15,9 +15,11 @@ ARCHIVE = {"manifest": "s3://archive/campaigns/train/id/archive-manifest.json", 
 DATA, BAKE = {Stage.PROVISION: {"data_digest": "d1"}}, {"image": "i@sha256:1", "node_image": {"ami": "ami-1"}}
 
 
-def campaign(archive: dict[str, Any] | None = None, outputs: dict[Stage, dict[str, Any]] | None = None) -> Any:
+def campaign(
+    archive: dict[str, Any] | None = None, outputs: dict[Stage, dict[str, Any]] | None = None, workload: Any = None
+) -> Any:
     return SimpleNamespace(
-        state=lambda: SimpleNamespace(archive=archive), spec=SimpleNamespace(campaign="train"),
+        state=lambda: SimpleNamespace(archive=archive), spec=SimpleNamespace(campaign="train", workload=workload),
         buckets=SimpleNamespace(state="state", data="data"), outputs=outputs or {},
     )  # fmt: skip
 
@@ -44,3 +46,7 @@ def test_archive_record_data_and_images_are_kept_in_this_order() -> None:
 )
 def test_each_stage_that_ended_is_told_by_itself(outputs: dict[Stage, dict[str, Any]], row: str) -> None:
     assert kept(campaign(outputs=outputs)) == (RECORD, row)
+
+
+def test_of_a_workload_its_code_is_kept() -> None:
+    assert kept(campaign(outputs=DATA, workload="a job"))[1] == "s3://data/datasets/d1/ (the job's code)"

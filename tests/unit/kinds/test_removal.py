@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,89 +10,50 @@ from botocore.exceptions import ClientError
 from infra.inventory import ANYTHING, LOOKS
 from infra.kinds import KINDS, Thing, kind_named
 from infra.kinds.listed import is_gone
+from tests.unit.kinds.aws_by_model import ByModel
 
 Call = tuple[str, dict[str, Any]]
 
 
-class Aws:
-    """An account that keeps every call; operations answer what they are told to, or nothing."""
-
-    def __init__(self, **answers: Any) -> None:
-        self.answers, self.calls = answers, list[Call]()
-
-    def client(self, service: str) -> Any:
-        return Service(self, service)
-
-    def identity(self) -> dict[str, str]:
-        return {"Account": "123456789012"}
-
-
-class Service:
-    def __init__(self, aws: Aws, name: str) -> None:
-        self._aws, self._name = aws, name
-
-    def can_paginate(self, operation: str) -> bool:
-        return True
-
-    def get_paginator(self, operation: str) -> Any:
-        aws = self._aws
-
-        class Pages:
-            def paginate(self, **asked: Any) -> list[Any]:
-                """AWS may leave the first page empty."""
-                whole = aws.answers[operation](asked) if callable(aws.answers[operation]) else aws.answers[operation]
-                return [{key: [] for key in whole}, whole]
-
-        return Pages()
-
-    def __getattr__(self, operation: str) -> Callable[..., Any]:
-        def call(**asked: Any) -> Any:
-            if operation in self._aws.answers:
-                return self._aws.answers[operation]
-            self._aws.calls.append((f"{self._name}.{operation}", asked))
-            return {}
-
-        return call
-
-
-def removed(kind: str, id: str = "x-1", **answers: Any) -> list[Call]:
+def removed(kind: str, id: str = "x-000000001", **answers: Any) -> list[Call]:
     """The calls that change something."""
-    aws = Aws(**answers)
-    kind_named(kind).remove(aws, Thing(id))  # type: ignore[arg-type, misc]
-    return aws.calls
+    service = kind_named(kind).service
+    account = ByModel({f"{service}.{operation}": answer for operation, answer in answers.items()})
+    kind_named(kind).remove(account, Thing(id))  # type: ignore[misc]
+    return account.changes
 
 
 PLAIN: dict[str, Call] = {
-    "schedule": ("scheduler.delete_schedule", {"Name": "x-1"}),
+    "schedule": ("scheduler.delete_schedule", {"Name": "x-000000001", "GroupName": "default"}),
     "Auto Scaling group": (
-        "autoscaling.delete_auto_scaling_group", {"AutoScalingGroupName": "x-1", "ForceDelete": True},
+        "autoscaling.delete_auto_scaling_group", {"AutoScalingGroupName": "x-000000001", "ForceDelete": True},
     ),
-    "launch configuration": ("autoscaling.delete_launch_configuration", {"LaunchConfigurationName": "x-1"}),
-    "spot request": ("ec2.cancel_spot_instance_requests", {"SpotInstanceRequestIds": ["x-1"]}),
-    "instance": ("ec2.terminate_instances", {"InstanceIds": ["x-1"]}),
-    "load balancer": ("elbv2.delete_load_balancer", {"LoadBalancerArn": "x-1"}),
-    "classic load balancer": ("elb.delete_load_balancer", {"LoadBalancerName": "x-1"}),
-    "target group": ("elbv2.delete_target_group", {"TargetGroupArn": "x-1"}),
-    "file system": ("fsx.delete_file_system", {"FileSystemId": "x-1"}),
-    "NAT gateway": ("ec2.delete_nat_gateway", {"NatGatewayId": "x-1"}),
-    "VPC endpoint": ("ec2.delete_vpc_endpoints", {"VpcEndpointIds": ["x-1"]}),
-    "VPC peering": ("ec2.delete_vpc_peering_connection", {"VpcPeeringConnectionId": "x-1"}),
-    "flow log": ("ec2.delete_flow_logs", {"FlowLogIds": ["x-1"]}),
-    "image": ("ec2.deregister_image", {"ImageId": "x-1"}),
-    "snapshot": ("ec2.delete_snapshot", {"SnapshotId": "x-1"}),
-    "volume": ("ec2.delete_volume", {"VolumeId": "x-1"}),
-    "launch template": ("ec2.delete_launch_template", {"LaunchTemplateId": "x-1"}),
-    "placement group": ("ec2.delete_placement_group", {"GroupName": "x-1"}),
-    "capacity reservation": ("ec2.cancel_capacity_reservation", {"CapacityReservationId": "x-1"}),
-    "key pair": ("ec2.delete_key_pair", {"KeyName": "x-1"}),
-    "subnet": ("ec2.delete_subnet", {"SubnetId": "x-1"}),
-    "VPC": ("ec2.delete_vpc", {"VpcId": "x-1"}),
-    "parameter": ("ssm.delete_parameter", {"Name": "x-1"}),
-    "alarm": ("cloudwatch.delete_alarms", {"AlarmNames": ["x-1"]}),
-    "log group": ("logs.delete_log_group", {"logGroupName": "x-1"}),
-    "budget": ("budgets.delete_budget", {"AccountId": "123456789012", "BudgetName": "x-1"}),
-    "topic": ("sns.delete_topic", {"TopicArn": "x-1"}),
-    "bucket": ("s3.delete_bucket", {"Bucket": "x-1"}),
+    "launch configuration": ("autoscaling.delete_launch_configuration", {"LaunchConfigurationName": "x-000000001"}),
+    "spot request": ("ec2.cancel_spot_instance_requests", {"SpotInstanceRequestIds": ["x-000000001"]}),
+    "instance": ("ec2.terminate_instances", {"InstanceIds": ["x-000000001"]}),
+    "load balancer": ("elbv2.delete_load_balancer", {"LoadBalancerArn": "x-000000001"}),
+    "classic load balancer": ("elb.delete_load_balancer", {"LoadBalancerName": "x-000000001"}),
+    "target group": ("elbv2.delete_target_group", {"TargetGroupArn": "x-000000001"}),
+    "file system": ("fsx.delete_file_system", {"FileSystemId": "x-000000001"}),
+    "NAT gateway": ("ec2.delete_nat_gateway", {"NatGatewayId": "x-000000001"}),
+    "VPC endpoint": ("ec2.delete_vpc_endpoints", {"VpcEndpointIds": ["x-000000001"]}),
+    "VPC peering": ("ec2.delete_vpc_peering_connection", {"VpcPeeringConnectionId": "x-000000001"}),
+    "flow log": ("ec2.delete_flow_logs", {"FlowLogIds": ["x-000000001"]}),
+    "image": ("ec2.deregister_image", {"ImageId": "x-000000001"}),
+    "snapshot": ("ec2.delete_snapshot", {"SnapshotId": "x-000000001"}),
+    "volume": ("ec2.delete_volume", {"VolumeId": "x-000000001"}),
+    "launch template": ("ec2.delete_launch_template", {"LaunchTemplateId": "x-000000001"}),
+    "placement group": ("ec2.delete_placement_group", {"GroupName": "x-000000001"}),
+    "capacity reservation": ("ec2.cancel_capacity_reservation", {"CapacityReservationId": "x-000000001"}),
+    "key pair": ("ec2.delete_key_pair", {"KeyName": "x-000000001"}),
+    "subnet": ("ec2.delete_subnet", {"SubnetId": "x-000000001"}),
+    "VPC": ("ec2.delete_vpc", {"VpcId": "x-000000001"}),
+    "parameter": ("ssm.delete_parameter", {"Name": "x-000000001"}),
+    "alarm": ("cloudwatch.delete_alarms", {"AlarmNames": ["x-000000001"]}),
+    "log group": ("logs.delete_log_group", {"logGroupName": "x-000000001"}),
+    "budget": ("budgets.delete_budget", {"AccountId": "123456789012", "BudgetName": "x-000000001"}),
+    "topic": ("sns.delete_topic", {"TopicArn": "x-000000001"}),
+    "bucket": ("s3.delete_bucket", {"Bucket": "x-000000001"}),
 }  # fmt: skip
 """By AWS's own reference; what is missing here takes more than one call."""
 SEVERAL = {
@@ -105,6 +65,21 @@ SEVERAL = {
 @pytest.mark.parametrize("kind", list(PLAIN))
 def test_one_call_removes_what_nothing_of_its_own_holds(kind: str) -> None:
     assert removed(kind) == [PLAIN[kind]]
+
+
+def test_a_schedule_is_removed_from_its_own_group() -> None:
+    """Names are unique within a group only: without the group AWS deletes the default group's namesake."""
+    schedules = {"Schedules": [{"Name": "one", "GroupName": "night"}, {"Name": "one", "GroupName": "default"}]}
+    account = ByModel({"scheduler.list_schedules": schedules, "scheduler.get_schedule": {}})
+    kind = kind_named("schedule")
+    rows = list(kind.things(account))
+    assert [(one.id, one.name) for one in rows] == [("night/one", "one"), ("one", "one")]
+    for one in rows:
+        kind.remove(account, one)  # type: ignore[misc]
+    assert account.changes == [
+        ("scheduler.delete_schedule", {"Name": "one", "GroupName": "night"}),
+        ("scheduler.delete_schedule", {"Name": "one", "GroupName": "default"}),
+    ]
 
 
 def test_whatever_is_listed_can_be_removed() -> None:
@@ -136,7 +111,7 @@ def test_an_interface_is_detached_by_force_unless_it_is_an_instances_first(
 ) -> None:
     item = {} if attachment is None else {"Attachment": attachment}
     calls = removed("network interface", describe_network_interfaces={"NetworkInterfaces": [item]})
-    assert calls[-1] == ("ec2.delete_network_interface", {"NetworkInterfaceId": "x-1"})
+    assert calls[-1] == ("ec2.delete_network_interface", {"NetworkInterfaceId": "x-000000001"})
     assert calls[:-1] == [("ec2.detach_network_interface", {"AttachmentId": "a-1", "Force": True})] * detached
 
 
@@ -144,19 +119,19 @@ def test_an_interface_is_detached_by_force_unless_it_is_an_instances_first(
 def test_an_address_is_taken_from_who_uses_it(used: bool) -> None:
     item = {"AssociationId": "as-1"} if used else {}
     calls = removed("elastic address", describe_addresses={"Addresses": [item]})
-    assert calls[-1] == ("ec2.release_address", {"AllocationId": "x-1"})
+    assert calls[-1] == ("ec2.release_address", {"AllocationId": "x-000000001"})
     assert calls[:-1] == [("ec2.disassociate_address", {"AssociationId": "as-1"})] * used
 
 
 def test_an_internet_gateway_is_detached_from_every_network() -> None:
     seen = {"InternetGateways": [{"Attachments": [{"VpcId": "vpc-1"}, {"VpcId": "vpc-2"}]}]}
     assert removed("internet gateway", describe_internet_gateways=seen) == [
-        ("ec2.detach_internet_gateway", {"InternetGatewayId": "x-1", "VpcId": "vpc-1"}),
-        ("ec2.detach_internet_gateway", {"InternetGatewayId": "x-1", "VpcId": "vpc-2"}),
-        ("ec2.delete_internet_gateway", {"InternetGatewayId": "x-1"}),
+        ("ec2.detach_internet_gateway", {"InternetGatewayId": "x-000000001", "VpcId": "vpc-1"}),
+        ("ec2.detach_internet_gateway", {"InternetGatewayId": "x-000000001", "VpcId": "vpc-2"}),
+        ("ec2.delete_internet_gateway", {"InternetGatewayId": "x-000000001"}),
     ]
     free = removed("internet gateway", describe_internet_gateways={"InternetGateways": [{}]})
-    assert free == [("ec2.delete_internet_gateway", {"InternetGatewayId": "x-1"})]
+    assert free == [("ec2.delete_internet_gateway", {"InternetGatewayId": "x-000000001"})]
 
 
 def test_a_route_table_lets_go_of_its_subnets_and_a_main_one_is_left_to_its_network() -> None:
@@ -164,7 +139,7 @@ def test_a_route_table_lets_go_of_its_subnets_and_a_main_one_is_left_to_its_netw
     assert removed("route table", describe_route_tables={"RouteTables": [{"Associations": links}]}) == [
         ("ec2.disassociate_route_table", {"AssociationId": "a-1"}),
         ("ec2.disassociate_route_table", {"AssociationId": "a-2"}),
-        ("ec2.delete_route_table", {"RouteTableId": "x-1"}),
+        ("ec2.delete_route_table", {"RouteTableId": "x-000000001"}),
     ]
     main = [*links, {"RouteTableAssociationId": "a-3", "Main": True}]
     assert removed("route table", describe_route_tables={"RouteTables": [{"Associations": main}]}) == []
@@ -172,32 +147,35 @@ def test_a_route_table_lets_go_of_its_subnets_and_a_main_one_is_left_to_its_netw
 
 def test_a_security_group_loses_its_rules_first_and_a_default_one_is_left_to_its_network() -> None:
     rules = {"IpPermissions": [{"IpProtocol": "-1"}], "IpPermissionsEgress": [{"IpProtocol": "tcp"}]}
-    delete = ("ec2.delete_security_group", {"GroupId": "x-1"})
+    delete = ("ec2.delete_security_group", {"GroupId": "x-000000001"})
 
     def calls(**group: Any) -> list[Call]:
         seen = {"SecurityGroups": [{"GroupName": "lustre", **group}]}
         return removed("security group", describe_security_groups=seen)
 
     assert calls(**rules) == [
-        ("ec2.revoke_security_group_ingress", {"GroupId": "x-1", "IpPermissions": [{"IpProtocol": "-1"}]}),
-        ("ec2.revoke_security_group_egress", {"GroupId": "x-1", "IpPermissions": [{"IpProtocol": "tcp"}]}),
+        ("ec2.revoke_security_group_ingress", {"GroupId": "x-000000001", "IpPermissions": [{"IpProtocol": "-1"}]}),
+        ("ec2.revoke_security_group_egress", {"GroupId": "x-000000001", "IpPermissions": [{"IpProtocol": "tcp"}]}),
         delete,
     ]
     assert calls() == calls(IpPermissions=[], IpPermissionsEgress=[]) == [delete]
     assert calls(GroupName="default", **rules) == []
 
 
+ATTACHED = ("arn:aws:iam::1:policy/1", "arn:aws:iam::1:policy/2")
+
+
 def test_a_role_leaves_its_profiles_and_loses_every_policy_first() -> None:
     calls = removed(
         "role", "r",
         list_instance_profiles_for_role={"InstanceProfiles": [{"InstanceProfileName": n} for n in ("p-1", "p-2")]},
-        list_attached_role_policies={"AttachedPolicies": [{"PolicyArn": n} for n in ("arn:1", "arn:2")]},
+        list_attached_role_policies={"AttachedPolicies": [{"PolicyArn": n} for n in ATTACHED]},
         list_role_policies={"PolicyNames": ["in-1", "in-2"]},
     )  # fmt: skip
     assert calls == [
         ("iam.remove_role_from_instance_profile", {"InstanceProfileName": "p-1", "RoleName": "r"}),
         ("iam.remove_role_from_instance_profile", {"InstanceProfileName": "p-2", "RoleName": "r"}),
-        *(("iam.detach_role_policy", {"RoleName": "r", "PolicyArn": n}) for n in ("arn:1", "arn:2")),
+        *(("iam.detach_role_policy", {"RoleName": "r", "PolicyArn": n}) for n in ATTACHED),
         *(("iam.delete_role_policy", {"RoleName": "r", "PolicyName": n}) for n in ("in-1", "in-2")),
         ("iam.delete_role", {"RoleName": "r"}),
     ]  # fmt: skip
@@ -215,22 +193,25 @@ def test_an_instance_profile_lets_go_of_its_roles() -> None:
 def test_a_policy_leaves_every_role_and_loses_all_versions_but_its_default_one_first() -> None:
     versions = [{"VersionId": f"v{n}", "IsDefaultVersion": n == 2} for n in (1, 2, 3)]
     calls = removed(
-        "policy", "arn:p",
+        "policy", "arn:aws:iam::1:policy/p",
         list_entities_for_policy={"PolicyRoles": [{"RoleName": "r-1"}, {"RoleName": "r-2"}]},
         list_policy_versions={"Versions": versions},
     )  # fmt: skip
     assert calls == [
-        *(("iam.detach_role_policy", {"RoleName": n, "PolicyArn": "arn:p"}) for n in ("r-1", "r-2")),
-        *(("iam.delete_policy_version", {"PolicyArn": "arn:p", "VersionId": n}) for n in ("v1", "v3")),
-        ("iam.delete_policy", {"PolicyArn": "arn:p"}),
+        *(("iam.detach_role_policy", {"RoleName": n, "PolicyArn": "arn:aws:iam::1:policy/p"}) for n in ("r-1", "r-2")),
+        *(
+            ("iam.delete_policy_version", {"PolicyArn": "arn:aws:iam::1:policy/p", "VersionId": n})
+            for n in ("v1", "v3")
+        ),
+        ("iam.delete_policy", {"PolicyArn": "arn:aws:iam::1:policy/p"}),
     ]
 
 
 def test_a_rule_loses_its_targets_first() -> None:
     targets = {"Targets": [{"Id": "t-1"}, {"Id": "t-2"}]}
-    delete = ("events.delete_rule", {"Name": "x-1"})
+    delete = ("events.delete_rule", {"Name": "x-000000001"})
     assert removed("rule", list_targets_by_rule=targets) == [
-        ("events.remove_targets", {"Rule": "x-1", "Ids": ["t-1", "t-2"]}), delete,
+        ("events.remove_targets", {"Rule": "x-000000001", "Ids": ["t-1", "t-2"]}), delete,
     ]  # fmt: skip
     assert removed("rule", list_targets_by_rule={"Targets": []}) == [delete], "AWS refuses a call without targets"
 
