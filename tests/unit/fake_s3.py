@@ -71,9 +71,15 @@ class FakeS3:
     def get_paginator(self, _: str) -> Any:
         return SimpleNamespace(paginate=self._pages)
 
-    def _pages(self, *, Bucket: str, Prefix: str, **_: Any) -> Iterator[dict[str, Any]]:
+    def _pages(self, *, Bucket: str, Prefix: str, Delimiter: str = "") -> Iterator[dict[str, Any]]:
         self._weather()
-        yield {"Contents": [{"Key": key} for key in sorted(self.objects) if key.startswith(Prefix)]}
+        rest = {key: key.removeprefix(Prefix) for key in sorted(self.objects) if key.startswith(Prefix)}
+        below = {key for key, name in rest.items() if Delimiter and Delimiter in name}
+        folders = sorted({rest[key].partition(Delimiter)[0] for key in below})
+        yield {
+            "Contents": [{"Key": key} for key in rest if key not in below],
+            "CommonPrefixes": [{"Prefix": f"{Prefix}{folder}{Delimiter}"} for folder in folders],
+        }
 
     def _weather(self) -> None:
         if self.away is not None:

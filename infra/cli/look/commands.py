@@ -46,6 +46,22 @@ def report(
     raise typer.Exit(report_command(name, region, show, console, as_json=json))
 
 
+def logs(
+    name: Name,
+    region: Region = "us-east-1",
+    attempt: Annotated[int | None, typer.Option(min=1, help="The attempt; default: the newest.")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Only the node of this rank.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until training is over.")] = False,
+) -> None:
+    """Print what the job's pods printed, while they run and after they are gone."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.cli.look.logs import logs_command
+
+    raise typer.Exit(logs_command(name, region, attempt, rank, follow, console))
+
+
 def shell(
     name: Name,
     command: Annotated[list[str] | None, typer.Argument(help="Run this instead of a shell.")] = None,

@@ -24,7 +24,7 @@ from tests.root import ROOT
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "schema"],
     "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
-    "Look": ["list", "status", "report", "shell"],
+    "Look": ["list", "status", "logs", "report", "shell"],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
     "Administration": ["doctor", "addons"],
