@@ -100,7 +100,7 @@ class Rehearsal:
 
     def step(self) -> int:
         """The last step of the running training; asked of nobody before the stage, for a command takes a processor."""
-        if "\ntrain " not in self.log():
+        if "\nlaunch " not in self.log():
             return 0
         return int(self.status().get("live", {}).get("step", 0))
 
