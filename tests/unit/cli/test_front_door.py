@@ -31,6 +31,7 @@ LIFE = {
 }
 SAYS_NOTHING_TO_MACHINES = {
     "init",  # writes a file and tells its name
+    "logs",  # what pods printed, line by line
     "schema",  # is JSON anyway
     "shell",  # what runs in it speaks for itself
     "token",  # is JSON anyway, in kubectl's form
