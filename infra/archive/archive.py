@@ -60,8 +60,6 @@ from trainer.contract import (
 from trainer.contract.workload import WORKLOAD_CONFIG, WorkloadConfig
 
 CONFIG_PATH = "/config/archive.json"
-SOURCE_ARCHIVE = "source.tar"
-"""A workload's packed code in the archive."""
 CARD = f"{EXPORT}/README.md"
 _MIB = 2**20
 _AT_ONCE = 8
@@ -171,19 +169,16 @@ class Archiver:
         files = {WORKLOAD_CONFIG: Content.of(given)}
         source = WorkloadConfig.model_validate_json(given).source
         if source:
-            files[f"{SOURCE}/{SOURCE_ARCHIVE}"] = Content.of_file(self.places.data / Path(source).name)
+            files[f"{SOURCE}/source.tar"] = Content.of_file(self.places.data / Path(source).name)
         placed = self._place_all(self._checkpoint(folder, golden) | files)
         placed += self._place_all(records_of(self.bucket, self.state, self.config.image_manifest, self.work))
-        return self._carried(golden, placed, EvaluationProof.READ_BACK, None, None)
+        return self._carried(golden, placed, EvaluationProof.READ_BACK)
 
     def _carried(
-        self,
-        golden: Manifest,
-        placed: list[ArchivedObject],
-        proof: EvaluationProof,
-        reference: float | None,
-        loss: float | None,
+        self, golden: Manifest, placed: list[ArchivedObject], proof: EvaluationProof, *losses: float
     ) -> ArchiveManifest:
+        """Return the manifest. `losses`: the one to be equalled, and that of what was read back; none of a workload."""
+        reference, loss = losses or (None, None)
         say("read-back", objects=len(placed), bytes=sum(item.size_bytes for item in placed))
         return ArchiveManifest(
             campaign=self.config.campaign,

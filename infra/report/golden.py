@@ -63,7 +63,7 @@ def _of_workload(campaign: str, step: int) -> CommandRecipe:
         title="Fetch it",
         commands=f"bivouac checkpoints restore {campaign} FOLDER --step {step}",
         note="Every file is compared with its digest. It lies below `attempt-*`, under the path that the job wrote it "
-        "to, with `/` as `%2F`; the job's code is in `source/source.tar` of the archive.",
+        "to, with `/` as `%2F`, twice after the checkpoint's own; `source/source.tar` is the job's code.",
     )
 
 

@@ -11,9 +11,10 @@ from trainer.supervisor.serving import PORT
 _ANSWER_S = 2.0
 
 
-def processor_seconds(session: int) -> float:
-    """Return the processor time of all living processes of a session, in seconds."""
-    ticks = 0
+def processor_seconds(root: int) -> float:
+    """Return the processor time of a living process and its living descendants, in seconds. torchrun gives each rank a
+    session of its own, so a session does not hold them."""
+    parents, ticks = {}, {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -21,9 +22,11 @@ def processor_seconds(session: int) -> float:
                     fields = file.read().rpartition(")")[2].split()
             except OSError:  # it has just ended
                 continue
-            if int(fields[3]) == session:
-                ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+            parents[int(name)], ticks[int(name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+    ours = {root} & set(parents)
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")
 
 
 def step_of(rendezvous: str) -> int:

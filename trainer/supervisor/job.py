@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -191,7 +192,7 @@ class Job:
     def _meaning(self, code: int) -> int:
         if self.stopping:
             return INTERRUPTED
-        if code and self._rank_code is not None:
+        if code and self._rank_code:
             code = self._rank_code
         told = self.place.node_rank == 0 or self.step  # other nodes may have heard of no step
         if code == 0 and told and max(self.step, self.committed) < self.steps:
@@ -215,7 +216,7 @@ class Job:
                 self._reached(*found)
 
     def _reached(self, step: int, figures: Mapping[str, float]) -> None:
-        now = time.monotonic()
+        now, figures = time.monotonic(), {name: value for name, value in figures.items() if math.isfinite(value)}
         if step > self.step:
             self.step_seconds = round((now - self._last_step) / max(1, step - self.step), 6)
             self._last_step = now
@@ -234,7 +235,7 @@ class Job:
     def _look(self) -> None:
         """Note that the job lives, and what it tells by the client: steps of its first rank, finished checkpoints."""
         worked = activity.processor_seconds(self.process.pid) if self.process is not None else 0.0
-        if worked >= self._worked + _WORKS_S:
+        if abs(worked - self._worked) >= _WORKS_S:  # a process that has ended takes its time out of the sum
             self._worked, self.heard = worked, time.monotonic()
         for news in self.told.news():
             self.heard = time.monotonic()

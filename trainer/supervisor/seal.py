@@ -2,7 +2,7 @@
 
 A step lies at `<tier>/<campaign>/step-N/attempt-K`, as the built-in trainer writes it: its manifest has the same form
 (trainer.contract.checkpoint), so lists, archive and restores know it. A file's name in it is its path below the
-job's own folder, quoted: `step-20/.metadata` becomes `step-20%2F.metadata`.
+job's own folder, quoted: `.metadata` of the checkpoint `step-20` becomes `step-20%2F%2F.metadata`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from urllib.parse import quote, unquote
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"^step-(\d{8})$")
 _CHUNK = 4 * 2**20
+_BELOW = "//"
+"""Stands between a checkpoint's path and a file's path in it."""
 _LARGEST = 1e15
 """Of a loss; beyond, a job has diverged, and JSON writers differ in the digits."""
 
@@ -41,18 +43,19 @@ def seal(root: Path, folder: Path, tier: Path, step: int, identity: Identity, to
     """Commit a finished checkpoint, a file or a folder in the job's own folder, as a step below `tier`; return the
     manifest's path.
 
-    Files are linked, so that the job may delete its own; across file systems they are copied. A step that is
-    committed already is left as it is. Raises `OSError` where the tier cannot take it, `ValueError` for an empty one.
+    Files are linked, so that the job may delete its own; across file systems they are copied. A step that this attempt
+    has committed is left as it is; one of an earlier attempt was refused, and this one takes its place. Raises
+    `OSError` where the tier cannot take it, `ValueError` for an empty one.
     """
     place = tier / f"step-{step:08d}"
     manifest = place / MANIFEST
-    if manifest.exists():
+    if _attempt_of(manifest) == identity.attempt:
         return manifest
     attempt = f"attempt-{identity.attempt:04d}"
     (place / attempt).mkdir(parents=True, exist_ok=True)
-    shards = []
+    shards, top = [], str(root.relative_to(folder))
     for path in [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file()):
-        name = _quoted(str(path.relative_to(folder)))
+        name = _quoted(top if path == root else f"{top}{_BELOW}{path.relative_to(root)}")
         target = place / attempt / name
         _link(path, target)
         size, digest = digest_of(target)
@@ -62,6 +65,14 @@ def seal(root: Path, folder: Path, tier: Path, step: int, identity: Identity, to
     _sync(place / attempt)
     publish(manifest, _serialize(identity, step, tokens, loss, shards))
     return manifest
+
+
+def _attempt_of(manifest: Path) -> int:
+    """Return the attempt that committed a step, -1 if there is none or it cannot be read."""
+    try:
+        return int(json.loads(manifest.read_bytes())["attempt"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1
 
 
 def committed(tier: Path) -> list[int]:
@@ -100,8 +111,7 @@ def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
 
 def origin(tier: Path, step: int) -> str:
     """Return the path of a committed step's checkpoint in the job's own folder: a file, or the folder of its files."""
-    names = _names(tier, step)
-    return names[0] if len(names) == 1 and "/" not in names[0] else names[0].partition("/")[0]
+    return _names(tier, step)[0].partition(_BELOW)[0]
 
 
 def lay_back(tier: Path, step: int, path: Path) -> None:
@@ -110,11 +120,11 @@ def lay_back(tier: Path, step: int, path: Path) -> None:
     Files are linked: a framework that writes into an old checkpoint would change the sealed one, which the next check
     would see.
     """
-    place, top = tier / f"step-{step:08d}", origin(tier, step)
+    place = tier / f"step-{step:08d}"
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     shards = json.loads((place / MANIFEST).read_text())["shards"]
     for shard, name in zip(shards, _names(tier, step)):
-        target = fresh if name == top else fresh / name[len(top) + 1 :]
+        target = fresh / name.partition(_BELOW)[2]  # `fresh` itself, if the checkpoint is one file
         target.parent.mkdir(parents=True, exist_ok=True)
         _link(place / shard["file"], target)
     if path.is_dir() and not path.is_symlink():
@@ -124,7 +134,7 @@ def lay_back(tier: Path, step: int, path: Path) -> None:
 
 
 def _names(tier: Path, step: int) -> list[str]:
-    """Return the paths of a committed step's files below the job's own folder."""
+    """Return the paths of a committed step's files below the job's own folder, `_BELOW` after the checkpoint's own."""
     shards = json.loads((tier / f"step-{step:08d}" / MANIFEST).read_text())["shards"]
     return [unquote(shard["file"].partition("/")[2]) for shard in shards]
 
@@ -179,7 +189,7 @@ def _serialize(
         "world_size": identity.world_size,
         "zero_stage": 0,
         "position": 0,
-        "loss": None if loss is None or abs(loss) >= _LARGEST else loss,
+        "loss": None if loss is None or not abs(loss) < _LARGEST else loss,
         "evaluation_loss": None,
         "config_digest": identity.config_digest,
         "data_digest": identity.data_digest,

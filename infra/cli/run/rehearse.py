@@ -7,6 +7,8 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from infra import target
+from infra.cli.answers import aside
 from infra.cli.run.run import run_command
 from infra.console.tables import Listing
 from infra.errors import UserError
@@ -42,6 +44,9 @@ def rehearse_command(
     refuse_unwritable(folder, "BIVOUAC_RESULTS")
     small = folder / "rehearsal.yaml"
     small.write_text(yaml.safe_dump(derived.document, sort_keys=False, allow_unicode=True))
+    # Before anything is told: entering the site begins this command anew.
+    beside = aside(console, as_json)
+    target.enter_for(load(small).spec, lambda step: beside.print(f"{'site':<10} {step}", markup=False))
     if not as_json:
         _table(derived).show(console)
     code = run_command(small, True, console, as_json=as_json)

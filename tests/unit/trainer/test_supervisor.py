@@ -60,6 +60,8 @@ def test_a_damaged_checkpoint_is_refused_before_the_job_sees_it(camp: Supervisor
     said = camp.start(2, *camp.job(50, 0.0), steps=50).communicate()[0]
     assert [one["step"] for one in events(said, "refused_step")] == [newest]
     assert events(said, "restored")[0]["step"] == before
+    assert seal.committed(camp.tier) == [50, newest], "it was done again"
+    assert seal.fault(camp.tier, newest, "tiny", "one") == "", "and takes the damaged one's place"
 
 
 @pytest.mark.parametrize(

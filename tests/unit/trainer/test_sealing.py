@@ -1,0 +1,92 @@
+"""Sealed checkpoints lie where the job wrote them when they are laid back, whatever their form; signs of life."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import until
+from trainer.supervisor import activity, seal
+from trainer.supervisor.job import Job
+from trainer.supervisor.place import Place
+from trainer.supervisor.seal import Identity
+
+IDENTITY = Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
+
+
+def put(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("root", "files"),
+    [
+        ("step-10", ["state"]),
+        ("step-10", [".metadata", "deep/er/shard"]),
+        ("runs/a/step-10", ["state", "other"]),
+        ("lightning_logs/version_0/epoch=0-step=10.ckpt", []),
+        ("epoch=0-step=10.ckpt", []),
+    ],
+)
+def test_a_checkpoint_is_laid_back_where_it_was_and_touches_nothing_beside(
+    root: str, files: list[str], tmp_path: Path
+) -> None:
+    own, tier = tmp_path / "own", tmp_path / "tier"
+    written = [put(own / root / name, name) for name in files] or [put(own / root, "all of it")]
+    texts = {path: path.read_text() for path in written}
+    beside = put((own / root).parent / "beside/log.txt", "kept")
+    seal.seal(own / root, own, tier, 10, IDENTITY, 0, None)
+    assert seal.origin(tier, 10) == root and seal.fault(tier, 10, "tiny", "one") == ""
+    for path in written:
+        path.unlink()
+    seal.lay_back(tier, 10, own / seal.origin(tier, 10))
+    assert {path: path.read_text() for path in written} == texts and beside.read_text() == "kept"
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e300])
+def test_a_loss_that_is_no_number_spoils_no_manifest(loss: float, tmp_path: Path) -> None:
+    put(tmp_path / "own/step-1/state", "1")
+    seal.seal(tmp_path / "own/step-1", tmp_path / "own", tmp_path / "tier", 1, IDENTITY, 0, loss)
+    assert seal.fault(tmp_path / "tier", 1, "tiny", "one") == ""
+
+
+def test_the_work_of_a_rank_in_a_session_of_its_own_counts() -> None:
+    code = "while True: pass"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}], start_new_session=True)"
+    launcher = subprocess.Popen([sys.executable, "-c", start], start_new_session=True)
+    try:
+        idle = subprocess.Popen(["sleep", "1000"])
+        assert until(lambda: activity.processor_seconds(launcher.pid) > 1.0)
+        assert activity.processor_seconds(idle.pid) < 0.5
+    finally:
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        for pid in (launcher.pid, idle.pid, *map(int, children)):
+            subprocess.run(["kill", "-9", str(pid)], check=True)
+        launcher.wait()
+        idle.wait()
+
+
+def test_a_process_that_ends_with_its_processor_time_hides_no_later_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place("tiny", 1, "n0", "127.0.0.1", 0, 1, 1, "127.0.0.1:29500", "", "")
+    job = Job({"checkpoints": {"folder": str(tmp_path / "own"), "format": "marker"}}, place, tmp_path, tmp_path)
+    job.process = subprocess.Popen(["sleep", "1000"])
+    try:
+        for seconds in (100.0, 1.0, 1.2):
+            monkeypatch.setattr(activity, "processor_seconds", lambda root, seconds=seconds: seconds)
+            job.heard = 0.0
+            job._look()
+            assert job.heard > 0, seconds
+        job.heard = 0.0
+        job._look()
+        assert job.heard == 0.0, "no work, no sign"
+    finally:
+        job.process.kill()
+        job.process.wait()
