@@ -17,6 +17,7 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     CredentialRetrievalError,
+    HTTPClientError,
     LoginError,
     NoAuthTokenError,
     NoCredentialsError,
@@ -37,8 +38,8 @@ TOKEN_SECONDS = 60
 """Validity of the presigned URL; EKS accepts a token for 15 minutes."""
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 THROTTLED = r"Throttl|RequestLimitExceeded|TooManyRequests|SlowDown"
-SERVER = r"InternalFailure|InternalError|ServiceUnavailable|ServerException"
-"""Regular expressions for error codes of temporary refusals."""
+SERVER = r"InternalFailure|InternalError|ServiceUnavailable|ServerException|^50[0234]$|\(50[0234]\)"
+"""Regular expressions for error codes of temporary refusals; botocore gives a page of a proxy its status as code."""
 _REFUSED = (
     "InvalidClientTokenId",
     "UnrecognizedClientException",
@@ -63,6 +64,8 @@ QUICK = Config(retries={"mode": "standard", "total_max_attempts": 3}, connect_ti
 
 _READS = ("Get", "List", "Describe", "Head", "Assume", "BatchGet", "BatchCheck", "Select", "Simulate", "Lookup")
 """Prefixes of operations that change nothing."""
+_PAGE = re.compile(rb"\s*<(!doctype\s+)?html", re.IGNORECASE)
+_FAILED = 500
 _LEASES = "/leases/"
 _LEASE_TRIES = 2
 
@@ -84,6 +87,21 @@ def s3_config() -> Config:
     own = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     where = {"addressing_style": "path" if own else "virtual", "us_east_1_regional_endpoint": "regional"}
     return Config(signature_version="s3v4", s3=where)
+
+
+def _without_page(event_name: str, response_dict: dict[str, Any], **_: Any) -> None:
+    """Turn a web page in place of an answer, such as a proxy's, into an error that botocore knows and may retry.
+
+    botocore takes only a page that begins with `<html>` for a failure. Others raise `ResponseParserError`, which is no
+    `BotoCoreError`. Raises `HTTPClientError` for a page with a status below 500.
+    """
+    body, status = response_dict.get("body"), response_dict["status_code"]
+    if not isinstance(body, bytes) or not _PAGE.match(body):
+        return
+    if status < _FAILED:
+        operation = event_name.partition(".")[2]
+        raise HTTPClientError(error=f"{operation} was answered with a web page and status {status}, not by AWS")
+    response_dict["body"] = b""
 
 
 class Account:
@@ -109,6 +127,7 @@ class Account:
                 config = self._tries.merge(s3_config()) if service == "s3" else self._tries
                 made = self._clients[service] = self.session.client(service, config=config)
                 made.meta.events.register("before-send", self._before_send)
+                made.meta.events.register("before-parse", _without_page)
                 made.meta.events.register("after-call", self._after_call)
             return self._clients[service]
 
@@ -124,6 +143,7 @@ class Account:
         )
         with self._lock:
             made = self.session.client("s3", config=s3_config().merge(quick))
+        made.meta.events.register("before-parse", _without_page)
         made.meta.events.register("after-call", self._after_call)
         return made
 

@@ -94,11 +94,12 @@ class Gateway:
             model = service_model(signature.service)
             operation, params = identify(environ, model)
             fault = self._fault(signature, operation, environ)
-            self._admit(message, signature, operation, params)
+            with self.world.lock:
+                self._admit(message, signature, operation, params)
             asked = Asked(signature.service, operation, model, params)
             self.door.admit(asked)
         except AwsError as error:
-            return refusal(environ, signature, model, operation, error)(environ, start_response)
+            return refusal(environ, model, operation, error)(environ, start_response)
         except ConnectionResetError:
             raise
         except Exception:
@@ -106,20 +107,33 @@ class Gateway:
             return Response(BROKEN, 500)(environ, start_response)
         finally:
             rewind(environ)
+        try:
+            return self._answer(asked, fault, environ, start_response)
+        except ConnectionResetError:
+            raise
+        except Exception:
+            log.exception("%s %s could not be answered", asked.service, asked.operation)
+            failed = RequestRefused("InternalFailure", "the emulated AWS failed: see its log", 500)
+            return refusal(environ, model, operation, failed)(environ, start_response)
+
+    def _answer(
+        self, asked: Asked, fault: Fault | None, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Serve an admitted request, with what its fault does to the answer."""
+        service, operation = asked.service, asked.operation
         serve = self.door.around(asked, self._serve)
         if fault is None:
-            return serve(signature.service, environ, start_response)
+            return serve(service, environ, start_response)
         if fault.effect == "stale":
-            question = json.dumps([signature.service, operation, params], default=str, sort_keys=True)
-            answer = self._lagging(question, fault.lag_s, lambda: HeldAnswer.of(serve, signature.service, environ))
+            question = json.dumps([service, operation, asked.params], default=str, sort_keys=True)
+            answer = self._lagging(question, fault.lag_s, lambda: HeldAnswer.of(serve, service, environ))
         else:
-            answer = HeldAnswer.of(serve, signature.service, environ)
+            answer = HeldAnswer.of(serve, service, environ)
         if fault.effect == "drop-after":
             return hang_up(environ)
         if fault.effect == "refuse-after":
-            return refusal(
-                environ, signature, model, operation, RequestRefused(fault.code, fault.message, fault.status)
-            )(environ, start_response)
+            error = RequestRefused(fault.code, fault.message, fault.status)
+            return refusal(environ, asked.model, operation, error)(environ, start_response)
         start_response(answer.status, answer.headers)
         return [answer.body[: fault.keep_bytes] if fault.effect == "truncate" else answer.body]
 
@@ -254,9 +268,7 @@ DENIED = {"json": "AccessDeniedException", "rest-json": "AccessDeniedException",
 """Protocol -> its services' code for AccessDenied."""
 
 
-def refusal(
-    environ: Environ, signature: Signature | None, model: ServiceModel | None, operation: str | None, error: AwsError
-) -> Response:
+def refusal(environ: Environ, model: ServiceModel | None, operation: str | None, error: AwsError) -> Response:
     """Return the error in the service's own protocol."""
     if model is None:
         return Response(f"<Error><Code>{error.code}</Code><Message>{error.message}</Message></Error>", 403)

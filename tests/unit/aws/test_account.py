@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionEr
 from infra.aws.account import Account, explained
 from infra.cli.prepare.addons import offered
 from infra.cli.refusals import refusal
+from infra.engine.failures import Cause, cause_of
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
 
 REGIONS = ("us-east-1", "us-west-2", "eu-south-2")
@@ -52,6 +55,63 @@ def test_an_endpoint_of_ones_own_gets_its_buckets_in_the_path(
     assert client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "k"}).startswith(
         f"{endpoint}/{bucket}/k?"
     )
+
+
+PROXY = b"<!DOCTYPE HTML>\n<html lang=en><title>502 Bad Gateway</title>"
+
+
+@pytest.fixture
+def proxy() -> Iterator[tuple[list[int], str]]:
+    """The statuses with which each request is answered by a page, and the address; afterwards there is no volume."""
+    statuses: list[int] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status = statuses.pop(0) if statuses else 0
+            body = PROXY if status else b"<DescribeVolumesResponse><volumeSet/></DescribeVolumesResponse>"
+            self.send_response(status or 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield statuses, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def _volumes(address: str) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", address)
+        tries = Config(retries={"mode": "standard", "total_max_attempts": 2})
+        return Account("us-west-2", tries).client("ec2").describe_volumes()["Volumes"]
+
+
+def test_a_page_of_a_proxy_in_place_of_an_answer_is_asked_again(proxy: tuple[list[int], str]) -> None:
+    statuses, address = proxy
+    statuses.append(502)
+    assert _volumes(address) == [] and statuses == []
+
+
+def test_a_page_that_stays_is_a_failure_of_the_server(proxy: tuple[list[int], str]) -> None:
+    statuses, address = proxy
+    statuses += [502, 502]
+    with pytest.raises(ClientError) as caught:
+        _volumes(address)
+    assert cause_of(str(caught.value)) is Cause.SERVER
+    assert isinstance(explained(caught.value), TemporaryError)
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_a_page_with_another_status_comes_from_somebody_else(proxy: tuple[list[int], str], status: int) -> None:
+    statuses, address = proxy
+    statuses.append(status)
+    with pytest.raises(BotoCoreError, match=f"DescribeVolumes was answered with a web page and status {status}"):
+        _volumes(address)
 
 
 def _told(call: Callable[[], object]) -> tuple[int, str, str]:

@@ -19,7 +19,7 @@ from infra.rehearsal.aws.eks.entries import CLUSTER_ADMIN_POLICY
 from infra.rehearsal.aws.iam.access import Principal, authenticate, open_session, role_trusts
 from infra.rehearsal.aws.iam.signing import Message, read_signature
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
-from infra.rehearsal.aws.world import World
+from infra.rehearsal.aws.world import ServiceAccount, World
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +140,14 @@ class PodCredentials:
         self.world = world
 
     def assume_role_for_pod_identity(self, params: Parameters) -> dict[str, Any]:
-        world, cluster = self.world, find(self.world, params["clusterName"])
+        cluster = find(self.world, params["clusterName"])
+        # Without the world's lock: the API server may call our token review while it checks the token.
         account = self._owner(cluster, params["token"])
+        with self.world.lock:
+            return self._session(cluster, account)
+
+    def _session(self, cluster: Cluster, account: ServiceAccount) -> dict[str, Any]:
+        world = self.world
         subject = (account.namespace, account.name)
         found = [one for one in cluster.associations.values() if (one["namespace"], one["serviceAccount"]) == subject]
         if not found:
@@ -188,7 +194,6 @@ def install(world: World) -> None:
 
     add_operations(world, IamResponse, {"list_instance_profile_tags": profile_tags})
 
-    # Without the world's lock: the API server may call our token review while it checks the token.
     def assume(response: EksAuthResponse) -> ActionResult:
         return ActionResult(credentials.assume_role_for_pod_identity(dict(response.params)))
 

@@ -90,9 +90,11 @@ class XmlDocument:
         found.text = str(value).lower() if isinstance(value, bool) else value
 
     def write(self) -> bytes:
-        if self.space:
-            ElementTree.register_namespace("", self.space.strip("{}"))
-        written: bytes = ElementTree.tostring(self.root, encoding="utf-8", xml_declaration=True)
+        # Not `register_namespace`: it changes a table of the whole process, and two answers at a time break it.
+        space = self.space.strip("{}") or None
+        written: bytes = ElementTree.tostring(
+            self.root, encoding="utf-8", xml_declaration=True, default_namespace=space
+        )
         return written
 
 
