@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import botocore.session
 import hypothesis
 
 import infra  # noqa: F401  before anything imports pulumi: it sets what grpc must know of forks
@@ -9,3 +12,6 @@ import infra  # noqa: F401  before anything imports pulumi: it sets what grpc mu
 # A machine that stalls is no bug, and the same commit sees the same examples wherever it is tested.
 hypothesis.settings.register_profile("bivouac", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("bivouac")
+
+# EC2's model takes half a second to read, and every session has a loader of its own.
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)  # type: ignore[attr-defined]

@@ -11,10 +11,11 @@ import os
 import re
 import shutil
 import sys
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
+
+from tests.serving import serve
 
 _CHUNK = 1 << 20
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
@@ -112,7 +113,7 @@ def main() -> None:
     Handler.folder, Handler.metadata = Path(sys.argv[1]), {}
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve(server)
     print(server.server_port, flush=True)
     sys.stdin.read()
 

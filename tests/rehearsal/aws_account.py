@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from infra.aws.account import Account as Own
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT
 from infra.rehearsal.aws.world import World
+from tests.serving import serve
 from tests.waiting import until as until
 
 
@@ -48,7 +48,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     http = server.make(world, "127.0.0.1", 0)
     world.endpoint_url = f"http://127.0.0.1:{http.server_port}"
     world.start()
-    threading.Thread(target=http.serve_forever, daemon=True).start()
+    serve(http)
     yield world
     world.stop()
     http.shutdown()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT, Strictness
 from infra.rehearsal.aws.world import ServiceAccount, World
 from infra.spec.names import Names
+from tests.serving import serve
 from tests.waiting import until
 
 numbers = itertools.count(1000)
@@ -127,7 +127,7 @@ def fake_site(folder: Path, strictness: Strictness = SOFT) -> Iterator[Site]:
     http = server.make(world, "127.0.0.1", 0)
     world.endpoint_url = f"http://127.0.0.1:{http.port}"
     world.start()
-    threading.Thread(target=http.serve_forever, daemon=True).start()
+    serve(http)
     try:
         yield Site(world, machines, planes, boto3.Session(*world.operator_key, region_name=world.region))
     finally:

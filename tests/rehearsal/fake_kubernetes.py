@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from infra.providers.kubernetes.releases import STATE_ANNOTATION
+from tests.serving import serve
 
 KINDS = {
     "v1": "Namespace ServiceAccount* PersistentVolume PersistentVolumeClaim* Secret* ConfigMap* Node Pod*",
@@ -91,7 +92,7 @@ class FakeKubernetes:
 
         self.http = _Server(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        serve(self.http)
 
     def stop(self) -> None:
         self._ended.set()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import torch.multiprocessing as mp
 
+from tests.serving import serve
 from tests.trainer.agents import World, run
 from trainer.checkpoint import restore
 from trainer.checkpoint.neighbour import Neighbours
@@ -179,7 +179,7 @@ def slow_bucket(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve(server)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "any")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -28,6 +27,7 @@ from infra.spec.names import BUILD_NETWORK, REPOSITORY, buckets, builder_guard_r
 from infra.stack.access import policies
 from infra.stack.outputs import FoundationOutputs
 from tests.root import ROOT
+from tests.serving import serve
 from tests.waiting import until as eventually
 
 WORK = Path(os.environ["BAKE_WORK"])
@@ -42,7 +42,7 @@ def world() -> Iterator[World]:
     made = World(work=WORK, tools=WORK, endpoint_url=f"http://{AWS}:5000", strictness=SOFT)
     http = server.make(made, AWS, 5000)
     made.start()
-    threading.Thread(target=http.serve_forever, daemon=True).start()
+    serve(http)
     key, secret = made.operator_key
     os.environ |= {
         "AWS_ENDPOINT_URL": made.endpoint_url,

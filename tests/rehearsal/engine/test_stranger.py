@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -13,6 +12,7 @@ from infra.engine.failures import Cause, EngineFailed, Failure
 from infra.providers.kubernetes.cluster import Unreachable
 from infra.providers.kubernetes.package import KubernetesPackage
 from infra.providers.package import Request
+from tests.serving import serve
 
 SPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "campaign"}}
 WANTED = Request(urn="", type="kubernetes:core/v1:Namespace", name="campaign", inputs=SPACE)
@@ -53,7 +53,7 @@ class Answer(BaseHTTPRequestHandler):
 def door() -> Iterator[Door]:
     server = Door(("127.0.0.1", 0), Answer)
     server.asked = []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve(server)
     yield server
     server.shutdown()
     server.server_close()

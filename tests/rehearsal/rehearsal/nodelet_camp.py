@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,6 +28,7 @@ from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.paths import tools_dir
 from infra.rehearsal.site import network
 from tests import waiting
+from tests.serving import serve
 
 AWS, PLANE = "10.77.0.2", "10.77.0.10"
 WORK = Path(os.environ["NODELET_WORK"])
@@ -52,7 +52,7 @@ def world() -> Iterator[World]:
     made = World(work=WORK, tools=tools_dir(), endpoint_url=where, control_plane_address=PLANE, strictness=SOFT)
     http = server.make(made, AWS, 5000)
     made.start()
-    threading.Thread(target=http.serve_forever, daemon=True).start()
+    serve(http)
     yield made
     made.stop()
     http.shutdown()

@@ -35,6 +35,7 @@ from infra.rehearsal.toolchain.table import (
     Tool,
 )
 from tests.root import ROOT
+from tests.serving import serve
 from tests.waiting import HUNG_S
 from tests.waiting import until as eventually
 
@@ -54,7 +55,7 @@ class Mirror:
                 asked.append(self.path)
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        serve(self.server)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def put(self, path: str, content: bytes) -> None:

@@ -25,6 +25,7 @@ from infra.steward.seeing import followed, logs
 from infra.steward.seeing.logs import Listener, LogShipper
 from tests.rehearsal.aws_account import Account, until
 from tests.rehearsal.steward.fake_kubelet import START_NS, Kubelet, PodLog
+from tests.serving import serve
 
 POD = "c-a1-gang-0-0-x"
 SECOND = 10**9
@@ -242,7 +243,7 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def api_server() -> Iterator[Client]:
     server = _Server(("127.0.0.1", 0), ApiServer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve(server)
     config = KubeConfig.from_one(
         cluster=Cluster(server=f"http://127.0.0.1:{server.server_port}"), user=User(token="t"), context_name="c"
     )

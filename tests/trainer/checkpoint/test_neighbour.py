@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import random
 import signal
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.serving import serve
 from tests.trainer.agents import Attempt, run
 from trainer.checkpoint import fetching
 from trainer.checkpoint.files import digest_of
@@ -56,7 +56,7 @@ def door(tmp_path: Path) -> Iterator[ShardAddress]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve(server)
     new_token()
     (tmp_path / "tiny/step-00000010/attempt-0001").mkdir(parents=True)
     (tmp_path / "tiny/step-00000010/attempt-0001/a.pt").write_bytes(b"state" * 1000)

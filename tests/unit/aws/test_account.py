@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,6 +18,7 @@ from infra.cli.prepare.addons import offered
 from infra.cli.refusals import refusal
 from infra.engine.failures import Cause, cause_of
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
+from tests.serving import serve
 
 REGIONS = ("us-east-1", "us-west-2", "eu-south-2")
 
@@ -78,7 +78,7 @@ def proxy() -> Iterator[tuple[list[int], str]]:
         def log_message(self, *_: Any) -> None: ...
 
     server = HTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve(server)
     yield statuses, f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()

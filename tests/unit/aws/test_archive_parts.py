@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError, HTTPClientError
 
 from infra.aws.parts import Altered, Parts, translated
 from infra.rehearsal.kubernetes.pki import Authority
+from tests.serving import serve
 
 BODY = bytes(range(256)) * 400
 WHERE = {"Bucket": "b", "Key": "campaigns/tiny/a shard"}
@@ -60,7 +61,7 @@ class Asked(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    serve(server)
     yield server
     server.shutdown()
     server.server_close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,8 @@ INTERN = sys.intern
 from ansible.errors import AnsibleError  # noqa: E402
 from ansible.playbook.play_context import PlayContext  # noqa: E402
 from ansible.plugins.loader import connection_loader  # noqa: E402
+
+from tests.serving import serve  # noqa: E402
 
 # Ansible puts a class of its own there, over which torch's compiler, imported later in this process, stumbles.
 sys.intern = INTERN
@@ -115,7 +116,7 @@ def bucket(refusals: list[int]) -> Iterator[tuple[str, dict[str, bytes]]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve(server)
     try:
         yield f"http://127.0.0.1:{server.server_port}/k", held
     finally:

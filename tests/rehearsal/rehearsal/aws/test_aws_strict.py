@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from infra.rehearsal.aws.strict.settings import SOFT, Delay, Strictness
 from infra.rehearsal.aws.world import Call, Launch, LaunchRefused, World
 from infra.session.session import campaigns
 from tests.rehearsal.aws_account import Account, code_of, make_role, make_user
+from tests.serving import serve
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 
@@ -44,7 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     http = server.make(world, "127.0.0.1", 0)
     world.endpoint_url = f"http://127.0.0.1:{http.server_port}"
     world.start()
-    threading.Thread(target=http.serve_forever, daemon=True).start()
+    serve(http)
     yield world
     world.stop()
     http.shutdown()
