@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 import pulumi
-from pulumi.runtime import mocks, rpc, settings
+from pulumi.runtime import mocks, resource, rpc, settings
+from pulumi.runtime.proto import source_pb2
 
 from infra.spec.campaign import Spec
 from infra.stack import rules
@@ -20,6 +21,8 @@ from tests.example import DATA_DIGEST, DEADLINE
 
 ACCOUNT = "123456789012"
 KEY = f"arn:aws:kms:us-east-1:{ACCOUNT}:key/11111111-2222-3333-4444-555555555555"
+# Each resource tells the engine its place in the source. Here nobody reads it, and it takes a quarter of the time.
+resource._get_stack_trace = source_pb2.StackTrace
 DRIVER = {"vpc_id": "vpc-0123456789abcdef0", "cidr": "10.7.0.0/16", "route_table_ids": ["rtb-0123456789abcdef0"]}
 
 

@@ -6,6 +6,8 @@ import signal
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.trainer.agents import Attempt, World, run, wait_until
 from trainer.checkpoint.fence import newest_attempt, raise_fence
 from trainer.contract import AGENT_PORT, DataConfig, ModelConfig, OptimizerConfig, Status, TrainConfig
@@ -60,6 +62,7 @@ def test_a_killed_rank_is_named_with_its_signal(world: World) -> None:
     assert (said["reason"], said["signal"], said["rank"]) == ("signal", signal.SIGKILL, 0)
 
 
+@pytest.mark.nightly
 def test_an_attempt_that_a_newer_one_has_fenced_off_publishes_nothing_more(world: World) -> None:
     world.config = world.config.model_copy(update={"steps": LONG})
     with Attempt(world, 3, nodes=1) as stale:

@@ -111,7 +111,7 @@ def test_evaluation_refuses_a_damaged_checkpoint(twin: Attempt, tmp_path: Path) 
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [*(pytest.param(one, marks=pytest.mark.nightly) for one in (0, 1, 3)), 2])
 def test_resume_is_bit_equal_with_every_zero_stage_and_two_ranks_per_node(
     stage: int, world: World, config: TrainConfig, tmp_path: Path
 ) -> None:
@@ -127,6 +127,7 @@ def test_resume_is_bit_equal_with_every_zero_stage_and_two_ranks_per_node(
     assert first.losses() | second.losses() == whole.losses()
 
 
+@pytest.mark.nightly
 def test_what_two_ranks_saved_one_rank_goes_on_with_at_the_same_evaluation_loss(twin: Attempt, tmp_path: Path) -> None:
     longer = twin.world.config.model_copy(update={"steps": 61, "evaluate_every": 60})
     attempts = []

@@ -205,6 +205,7 @@ def test_a_reference_into_another_registry_is_refused_and_the_own_one_s_name_may
             find_base(here, example_spec(image={"base": foreign}))
 
 
+@pytest.mark.nightly
 def test_layers_are_moved_part_by_part_and_not_a_second_time(
     here: Account, registry: Registry, layer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from infra.bake.keeping import campaign_settings
 from infra.campaign import teardown
 from infra.campaign.stages import Step, run_step
@@ -19,6 +21,7 @@ NOBODY = 2**22 + 1
 """Above the greatest process id that Linux gives."""
 
 
+@pytest.mark.nightly
 def test_a_teardown_passes_the_lock_of_a_dead_engine_though_the_cluster_is_gone(tmp_path: Path) -> None:
     """`up` hung on the API server, its engine was ended by force, then came `bivouac down`."""
     with camp(tmp_path) as camped, camped.opened() as context:

@@ -51,6 +51,7 @@ def spec_file(camped: Camp, folder: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.nightly
 def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(camped: Camp, tmp_path: Path) -> None:
     with mutations(camped) as heard, as_reader(camped):
         code, text = said(preview_command, spec_file(camped, tmp_path), False)

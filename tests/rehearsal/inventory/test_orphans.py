@@ -265,6 +265,7 @@ def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_the_network_t
     assert kept not in systems(camped), "its archive is proven"
 
 
+@pytest.mark.nightly
 def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: Camp, living: Context) -> None:
     mine, other = lustre(camped, "given-up", FUTURE, "id-2"), lustre(camped, "not-given-up", PAST, "id-3")
     code, shown = by_name(camped, "given-up", yes=True, abandon=True)
@@ -276,6 +277,7 @@ def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: Camp, living:
     assert other not in systems(camped)
 
 
+@pytest.mark.nightly
 def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_later_ones_record(
     camped: Camp, living: Context
 ) -> None:

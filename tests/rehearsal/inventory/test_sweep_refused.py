@@ -13,6 +13,7 @@ from infra.record.events import Kind, Stage
 from tests.rehearsal.campaign_world import camp
 
 
+@pytest.mark.nightly
 def test_a_teardown_that_was_refused_opens_no_way_for_sweep_and_one_that_was_told_to_abandon_does(
     tmp_path: Path,
 ) -> None:

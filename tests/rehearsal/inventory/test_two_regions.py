@@ -105,6 +105,7 @@ def test_what_a_namesake_elsewhere_cleans_up_is_its_own_only(camped: Camp, roles
         assert f"role {untold}" in found.found and not {f"role {before}", f"role {living}"} & set(found.found)
 
 
+@pytest.mark.nightly
 def test_an_upload_of_the_namesakes_archive_goes_on(camped: Camp) -> None:
     s3 = camped.client("s3")
     with driven(camped, "upload", HOME) as home, driven(camped, "upload", FAR) as far:

@@ -88,6 +88,7 @@ def small_stack(**settings: Any) -> Program:
     return program
 
 
+@pytest.mark.nightly
 def test_a_stack_goes_up_stays_changes_is_replaced_heals_and_goes(world: World) -> None:
     stack = world.stack(small_stack())
     assert stack.preview().change_summary == {"create": 11}

@@ -34,6 +34,7 @@ def bare(schema: Any) -> Any:
     return plain
 
 
+@pytest.mark.nightly
 def test_the_definition_of_an_mpi_job_is_the_operators_own() -> None:
     ensure(["mpi-operator"])
     theirs = yaml.safe_load((share_dir("mpi-operator") / "kubeflow.org_mpijobs.yaml").read_text())["spec"]

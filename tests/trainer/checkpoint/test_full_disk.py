@@ -39,6 +39,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Se
 
 
 @pytest.mark.parametrize("tier", ["local", "shared"])
+@pytest.mark.nightly
 def test_a_tier_that_holds_two_checkpoints_but_not_three_is_relieved_of_the_oldest(
     tier: str, filled: dict[tuple[str, str], Seen]
 ) -> None:

@@ -30,6 +30,7 @@ SIZE = 11 * PIECE + 12345
 NODE_1_SHARD = "attempt-0001/zero_pp_rank_1_mp_rank_00_optim_states.pt"
 
 
+@pytest.mark.nightly
 def test_the_shards_of_a_lost_node_come_from_its_successor_without_a_trip_to_the_shared_tier(
     twin: Attempt, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ def drill(results: Path, *options: str, code: str = "") -> subprocess.CompletedP
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [4, pytest.param(50, marks=pytest.mark.nightly)])
 def test_seeded_storage_kills_and_corruptions_load_nothing_unsound_and_lose_nothing(count: int, tmp_path: Path) -> None:
     done = drill(tmp_path, "--seed", "2", "--count", str(count))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

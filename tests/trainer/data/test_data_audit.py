@@ -161,6 +161,7 @@ def test_a_real_training_that_was_killed_is_audited_against_its_data(twin: Attem
     assert {(row["kind"], row["first_position"], row["end_position"]) for row in findings} >= {("missing", 240, 248)}
 
 
+@pytest.mark.nightly
 def test_the_twin_and_a_resumed_run_end_on_the_same_step_digests(twin: Attempt) -> None:
     lines = [json.loads(line) for line in twin.log(0).read_text().splitlines() if '"samples"' in line]
     assert len({line["samples"] for line in lines}) == 60

@@ -232,6 +232,7 @@ def reader_of(data: Path, opener: object) -> Reader:
     return Reader(load_manifest(data, ""), opener, 16, 5, shuffle_blocks=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_shards_are_staged_ahead_and_the_cache_stays_bounded_over_epochs(
     data: Path, shards: tuple[TokenShard, ...], tmp_path: Path
 ) -> None:

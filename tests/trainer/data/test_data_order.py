@@ -37,7 +37,7 @@ def test_each_epoch_visits_every_sample_exactly_once(
     assert set(drawn.epoch.tolist()) == {epoch}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     sizes=st.lists(st.integers(1000, 9000), min_size=2, max_size=5),
     shares=st.lists(st.floats(0.01, 100), min_size=5, max_size=5),

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.root import ROOT
 from tests.trainer.agents import PORT
 from tests.trainer.warm import start_module
@@ -83,6 +85,7 @@ def test_a_node_below_its_profile_is_unfit_and_says_in_what(tmp_path: Path) -> N
     assert {probe.name for probe in report.probes if probe.verdict is Verdict.FAIL} == {"cpus", "mount /nowhere"}
 
 
+@pytest.mark.nightly
 def test_the_node_whose_clock_is_off_is_the_one_that_is_blamed_also_when_it_is_the_first(tmp_path: Path) -> None:
     answers = examine(tmp_path, 3, ahead_s={0: 60.0})
     assert [(code, report.fit) for code, report in answers] == [(70, False), (0, True), (0, True)]

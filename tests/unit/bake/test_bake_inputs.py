@@ -106,6 +106,7 @@ def test_the_node_image_is_made_anew_for_its_own_roles_only(clone: Path) -> None
         assert not _changed(clone, file, digest)
 
 
+@pytest.mark.nightly
 def test_the_wheel_holds_what_its_digest_covers(clone: Path, tmp_path: Path) -> None:
     left_lying = [clone / "trainer/.loop.py.swp.py", clone / "infra/campaigns/mine.yaml"]
     for path in left_lying:

@@ -238,6 +238,7 @@ def test_what_writes_the_state_in_a_moment_ends_with_its_drivers_lease_too(
     assert not (tmp_path / "written").exists()
 
 
+@pytest.mark.nightly
 def test_what_writes_the_state_slowly_goes_on_while_its_lease_is_renewed(
     store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def test_every_pinned_thing_says_where_it_was_read_and_when() -> None:
 
 
 @pytest.mark.parametrize("name", ["bake", "boot", "validate"])
+@pytest.mark.nightly
 def test_a_playbook_is_one_that_ansible_can_read(name: str, tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "--syntax-check", f"{name}.yml"]
     environment = {"PATH": "/usr/bin:/bin", "ANSIBLE_HOME": str(tmp_path), "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
@@ -175,6 +176,7 @@ def test_settings_and_health_check_are_applied_to_a_plain_machine_and_a_second_t
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.nightly
 def test_a_role_that_refuses_says_what_was_seen_and_what_cures_it(tmp_path: Path) -> None:
     heard = apply([role("system_tuning", "validate")], tmp_path / "work", {"system_tuning_huge_pages": 40_000})
     assert heard.failure is not None
@@ -190,6 +192,7 @@ def test_a_role_that_refuses_says_what_was_seen_and_what_cures_it(tmp_path: Path
         ({"nvidia": "570.9", "efa": "", "lustre": ""}, "two NVIDIA drivers (seen: 570.9 for kernel 6.18.1, libraries"),
     ],
 )
+@pytest.mark.nightly
 def test_a_kernel_must_load_what_the_image_is_for_and_gdrcopy_only_where_it_is_asked_for(
     modules: dict[str, str], refused: str | None, tmp_path: Path
 ) -> None:
@@ -202,6 +205,7 @@ def test_a_kernel_must_load_what_the_image_is_for_and_gdrcopy_only_where_it_is_a
     assert (heard.failure is None) if refused is None else (refused in str(heard.failure)), heard.failure
 
 
+@pytest.mark.nightly
 def test_the_driver_of_the_base_is_held_against_versions_yaml(tmp_path: Path) -> None:
     machine = {"driver": "999.1", "dnf": True, "packages": {}}
     heard = apply([role("nvidia_driver", "validate")], tmp_path / "work", {"machine": machine})
@@ -209,6 +213,7 @@ def test_the_driver_of_the_base_is_held_against_versions_yaml(tmp_path: Path) ->
     assert heard.failure is not None and f"seen: 999.1, wanted {wanted}" in heard.failure
 
 
+@pytest.mark.nightly
 def test_a_package_source_that_is_down_ends_the_bake_within_bounds_and_leaves_nothing(tmp_path: Path) -> None:
     given = {
         "efa_url": "http://127.0.0.1:9/aws-efa-installer.tar.gz",
@@ -268,6 +273,7 @@ def test_nvidias_module_is_found_where_the_base_keeps_it_until_a_boot(tmp_path: 
         ("6.18.20-22.226.amzn2023.x86_64", "kernel6.18-devel-6.18.20-22.226.amzn2023.x86_64"),
     ],
 )
+@pytest.mark.nightly
 def test_a_module_is_built_with_the_headers_of_its_kernels_series(kernel: str, package: str, tmp_path: Path) -> None:
     """Names of Amazon Linux: amazon-eks-ami pulls 2345 and 2689."""
     defaults = yaml.safe_load((PLAYBOOKS / "roles/gdrcopy/defaults/main.yml").read_text())
@@ -316,6 +322,7 @@ def test_the_container_has_the_plugin_where_nccl_looks_or_is_not_built(
     assert f"/opt/amazon/ofi-nccl/{Path(asked_for).parent}" in paths.split(":")
 
 
+@pytest.mark.nightly
 def test_a_node_image_takes_the_plugin_under_either_name_and_none_without(tmp_path: Path) -> None:
     top = tmp_path / "ofi-nccl"
     (top / "lib64").mkdir(parents=True)

@@ -44,7 +44,7 @@ def folder(model: Transformer, config: TrainConfig, tmp_path_factory: pytest.Tem
     return checkpoint_of(model, config, tmp_path_factory.mktemp("tier"))
 
 
-@pytest.mark.parametrize("shard_bytes", [10**9, 60_000])
+@pytest.mark.parametrize("shard_bytes", [pytest.param(10**9, marks=pytest.mark.nightly), 60_000])
 def test_transformers_computes_the_same_logits_from_the_export(
     shard_bytes: int, folder: Path, model: Transformer, config: TrainConfig, data: Path, tmp_path: Path
 ) -> None:
