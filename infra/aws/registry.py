@@ -58,8 +58,10 @@ def layer_of(root: Path) -> bytes:
 class Registry:
     """Pulls manifests, and pushes blobs and images, by digest."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, owner: str | None = None) -> None:
+        """`owner`: the AWS account of the registry, if it is another one; only to read."""
         self.ecr = account.client("ecr")
+        self._of: dict[str, Any] = {} if owner is None else {"registryId": owner}
 
     def image(self, repository: str, reference: str) -> RegistryImage:
         """Return the image of `tag` or `sha256:...`; from an index the one for our nodes.
@@ -83,7 +85,7 @@ class Registry:
         shown = f"{repository}{'@' if key == 'imageDigest' else ':'}{reference}"
         try:
             answer = self.ecr.batch_get_image(
-                repositoryName=repository, imageIds=[{key: reference}], acceptedMediaTypes=ACCEPTED
+                repositoryName=repository, imageIds=[{key: reference}], acceptedMediaTypes=ACCEPTED, **self._of
             )
         except self.ecr.exceptions.RepositoryNotFoundException as error:
             raise NoSuchImage(shown, repository=False) from error
@@ -96,7 +98,9 @@ class Registry:
 
     @contextmanager
     def _fetched(self, repository: str, digest: str) -> Iterator[Any]:
-        url = self.ecr.get_download_url_for_layer(repositoryName=repository, layerDigest=digest)["downloadUrl"]
+        url = self.ecr.get_download_url_for_layer(repositoryName=repository, layerDigest=digest, **self._of)[
+            "downloadUrl"
+        ]
         try:
             with urllib.request.urlopen(url, timeout=_FETCH_S) as answer:
                 yield answer

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from infra.aws.base_image import find_base
+from infra.aws.job_image import find_job_image
 from infra.aws.manifests import RegistryImage
 from infra.aws.registry import NoSuchImage, Registry
 from infra.bake import node_image
@@ -66,18 +67,29 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def images(context: Context, own: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
-    """Make the foundation and both images; `own` is used as long as it exists. Raises `UserError` before anything is
-    made if the registry lacks the base."""
+    """Make the foundation and both images, and find a workload's own; `own` is used as long as it exists. Raises
+    `UserError` before anything is made if a registry lacks the base or the workload's image."""
     base = find_base(context.account, context.spec)
+    job = _job_image(context)
     where = foundation(context)
     nodes, fresh = node_image.ensure(context, where, own, force)
     trainer = trainer_image(context, where, base, force)
     return {
         **trainer,
         "baked": trainer["baked"] or fresh,
+        "job_image": job,
         "node_image": {"ami": nodes.ami, "manifest": node_image.manifest_key(nodes.inputs_digest), "baked": fresh},
         OUTPUTS: where.model_dump(),
     }
+
+
+def _job_image(context: Context) -> str | None:
+    """Return the workload's own image by digest, None if the trainer image is the job's."""
+    if context.spec.job_image is None:
+        return None
+    found = find_job_image(context.account, context.spec.job_image)
+    context.progress.note(f"the job's image: {found}")
+    return found
 
 
 def trainer_image(

@@ -74,7 +74,8 @@ def _config(context: Context) -> StewardConfig:
     """Return the recorded configuration, or a new one if a failed launch was followed by a bake of another image."""
     version = context.state().version
     known = recorded_config(context.store, version)
-    if known is None or (version == 0 and known.image != context.outputs[Stage.BAKE]["image"]):
+    baked = context.outputs[Stage.BAKE]
+    if known is None or (version == 0 and (known.image, known.job_image) != (baked["image"], baked.get("job_image"))):
         return steward_config(context)
     return known
 
@@ -119,6 +120,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         if spec.workload is None
         else workload_config(spec, plan, digest, provision["source_sha256"], context.identity),
         image=bake["image"],
+        job_image=bake.get("job_image"),
         code_digest=bake["code"],
         image_manifest=bake["manifest"],
         ranks_per_node=layout(spec).ranks_per_node,

@@ -24,6 +24,7 @@ from infra.record.store import LIVE, CampaignStore
 from infra.session.context import Context
 from infra.session.session import plan_key, spec_key
 from infra.spec.campaign import Spec
+from infra.spec.image_reference import ImageReference
 from trainer.contract.workload import source_name
 
 MAY_CHANGE = (
@@ -78,6 +79,13 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
             seen=", ".join(fixed),
             cure=f"change only {', '.join(MAY_CHANGE)}; for the others start a campaign under a new name",
         )
+    for one in diff:
+        if one.field == "workload.image" and _repository(one.old) != _repository(one.new):
+            raise UserError(
+                "the cluster admits the job's image from one repository only",
+                seen=f"{one.old} becomes {one.new}",
+                cure="give another tag or digest of the same repository, or start a campaign under a new name",
+            )
     shaped = [one.field for one in diff if _any(one.field, SHAPES)]
     if shaped and committed >= 0:
         raise UserError(
@@ -85,6 +93,12 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
             seen=", ".join(shaped),
             cure="leave them as they are, or start a campaign under a new name",
         )
+
+
+def _repository(image: str) -> str:
+    """Return the repository of an image in a difference, where values are JSON; empty for none."""
+    text = json.loads(image)
+    return "" if text is None else ImageReference.parse(text).name
 
 
 def committed_step(store: CampaignStore, state: CampaignState) -> int:
@@ -149,7 +163,9 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
     context.outputs |= context.state().finished_stages
     with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):
         baked = bake.run(context)
-        if not _new_code(context) and not diff and baked["code"] == context.outputs[Stage.BAKE]["code"]:
+        before = context.outputs[Stage.BAKE]
+        same = all(baked.get(name) == before.get(name) for name in ("code", "job_image"))
+        if not _new_code(context) and not diff and same:
             raise UserError(
                 "nothing has changed",
                 seen="the same spec and the same code: the error would repeat",

@@ -36,8 +36,9 @@ def steward_user() -> str:
     return f"system:serviceaccount:{NAMESPACE}:{STEWARD_ACCOUNT}"
 
 
-def policies(prefix: str, repository: str) -> dict[str, Object]:
-    """Return the policies `pods` and `steward`. `repository` holds our images, which pods name by digest."""
+def policies(prefix: str, repository: str, job_repository: str | None = None) -> dict[str, Object]:
+    """Return the policies `pods` and `steward`. `repository` holds our images, which pods name by digest;
+    `job_repository` the image of a workload, which only the trainer's pods may name beside ours."""
     ours = _listed(sorted((ARCHIVE_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
     pods = f"object.spec.?serviceAccountName.orValue('') in {ours} ? [object.spec] : []"
     templates = (
@@ -45,9 +46,10 @@ def policies(prefix: str, repository: str) -> dict[str, Object]:
         " : [object.spec.template.spec]"
     )
     steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
-    asked = [*_confined(repository), *_asked_by_the_steward()]
+    confined = _confined(repository, job_repository)
+    asked = [*confined, *_asked_by_the_steward()]
     return {
-        "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, _confined(repository), []),
+        "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, confined, []),
         "steward": _policy(
             f"{prefix}-steward",
             [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")],
@@ -84,12 +86,11 @@ def _rule(group: str, version: str, resource: str) -> Object:
     return {**what, "operations": ["CREATE", "UPDATE"]}
 
 
-def _confined(repository: str) -> list[Object]:
+def _confined(repository: str, job_repository: str | None) -> list[Object]:
     """Return the rules for every pod with one of our service accounts."""
     claims = _listed([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
-    image = repository.replace(".", "[.]")
     return [
-        _each_container(f"c.image.matches('^{image}@sha256:[0-9a-f]{{64}}$')", f"image: {repository}, by digest only"),
+        *_images(repository, job_repository),
         _each(
             "!s.?hostNetwork.orValue(false) && !s.?hostPID.orValue(false) && !s.?hostIPC.orValue(false)",
             "no host namespace",
@@ -125,6 +126,21 @@ def _confined(repository: str) -> list[Object]:
         ),
         *_bound_to_its_program(),
     ]
+
+
+def _images(repository: str, job_repository: str | None) -> list[Object]:
+    ours, said = f"c.image.matches('{_by_digest(repository)}')", f"image: {repository}, by digest only"
+    if job_repository is None:
+        return [_each_container(ours, said)]
+    theirs = f"c.image.matches('{_by_digest(job_repository)}')"
+    trains = f"s.?serviceAccountName.orValue('') == '{TRAINER_ACCOUNT}'"
+    of_job = f"{trains} && s.containers.all(c, {ours} || {theirs}) && s.?initContainers.orValue([]).all(c, {ours})"
+    rest = f"(s.containers + s.?initContainers.orValue([])).all(c, {ours})"
+    return [_each(f"{of_job} || {rest}", f"{said}; the job's own container also {job_repository}")]
+
+
+def _by_digest(repository: str) -> str:
+    return f"^{repository.replace('.', '[.]')}@sha256:[0-9a-f]{{64}}$"
 
 
 def _bound_to_its_program() -> list[Object]:

@@ -20,6 +20,7 @@ from infra.spec.names import (
     SHARED_CLAIM,
     TRAINER_ACCOUNT,
 )
+from infra.spec.workload import GIB, Resources
 from trainer.contract import (
     AGENT_PORT,
     CONFIG_FILE,
@@ -55,6 +56,7 @@ class GangJob(BaseModel):
     command: tuple[str, ...]
     config_map: str
     grace_seconds: int
+    resources: Resources = Resources()
     supervisor_image: str | None = None
     """Image with the supervisor of a workload, which an init container puts into the job's own container."""
     each_to_its_end: bool = False
@@ -90,13 +92,16 @@ def rendezvous(name: str) -> str:
     return f"{name}-{REPLICATED_JOB}-0-0.{name}:29500"
 
 
-def volumes(config: str, *, data_read_only: bool = True) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def volumes(
+    config: str, *, data_read_only: bool = True, shm_gib: float | None = None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return (pod volumes, container mounts) for the contract's paths."""
+    limit = {} if shm_gib is None else {"sizeLimit": _bytes(shm_gib)}
     pod: list[dict[str, Any]] = [
         {"name": "config", "configMap": {"name": config}},
         {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
         {"name": "local", "persistentVolumeClaim": {"claimName": LOCAL_CLAIM}},
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", **limit}},
     ]
     container: list[dict[str, Any]] = [
         {"name": "config", "mountPath": CONFIG_FILE.rpartition("/")[0], "readOnly": True},
@@ -108,6 +113,10 @@ def volumes(config: str, *, data_read_only: bool = True) -> tuple[list[dict[str,
     return pod, container
 
 
+def _bytes(gib: float) -> str:
+    return str(round(gib * GIB))
+
+
 def on_gpu_nodes() -> dict[str, Any]:
     """Return the scheduling fields for a pod on the GPU pool."""
     return {
@@ -117,7 +126,8 @@ def on_gpu_nodes() -> dict[str, Any]:
 
 
 def _pod(gang: GangJob) -> dict[str, Any]:
-    pod_volumes, mounts = volumes(gang.config_map)
+    asked = gang.resources
+    pod_volumes, mounts = volumes(gang.config_map, shm_gib=asked.shm_gib)
     if gang.sees_node:
         pod_volumes.append({"name": "node", "persistentVolumeClaim": {"claimName": NODE_CLAIM}})
         mounts.append({"name": "node", "mountPath": NODE_TOLD, "readOnly": True})
@@ -138,7 +148,10 @@ def _pod(gang: GangJob) -> dict[str, Any]:
     if gang.efa_interfaces:
         devices["hugepages-2Mi"] = HUGE_PAGES_PER_POD
     # Kubernetes accepts huge pages only beside a request of CPU or memory.
-    resources |= {"limits": devices, "requests": {**devices, "cpu": "100m"}}
+    requests = {**devices, "cpu": "100m" if asked.cpu is None else f"{round(asked.cpu * 1000)}m"}
+    if asked.memory_gib is not None:
+        requests["memory"] = _bytes(asked.memory_gib)
+    resources |= {"limits": devices, "requests": requests}
     return {
         **claims,
         **on_gpu_nodes(),

@@ -66,6 +66,8 @@ class StewardConfig(BaseModel):
     """Of a job of somebody else's, instead."""
     image: str
     """The trainer image by digest."""
+    job_image: str | None = None
+    """A workload's own image by digest, if it has one."""
     code_digest: str
     image_manifest: str
     """Key of the image manifest in the state bucket."""

@@ -255,6 +255,11 @@ class Spec(Section):
         return self.workload.on(self.target)
 
     @property
+    def job_image(self) -> str | None:
+        """The workload's own image on the target; None if the trainer image is the job's."""
+        return None if self.workload is None else self.workload.on(self.target).image
+
+    @property
     def built_in(self) -> tuple[Training, Data]:
         """The sections of the built-in trainer. Raises `AttributeError` if the spec lacks one."""
         if self.training is None or self.data is None:

@@ -90,6 +90,8 @@ def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
 def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
     """Make the job small; return its steps, and the steps between checkpoints."""
     if spec.workload is not None:
+        if spec.workload.rehearsal.image is None:
+            made.drop("workload.image", "the emulated registry lacks it: the trainer image stands in")
         steps = spec.workload.on("rehearsal").steps
         every = max(1, min(_EVERY, steps // 4))
         made.set("checkpoint.every_steps", every, "a checkpoint before each fault")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from infra.spec.duration import Duration
+from infra.spec.image_reference import ImageReference
 from infra.spec.section import Section
 
 GIB = 2**30
@@ -23,6 +24,11 @@ def _is_a_pattern(text: str) -> str:
         raise ValueError(f"is no regular expression: {error}") from error
     if "step" not in groups:
         raise ValueError("needs a group named `step`, such as `step (?P<step>[0-9]+)`")
+    return text
+
+
+def _is_an_image(text: str) -> str:
+    ImageReference.parse(text)
     return text
 
 
@@ -59,9 +65,22 @@ class Estimates(Section):
     """Floating-point operations of one step on all accelerators, in 10^12. None: plan states no MFU."""
 
 
+class Resources(Section):
+    """What a pod asks of its node besides all GPUs."""
+
+    cpu: float | None = Field(default=None, gt=0)
+    """Processors. None: no more than Kubernetes needs to place the pod."""
+    memory_gib: float | None = Field(default=None, gt=0)
+    """Memory."""
+    shm_gib: float | None = Field(default=None, gt=0)
+    """Limit of `/dev/shm`, which counts as the pod's memory. None: half of the node's memory."""
+
+
 class SmallMachine(Section):
     """What differs in a rehearsal."""
 
+    image: str | None = None
+    """Image in the emulated account's registry. None: the trainer image stands in, with its Python and torch."""
     args: tuple[str, ...] | None = None
     """Arguments instead of `args`."""
     env: dict[str, str] = Field(default={})
@@ -71,6 +90,10 @@ class SmallMachine(Section):
 
 
 class Workload(Section):
+    image: Annotated[str, AfterValidator(_is_an_image)] | None = None
+    """The job's container, from any registry that the nodes may pull from: `registry/repository:tag` or
+    `...@sha256:...`. A tag is resolved to its digest before anything is made. None: the trainer image, with its Python,
+    torch and DeepSpeed. It needs `python3` (3.8 or newer), and torch for launcher `torchrun`."""
     source: str | None = None
     """A folder with the job's code, mounted at `/workspace`, where the job starts. In a git repository its tracked and
     new files are taken, without the ignored ones. None: the image has all."""
@@ -88,6 +111,8 @@ class Workload(Section):
     """Format and retention of the job's own checkpoints."""
     progress: Progress = Progress()
     """How the job's steps are known."""
+    resources: Resources = Resources()
+    """Processors, memory and shared memory of each pod."""
     estimates: Estimates
     """Steps, time and sizes, for plan and check."""
     grace: Duration = timedelta(seconds=60)
@@ -117,6 +142,7 @@ class Workload(Section):
         small = self.rehearsal
         return self.model_copy(
             update={
+                "image": small.image,
                 "args": self.args if small.args is None else small.args,
                 "env": self.env | small.env,
                 "estimates": small.estimates or self.estimates,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.steward_config import StewardConfig
+from infra.spec.workload import Resources
 from trainer.contract.workload import SUPERVISOR
 
 
@@ -21,7 +22,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         name=job(config, attempt),
         campaign=config.spec.campaign,
         attempt=attempt,
-        image=config.image,
+        image=config.job_image or config.image,
         code_digest=config.code_digest,
         nodes=config.spec.nodes.count,
         ranks_per_node=config.ranks_per_node,
@@ -30,6 +31,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         efa_by_claim=config.spec.addons.efa == "dra",
         command=("python", "-m", "trainer.agent") if config.workload is None else ("python3", SUPERVISOR),
         supervisor_image=None if config.workload is None else config.image,
+        resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )

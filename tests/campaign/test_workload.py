@@ -85,3 +85,82 @@ def test_a_held_job_goes_on_with_mended_code_and_nothing_is_baked(tmp_path: Path
         assert again["data"]["bake"]["image"] == first, "new code needs no new image"
         trains = next(one for one in events if one["kind"] == "attempt.running" and one["at"] > again["at"])
         print("relaunched", again["at"], "training", trains["at"])
+
+
+OWN = """
+import json, os, pathlib, platform
+folder, resume = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"]), os.environ["BIVOUAC_RESUME_FROM"]
+print("image", pathlib.Path("/opt/team/told").read_text(), flush=True)
+for step in range(1 + (int(resume.rpartition("-")[2]) if resume else 0), 11):
+    print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
+    if step % 5 == 0 and os.environ["NODE_RANK"] == "0":
+        there = folder / f"step-{step}"
+        there.mkdir(parents=True)
+        (there / "weights").write_text(str(step))
+        (there / "DONE").touch()
+"""
+"""A job on the standard library: its image has no torch."""
+PUSH = """
+import hashlib, io, json, tarfile
+from infra.aws.account import Account
+from infra.aws.manifests import OCI
+from infra.aws.registry import Registry
+account = Account("us-east-1")
+account.client("ecr").create_repository(repositoryName="team/job")
+registry = Registry(account)
+repository = "bivouac/base"
+base = registry.image(repository, "host")
+config = json.loads(registry.blob(repository, base.config))
+buffer = io.BytesIO()
+with tarfile.open(fileobj=buffer, mode="w") as tar:
+    member = tarfile.TarInfo("opt/team/told")
+    member.size = 3
+    tar.addfile(member, io.BytesIO(b"own"))
+layer = buffer.getvalue()
+config["rootfs"]["diff_ids"].append("sha256:" + hashlib.sha256(layer).hexdigest())
+for one in base.manifest["layers"]:
+    registry.copy_blob(repository, "team/job", one["digest"])
+body = json.dumps(config).encode()
+top = {"mediaType": OCI.layer, "digest": registry.push_blob("team/job", layer), "size": len(layer)}
+made = {"schemaVersion": 2, "mediaType": OCI.manifest, "layers": [*base.manifest["layers"], top],
+        "config": {"mediaType": OCI.config, "digest": registry.push_blob("team/job", body), "size": len(body)}}
+text = json.dumps(made)
+registry.ecr.put_image(
+    repositoryName="team/job", imageManifest=text, imageManifestMediaType=OCI.manifest, imageTag="v1"
+)
+print("sha256:" + hashlib.sha256(text.encode()).hexdigest())
+"""
+
+OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/team/job"
+
+
+def test_a_job_runs_in_an_image_of_its_own_by_the_digest_that_its_tag_had(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "job.py").write_text(OWN)
+    workload = {
+        "source": str(code), "launcher": "none", "script": None, "command": ["python3", "-u", "job.py"], "args": [],
+        "estimates": {"steps": 10}, "rehearsal": {"image": f"{OWN_IMAGE}:v1"},
+    }  # fmt: skip
+    changes = {
+        "campaign": "imaged",
+        "workload": workload,
+        "checkpoint": {"every_steps": 5},
+        "rehearsal": {"faults": []},
+    }
+    with rehearsing(tmp_path, changes, base=f"{EXAMPLE}/rehearsal.yaml") as rehearsal:
+        missing = rehearsal.run("run", str(rehearsal.path))
+        assert missing.returncode == 64 and "no such repository" in missing.stderr, missing.stdout + missing.stderr
+        assert "provision" not in missing.stdout, "nothing was made"
+        digest = rehearsal.python(PUSH).splitlines()[-1]
+        done = rehearsal.run("run", str(rehearsal.path), "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        baked = next(
+            one["data"]["outputs"]
+            for one in rehearsal.events()
+            if one["kind"] == "stage.finished" and one["data"]["stage"] == "bake"
+        )
+        assert baked["job_image"] == f"{OWN_IMAGE}@{digest}"
+        told = rehearsal.run("logs", rehearsal.name)
+        assert "image own" in told.stdout, told.stdout + told.stderr
+        assert rehearsal.events()[-1]["kind"] and json.loads(done.stdout)["certificate"]["clean"] is True

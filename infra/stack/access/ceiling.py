@@ -93,7 +93,8 @@ def ceiling(where: AccountPlace) -> list[Statement]:
             [where.arn("kms", "key/*")],
             {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-cluster")}},
         ),
-        allow(_PULL, [where.repository("*")]),
+        # A workload's image may be in another account's registry, such as AWS's Deep Learning Containers.
+        allow(_PULL, ["arn:aws:ecr:*:*:repository/*"]),
         allow(_PUSH, [where.repository(REPOSITORY)]),
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [where.arn("eks", "nodegroup/bivouac-*/*")]),
         allow(

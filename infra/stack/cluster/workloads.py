@@ -15,6 +15,7 @@ from infra.cluster import admission
 from infra.plan import catalogue
 from infra.plan.catalogue import Chart, InstanceType
 from infra.spec.campaign import Addons, Spec
+from infra.spec.image_reference import ImageReference
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
     EFA_CLAIM,
@@ -84,7 +85,7 @@ class Workloads(pulumi.ComponentResource):
         self._namespace = kubernetes.core.v1.Namespace(
             "campaign", metadata={"name": NAMESPACE, "labels": admission.POD_SECURITY}, opts=self._child(depends_on=[])
         )
-        self._bounds = self._admission(repository_url(spec.account, spec.region))
+        self._bounds = self._admission(spec)
         kubernetes.scheduling.v1.PriorityClass(
             "training",
             metadata={"name": PRIORITY_CLASS},
@@ -113,10 +114,12 @@ class Workloads(pulumi.ComponentResource):
     def _inside(self) -> ResourceOptions:
         return self._child([self._namespace])
 
-    def _admission(self, repository: str) -> list[pulumi.Resource]:
+    def _admission(self, spec: Spec) -> list[pulumi.Resource]:
         """Make both policies and their bindings; return the bindings."""
         api, bindings = kubernetes.admissionregistration.v1, list[pulumi.Resource]()
-        for name, document in admission.policies(self._names.prefix, repository).items():
+        theirs = None if spec.job_image is None else ImageReference.parse(spec.job_image).name
+        ours = repository_url(spec.account, spec.region)
+        for name, document in admission.policies(self._names.prefix, ours, theirs).items():
             bound = admission.binding(document)
             policy = api.ValidatingAdmissionPolicy(
                 name, metadata=document["metadata"], spec=document["spec"], opts=self._child([])

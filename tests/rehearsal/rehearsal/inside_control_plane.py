@@ -244,7 +244,7 @@ def test_a_jobset_controller_that_dies_is_started_again(plane: ControlPlane, cli
 def asking(plane: ControlPlane, config: ControlPlaneConfig) -> admission.Asking:
     """The campaign's namespace as the stack makes it, with a steward that may create jobs."""
     one = admission.Asking(config.endpoint, plane.ca_pem, (config.pki / "admin.crt", config.pki / "admin.key"))
-    bounds = policies("bivouac-example", IMAGE.partition("@")[0])
+    bounds = policies("bivouac-example", IMAGE.partition("@")[0], THEIRS.partition("@")[0])
     plane.client().patch(Namespace, "campaign", {"metadata": {"labels": POD_SECURITY}})
     place = {"namespace": "campaign"}
     rules = [{"apiGroups": ["batch", "jobset.x-k8s.io"], "resources": ["jobs", "jobsets"], "verbs": ["create"]}]
@@ -268,6 +268,7 @@ def asking(plane: ControlPlane, config: ControlPlaneConfig) -> admission.Asking:
     return one
 
 
+THEIRS = f"nvcr.io/nvidia/pytorch{admission.OTHER_DIGEST}"
 ROGUE = admission.changed(gang(), lambda pod: pod["containers"][0].update(image="docker.io/library/busybox"))
 
 
@@ -300,6 +301,22 @@ def test_the_steward_has_no_account_but_two_and_the_archives_is_for_the_archive(
         for name, (change, word) in table.items():
             said = asking.refusal(admission.changed(manifest, change), admission.STEWARD)
             assert "bivouac-example-steward" in said and word in said, (name, said)
+
+
+def test_a_workloads_image_runs_in_the_jobs_own_container_only(asking: admission.Asking) -> None:
+    """It gets no right beside the trainer's: no account of steward or archive, no init container."""
+
+    def of_theirs(manifest: dict[str, Any], part: str = "containers") -> dict[str, Any]:
+        return admission.changed(manifest, lambda pod: pod[part][0].update(image=THEIRS))
+
+    whole = gang(supervisor_image=IMAGE)
+    assert asking.refusal(of_theirs(whole), admission.STEWARD) == ""
+    assert asking.refusal(admission.as_pod(of_theirs(whole))) == ""
+    steward = {"kind": "Pod", "spec": steward_pod(IMAGE, 0, 2)}
+    for manifest in (of_theirs(whole, "initContainers"), of_theirs(archive()), of_theirs(steward)):
+        assert "image" in asking.refusal(admission.as_pod(manifest))
+    tagged = admission.changed(whole, lambda pod: pod["containers"][0].update(image="nvcr.io/nvidia/pytorch:25.10-py3"))
+    assert "image" in asking.refusal(tagged, admission.STEWARD)
 
 
 def test_a_job_of_the_teams_own_runs_an_image_of_its_own_but_no_privileged_one(asking: admission.Asking) -> None:

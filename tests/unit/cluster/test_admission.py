@@ -88,6 +88,19 @@ def test_an_image_is_ours_by_its_digest(image: str, ours: bool) -> None:
         assert bool(re.search(pattern, image)) is ours
 
 
+def test_a_workloads_image_is_named_in_the_rule_of_the_trainers_own_containers_alone() -> None:
+    """What the rule means to an API server is asked of a real one: `inside_control_plane.py`."""
+    made = policies("bivouac-example", REPOSITORY, "nvcr.io/nvidia/pytorch")
+    for one in made.values():
+        (rule,) = [each for each in one["spec"]["validations"] if "image.matches" in each["expression"]]
+        patterns = re.findall(r"c\.image\.matches\('([^']*)'\)", rule["expression"])
+        theirs = [pattern for pattern in patterns if re.search(pattern, f"nvcr.io/nvidia/pytorch@sha256:{'a' * 64}")]
+        assert len(theirs) == 1 and not re.search(theirs[0], f"nvcr.io/nvidia/pytorch-2@sha256:{'a' * 64}")
+        assert not re.search(theirs[0], "nvcr.io/nvidia/pytorch:25.10-py3")
+        assert "s.?serviceAccountName.orValue('') == 'trainer' && s.containers.all(" in rule["expression"]
+        assert "nvcr.io/nvidia/pytorch" in rule["message"]
+
+
 FORBIDDEN = {
     "the node's network": "!s.?hostNetwork.orValue(false)",
     "the node's processes": "!s.?hostPID.orValue(false)",

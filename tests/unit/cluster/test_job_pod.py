@@ -1,0 +1,46 @@
+"""The pod of a workload: whose image runs in it, and what it asks of its node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.spec.workload import Resources
+from tests.pods import IMAGE, gang
+
+THEIRS = "nvcr.io/nvidia/pytorch@sha256:" + "1" * 64
+
+
+def pod(**changes: Any) -> dict[str, Any]:
+    (job,) = gang(**changes)["spec"]["replicatedJobs"]
+    spec: dict[str, Any] = job["template"]["spec"]["template"]["spec"]
+    return spec
+
+
+def shm(spec: dict[str, Any]) -> dict[str, Any]:
+    (found,) = [volume["emptyDir"] for volume in spec["volumes"] if volume["name"] == "shm"]
+    return dict(found)
+
+
+def test_the_jobs_own_image_runs_and_the_supervisor_comes_from_ours() -> None:
+    spec = pod(image=THEIRS, supervisor_image=IMAGE)
+    assert [one["image"] for one in spec["containers"]] == [THEIRS]
+    assert [one["image"] for one in spec["initContainers"]] == [IMAGE]
+    shared = {one["name"] for one in spec["initContainers"][0]["volumeMounts"]}
+    assert shared <= {one["name"] for one in spec["containers"][0]["volumeMounts"]}
+
+
+def test_without_resources_a_pod_asks_for_devices_and_room_to_be_placed() -> None:
+    spec = pod()
+    asked = spec["containers"][0]["resources"]
+    assert asked["requests"] == {**asked["limits"], "cpu": "100m"}
+    assert shm(spec) == {"medium": "Memory"}
+
+
+def test_processors_memory_and_shared_memory_are_asked_for_as_the_spec_has_them() -> None:
+    spec = pod(resources=Resources(cpu=90.5, memory_gib=1500, shm_gib=0.5))
+    asked = spec["containers"][0]["resources"]
+    assert (asked["requests"]["cpu"], asked["requests"]["memory"]) == ("90500m", str(1500 * 2**30))
+    assert set(asked["limits"]) & {"cpu", "memory"} == set(), (
+        "a job is not throttled, and ends as its node's memory does"
+    )
+    assert shm(spec) == {"medium": "Memory", "sizeLimit": str(2**29)}
