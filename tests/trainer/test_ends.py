@@ -76,6 +76,7 @@ def test_an_attempt_that_a_newer_one_has_fenced_off_publishes_nothing_more(world
     assert stale.step() >= max(committed(world.shared))
 
 
+@pytest.mark.nightly
 def test_an_attempt_older_than_the_fence_does_not_start(world: World) -> None:
     raise_fence(world.shared / "tiny", 4)
     late = run(world, 3, nodes=1)
@@ -93,6 +94,7 @@ def test_a_loss_that_is_no_number_ends_with_76_and_without_a_commit(world: World
     assert committed(world.shared) == []
 
 
+@pytest.mark.nightly
 def test_data_that_the_configuration_does_not_name_ends_with_65(world: World, config: TrainConfig) -> None:
     world.config = config.model_copy(update={"data": DataConfig(manifest_digest="0" * 64)})
     attempt = run(world, 1, nodes=1)

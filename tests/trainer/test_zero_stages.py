@@ -46,6 +46,7 @@ def halfway(whole: Attempt, root: Path, config: TrainConfig | None = None) -> Wo
     return world
 
 
+@pytest.mark.nightly
 def test_a_resume_ends_with_the_same_bytes_on_every_rank(whole: Attempt, tmp_path: Path) -> None:
     world = halfway(whole, tmp_path / "world")
 
@@ -60,12 +61,14 @@ def test_a_resume_ends_with_the_same_bytes_on_every_rank(whole: Attempt, tmp_pat
     assert ends[0].evaluation_loss == ends[1].evaluation_loss
 
 
+@pytest.mark.nightly
 def test_the_checkpoint_alone_gives_the_loss_that_all_ranks_recorded(whole: Attempt) -> None:
     config = whole.world.config
     answer = evaluate(folder_of(whole.world, LAST), config, whole.world.data)
     assert answer["equal"], answer
 
 
+@pytest.mark.nightly
 def test_the_export_of_the_shards_is_the_whole_model(whole: Attempt, tmp_path: Path) -> None:
     files = export(folder_of(whole.world, LAST), whole.world.config, whole.world.data, tmp_path / "golden")
     assert "model.safetensors" in files and "tokenizer.json" in files

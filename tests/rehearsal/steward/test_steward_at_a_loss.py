@@ -88,6 +88,7 @@ def failed_once(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
     until(lambda: not camp.site.alive())
 
 
+@pytest.mark.nightly
 def test_a_steward_started_again_after_an_archive_that_failed_asks_for_one_node_and_archives(
     camp: Camp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from tests.waiting import until
 from trainer.contract import ExitCode
 from trainer.supervisor import seal
 
+pytestmark = pytest.mark.nightly
+"""A run imports torch a dozen times; the supervisor's own tests, which need no torch, are quick."""
 STEPS, EVERY = 30, 10
 
 
