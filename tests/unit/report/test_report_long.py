@@ -85,6 +85,10 @@ def long_record() -> Record:
     return three_weeks().record(spec, make_plan(spec, survey(spec)), (WEEKS * 7 * 86400.0) + 2000)
 
 
+pytestmark = pytest.mark.nightly
+"""Three weeks of events and lines take ten seconds to write; `test_report_page` has a short story of the same kind."""
+
+
 @pytest.fixture(scope="module")
 def record() -> Record:
     return long_record()
