@@ -12,6 +12,8 @@ import typer
 from pydantic import TypeAdapter
 
 from infra.cli.main import app
+from infra.cli.prepare.checked import checked
+from infra.plan.checks import failed
 from infra.spec.campaign import Spec
 from tests.docs import spec_reference
 from tests.docs.__main__ import PAGES
@@ -19,6 +21,7 @@ from tests.root import ROOT
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "infra/ci/README.md"]
 LONGEST_README = 150
+LONGEST_JOB = 15
 AT_ROOT = re.compile(r"(?:infra|trainer|tests|docs|images|playbooks|requirements|\.github|\.ci)/[\w./*-]*")
 """A path of this repository, as documents name it in code marks."""
 ROOT_COMMAND = typer.main.get_command(app)
@@ -137,6 +140,17 @@ def test_every_example_of_a_section_is_valid() -> None:
         for name in path.split("."):
             field, model = model.model_fields[name], spec_reference.model_in(model.model_fields[name].annotation)
         TypeAdapter(field.annotation).validate_python(example)
+
+
+def test_the_readmes_own_job_is_a_spec_of_fifteen_lines_that_can_be_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(text.splitlines()) <= LONGEST_JOB
+    path = tmp_path / "campaign.yaml"
+    path.write_text(text)
+    assert not failed(checked(path).findings)
 
 
 def test_the_readme_is_short() -> None:
