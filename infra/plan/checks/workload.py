@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.plan.checks.finding import Case, Draft, error
+from infra.plan.checks.finding import Case, Draft, error, info, warning
+
+_AGAINST_EFA = {
+    "FI_EFA_FORK_SAFE": "is not needed any more",
+    "FI_EFA_USE_DEVICE_RDMA": "is not needed since plugin 1.7 and libfabric 1.18",
+    "FI_PROVIDER": "is for plugins up to 1.5.0: later ones choose the provider",
+    "NCCL_ALGO": "is for debugging: the plugin's tuner chooses",
+    "NCCL_IB_DISABLE": "is for InfiniBand, and hides a slow fall back to sockets",
+    "NCCL_NET": "names another network than EFA's plugin does",
+    "NCCL_NET_PLUGIN": "takes another plugin than the one in the image",
+    "NCCL_PROTO": "is for plugins up to 1.5.0: a forced protocol may corrupt data",
+    "RDMAV_FORK_SAFE": "is not needed any more",
+}
+"""Variables that harm, or mean nothing, where NCCL goes over EFA: aws-ofi-nccl, doc/efa-env-var.md, and NVIDIA's list
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"""
 
 
 def the_source_exists(case: Case) -> Iterator[Draft]:
@@ -28,4 +42,22 @@ def a_script_has_a_source(case: Case) -> Iterator[Draft]:
         yield error("workload.script", "is in no source", seen=workload.script, cure=cure)
 
 
-RULES = (the_source_exists, a_script_has_a_source)
+def variables_leave_efa_alone(case: Case) -> Iterator[Draft]:
+    """No variable of NCCL or libfabric works against EFA's plugin."""
+    workload, instance = case.spec.workload, case.facts.instance
+    if workload is None or instance is None or not instance.efa_interfaces:
+        return
+    for name in sorted(set(workload.env) & set(_AGAINST_EFA)):
+        cure = "leave it out, and read in NCCL's log (NCCL_DEBUG=INFO) that it says `Selected provider is efa`"
+        yield warning(f"workload.env.{name}", _AGAINST_EFA[name], seen=workload.env[name], cure=cure)
+
+
+def an_image_of_ones_own_brings_efa(case: Case) -> Iterator[Draft]:
+    """Where nodes have EFA, the job's own image has libfabric and the plugin: the node has only the driver."""
+    image, instance = case.spec.job_image, case.facts.instance
+    if image is not None and instance is not None and instance.efa_interfaces:
+        cure = "AWS's Deep Learning Containers have both; into others, the EFA installer with --skip-kmod"
+        yield info("workload.image", "must have libfabric and aws-ofi-nccl for EFA", seen=image, cure=cure)
+
+
+RULES = (the_source_exists, a_script_has_a_source, variables_leave_efa_alone, an_image_of_ones_own_brings_efa)

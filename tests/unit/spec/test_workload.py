@@ -45,6 +45,9 @@ REFUSED = [
     ({"progress": {"pattern": "step ("}}, "no regular expression"),
     ({"estimates": {"steps": 0, "step_seconds": 1}}, "estimates.steps"),
     ({"checkpoints": {"format": "pickle"}}, "checkpoints.format"),
+    ({"image": "python"}, "needs a tag or a digest"),
+    ({"image": "https://nvcr.io/nvidia/pytorch:25.10-py3"}, "is no image reference"),
+    ({"resources": {"shm_gib": 0}}, "resources.shm_gib"),
 ]
 
 
@@ -111,3 +114,32 @@ def test_the_supervisors_configuration_is_that_of_the_spec(spec: Any) -> None:
     assert config.checkpoints.folder == "/shared-checkpoints/ddp/own" and config.save_every == 10
     assert (config.steps, config.grace_s, config.env, config.identity) == (60, 90, {"A": "1"}, "me")
     assert found.job.grace_s == timedelta(seconds=90).total_seconds()
+
+
+def test_the_image_is_the_rehearsals_own_there_and_the_specs_on_aws(spec: Any) -> None:
+    image = "nvcr.io/nvidia/pytorch:25.10-py3"
+    here = spec(image=image, rehearsal={"image": "team/job:v1"}).spec
+    assert (here.target, here.job_image) == ("rehearsal", "team/job:v1")
+    assert spec(image=image).spec.job_image is None, "the trainer image stands in"
+    assert here.model_copy(update={"target": "aws"}).job_image == image
+
+
+def warned(file: SpecFile) -> dict[str, str]:
+    found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
+    return {one.field: one.message for one in found if one.field.startswith("workload.")}
+
+
+def test_variables_against_efa_are_warned_of_where_there_is_efa(spec: Any) -> None:
+    env = {"NCCL_NET": "Socket", "NCCL_DEBUG": "INFO", "FI_PROVIDER": "tcp"}
+    with_efa, without = {"count": 2, "instance_type": "p5.48xlarge"}, {"count": 2, "instance_type": "g6.2xlarge"}
+    assert set(warned(spec(env=env, top={"nodes": with_efa}))) == {"workload.env.FI_PROVIDER", "workload.env.NCCL_NET"}
+    assert warned(spec(env=env, top={"nodes": without})) == {}
+
+
+def test_an_image_of_ones_own_is_told_what_efa_needs_of_it(spec: Any) -> None:
+    given: dict[str, Any] = {
+        "rehearsal": {"image": "team/job:v1"},
+        "top": {"nodes": {"count": 2, "instance_type": "p5.48xlarge"}},
+    }
+    assert warned(spec(**given)) == {"workload.image": "must have libfabric and aws-ofi-nccl for EFA"}
+    assert warned(spec(top=given["top"])) == {}
