@@ -19,8 +19,9 @@ from infra.spec.names import (
     PRIORITY_CLASS,
     SHARED_CLAIM,
     TRAINER_ACCOUNT,
+    mount_folder,
 )
-from infra.spec.workload import GIB, Resources
+from infra.spec.workload import GIB, MOUNTS, Resources
 from trainer.contract import (
     AGENT_PORT,
     CONFIG_FILE,
@@ -57,6 +58,8 @@ class GangJob(BaseModel):
     config_map: str
     grace_seconds: int
     resources: Resources = Resources()
+    mounts: tuple[str, ...] = ()
+    """Names of S3 prefixes that the shared file system shows."""
     supervisor_image: str | None = None
     """Image with the supervisor of a workload, which an init container puts into the job's own container."""
     each_to_its_end: bool = False
@@ -131,6 +134,9 @@ def _pod(gang: GangJob) -> dict[str, Any]:
     if gang.sees_node:
         pod_volumes.append({"name": "node", "persistentVolumeClaim": {"claimName": NODE_CLAIM}})
         mounts.append({"name": "node", "mountPath": NODE_TOLD, "readOnly": True})
+    for name in gang.mounts:
+        there = {"mountPath": f"{MOUNTS}/{name}", "subPath": mount_folder(name), "readOnly": True}
+        mounts.append({"name": "shared", **there})
     starts: list[dict[str, Any]] = []
     if gang.supervisor_image is not None:
         for name, path in (("bivouac", SUPERVISOR.rpartition("/")[0]), ("workspace", WORKSPACE)):

@@ -50,7 +50,8 @@ def _file_systems(account: Account, given: Inputs) -> list[str]:
 def _links(account: Account, given: Inputs) -> list[str]:
     by_system = [{"Name": "file-system-id", "Values": [given["fileSystemId"]]}]
     seen = every(account.client("fsx"), "describe_data_repository_associations", "Associations", Filters=by_system)
-    return [one["AssociationId"] for one in seen if one["Lifecycle"] not in _ENDED]
+    same = [one for one in seen if one.get("FileSystemPath") == given["fileSystemPath"]]
+    return [one["AssociationId"] for one in same if one["Lifecycle"] not in _ENDED]
 
 
 def _link(account: Account, arn: str) -> bool:

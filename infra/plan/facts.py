@@ -111,6 +111,8 @@ class Facts(_Frozen):
     offers: tuple[Offer, ...]
     kubernetes: KubernetesSupport
     data: DataSource
+    folders: tuple[str, ...] = ()
+    """Folders of a workload's `rehearsal.mounts` that exist."""
     account: str | None = None
     """Account of the present credentials; None: not looked up."""
     zones: tuple[Zone, ...] | None = None

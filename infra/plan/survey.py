@@ -44,6 +44,7 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
         "offers": lambda: catalogue_offers(spec),
         "kubernetes": kubernetes_support,
         "data": lambda: data_source(spec),
+        "folders": lambda: _mounted_folders(spec.workload),
         "account": lambda: account,
     }
     if whole:
@@ -95,6 +96,11 @@ def _job_source(workload: Workload | None) -> DataSource:
     return DataSource(
         location=source or "", folder=folder.is_dir(), matches=script is None or (folder / script).is_file()
     )
+
+
+def _mounted_folders(workload: Workload | None) -> tuple[str, ...]:
+    given = workload.rehearsal.mounts.values() if workload is not None else ()
+    return tuple(one for one in given if Path(one).expanduser().is_dir())
 
 
 def _prepared_tokens(spec: Spec) -> int | None:

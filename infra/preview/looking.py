@@ -20,7 +20,7 @@ from infra.session.block_clock import clock_of
 from infra.session.context import Context
 from infra.session.session import CLOCK, SPEC, STACK_CONFIG, open_session, stored_plan
 from infra.spec.campaign import Spec
-from infra.spec.names import FOUNDATION_STACK, PROJECT
+from infra.spec.names import DATA_FOLDER, FOUNDATION_STACK, PROJECT
 from infra.stack.settings import CampaignSettings
 
 NO_DATA = "not-prepared-here"
@@ -89,7 +89,7 @@ def data_digest(context: Context) -> str:
     if provision.get("data_digest"):
         return str(provision["data_digest"])
     for one in resources_of(stored_state(context, context.names.stack)).values():
-        if one["type"] == _ASSOCIATION:
+        if one["type"] == _ASSOCIATION and one["inputs"]["fileSystemPath"] == f"/{DATA_FOLDER}":
             return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
     try:
         if context.spec.workload is not None:

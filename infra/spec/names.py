@@ -148,6 +148,11 @@ def data_prefix(manifest_digest: str) -> str:
     return f"datasets/{manifest_digest}/"
 
 
+def mount_folder(name: str) -> str:
+    """Return the folder of the shared file system that is linked to a workload's S3 prefix."""
+    return f"mounts/{name}"
+
+
 def campaign_stack(campaign: str) -> str:
     return f"campaign-{campaign}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from datetime import timedelta
 from typing import Annotated, Literal, Self
@@ -65,6 +66,14 @@ class Estimates(Section):
     """Floating-point operations of one step on all accelerators, in 10^12. None: plan states no MFU."""
 
 
+_BUCKET_AND_PREFIX = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
+_MOUNT = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+MOUNTS = "/mounts"
+"""Folder of a job's container with its mounts."""
+LINKS = 8
+"""Links of a file system to S3 at most, ours for the code among them (FSx for Lustre, quotas)."""
+
+
 class Resources(Section):
     """What a pod asks of its node besides all GPUs."""
 
@@ -85,6 +94,8 @@ class SmallMachine(Section):
     """Arguments instead of `args`."""
     env: dict[str, str] = Field(default={})
     """Variables beside, or instead of, those of `env`."""
+    mounts: dict[str, str] = Field(default={})
+    """Folders of this machine by the names of `mounts`: the emulated S3 gets their files."""
     estimates: Estimates | None = None
     """Figures of the rehearsal."""
 
@@ -111,6 +122,9 @@ class Workload(Section):
     """Format and retention of the job's own checkpoints."""
     progress: Progress = Progress()
     """How the job's steps are known."""
+    mounts: dict[str, str] = Field(default={})
+    """S3 prefixes by name, such as `{corpus: "s3://bucket/tokens"}`, that the job reads at `/mounts/<name>`. The shared
+    file system is linked to them and fetches a file when it is first read; what changes in S3 follows."""
     resources: Resources = Resources()
     """Processors, memory and shared memory of each pod."""
     estimates: Estimates
@@ -126,6 +140,28 @@ class Workload(Section):
         if taken := sorted(name for name in env if name.startswith(OURS)):
             raise ValueError(f"{', '.join(taken)}: names with {OURS} are the supervisor's")
         return env
+
+    @field_validator("mounts")
+    @classmethod
+    def _are_prefixes(cls, mounts: dict[str, str]) -> dict[str, str]:
+        if len(mounts) >= LINKS:
+            raise ValueError(f"{len(mounts)} are too many: a file system has {LINKS} links, one of them for the code")
+        for name, prefix in mounts.items():
+            if not _MOUNT.fullmatch(name):
+                raise ValueError(f"{name}: a name has lower-case letters, digits and hyphens, 32 at most")
+            if not _BUCKET_AND_PREFIX.fullmatch(prefix):
+                raise ValueError(f"{name}: {prefix} is no s3://bucket/prefix")
+        ends = sorted(prefix.rstrip("/") + "/" for prefix in mounts.values())
+        for one, next_one in itertools.pairwise(ends):
+            if next_one.startswith(one):
+                raise ValueError(f"{one} holds {next_one}: FSx links no prefix twice")
+        return mounts
+
+    @model_validator(mode="after")
+    def _rehearses_its_mounts(self) -> Self:
+        if unknown := sorted(set(self.rehearsal.mounts) - set(self.mounts)):
+            raise ValueError(f"rehearsal.mounts: {', '.join(unknown)} is not in `mounts`")
+        return self
 
     @model_validator(mode="after")
     def _starts_one_thing(self) -> Self:

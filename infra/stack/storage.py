@@ -7,13 +7,16 @@ import pulumi_aws as aws
 from pulumi import CustomTimeouts, Input, ResourceOptions
 
 from infra.spec.campaign import Spec
-from infra.spec.names import DATA_FOLDER, Names, buckets, data_prefix
+from infra.spec.names import DATA_FOLDER, Names, buckets, data_prefix, mount_folder
 from infra.stack.lustre import file_system
 
 _IMPORTS_LATER_CODE = aws.fsx.DataRepositoryAssociationS3Args(
     auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(events=["NEW"])
 )
 """A relaunch with changed code uploads it beside the first."""
+_FOLLOWS_S3 = aws.fsx.DataRepositoryAssociationS3Args(
+    auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(events=["NEW", "CHANGED", "DELETED"])
+)
 
 
 class Storage(pulumi.ComponentResource):
@@ -54,4 +57,16 @@ class Storage(pulumi.ComponentResource):
             delete_data_in_filesystem=False,
             opts=ResourceOptions(parent=self, custom_timeouts=CustomTimeouts(create="30m", delete="30m")),
         )
+        for name, prefix in ({} if spec.workload is None else spec.workload.mounts).items():
+            aws.fsx.DataRepositoryAssociation(
+                f"mount-{name}",
+                file_system_id=self.lustre.id,
+                file_system_path=f"/{mount_folder(name)}",
+                data_repository_path=prefix,
+                batch_import_meta_data_on_create=True,
+                s3=_FOLLOWS_S3,
+                delete_data_in_filesystem=False,
+                # FSx makes one link of a file system after the other.
+                opts=ResourceOptions(parent=self, custom_timeouts=CustomTimeouts(create="90m", delete="60m")),
+            )
         self.register_outputs({"file_system_id": self.lustre.id, "mount_name": self.lustre.mount_name})

@@ -307,6 +307,23 @@ def test_the_data_set_is_linked_by_its_digest(campaign: Graph) -> None:
     assert link["dataRepositoryPath"] == f"s3://bivouac-data-123456789012-us-east-1/datasets/{DATA_DIGEST}/"
 
 
+def test_each_mount_of_a_workload_is_a_link_that_follows_its_prefix() -> None:
+    job = {
+        "script": "/train.py", "checkpoints": {"format": "marker"}, "estimates": {"steps": 9, "step_seconds": 1},
+        "mounts": {"corpus": "s3://somebodys/tokens/", "eval": "s3://somebodys/held-out"},
+    }  # fmt: skip
+    graph = campaign_graph(example_spec(training=None, data=None, workload=job))
+    links = {node.name: node.inputs for node in graph.of("DataRepositoryAssociation")}
+    assert {name: (one["fileSystemPath"], one["dataRepositoryPath"]) for name, one in links.items()} == {
+        "data": ("/data", f"s3://bivouac-data-123456789012-us-east-1/datasets/{DATA_DIGEST}/"),
+        "mount-corpus": ("/mounts/corpus", "s3://somebodys/tokens/"),
+        "mount-eval": ("/mounts/eval", "s3://somebodys/held-out"),
+    }
+    for name in ("mount-corpus", "mount-eval"):
+        assert set(links[name]["s3"]["autoImportPolicy"]["events"]) == {"NEW", "CHANGED", "DELETED"}
+        assert "autoExportPolicy" not in links[name]["s3"], "nothing is written back"
+
+
 def test_without_nat_the_nodes_have_endpoints_and_no_way_to_the_internet() -> None:
     graph = campaign_graph(example_spec(network={"egress": "endpoints"}))
     assert not graph.of("NatGateway") + graph.of("InternetGateway") + graph.of("Eip") + graph.of("Route")

@@ -42,6 +42,19 @@ def a_script_has_a_source(case: Case) -> Iterator[Draft]:
         yield error("workload.script", "is in no source", seen=workload.script, cure=cure)
 
 
+def a_rehearsal_has_its_mounts(case: Case) -> Iterator[Draft]:
+    """In a rehearsal each mount has a folder of this machine: the emulated S3 is empty."""
+    workload = case.spec.workload
+    if workload is None or case.spec.target == "aws":
+        return
+    for name in workload.mounts:
+        folder = workload.rehearsal.mounts.get(name)
+        if folder is None or folder not in case.facts.folders:
+            field = f"workload.rehearsal.mounts.{name}"
+            cure = "give a small folder of this machine, as a path from where the command is run"
+            yield error(field, "there is no such folder", seen=folder or "nothing", cure=cure)
+
+
 def variables_leave_efa_alone(case: Case) -> Iterator[Draft]:
     """No variable of NCCL or libfabric works against EFA's plugin."""
     workload, instance = case.spec.workload, case.facts.instance
@@ -60,4 +73,10 @@ def an_image_of_ones_own_brings_efa(case: Case) -> Iterator[Draft]:
         yield info("workload.image", "must have libfabric and aws-ofi-nccl for EFA", seen=image, cure=cure)
 
 
-RULES = (the_source_exists, a_script_has_a_source, variables_leave_efa_alone, an_image_of_ones_own_brings_efa)
+RULES = (
+    the_source_exists,
+    a_rehearsal_has_its_mounts,
+    a_script_has_a_source,
+    variables_leave_efa_alone,
+    an_image_of_ones_own_brings_efa,
+)

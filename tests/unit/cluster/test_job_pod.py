@@ -44,3 +44,9 @@ def test_processors_memory_and_shared_memory_are_asked_for_as_the_spec_has_them(
         "a job is not throttled, and ends as its node's memory does"
     )
     assert shm(spec) == {"medium": "Memory", "sizeLimit": str(2**29)}
+
+
+def test_a_mount_is_a_folder_of_the_shared_tier_that_nobody_writes() -> None:
+    mounted = pod(mounts=("corpus",))["containers"][0]["volumeMounts"]
+    (found,) = [one for one in mounted if one["mountPath"].startswith("/mounts")]
+    assert found == {"name": "shared", "mountPath": "/mounts/corpus", "subPath": "mounts/corpus", "readOnly": True}

@@ -234,10 +234,12 @@ def test_file_systems_and_links_of_all_pages_are_found() -> None:
     account = ByModel({"fsx.describe_file_systems": {"FileSystems": systems}})
     assert found("file system", {"tags": TRAIN}, account) == ["fs-00000002", "fs-00000004"]
     operation = "fsx.describe_data_repository_associations"
+    states = (("FAILED", "/data"), ("AVAILABLE", "/data"), ("DELETING", "/data"), ("CREATING", "/data"))
     links = [
-        {"AssociationId": f"dra-00000000{number}", "Lifecycle": state}
-        for number, state in enumerate(("FAILED", "AVAILABLE", "DELETING", "CREATING"))
+        {"AssociationId": f"dra-00000000{number}", "Lifecycle": state, "FileSystemPath": path}
+        for number, (state, path) in enumerate((*states, ("AVAILABLE", "/mounts/corpus")))
     ]
     account = ByModel({operation: {"Associations": links}})
-    assert found("data repository link", {"fileSystemId": "fs-1"}, account) == ["dra-000000001", "dra-000000003"]
+    given = {"fileSystemId": "fs-1", "fileSystemPath": "/data"}
+    assert found("data repository link", given, account) == ["dra-000000001", "dra-000000003"]
     assert account.calls == [(operation, {"Filters": [{"Name": "file-system-id", "Values": ["fs-1"]}]})]

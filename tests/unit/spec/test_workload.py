@@ -48,6 +48,12 @@ REFUSED = [
     ({"image": "python"}, "needs a tag or a digest"),
     ({"image": "https://nvcr.io/nvidia/pytorch:25.10-py3"}, "is no image reference"),
     ({"resources": {"shm_gib": 0}}, "resources.shm_gib"),
+    ({"mounts": {"corpus": "bucket/tokens"}}, "no s3://bucket/prefix"),
+    ({"mounts": {"Corpus": "s3://bucket/tokens"}}, "lower-case"),
+    ({"mounts": {"a": "s3://bucket/x/", "b": "s3://bucket/x/y"}}, "FSx links no prefix twice"),
+    ({"mounts": {"a": "s3://bucket", "b": "s3://bucket/y"}}, "FSx links no prefix twice"),
+    ({"mounts": {f"m{n}": f"s3://bucket/{n}" for n in range(8)}}, "8 are too many"),
+    ({"rehearsal": {"mounts": {"corpus": "/tmp"}}}, "corpus is not in `mounts`"),
 ]
 
 
@@ -122,6 +128,17 @@ def test_the_image_is_the_rehearsals_own_there_and_the_specs_on_aws(spec: Any) -
     assert (here.target, here.job_image) == ("rehearsal", "team/job:v1")
     assert spec(image=image).spec.job_image is None, "the trainer image stands in"
     assert here.model_copy(update={"target": "aws"}).job_image == image
+
+
+def test_a_rehearsal_wants_a_folder_for_each_mount(spec: Any, tmp_path: Path) -> None:
+    def errors(**here: str) -> list[str]:
+        file = spec(mounts={"a": "s3://bucket/x", "b": "s3://bucket/xy"}, rehearsal={"mounts": here})
+        found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
+        return [one.field for one in found if failed((one,))]
+
+    assert errors(a=str(tmp_path), b=str(tmp_path)) == []
+    assert errors(a=str(tmp_path)) == ["workload.rehearsal.mounts.b"]
+    assert errors(a=str(tmp_path), b=str(tmp_path / "none")) == ["workload.rehearsal.mounts.b"]
 
 
 def warned(file: SpecFile) -> dict[str, str]:
