@@ -31,8 +31,8 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Fields that only steward and trainer read; all others are built into the stack, the deadline's schedule or the data.
 The steward stops at the new budget; the alarms of the AWS budget stay as the stack has set them."""
-BOUND = ("training.model.vocabulary",)
-"""Fields of these sections that the prepared data fixes."""
+BOUND = ("training.model.vocabulary", "workload.secrets")
+"""Fields of these sections that the prepared data fixes, or the rights that the stack has given to the pods."""
 SHAPES = ("training.model", "training.zero_stage", "training.precision", "workload.checkpoints.format")
 """Fields that shape a checkpoint: they may change only while there is none to resume from."""
 _TAKE_UP_S = 180.0
