@@ -30,6 +30,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         efa_by_claim=config.spec.addons.efa == "dra",
         command=("python", "-m", "trainer.agent") if config.workload is None else ("python3", SUPERVISOR),
         supervisor_image=None if config.workload is None else config.image,
+        secrets=bool(config.spec.secrets),
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )
