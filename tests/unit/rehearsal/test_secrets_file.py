@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from infra import target
 from infra.errors import UserError
+from infra.rehearsal.site import handle
+from infra.rehearsal.site import secrets as site_secrets
 from infra.rehearsal.site.secrets import _stored, values
 from infra.spec.campaign import Spec
 from tests.example import example_spec
@@ -74,3 +77,28 @@ def test_a_secret_of_the_real_account_is_rehearsed_under_its_name() -> None:
     arn = "arn:aws:secretsmanager:eu-west-1:999999999999:secret:team/token-AbC123"
     (source,) = spec(None, A={"secret": arn, "key": "a"}).secrets.values()
     assert (source.secret, source.key) == ("team/token", "a")
+
+
+def test_a_missing_value_is_refused_before_a_site_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BIVOUAC_SITE", raising=False)
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(handle, "ensure", lambda *_: pytest.fail("a site is started"))
+    with pytest.raises(UserError, match="cannot be read"):
+        target.enter_for(spec(tmp_path / "nothing", TOKEN={"secret": "a"}), lambda said: None)
+
+
+def test_inside_its_site_a_command_gives_the_values_to_the_account_and_never_on_aws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = list[str]()
+    monkeypatch.setattr(site_secrets, "give", lambda one: given.append(one.target))
+    job = spec(None, TOKEN={"secret": "a"})
+    on_aws = job.model_copy(update={"target": "aws"})
+    monkeypatch.delenv("BIVOUAC_SITE", raising=False)
+    target.give_secrets(job)
+    assert given == []
+    monkeypatch.setenv("BIVOUAC_SITE", "default")
+    target.enter_for(job, lambda said: None)
+    target.give_secrets(job)
+    target.give_secrets(on_aws)
+    assert given == ["rehearsal", "rehearsal"]
