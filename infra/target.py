@@ -23,6 +23,7 @@ _INSIDE = "BIVOUAC_SITE"
 def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     """Enter the spec's target. A rehearsal replaces this process by the same command inside the site."""
     if _INSIDE in os.environ:
+        give_secrets(spec)
         return
     _refuse_name_in_use(spec)
     if spec.target == "aws":
@@ -30,7 +31,9 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
         return
     refuse_missing("rehearsal")
     refuse_missing("trainer")
-    from infra.rehearsal.site import campaigns, handle
+    from infra.rehearsal.site import campaigns, handle, secrets
+
+    secrets.values(spec)  # refused before a site is started
 
     def note(folder: Path) -> None:
         campaigns.remember(spec, folder)
@@ -38,6 +41,15 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     site = handle.ensure(campaigns.SITE, progress, note)
     note(Path(site.folder))
     handle.enter(site, again())
+
+
+def give_secrets(spec: Spec) -> None:
+    """Put the values of a rehearsed job's secrets into the emulated account; on AWS they are there."""
+    if _INSIDE not in os.environ or spec.target == "aws" or not spec.secrets:
+        return
+    from infra.rehearsal.site import secrets
+
+    secrets.give(spec)
 
 
 def _refuse_name_in_use(spec: Spec) -> None:

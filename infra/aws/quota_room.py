@@ -14,7 +14,7 @@ from infra.plan import catalogue
 from infra.plan.facts import QuotaRoom
 from infra.spec.campaign import Spec
 from infra.spec.names import BUILD_NETWORK
-from infra.spec.sections import ENDPOINT_SERVICES, Egress
+from infra.spec.sections import Egress
 
 _SCRATCH = "SCRATCH"
 _NAT_STATES = [{"Name": "state", "Values": ["pending", "available", "deleting"]}]
@@ -30,7 +30,7 @@ def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], Quota
         yield partial(_room, account, "addresses", "network.egress", partial(_addresses, account), 1)
         yield partial(_room, account, "NAT gateways", "zone", partial(_nat_gateways, account, spec.zone), 1)
     else:
-        yield partial(_room, account, "endpoints", "network.egress", lambda: 0, len(ENDPOINT_SERVICES))
+        yield partial(_room, account, "endpoints", "network.egress", lambda: 0, len(spec.endpoint_services))
     yield partial(_room, account, "clusters", "campaign", partial(_clusters, account), 1)
     shared = spec.storage.shared
     sizes = partial(_lustre, account, shared.deployment)

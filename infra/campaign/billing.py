@@ -12,7 +12,7 @@ from infra.aws.account import Account
 from infra.aws.reservations import find_reservation
 from infra.campaign.reserved import bills_on, node_usd_per_hour, unused_places
 from infra.kinds import kind_named
-from infra.plan.estimates.cost import ENDPOINTS, CostLine
+from infra.plan.estimates.cost import CostLine
 from infra.plan.purchase import own_reservation
 from infra.session.context import Context
 from infra.spec.names import CAMPAIGN_TAG, Names
@@ -88,6 +88,8 @@ def _title(line: CostLine, present: int) -> str:
 
 def _planned(context: Context, line: CostLine) -> int:
     """Return the number of resources that the plan's rate covers."""
+    if line.name == _ENDPOINTS:
+        return len(context.spec.endpoint_services)
     return context.spec.nodes.count if line.gpu else 1
 
 
@@ -111,23 +113,25 @@ def _cluster(account: Account, names: Names) -> tuple[int, int]:
 
 
 def _tagged(name: str, whole: int) -> Callable[[Account, Names], tuple[int, int]]:
-    """Return a function that counts billing resources of a kind with the campaign's tag, at most `whole`."""
+    """Return a function that counts billing resources of a kind with the campaign's tag, at most `whole` unless 0."""
 
     def look(account: Account, names: Names) -> tuple[int, int]:
         kind = kind_named(name)
         own = (one for one in kind.things(account) if one.tags.get(CAMPAIGN_TAG) == names.campaign)
-        return min(whole, sum(kind.price(one.traits) != 0 for one in own)), whole
+        present = sum(kind.price(one.traits) != 0 for one in own)
+        return min(whole or present, present), whole
 
     return look
 
 
+_ENDPOINTS = "interface endpoints"
 _LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
     "GPU nodes": _with_name(lambda names: names.gpu_group),
     "system node": _with_name(lambda names: names.system_group),
     "builder": _with_name(lambda names: names.builder),
     "EKS control plane": _cluster,
     "NAT gateway": _tagged("NAT gateway", 1),
-    "interface endpoints": _tagged("VPC endpoint", ENDPOINTS),
+    _ENDPOINTS: _tagged("VPC endpoint", 0),
     "FSx for Lustre": _tagged("file system", 1),
 }
 """Line of the plan -> function that returns (resources present, resources that the rate covers; 0: the planned

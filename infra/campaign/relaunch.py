@@ -32,8 +32,8 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Fields that only steward and trainer read; all others are built into the stack, the deadline's schedule or the data.
 The steward stops at the new budget; the alarms of the AWS budget stay as the stack has set them."""
-BOUND = ("training.model.vocabulary", "workload.mounts")
-"""Fields of these sections that the prepared data and the file system's links fix."""
+BOUND = ("training.model.vocabulary", "workload.mounts", "workload.secrets")
+"""Fields of these sections that the prepared data, the file system's links or the rights of the pods fix."""
 SHAPES = ("training.model", "training.zero_stage", "training.precision", "workload.checkpoints.format")
 """Fields that shape a checkpoint: they may change only while there is none to resume from."""
 _TAKE_UP_S = 180.0

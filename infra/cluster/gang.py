@@ -17,6 +17,7 @@ from infra.spec.names import (
     NODE_CLAIM,
     POOL_LABEL,
     PRIORITY_CLASS,
+    SECRETS_COMMAND,
     SHARED_CLAIM,
     TRAINER_ACCOUNT,
     mount_folder,
@@ -31,7 +32,7 @@ from trainer.contract import (
     SHARED_CHECKPOINTS,
     Env,
 )
-from trainer.contract.workload import SUPERVISOR, WORKSPACE
+from trainer.contract.workload import SECRETS, SUPERVISOR, WORKSPACE
 
 REPLICATED_JOB = "gang"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -62,6 +63,8 @@ class GangJob(BaseModel):
     """Names of S3 prefixes that the shared file system shows."""
     supervisor_image: str | None = None
     """Image with the supervisor of a workload, which an init container puts into the job's own container."""
+    secrets: bool = False
+    """An init container of `supervisor_image` fetches the job's secrets into the pod's memory."""
     each_to_its_end: bool = False
     """A pod that fails does not end the others. In training it does: they can do nothing without it."""
     sees_node: bool = False
@@ -143,6 +146,10 @@ def _pod(gang: GangJob) -> dict[str, Any]:
             pod_volumes.append({"name": name, "emptyDir": {}})
             mounts.append({"name": name, "mountPath": path})
         starts = [_supervisor(gang.supervisor_image, mounts[-2])]
+        if gang.secrets:
+            pod_volumes.append({"name": "secrets", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}})
+            mounts.append({"name": "secrets", "mountPath": SECRETS.rpartition("/")[0], "readOnly": True})
+            starts.append(_secrets(gang, gang.supervisor_image, mounts))
     devices = {"nvidia.com/gpu": str(gang.accelerators)}
     resources: dict[str, Any] = {}
     claims: dict[str, Any] = {}
@@ -192,6 +199,18 @@ def _supervisor(image: str, mount: dict[str, Any]) -> dict[str, Any]:
         "command": ["python", "-m", "trainer.supervisor.pack", SUPERVISOR],
         "securityContext": container_context(),
         "volumeMounts": [mount],
+    }
+
+
+def _secrets(gang: GangJob, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    config, values = (next(one for one in mounts if one["name"] == name) for name in ("config", "secrets"))
+    return {
+        "name": "secrets",
+        "image": image,
+        "command": list(SECRETS_COMMAND),
+        "env": _environment(gang),
+        "securityContext": container_context(readOnlyRootFilesystem=True),
+        "volumeMounts": [config, {**values, "readOnly": False}],
     }
 
 

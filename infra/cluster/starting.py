@@ -13,6 +13,8 @@ from infra.spec.names import NAMESPACE
 
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a terminated container whose process never began (containerd's and Docker's)."""
+_NOT_ITS_TURN = "PodInitializing"
+"""Reason of a container that waits for an init container."""
 _LONGEST = 300
 """Length in characters to which messages are cut."""
 _CURES = (
@@ -55,12 +57,12 @@ def is_over(pod: Pod) -> bool:
 
 def ending(pod: Pod) -> ContainerStateTerminated | None:
     """Return how the container's process ended; None when it has not ended or never began."""
-    ends = [state.terminated for state in _states(pod) if state.terminated is not None]
+    ends = [state.terminated for state in states(pod) if state.terminated is not None]
     return next((end for end in ends if end.reason not in _NEVER_RAN), None)
 
 
 def has_started(pod: Pod) -> bool:
-    return ending(pod) is not None or any(state.running is not None for state in _states(pod))
+    return ending(pod) is not None or any(state.running is not None for state in states(pod))
 
 
 def why_not(pod: Pod, warning: str) -> str:
@@ -94,16 +96,22 @@ def _when(event: Event) -> datetime:
     return at if at is not None else datetime.min.replace(tzinfo=UTC)
 
 
-def _states(pod: Pod) -> list[ContainerState]:
-    containers = (pod.status.containerStatuses if pod.status else None) or ()
-    return [one.state for one in containers if one.state is not None]
+def states(pod: Pod) -> list[ContainerState]:
+    """Return the states of the pod's containers. Of its init containers only those in its way: a failed one, which is
+    the first, or one that waits."""
+    status = pod.status
+    first, then = (status.initContainerStatuses or (), status.containerStatuses or ()) if status else ((), ())
+    before = [one.state for one in first if one.state is not None]
+    failed = [state for state in before if state.terminated is not None and state.terminated.exitCode]
+    waiting = [state for state in before if state.waiting is not None and state.waiting.reason != _NOT_ITS_TURN]
+    return [*failed, *waiting, *(one.state for one in then if one.state is not None)]
 
 
 def _words(pod: Pod) -> Iterator[str]:
     status = pod.status
     if status is not None and status.reason:
         yield _told(status.reason, status.message)
-    for state in _states(pod):
+    for state in states(pod):
         if state.waiting is not None:
             yield _told(state.waiting.reason, state.waiting.message)
         elif state.terminated is not None:

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from infra.spec.campaign import Spec
+from infra.spec.secrets import SecretSources
 from trainer.contract import CONFIG_FILE, TrainConfig
-from trainer.contract.workload import WORKLOAD_CONFIG, WorkloadConfig
+from trainer.contract.workload import SECRET_SOURCES, WORKLOAD_CONFIG, WorkloadConfig
 
 CONFIG_NAME = "steward.json"
 CONFIG_PATH = f"/config/{CONFIG_NAME}"
@@ -96,3 +97,11 @@ class StewardConfig(BaseModel):
         given = self.train if self.workload is None else self.workload
         assert given is not None, "a configuration is of the built-in trainer or of a workload"
         return {name: given.model_dump_json(indent=1)}
+
+    @property
+    def gang_files(self) -> dict[str, str]:
+        """Files of the config map that the gang's pods mount: the job's, and where its secrets lie."""
+        if not self.spec.secrets:
+            return self.job_files
+        sources = SecretSources(region=self.spec.region, secrets=self.spec.secrets)
+        return {**self.job_files, SECRET_SOURCES: sources.model_dump_json(indent=1, exclude_none=True)}

@@ -45,7 +45,7 @@ def pack(workload: Workload) -> PackedSource:
         root = Path(workload.source).expanduser()
         if not root.is_dir():
             raise UserError("there is no such folder", seen=root, cure="mend workload.source")
-        names = _names(root)
+        names = _names(root, workload.rehearsal.secrets)
         files, commit = len(names), _commit(root)
         content = _tar(root, names)
     sha256 = hashlib.sha256(content).hexdigest() if content else ""
@@ -59,13 +59,17 @@ def pack(workload: Workload) -> PackedSource:
     return PackedSource(folder=folder, digest=digest, sha256=sha256, commit=commit, files=files)
 
 
-def _names(root: Path) -> list[str]:
+def _names(root: Path, secrets: str | None) -> list[str]:
+    """Return the files to pack, as paths below `root`. The file `secrets` is never packed: it would be archived."""
     listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed is not None:
         names = {name for name in listed.split("\0") if name and os.path.lexists(root / name)}
     else:
         paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file() or path.is_symlink())
         names = {str(path) for path in paths if not _LEFT_OUT & set(path.parts)}
+    if secrets is not None:
+        hidden = Path(secrets).expanduser().resolve()
+        names = {name for name in names if (root / name).resolve() != hidden}
     if not names:
         raise UserError("the source has no file", seen=root, cure="mend workload.source")
     size = sum((root / name).lstat().st_size for name in names)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from infra.engine.consequences import consequence
 from infra.engine.drift import SHORT, UNKNOWN, Change, Look, Row, parsed, short
 from infra.engine.refusal import Refusal
-from infra.plan.estimates.cost import ENDPOINTS, HOURS_PER_MONTH
+from infra.plan.estimates.cost import HOURS_PER_MONTH
 from infra.plan.plan import Plan
 
 _LINES = 8
@@ -103,15 +103,16 @@ def print_costs(console: Console, changes: Iterable[CostChange]) -> None:
         )
 
 
-def cost_changes(looks: Iterable[Look], plan: Plan) -> tuple[CostChange, ...]:
-    """Return cost changes by the plan's hourly lines; GPU nodes count as if all were up, though they start at none."""
+def cost_changes(looks: Iterable[Look], plan: Plan, endpoints: int) -> tuple[CostChange, ...]:
+    """Return cost changes by the plan's hourly lines; GPU nodes count as if all were up, though they start at none.
+    `endpoints`: number of interface endpoints that the plan counts."""
     lines = {line.name: line for line in plan.cost}
     found = list[CostChange]()
     for row in (row for seen in looks for row in seen.planned):
         sign = {"create": 1, "delete": -1}.get(row.verb, 0)
         name, part = _BILLS.get((row.kind.rpartition(":")[2], row.name)), Decimal(1)
         if row.kind.endswith(":VpcEndpoint") and row.name != "s3":
-            name, part = "interface endpoints", Decimal(1) / ENDPOINTS
+            name, part = "interface endpoints", Decimal(1) / max(1, endpoints)
         if sign and name in lines and lines[name].priced:
             line, share = lines[name], sign * part
             hourly = line.usd_per_hour * share

@@ -82,7 +82,7 @@ def preview(context: Context, before: Plan | None = None, *, inside: bool = True
         looks=looks,
         refused=refused,
         findings=tuple(sorted(found, key=lambda one: order.index(one.level))),
-        costs=explain.cost_changes(looks, context.plan),
+        costs=explain.cost_changes(looks, context.plan, len(context.spec.endpoint_services)),
         total_usd=sum((line.usd for line in context.plan.cost), Decimal(0)),
         changed=None if before is None else plan_changes(before, context.plan),
     )

@@ -20,7 +20,9 @@ from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
 from infra.spec.duration import Duration
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
+from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
+from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive
@@ -258,6 +260,19 @@ class Spec(Section):
     def job_image(self) -> str | None:
         """The workload's own image on the target; None if the trainer image is the job's."""
         return None if self.workload is None else self.workload.on(self.target).image
+
+    @property
+    def secrets(self) -> dict[str, SecretSource]:
+        """Variable of the job -> where its secret value lies on the target; none for the built-in trainer."""
+        return {} if self.workload is None else self.workload.on(self.target).secrets
+
+    @property
+    def endpoint_services(self) -> tuple[str, ...]:
+        """Services that need an interface endpoint of the campaign's network; none with a NAT gateway."""
+        if self.network.egress is not Egress.ENDPOINTS:
+            return ()
+        asked = any(source.secret is not None for source in self.secrets.values())
+        return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if asked else ()))
 
     @property
     def built_in(self) -> tuple[Training, Data]:

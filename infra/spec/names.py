@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from infra.spec.sections import ENDPOINT_SERVICES
+from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE
 
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
@@ -54,6 +54,8 @@ LOCAL_CHECKPOINTS_HOST_PATH = f"{LOCAL_DISK}/bivouac"
 NODE_TOLD_HOST_PATH = "/run/bivouac"
 """Folder in which services of the node image write; see playbooks/roles/health_checks."""
 
+SECRETS_COMMAND = ("python", "-m", "infra.steward.secrets")
+"""Fetches a job's secrets, in an init container of its pods."""
 STEWARD_COMMAND = ("python", "-m", "infra.steward")
 ARCHIVE_COMMAND = ("python", "-m", "infra.archive.archive")
 ARCHIVE_WORK = "/local-checkpoints/.archive"
@@ -174,7 +176,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "file system": ("shared",),
     "VPC": ("",),
     "VPC peering": ("driver",),
-    "VPC endpoint": ("s3", *ENDPOINT_SERVICES),
+    "VPC endpoint": ("s3", *ENDPOINT_SERVICES, SECRETS_SERVICE),
     "subnet": ("public", "control-plane-a", "control-plane-b", GPU_POOL),
     "route table": ("public", "private"),
     "internet gateway": ("",),

@@ -177,6 +177,8 @@ def _problem(item: Any, lines: dict[str, int], texts: dict[str, str], model: typ
         texts.get(field) or _shown(given),
     )
     cure = CURES.get(kind, "see docs/spec.md").format_map(_Lenient(item.get("ctx", {})))
+    if kind == "model_type" and "secrets" in loc:
+        seen, cure = "not shown", "name where the value lies, such as {secret: team/token}; no value belongs in a spec"
     if kind == "extra_forbidden":
         names = _fields_at(model, loc[:-1])
         near = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=_NEAR)

@@ -85,6 +85,9 @@ def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
     made.drop("network.api_endpoint", "the driver is in the emulated network already")
     made.drop("money.alarm_topic_arn", "a topic of the real account")
     made.drop("money.freeze_roles", "roles of the real account")
+    if spec.secrets and spec.workload is not None:
+        given = f"those in {spec.workload.rehearsal.secrets}"
+        made.tell("workload.secrets", "the account's values", given, "the real values stay where they are")
 
 
 def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
@@ -129,6 +132,10 @@ class _Made:
         section[name] = value
         if before != value:
             self.differences.append(Difference(field=field, real=_said(before), rehearsed=_said(value), why=why))
+
+    def tell(self, field: str, real: str, rehearsed: str, why: str) -> None:
+        """Note what differs though the document does not."""
+        self.differences.append(Difference(field=field, real=real, rehearsed=rehearsed, why=why))
 
     def drop(self, field: str, why: str) -> None:
         at: Any = self.document

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -27,7 +27,8 @@ def sound_part(model: type[Model], raw: dict[str, Any], broken: Iterable[tuple[s
         below = [path[1:] for path in broken if path[:1] == (name,)]
         if below:
             inner, given = model_of(field.annotation), raw.get(name)
-            if inner is not None and isinstance(given, dict) and () not in below:
+            named = get_origin(field.annotation) is dict  # sections under names of the user's own
+            if inner is not None and isinstance(given, dict) and () not in below and not named:
                 values[name] = sound_part(inner, given, below)
         elif name in raw:
             form: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation

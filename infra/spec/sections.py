@@ -25,6 +25,8 @@ ENDPOINT_SERVICES = (
     "sts",
 )
 """Services that nodes, add-ons and pods need without a NAT gateway. S3 has a gateway endpoint, which is free."""
+SECRETS_SERVICE = "secretsmanager"
+"""Needed besides by a job with secrets of Secrets Manager."""
 
 
 class Egress(StrEnum):

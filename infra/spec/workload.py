@@ -11,11 +11,15 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from infra.spec.duration import Duration
 from infra.spec.image_reference import ImageReference
+from infra.spec.secrets import MOST, SecretSource
 from infra.spec.section import Section
 
 GIB = 2**30
 OURS = "BIVOUAC_"
 """Beginning of the variables that the supervisor sets."""
+_NO_SECRETS = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "PATH", "PYTHONPATH")
+"""Variables that the launcher needs or sets."""
+_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def _is_a_pattern(text: str) -> str:
@@ -96,6 +100,9 @@ class SmallMachine(Section):
     """Variables beside, or instead of, those of `env`."""
     mounts: dict[str, str] = Field(default={})
     """Folders of this machine by the names of `mounts`: the emulated S3 gets their files."""
+    secrets: str | None = None
+    """A file on this machine with the values of the workload's secrets, a line `NAME=value` each. They go into the
+    emulated account, from where pods read them as on AWS. The packed source leaves this file out."""
     estimates: Estimates | None = None
     """Figures of the rehearsal."""
 
@@ -118,6 +125,9 @@ class Workload(Section):
     """Arguments of script or command."""
     env: dict[str, str] = Field(default={})
     """Environment variables of the job."""
+    secrets: dict[str, SecretSource] = Field(default={}, max_length=MOST)
+    """Environment variables of the job whose values lie in Secrets Manager or Systems Manager. Only names are in the
+    record; where the job prints a value, `[secret]` stands for it."""
     checkpoints: JobCheckpoints
     """Format and retention of the job's own checkpoints."""
     progress: Progress = Progress()
@@ -163,6 +173,22 @@ class Workload(Section):
             raise ValueError(f"rehearsal.mounts: {', '.join(unknown)} is not in `mounts`")
         return self
 
+    @field_validator("secrets")
+    @classmethod
+    def _are_variables(cls, secrets: dict[str, SecretSource]) -> dict[str, SecretSource]:
+        for name in secrets:
+            if not _VARIABLE.match(name):
+                raise ValueError(f"{name!r} is no name of an environment variable")
+            if name.startswith(OURS) or name in _NO_SECRETS:
+                raise ValueError(f"{name} is a variable of the supervisor or its launcher: give it another name")
+        return secrets
+
+    @model_validator(mode="after")
+    def _gives_each_variable_once(self) -> Self:
+        if twice := sorted(set(self.secrets) & (set(self.env) | set(self.rehearsal.env))):
+            raise ValueError(f"{', '.join(twice)}: in `secrets` and in `env`: keep it in one of them")
+        return self
+
     @model_validator(mode="after")
     def _starts_one_thing(self) -> Self:
         if self.launcher == "torchrun" and (self.script is None or self.command):
@@ -181,6 +207,8 @@ class Workload(Section):
                 "image": small.image,
                 "args": self.args if small.args is None else small.args,
                 "env": self.env | small.env,
+                # An ARN names a secret of the real account; the emulated one has its own, of the same name.
+                "secrets": {name: source.by_name() for name, source in self.secrets.items()},
                 "estimates": small.estimates or self.estimates,
             }
         )

@@ -33,6 +33,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         supervisor_image=None if config.workload is None else config.image,
         mounts=() if config.spec.workload is None else tuple(config.spec.workload.mounts),
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
+        secrets=bool(config.spec.secrets),
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )

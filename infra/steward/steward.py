@@ -237,7 +237,7 @@ class Steward:
         self.lease.check()
         labels = gangs.labels(self.config, action.attempt)
         config = f"train-a{action.attempt}"
-        attempts.create_config(self.client, config, labels, self.config.job_files)
+        attempts.create_config(self.client, config, labels, self.config.gang_files)
         attempts.launch(self.client, gangs.gang(self.config, action.attempt, config))
         self.attempt, self.in_flight, self._running_recorded = action.attempt, True, False
         self.observer.launched(action.attempt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import signal
@@ -22,6 +23,15 @@ STEPS = 60
 SLIP = "sys.exit(64) if step == 25 else None"
 """An error of the user's own: the cluster is held for him."""
 STEP_BEGINS = "        inputs, targets = batch(step, rank)\n"
+SECRETS = {"TOKEN": "swordfish-4711", "KEY": "open-sesame-0815"}
+BEGINS = '    dist.init_process_group("gloo")\n'
+TELLS = """    import hashlib
+    for name, digest in {digests}.items():
+        if hashlib.sha256(os.environ[name].encode()).hexdigest() != digest:
+            sys.exit(64)
+    print("my token is", os.environ["TOKEN"], json.dumps(dict(key=os.environ["KEY"])), flush=True)
+"""
+"""A job that sees that it has the right secrets, and then tells them."""
 
 
 def twin() -> dict[int, float]:
@@ -32,8 +42,44 @@ def twin() -> dict[int, float]:
     return {one["step"]: one["loss"] for one in map(json.loads, done.stdout.splitlines())}
 
 
-def test_a_plain_script_is_carried_through_a_lost_node_and_archived_byte_for_byte(tmp_path: Path) -> None:
-    with rehearsing(tmp_path, {"campaign": "job"}, base=f"{EXAMPLE}/rehearsal.yaml") as rehearsal:
+def telling(folder: Path) -> Path:
+    """The example's code, with the local file of its secrets beside it, which prints what it must not."""
+    shutil.copytree(ROOT / EXAMPLE, folder)
+    digests = {name: hashlib.sha256(value.encode()).hexdigest() for name, value in SECRETS.items()}
+    sound = (folder / "train.py").read_text()
+    assert BEGINS in sound
+    (folder / "train.py").write_text(sound.replace(BEGINS, TELLS.format(digests=digests) + BEGINS))
+    (folder / "secrets.env").write_text("\n".join(f"{name}={value}" for name, value in SECRETS.items()))
+    return folder
+
+
+def holders(folder: Path) -> set[str]:
+    """The files below the folder in which a secret stands."""
+    patterns = [word for value in SECRETS.values() for word in ("-e", value)]
+    done = subprocess.run(["grep", "-rlaF", *patterns, str(folder)], capture_output=True, text=True)
+    return {str(Path(line).relative_to(folder)) for line in done.stdout.splitlines()}
+
+
+STORED = """
+import boto3
+s3, told = boto3.client("s3"), {values}
+for bucket in s3.list_buckets()["Buckets"]:
+    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket["Name"]):
+        for one in page.get("Contents", ()):
+            body = s3.get_object(Bucket=bucket["Name"], Key=one["Key"])["Body"].read()
+            print("read", one["Key"])
+            if any(value.encode() in body for value in told):
+                print("holds", one["Key"])
+"""
+
+
+def test_a_plain_script_is_carried_through_a_lost_node_and_archived_byte_for_byte_and_its_secrets_are_nowhere(
+    tmp_path: Path,
+) -> None:
+    secrets = {"TOKEN": {"secret": "team/all", "key": "token"}, "KEY": {"parameter": "/team/key"}}
+    code = telling(tmp_path / "code")
+    workload = {"source": str(code), "secrets": secrets, "rehearsal": {"secrets": str(code / "secrets.env")}}
+    with rehearsing(tmp_path, {"campaign": "job", "workload": workload}, base=f"{EXAMPLE}/rehearsal.yaml") as rehearsal:
         done = rehearsal.run("run", str(rehearsal.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["outcome"] == "done"
@@ -45,12 +91,18 @@ def test_a_plain_script_is_carried_through_a_lost_node_and_archived_byte_for_byt
         assert {row["step"] for row in told} == set(whole) == set(range(1, STEPS + 1))
         assert [row for row in told if row["loss"] != whole[row["step"]]] == [], "bit for bit"
         assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
+        said = rehearsal.run("logs", "job").stdout
+        assert said.count('my token is [secret] {"key": "[secret]"}') >= 2, said[-2000:]
+        stored = rehearsal.python(STORED.format(values=list(SECRETS.values()))).splitlines()
+        assert "read campaigns/job/spec.json" in stored and not [line for line in stored if line.startswith("holds")]
+        assert holders(tmp_path) == {"code/secrets.env"}
         struck = rehearsal.run("down", "--all")
         assert struck.returncode == 0, struck.stdout + struck.stderr
         assert (rehearsal.archived("source") / "source.tar").exists()
         tier = tmp_path / "job"
         rehearsal.archived("golden").rename(tier)
         assert seal.fault(tier, STEPS, "job", "") == "", "every byte is that of its manifest"
+        assert holders(tmp_path) == {"code/secrets.env"}, "nor in what is exported, the packed source among it"
 
 
 def test_a_held_job_goes_on_with_mended_code_and_nothing_is_baked(tmp_path: Path) -> None:

@@ -123,6 +123,9 @@ def _type(annotation: Any, path: str, metadata: Any = ()) -> str:
     if origin is tuple:
         least = " with at least one" if any(getattr(one, "min_length", 0) for one in metadata) else ""
         return f"list{least}: {_type(parts[0], path)}"
+    if origin is dict:
+        inside = model_in(parts[1])
+        return f"name: {f'[`{path}`](#{_anchor(path)})' if inside else _type(parts[1], path)}"
     if inner := model_in(annotation):
         return f"section [`{path}`](#{_anchor(path)})" if inner is annotation else path
     if issubclass(annotation, Enum):
@@ -164,7 +167,7 @@ def _default(info: FieldInfo) -> str:
         return f"`{duration.text(value)}`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    if value in ((), ""):
+    if value in ((), "", {}):
         return "empty"
     return f"`{getattr(value, 'value', value)}`"
 

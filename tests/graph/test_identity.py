@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from infra.plan.checks.finding import Level
 from infra.spec.names import buckets
 from infra.spec.sections import ENDPOINT_SERVICES
+from infra.stack.rules import findings
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, DRIVER, Graph, campaign_graph, foundation_with, held
 
@@ -173,5 +175,24 @@ def test_a_private_endpoint_has_a_way_from_the_driver_and_no_other(full: Graph, 
 def test_without_a_way_out_there_is_one_endpoint_for_each_service_in_the_nodes_zone() -> None:
     graph = campaign_graph(example_spec(network={"egress": "endpoints"}))
     made = {node.inputs["serviceName"].removeprefix("com.amazonaws.us-east-1.") for node in graph.of("VpcEndpoint")}
-    assert made == {"s3", *ENDPOINT_SERVICES}
+    assert made == {"s3", *ENDPOINT_SERVICES} and "secretsmanager" not in made
     assert all(n.inputs.get("privateDnsEnabled") for n in graph.of("VpcEndpoint") if n.name != "s3")
+
+
+def test_a_job_with_secrets_has_the_rights_and_the_endpoint_for_them_and_the_stack_keeps_its_rules() -> None:
+    workload = {
+        "script": "/train.py", "checkpoints": {"format": "dcp"}, "estimates": {"steps": 10, "step_seconds": 1},
+        "secrets": {"TOKEN": {"secret": "team/token"}, "KEY": {"parameter": "/team/key"}},
+    }  # fmt: skip
+    spec = example_spec(training=None, data=None, workload=workload, network={"egress": "endpoints"})
+    graph = campaign_graph(spec)
+    (own,) = (node.inputs for node in graph.of("RolePolicy") if node.name == "trainer")
+    assert own["role"] == "bivouac-example-trainer"
+    reads = [one for one in json.loads(own["policy"])["Statement"] if one["Action"] != ["kms:Decrypt"]]
+    assert [(one["Action"], one["Resource"]) for one in reads] == [
+        (["secretsmanager:GetSecretValue"], [f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:team/token-??????"]),
+        (["ssm:GetParameter"], [f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/team/key"]),
+    ]
+    made = {node.inputs["serviceName"].removeprefix("com.amazonaws.us-east-1.") for node in graph.of("VpcEndpoint")}
+    assert made == {"s3", *ENDPOINT_SERVICES, "secretsmanager"}
+    assert not [one for one in findings(graph.asked, spec) if one.level is Level.ERROR]

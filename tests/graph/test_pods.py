@@ -37,6 +37,12 @@ def pods_of(document: Any) -> Iterator[dict[str, Any]]:
 MADE: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]], bool | None]] = {
     "steward": (steward_pod(IMAGE, 0, 2), NO_ROOT, {"steward": {**BARE, "readOnlyRootFilesystem": True}}, None),
     "training": (gang(), ROOT, {"trainer": BARE}, False),
+    "a job with secrets": (
+        gang(secrets=True, supervisor_image=IMAGE),
+        ROOT,
+        {"supervisor": BARE, "secrets": {**BARE, "readOnlyRootFilesystem": True}, "trainer": BARE},
+        False,
+    ),
     "health check": (gang(sees_node=True), ROOT, {"trainer": BARE}, False),
     "archive": (archive(), NO_ROOT, {"room": {**BARE, **AS_ROOT}, "archive": BARE}, False),
 }
@@ -66,6 +72,30 @@ def test_training_does_not_see_what_the_health_check_reads_of_its_node() -> None
         return {one["mountPath"]: one.get("readOnly", False) for one in pod["containers"][0]["volumeMounts"]}
 
     assert "/node" not in mounted(gang()) and mounted(gang(sees_node=True))["/node"] is True
+
+
+def test_a_jobs_secrets_lie_in_the_pods_memory_where_one_container_writes_and_the_job_reads() -> None:
+    (pod,) = pods_of(gang(secrets=True, supervisor_image=IMAGE))
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "secrets")
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Mi"}
+    writers = {one["name"]: one for one in pod["initContainers"]}
+    mounts = {
+        (container["name"], mount["name"]): (mount["mountPath"], mount.get("readOnly", False))
+        for container in (*pod["initContainers"], *pod["containers"])
+        for mount in container["volumeMounts"]
+    }
+    assert {who: how for (who, what), how in mounts.items() if what == "secrets"} == {
+        "secrets": ("/bivouac-secrets", False), "trainer": ("/bivouac-secrets", True),
+    }  # fmt: skip
+    assert {what for who, what in mounts if who == "secrets"} == {"secrets", "config"}
+    assert mounts["secrets", "config"] == ("/config", True)
+    assert writers["secrets"]["command"] == ["python", "-m", "infra.steward.secrets"]
+    assert writers["secrets"]["image"] == IMAGE
+    told = {one["name"] for one in writers["secrets"]["env"]}
+    assert {"BIVOUAC_ATTEMPT", "BIVOUAC_NODE_NAME"} <= told, "its last words name them"
+    (plain,) = pods_of(gang(supervisor_image=IMAGE))
+    assert [one["name"] for one in plain["initContainers"]] == ["supervisor"]
+    assert "secrets" not in {one["name"] for one in plain["volumes"]}
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,10 @@ SUPERVISOR = "/bivouac/supervisor.pyz"
 """The supervisor in a workload's container; an init container puts it there."""
 WORKSPACE = "/workspace"
 """The job's code, and where it starts."""
+SECRET_SOURCES = "secrets.json"
+"""Name of the file beside `WORKLOAD_CONFIG` that says where the job's secrets lie; it holds no value."""
+SECRETS = "/bivouac-secrets/values.json"
+"""Variable -> value, as JSON in the pod's memory; an init container fetches them."""
 
 
 def source_name(sha256: str) -> str:
@@ -38,6 +42,8 @@ class WorkloadConfig(_Part):
     command: tuple[str, ...]
     """Words after the launcher's own; for `none`, the whole command."""
     env: dict[str, str]
+    secrets: tuple[str, ...] = ()
+    """Variables whose values are in the file `SECRETS`."""
     folder: str
     """Where the command starts."""
     source: str = ""

@@ -12,6 +12,7 @@ import threading
 import traceback
 from pathlib import Path
 
+from trainer.supervisor.given import take
 from trainer.supervisor.job import INTERNAL, STORAGE, USER, Job, ended
 from trainer.supervisor.place import Place
 from trainer.supervisor.serving import serve
@@ -20,11 +21,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> int:
-    """Run one node's share of the job. `BIVOUAC_WORKLOAD` and `BIVOUAC_SHARED` name other places than a pod's."""
+    """Run one node's share of the job. `BIVOUAC_WORKLOAD`, `_SHARED` and `_SECRETS` name other places than a pod's."""
     config_file = Path(os.environ.get("BIVOUAC_WORKLOAD", "/config/workload.json"))
     shared = Path(os.environ.get("BIVOUAC_SHARED", "/shared-checkpoints"))
     try:
         place, config = Place.of(), json.loads(config_file.read_text())
+        take(config.get("secrets", ()))
     except (OSError, ValueError) as error:
         print(f"the workload's pod is not as it must be: {error}", file=sys.stderr)
         return USER

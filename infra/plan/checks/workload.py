@@ -73,10 +73,32 @@ def an_image_of_ones_own_brings_efa(case: Case) -> Iterator[Draft]:
         yield info("workload.image", "must have libfabric and aws-ofi-nccl for EFA", seen=image, cure=cure)
 
 
+def secrets_lie_where_the_pods_may_read(case: Case) -> Iterator[Draft]:
+    """A secret lies in the campaign's account and region; a rehearsal has its own values."""
+    spec, workload = case.spec, case.spec.workload
+    if workload is None:
+        return
+    if spec.target == "rehearsal":
+        if workload.secrets and workload.rehearsal.secrets is None:
+            cure = "name a file with a line NAME=value for each of them"
+            seen = ", ".join(workload.secrets)
+            yield error(
+                "workload.rehearsal.secrets", "the rehearsal has no values for these secrets", seen=seen, cure=cure
+            )
+        return
+    for name, source in workload.secrets.items():
+        if source.owner is not None and source.owner != (spec.region, spec.account):
+            cure = f"store it in account {spec.account} in {spec.region}: the pods' role ends there"
+            yield error(
+                f"workload.secrets.{name}.secret", "is of another account or region", seen=source.secret, cure=cure
+            )
+
+
 RULES = (
     the_source_exists,
     a_rehearsal_has_its_mounts,
     a_script_has_a_source,
+    secrets_lie_where_the_pods_may_read,
     variables_leave_efa_alone,
     an_image_of_ones_own_brings_efa,
 )

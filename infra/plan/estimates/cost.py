@@ -14,7 +14,6 @@ from infra.plan.estimates.figure import cents, rounded
 from infra.plan.facts import Facts
 from infra.plan.purchase import own_reservation
 from infra.spec.campaign import Capacity, Egress, Spec
-from infra.spec.sections import ENDPOINT_SERVICES
 
 HOURS_PER_MONTH = Decimal(730)
 _STANDBY = "if one dies, the steward on the other takes over within half a minute"
@@ -27,8 +26,6 @@ BLOCK_REST = "capacity block, unused"
 """Line for the part of a block's fee beyond the hours in which its nodes are up."""
 RESERVATION_REST = "reservation, unused"
 """Line for the reservation's bill while it waits for the nodes and during the teardown."""
-ENDPOINTS = len(ENDPOINT_SERVICES)
-"""Interface endpoints of a cluster without NAT, each in the nodes' zone."""
 
 
 class CostLine(BaseModel):
@@ -118,7 +115,8 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
         yield _sized("NAT traffic", prices.nat_gateway_usd_per_gb, Decimal(traffic), f"{traffic} GB")
     else:
         per_hour = prices.interface_endpoint_usd_per_hour
-        yield _hourly("interface endpoints", per_hour, up, f"{ENDPOINTS} endpoints", ENDPOINTS)
+        services = len(spec.endpoint_services)  # each in the nodes' zone
+        yield _hourly("interface endpoints", per_hour, up, f"{services} endpoints", services)
     shared = spec.storage.shared
     month = lustre_usd_per_gb_month(spec, prices)
     lustre = None if month is None else shared.capacity_gib * month / HOURS_PER_MONTH

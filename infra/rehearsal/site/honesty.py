@@ -14,6 +14,7 @@ EMULATED = (
     "NVMe and FSx for Lustre: folders; lazy imports of an FSx data repository are complete at once",
     "AMIs: the builder's disk as a folder; machines of the AMI start with a copy of it",
     "container images: the node's own files are the base layer, the top layer goes through the registry",
+    "a job's secrets: values of a local file, under their names in the emulated Secrets Manager and Systems Manager",
     "cluster DNS: hosts files kept current from EndpointSlices",
 )
 NOT_REHEARSED = (

@@ -61,7 +61,8 @@ _AGENT = (
     "ssm:UpdateInstanceInformation",
     "ssmmessages:*",
 )
-"""GetParameter is missing: the stored parameters are not ours."""
+"""GetParameter is missing: the stored parameters are not ours. Of them a trainer's role reads those that its spec
+names."""
 
 
 def ceiling(where: AccountPlace) -> list[Statement]:
@@ -73,6 +74,8 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         where.arn("ec2", f"{kind}/*") for kind in ("network-interface", "instance", "subnet", "security-group")
     ]
     by_s3 = {"StringEquals": {"kms:ViaService": f"s3.{where.region}.amazonaws.com"}}
+    of_trainer = {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-trainer")}}
+    by_keepers = {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in ("secretsmanager", "ssm")]}
     freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     return [
         allow([*_LOOK, *_AGENT], [EVERYTHING]),
@@ -93,6 +96,12 @@ def ceiling(where: AccountPlace) -> list[Statement]:
             [where.arn("kms", "key/*")],
             {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-cluster")}},
         ),
+        allow(
+            ["secretsmanager:GetSecretValue", "ssm:GetParameter"],
+            [where.arn("secretsmanager", "secret:*"), where.arn("ssm", "parameter/*")],
+            of_trainer,
+        ),
+        allow(["kms:Decrypt"], [where.arn("kms", "key/*")], {**of_trainer, "StringEquals": by_keepers}),
         # A workload's image may be in another account's registry, such as AWS's Deep Learning Containers.
         allow(_PULL, ["arn:aws:ecr:*:*:repository/*"]),
         allow(_PUSH, [where.repository(REPOSITORY)]),

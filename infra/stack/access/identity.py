@@ -38,8 +38,10 @@ class Roles(pulumi.ComponentResource):
         ]
         self.steward = self._role("steward", names.steward_role, policies.pod_trust(where))
         self._inline("steward", self.steward, policies.steward(spec))
-        # The trainer's role has no policies; without a role its pods would look for the node's.
+        # Without secrets the trainer's role has no policies; without a role its pods would look for the node's.
         self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust(where))
+        if rights := policies.trainer(spec):
+            self._inline("trainer", self.trainer, rights)
         self.archive = self._role("archive", names.archive_role, policies.pod_trust(where))
         self._inline("archive", self.archive, policies.archive(spec))
         self.register_outputs({"node_role_arn": self.node.arn, "steward_role_arn": self.steward.arn})

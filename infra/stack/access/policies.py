@@ -112,6 +112,30 @@ def steward(spec: Spec) -> list[Statement]:
     ]
 
 
+def trainer(spec: Spec) -> list[Statement]:
+    """Allow to read the secrets that the spec names, and their keys through the services that keep them. Nothing else:
+    whoever writes the job has these rights."""
+    where, sources = place(spec), spec.secrets.values()
+    # Secrets Manager ends each ARN with a dash and six characters of its own.
+    secrets = {
+        one.secret if one.owner else where.arn("secretsmanager", f"secret:{one.secret}-??????")
+        for one in sources
+        if one.secret is not None
+    }
+    parameters = {
+        where.arn("ssm", f"parameter/{one.parameter.lstrip('/')}") for one in sources if one.parameter is not None
+    }
+    made, keepers = list[Statement](), list[str]()
+    for action, arns in (("secretsmanager:GetSecretValue", secrets), ("ssm:GetParameter", parameters)):
+        if arns:
+            made.append(allow([action], sorted(arns)))
+            keepers.append(f"{action.partition(':')[0]}.{where.region}.amazonaws.com")
+    if keepers:
+        through = {"StringEquals": {"kms:ViaService": keepers}}
+        made.append(allow(["kms:Decrypt"], [where.arn("kms", "key/*")], through))
+    return made
+
+
 def archive(spec: Spec) -> list[Statement]:
     """Allow to use the campaign's folders in the archive and state buckets, and to read the image manifests."""
     names, where = Names(spec), _buckets(spec)

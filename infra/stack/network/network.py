@@ -8,7 +8,6 @@ from pulumi import Input, ResourceOptions
 
 from infra.spec.campaign import DriverVpc, Egress, Spec
 from infra.spec.names import Names
-from infra.spec.sections import ENDPOINT_SERVICES
 from infra.stack.network.addresses import subnet_plan
 
 
@@ -151,7 +150,7 @@ class Network(pulumi.ComponentResource):
             cidr_ipv4=self._spec.network.cidr,
             opts=self._child(),
         )
-        for service in ENDPOINT_SERVICES:
+        for service in self._spec.endpoint_services:
             aws.ec2.VpcEndpoint(
                 f"endpoint-{service}",
                 vpc_id=self.vpc.id,

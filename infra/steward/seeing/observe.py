@@ -20,7 +20,7 @@ from infra.cluster.conditions import ConditionHistory
 from infra.cluster.fitness import NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.cluster.nodes import GpuNodes
-from infra.cluster.starting import has_started, is_over, why_not
+from infra.cluster.starting import has_started, is_over, states, why_not
 from infra.cluster.steward_config import StewardConfig
 from infra.steward.clocks import Clocks
 from infra.steward.decide import NodeView, Observation, PodView
@@ -227,10 +227,7 @@ def _probe(pod: Pod) -> Status | None:
 
 
 def _ended(pod: Pod) -> ContainerStateTerminated | None:
-    for container in (pod.status.containerStatuses if pod.status else None) or ():
-        if container.state and container.state.terminated:
-            return container.state.terminated
-    return None
+    return next((state.terminated for state in states(pod) if state.terminated is not None), None)
 
 
 def _last_word(ended: ContainerStateTerminated | None) -> tuple[str, str]:

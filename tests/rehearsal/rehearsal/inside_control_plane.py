@@ -273,7 +273,7 @@ ROGUE = admission.changed(gang(), lambda pod: pod["containers"][0].update(image=
 
 
 def test_what_we_make_is_admitted(asking: admission.Asking) -> None:
-    for manifest in (gang(), gang(sees_node=True), archive()):
+    for manifest in (gang(), gang(sees_node=True), gang(supervisor_image=IMAGE, secrets=True), archive()):
         assert asking.refusal(manifest, admission.STEWARD) == ""
         assert asking.refusal(admission.as_pod(manifest)) == ""
     steward = {"kind": "Pod", "spec": steward_pod(IMAGE, 0, 2)}

@@ -52,6 +52,34 @@ def test_a_pod_that_has_not_started_tells_why_and_what_to_look_at(
     assert said.startswith(words) and cure in cure_of(said) and bool(cure) == bool(cure_of(said)), said
 
 
+def before(*states: dict[str, Any], app: dict[str, Any] | None = None, phase: str = "Pending") -> Pod:
+    """A pod whose init containers are in these states."""
+    rows = [
+        {"name": f"init-{number}", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+        for number, state in enumerate(states)
+    ]
+    return pod(app or {"waiting": {"reason": "PodInitializing"}}, phase=phase, initContainerStatuses=rows)
+
+
+def test_an_init_container_that_failed_is_the_end_of_its_pod_and_one_that_is_done_is_not() -> None:
+    done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    failed = {"terminated": {"exitCode": 64, "reason": "Error", "message": "no such secret"}}
+    ended = before(done, failed, {"waiting": {"reason": "PodInitializing"}}, phase="Failed")
+    assert has_started(ended) and ending(ended).exitCode == 64  # type: ignore[union-attr]
+    assert why_not(ended, "").startswith("Error: no such secret")
+    at_work = before(done, {"running": {"startedAt": "2026-11-21T20:00:00Z"}})
+    assert not has_started(at_work) and ending(at_work) is None and why_not(at_work, "") == "PodInitializing"
+    runs = before(done, done, app={"running": {"startedAt": "2026-11-21T20:00:00Z"}}, phase="Running")
+    assert has_started(runs) and ending(runs) is None
+    over = before(done, app={"terminated": {"exitCode": 75, "reason": "Error"}}, phase="Failed")
+    assert ending(over).exitCode == 75  # type: ignore[union-attr]
+
+
+def test_an_init_container_that_waits_says_why() -> None:
+    waits = before({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})
+    assert not has_started(waits) and why_not(waits, "") == "ImagePullBackOff: no such image; PodInitializing"
+
+
 def test_a_process_that_runs_or_ended_has_started_whatever_it_came_to() -> None:
     runs = pod({"running": {"startedAt": "2026-11-21T20:00:00Z"}}, phase="Running")
     died = pod({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, phase="Failed")

@@ -56,6 +56,18 @@ def test_the_same_files_are_the_same_bytes_whenever_and_wherever_they_were_writt
     assert pack(workload(second)).digest != one.digest
 
 
+def test_the_local_file_with_the_secrets_is_not_packed(tmp_path: Path) -> None:
+    folder = code(tmp_path / "code")
+    plain = pack(workload(folder))
+    (folder / "deep/secrets.env").write_text("TOKEN=hunter22\n")
+    given = workload(folder)
+    hiding = given.model_copy(
+        update={"rehearsal": given.rehearsal.model_copy(update={"secrets": str(folder / "deep/../deep/secrets.env")})}
+    )
+    assert pack(hiding).digest == plain.digest and names(pack(hiding)) == names(plain)
+    assert "deep/secrets.env" in names(pack(given)), "another file of that name is"
+
+
 def test_of_a_repository_goes_what_git_does_not_ignore_and_the_commit_is_told(tmp_path: Path) -> None:
     folder = code(tmp_path / "repository")
     (folder / ".gitignore").write_text("*.log\n")

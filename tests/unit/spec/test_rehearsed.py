@@ -100,6 +100,26 @@ def test_a_workload_runs_its_own_differences(made: Any) -> None:
     assert spec.job.args == ("100", "0") and spec.job.steps == 100 and spec.checkpoint.every_steps == 10
 
 
+def test_a_rehearsed_job_has_the_secrets_of_a_local_file_and_the_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    content = as_workload()
+    arn = "arn:aws:secretsmanager:us-east-1:999999999999:secret:team/token-AbC123"
+    content["account"] = "999999999999"
+    content["workload"] = WORKLOAD | {
+        "secrets": {"TOKEN": {"secret": arn}}, "rehearsal": {**WORKLOAD["rehearsal"], "secrets": "secrets.env"},  # type: ignore[dict-item]
+    }  # fmt: skip
+    derived = derive(content, Spec.model_validate(content), 2, ())
+    (told,) = (one for one in derived.differences if one.field == "workload.secrets")
+    assert told.rehearsed == "those in secrets.env"
+    small = Spec.model_validate(derived.document)
+    assert small.secrets["TOKEN"].secret == "team/token"
+    file = SpecFile(path=tmp_path / "x.yaml", spec=small, lines={})
+    facts = survey(small)
+    assert not [one for one in check(file, facts, facts.prices.as_of) if failed((one,)) and "secrets" in one.field]
+
+
 def test_the_name_is_never_that_of_a_campaign_that_bills() -> None:
     for name in ("short", "a" * 20, "sixteen-letters-x-y"):
         assert name_of(name) != name and len(name_of(name)) <= 20 and name_of(name).endswith("-dry")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.cli.prepare.checked import checked
 from infra.plan.checks import check, failed
 from infra.plan.job_config import workload_config
 from infra.plan.plan import make_plan
@@ -18,6 +19,7 @@ from infra.spec.workload import Workload
 from tests.root import ROOT
 
 EXAMPLE = ROOT / "trainer/examples/ddp/rehearsal.yaml"
+ARN = "arn:aws:secretsmanager:us-east-1:123456789012:secret:"
 
 
 @pytest.fixture
@@ -54,6 +56,20 @@ REFUSED = [
     ({"mounts": {"a": "s3://bucket", "b": "s3://bucket/y"}}, "FSx links no prefix twice"),
     ({"mounts": {f"m{n}": f"s3://bucket/{n}" for n in range(8)}}, "8 are too many"),
     ({"rehearsal": {"mounts": {"corpus": "/tmp"}}}, "corpus is not in `mounts`"),
+    ({"secrets": {"TOKEN": {}}}, "either `secret` or `parameter`"),
+    ({"secrets": {"TOKEN": {"secret": "a", "parameter": "/b"}}}, "either `secret` or `parameter`"),
+    ({"secrets": {"TOKEN": {"parameter": "/b", "key": "c"}}}, "`key` belongs to `secret`"),
+    ({"secrets": {"TOKEN": {"secret": "a*"}}}, "neither a secret's name nor its whole ARN"),
+    ({"secrets": {"TOKEN": {"secret": f"{ARN}*-AbC123"}}}, "neither a secret's name nor its whole ARN"),
+    ({"secrets": {"TOKEN": {"secret": f"{ARN}team/token"}}}, "neither a secret's name nor its whole ARN"),
+    ({"secrets": {"TOKEN": {"parameter": "/team/*"}}}, "no name of a parameter"),
+    ({"secrets": {"TOKEN": {"parameter": "/aws/reference/secretsmanager/a"}}}, "no name of a parameter"),
+    ({"secrets": {"A-B": {"secret": "a"}}}, "no name of an environment variable"),
+    ({"secrets": {"BIVOUAC_X": {"secret": "a"}}}, "a variable of the supervisor"),
+    ({"secrets": {"PYTHONPATH": {"secret": "a"}}}, "a variable of the supervisor"),
+    ({"secrets": {"TOKEN": {"secret": "a"}}, "env": {"TOKEN": "x"}}, "in `secrets` and in `env`"),
+    ({"secrets": {"TOKEN": {"secret": "a"}}, "rehearsal": {"env": {"TOKEN": "x"}}}, "in `secrets` and in `env`"),
+    ({"secrets": {f"T{number}": {"secret": "a"} for number in range(41)}}, "at most 40"),
 ]
 
 
@@ -110,6 +126,43 @@ def test_the_example_can_be_run_and_a_missing_source_or_script_cannot(spec: Any)
     assert errors(spec(script="other.py")) == ["workload.script"]
     assert errors(spec(remove=("source",))) == ["workload.script"]
     assert errors(spec(remove=("source",), script="/opt/train.py")) == []
+
+
+def test_secrets_lie_in_the_campaigns_account_and_region_and_a_rehearsal_has_a_file_of_its_own(spec: Any) -> None:
+    def errors(target: str, secret: str, **more: Any) -> list[tuple[str, str]]:
+        small = {"rehearsal": {"secrets": "secrets.env"}} if more.get("file") else {}
+        top = {"target": target, **({"rehearsal": None} if target == "aws" else {})}
+        file = spec(top=top, secrets={"TOKEN": {"secret": secret}}, **small)
+        found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
+        return [(one.field, one.seen) for one in found if failed((one,)) and "secrets" in one.field]
+
+    theirs = ARN.replace("123456789012", "999999999999") + "a-AbC123"
+    away = ARN.replace("us-east-1", "eu-west-1") + "a-AbC123"
+    assert errors("aws", "team/token") == errors("aws", f"{ARN}a-AbC123") == []
+    for secret in (theirs, away):
+        assert errors("aws", secret) == [("workload.secrets.TOKEN.secret", secret)]
+        assert errors("rehearsal", secret, file=True) == [], "the emulated account has one of the same name"
+    assert errors("rehearsal", "team/token") == [("workload.rehearsal.secrets", "TOKEN")]
+
+
+def test_a_value_in_place_of_a_source_is_refused_unseen_and_the_rest_is_judged(spec: Any, tmp_path: Path) -> None:
+    spec()
+    document = yaml.safe_load((tmp_path / "spec.yaml").read_text())
+    document["workload"] |= {"secrets": {"TOKEN": "hunter22", "KEY": {"secret": "a*"}}, "source": "/no/such/folder"}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
+    found = [one for one in checked(tmp_path / "spec.yaml").findings if failed((one,))]
+    assert {one.field for one in found} >= {"workload.secrets.TOKEN", "workload.secrets.KEY.secret"}
+    assert "workload.source" in {one.field for one in found}
+    assert not [one for one in found if "hunter22" in str(one)]
+
+
+def test_only_names_of_secrets_leave_the_spec(spec: Any) -> None:
+    given = {"B": {"secret": f"{ARN}team/all-AbC123", "key": "b"}, "A": {"parameter": "/a"}}
+    found = spec(secrets=given, rehearsal={"secrets": "secrets.env"}).spec
+    assert workload_config(found, make_plan(found, survey(found)), "d", "s", "me").secrets == ("A", "B")
+    assert found.secrets["B"].model_dump(exclude_none=True) == {"secret": "team/all", "key": "b"}, "of the same name"
+    on_aws = found.model_copy(update={"target": "aws"})
+    assert on_aws.secrets["B"].secret == f"{ARN}team/all-AbC123"
 
 
 def test_the_supervisors_configuration_is_that_of_the_spec(spec: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from infra.rehearsal.aws.iam.policies import Question, allowed, trusts
+from infra.spec.campaign import Spec
 from infra.stack.access import policies
 from infra.stack.access.ceiling import boundary_arn, ceiling
 from tests.example import example_spec
@@ -29,6 +30,18 @@ TAGGED = {
 BUILDER = {"aws:ResourceTag/bivouac:role": "builder"}
 S3_KEY = {"kms:ViaService": f"s3.{R}.amazonaws.com"}
 SPEC = example_spec(campaign="train", money={"freeze_roles": ["ci"]})
+SECRET, PARAMETER = f"arn:aws:secretsmanager:{R}:{A}:secret:", f"arn:aws:ssm:{R}:{A}:parameter/"
+
+
+def job(**secrets: dict[str, str]) -> Spec:
+    workload = {
+        "script": "/train.py", "checkpoints": {"format": "dcp"}, "estimates": {"steps": 10, "step_seconds": 1},
+        "secrets": secrets,
+    }  # fmt: skip
+    return example_spec(campaign="train", training=None, data=None, workload=workload)
+
+
+WITH_SECRETS = job(A={"secret": "team/a"}, B={"secret": f"{SECRET}b-AbC123", "key": "x"}, C={"parameter": "/team/c"})
 WHERE = policies.AccountPlace(A, R)
 BEGINNINGS = {"s3:prefix", "kms:EncryptionContext:aws:s3:arn", "aws:TagKeys"}
 """Keys of which a policy names how their values begin."""
@@ -121,6 +134,18 @@ GRANTS: dict[str, list[Grant]] = {
         *through_s3(ARCHIVE, STATE),
     ],
     "guard": [Grant("eks:UpdateNodegroupConfig", (GROUP,), {}, OTHER_GROUPS)],
+    "trainer": [
+        Grant(
+            "secretsmanager:GetSecretValue", (f"{SECRET}team/a-x1Y2z3", f"{SECRET}b-AbC123"), {},
+            (f"{SECRET}team/a", f"{SECRET}team/a-2-x1Y2z3", f"{SECRET}b-XyZ789", f"{SECRET}b-AbC123-x1Y2z3"),
+        ),
+        Grant(
+            "ssm:GetParameter", (f"{PARAMETER}team/c",), {},
+            tuple(f"{PARAMETER}{name}" for name in ("team/cc", "team/c/d", "xteam/c")),
+        ),
+        Grant("kms:Decrypt", (KEY,), {"kms:ViaService": f"secretsmanager.{R}.amazonaws.com"}, (ec2("key"),)),
+        Grant("kms:Decrypt", (KEY,), {"kms:ViaService": f"ssm.{R}.amazonaws.com"}, (ec2("key"),)),
+    ],
     "budget": [
         Grant(
             "iam:AttachRolePolicy iam:DetachRolePolicy",
@@ -145,6 +170,7 @@ STATEMENTS = {
     "cluster": policies.cluster_secrets(KEY),
     "guard": policies.guard(SPEC),
     "steward": policies.steward(SPEC),
+    "trainer": policies.trainer(WITH_SECRETS),
 }
 
 AGENT = (
@@ -242,6 +268,43 @@ def test_the_boundary_lets_only_a_clusters_role_use_a_key_by_itself() -> None:
         assert [one for one in asked if may([ANYTHING, LIMIT], one, other)] == [], other
     question = [Question(action, resource, {}) for action, resource, _ in asked]
     assert not any(allowed([json.loads(policies.document(LIMIT))], one) for one in question), "by nobody"
+
+
+OF_TRAINER = (
+    Grant("secretsmanager:GetSecretValue", (f"{SECRET}any-AbC123",)),
+    Grant("ssm:GetParameter", (f"{PARAMETER}any",)),
+    Grant("kms:Decrypt", (KEY,), {"kms:ViaService": f"secretsmanager.{R}.amazonaws.com"}),
+    Grant("kms:Decrypt", (KEY,), {"kms:ViaService": f"ssm.{R}.amazonaws.com"}),
+)
+
+
+def test_the_boundary_lets_only_a_trainers_role_read_secrets() -> None:
+    asked = [one for grant in OF_TRAINER for one in grant.asked()]
+    trainer = f"arn:aws:iam::{A}:role/bivouac-train-trainer"
+    assert [one for one in asked if not may([ANYTHING, LIMIT], one, trainer)] == []
+    assert [one for grant in OF_TRAINER for one in grant.missed() if may([ANYTHING, LIMIT], one, trainer)] == []
+    strangers = (f"arn:aws:iam::{A}:role/payroll-trainer", trainer.replace(A, STRANGER), f"{trainer}-2")
+    for other in (SOMEBODY, f"arn:aws:iam::{A}:role/bivouac-train-steward", *strangers):
+        assert [one for one in asked if may([ANYTHING, LIMIT], one, other)] == [], other
+    more = "secretsmanager:PutSecretValue secretsmanager:DescribeSecret ssm:GetParametersByPath ssm:PutParameter"
+    places = (f"{SECRET}any-AbC123", f"{PARAMETER}any")
+    assert not any(may([ANYTHING, LIMIT], (one, at, {}), trainer) for one in more.split() for at in places)
+
+
+def test_a_trainer_has_the_rights_that_its_secrets_need_and_without_them_none() -> None:
+    def services(*statements: dict[str, Any]) -> set[str]:
+        actions = {one for statement in statements for one in statement["Action"]}
+        vias = {one for statement in statements for one in statement.get("Condition", {}).get("StringEquals", {}).get(
+            "kms:ViaService", [])}  # fmt: skip
+        return actions | vias
+
+    assert policies.trainer(SPEC) == policies.trainer(job()) == []
+    assert services(*policies.trainer(job(A={"secret": "a"}))) == {
+        "secretsmanager:GetSecretValue", "kms:Decrypt", f"secretsmanager.{R}.amazonaws.com",
+    }  # fmt: skip
+    assert services(*policies.trainer(job(A={"parameter": "a"}))) == {
+        "ssm:GetParameter", "kms:Decrypt", f"ssm.{R}.amazonaws.com",
+    }  # fmt: skip
 
 
 def test_a_tag_that_names_no_key_or_one_more_is_no_clusters_tag() -> None:

@@ -44,6 +44,22 @@ def ask(action: str, resource: str, context: dict[str, str] | None = None) -> As
 
 SPEC = example_spec(campaign="train", money={"freeze_roles": ["ci"]})
 WHERE = policies.AccountPlace(A, R)
+SECRET, PARAMETER = f"arn:aws:secretsmanager:{R}:{A}:secret:", f"arn:aws:ssm:{R}:{A}:parameter/"
+WITH_SECRETS = example_spec(
+    campaign="train",
+    training=None,
+    data=None,
+    workload={
+        "script": "/train.py",
+        "checkpoints": {"format": "dcp"},
+        "estimates": {"steps": 10, "step_seconds": 1},
+        "secrets": {
+            "TOKEN": {"secret": "team/token"},
+            "OTHER": {"secret": f"{SECRET}other-AbC123", "key": "password"},
+            "KEY": {"parameter": "/team/key"},
+        },
+    },
+)
 STATEMENTS = {
     "archive": policies.archive(SPEC),
     "budget": policies.freezing(SPEC),
@@ -52,11 +68,16 @@ STATEMENTS = {
     "cluster": policies.cluster_secrets(KEY),
     "guard": policies.guard(SPEC),
     "steward": policies.steward(SPEC),
-    "trainer": [],
+    "trainer": policies.trainer(SPEC),
+    "trainer of a job with secrets": policies.trainer(WITH_SECRETS),
     "anything under the boundary": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
 }
 """Of each role, as the graph's own tests find it attached."""
-ARNS = {"builder": "bivouac_build_us-east-1", "builder-guard": "bivouac_build_guard_us-east-1"}
+ARNS = {
+    "trainer of a job with secrets": "bivouac-train-trainer",
+    "builder": "bivouac_build_us-east-1",
+    "builder-guard": "bivouac_build_guard_us-east-1",
+}
 
 
 class Who:
@@ -121,6 +142,13 @@ MUST: dict[str, list[Ask]] = {
         ask("s3:ListBucket", ARCHIVE, LISTS),
         ask("s3:ListBucketMultipartUploads", ARCHIVE),
         ask("s3:GetObject", f"{STATE}/images/abc.json"),
+    ],
+    "trainer of a job with secrets": [
+        ask("secretsmanager:GetSecretValue", f"{SECRET}team/token-x1Y2z3"),
+        ask("secretsmanager:GetSecretValue", f"{SECRET}other-AbC123"),
+        ask("ssm:GetParameter", f"{PARAMETER}team/key"),
+        ask("kms:Decrypt", KEY, {"kms:ViaService": f"secretsmanager.{R}.amazonaws.com"}),
+        ask("kms:Decrypt", KEY, {"kms:ViaService": f"ssm.{R}.amazonaws.com"}),
     ],
     "guard": [ask("eks:UpdateNodegroupConfig", f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train/bivouac-train-gpu/9a")],
     "budget": [
@@ -367,6 +395,24 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("eks:UpdateNodegroupConfig", f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train/bivouac-train-gpu/9a"),
     ],
     "trainer": [*ROLES_NEVER, ask("s3:GetObject", f"{DATA}/datasets/abc/shard"), ask("ec2:DescribeInstances", "*")],
+    "trainer of a job with secrets": [
+        *ROLES_NEVER,
+        ask("secretsmanager:GetSecretValue", f"{SECRET}team/token-2-x1Y2z3"),
+        ask("secretsmanager:GetSecretValue", f"{SECRET}team/tokens-x1Y2z3"),
+        ask("secretsmanager:GetSecretValue", f"{SECRET}team/token"),
+        ask("secretsmanager:GetSecretValue", f"{SECRET}other-XyZ789"),
+        ask("secretsmanager:PutSecretValue", f"{SECRET}team/token-x1Y2z3"),
+        ask("secretsmanager:DescribeSecret", f"{SECRET}team/token-x1Y2z3"),
+        ask("secretsmanager:ListSecrets", "*"),
+        ask("ssm:GetParameter", f"{PARAMETER}team/key2"),
+        ask("ssm:GetParameter", f"{PARAMETER}team/key/below"),
+        ask("ssm:GetParametersByPath", f"{PARAMETER}team/key"),
+        ask("ssm:PutParameter", f"{PARAMETER}team/key"),
+        ask("kms:Decrypt", KEY),
+        ask("kms:Decrypt", KEY, VIA),
+        ask("kms:GenerateDataKey", KEY, {"kms:ViaService": f"secretsmanager.{R}.amazonaws.com"}),
+        ask("s3:GetObject", f"{DATA}/datasets/abc/shard"),
+    ],
     "guard": [
         *ROLES_NEVER,
         ask("eks:UpdateNodegroupConfig", f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train-gpu/bivouac-train-gpu-gpu/9a"),

@@ -150,6 +150,22 @@ def test_the_models_shape_may_change_only_while_there_is_no_checkpoint() -> None
         refuse_unfit(HELD, diff, committed=20, now=False)
 
 
+def test_the_secrets_stay_those_to_which_the_stack_has_given_the_pods_rights() -> None:
+    def job(**secrets: dict[str, str]) -> Spec:
+        raw = yaml.safe_load((ROOT / "trainer/examples/ddp/rehearsal.yaml").read_text())
+        return Spec.model_validate(raw | {"workload": raw["workload"] | {"secrets": secrets}})
+
+    old = job(TOKEN={"secret": "team/token"})
+    for new in (
+        job(),
+        job(TOKEN={"secret": "team/other"}),
+        job(TOKEN={"secret": "team/token"}, KEY={"parameter": "/k"}),
+    ):
+        with pytest.raises(UserError, match=r"workload\.secrets"):
+            refuse_unfit(HELD, difference(old, new), committed=-1, now=False)
+    refuse_unfit(HELD, difference(old, job(TOKEN={"secret": "team/token"})), committed=-1, now=False)
+
+
 def test_a_campaign_that_trains_is_relaunched_only_when_told_to_stop_it() -> None:
     training = CampaignState(finished_stages={Stage.LAUNCH: {}})
     with pytest.raises(UserError, match="not held"):

@@ -177,6 +177,30 @@ def test_a_pod_that_was_there_and_is_no_more_has_not_ended_well(world: World) ->
     assert [one.index for one in world.look().pods] == [0], "another attempt misses none of its pods"
 
 
+def test_an_init_container_that_failed_speaks_for_its_pod(world: World) -> None:
+    words = json.dumps({"exit_code": 64, "reason": "user", "detail": "a secret of the job cannot be read: TOKEN"})
+    states = [
+        {"terminated": {"exitCode": 0, "finishedAt": "2026-11-22T11:00:00+00:00", "reason": "Completed"}},
+        {"terminated": {"exitCode": 64, "finishedAt": ENDED.isoformat(), "reason": "Error", "message": words}},
+    ]
+    rows = [
+        {"name": str(number), "image": "", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+        for number, state in enumerate([*states, {"waiting": {"reason": "PodInitializing"}}])
+    ]
+    document: dict[str, Any] = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gang-1", "annotations": {COMPLETION_INDEX: "1"}},
+        "spec": {"containers": [], "nodeName": "node-1"},
+        "status": {"phase": "Failed", "initContainerStatuses": rows[:2], "containerStatuses": rows[2:]},
+    }  # fmt: skip
+    world.pods = [pod(0), from_dict(document)]  # type: ignore[list-item]
+    failed = world.view(1)
+    assert (failed.phase, failed.exit_code, failed.reason, failed.ended_at) == ("Failed", 64, "user", ENDED)
+    assert failed.detail == "user: a secret of the job cannot be read: TOKEN" and failed.waits == ""
+    document["status"] |= {"phase": "Pending", "initContainerStatuses": rows[:1]}
+    world.pods = [pod(0), from_dict(document)]  # type: ignore[list-item]
+    assert world.view(1).exit_code is None, "one that is done is no end"
+
+
 def test_a_pod_that_waits_says_why_and_one_that_ran_does_not(world: World) -> None:
     waiting = pod(1, phase="Pending", ip=None)
     assert waiting.status and waiting.status.containerStatuses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import yaml
 from botocore.exceptions import EndpointConnectionError
 
 from infra.clock import Clock
@@ -17,13 +19,17 @@ from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.errors import LeaseLost, LeaseUnproven
 from infra.record.events import CampaignState
 from infra.record.store import CampaignStore
+from infra.spec.campaign import Spec
 from infra.steward import gangs, last_resort
 from infra.steward.clocks import CLOCKS, Clocks
 from infra.steward.keeping import Keeper
 from infra.steward.last_resort import give_back, other_holder, sign
 from infra.steward.seeing.sources import Away, Sources
+from tests.part import part
+from tests.root import ROOT
 from tests.unit.fake_s3 import FakeS3, Time
 from tests.unit.steward.steward_story import FakeCluster, answer, config, pod
+from trainer.contract.workload import WorkloadConfig
 
 FAR = EndpointConnectionError(endpoint_url="https://ec2")
 MINUTE = timedelta(minutes=1)
@@ -217,6 +223,22 @@ def test_a_gang_is_what_the_configuration_says() -> None:
     addons = told.spec.addons.model_copy(update={"efa": "dra"})
     by_claim = told.model_copy(update={"spec": told.spec.model_copy(update={"addons": addons})})
     assert gangs.gang(by_claim, 3, "files").efa_by_claim
+
+
+def test_a_gang_with_secrets_is_told_where_they_lie() -> None:
+    plain = config()
+    assert not gangs.gang(plain, 3, "files").secrets and set(plain.gang_files) == set(plain.job_files) == {"train.json"}
+    document = yaml.safe_load((ROOT / "trainer/examples/ddp/rehearsal.yaml").read_text())
+    document["workload"]["secrets"] = {"TOKEN": {"secret": "team/all", "key": "token"}, "KEY": {"parameter": "/k"}}
+    spec = Spec.model_validate(document)
+    workload = part(WorkloadConfig, identity="me")
+    told = plain.model_copy(update={"spec": spec, "train": None, "workload": workload})
+    assert gangs.gang(told, 3, "files").secrets
+    assert set(told.gang_files) == {"workload.json", "secrets.json"} and set(told.job_files) == {"workload.json"}
+    assert json.loads(told.gang_files["secrets.json"]) == {
+        "region": "us-east-1",
+        "secrets": {"TOKEN": {"secret": "team/all", "key": "token"}, "KEY": {"parameter": "/k"}},
+    }
 
 
 # --- the last resort ---

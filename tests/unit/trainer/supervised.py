@@ -68,16 +68,18 @@ class Supervisors:
         home = self.root / f"node-{rank}"
         home.mkdir(exist_ok=True)
         (home / "workload.json").write_text(json.dumps(config))
+        (home / "secrets.json").write_text(json.dumps({"TOKEN": SECRET}))
         place = {
             "CAMPAIGN": "tiny", "ATTEMPT": str(attempt), "NODE_NAME": f"n{rank}", "POD_IP": self.addresses[rank],
             "NODE_RANK": str(rank), "NODE_COUNT": str(self.nodes), "RANKS_PER_NODE": "1",
             "RENDEZVOUS": f"{self.addresses[0]}:{29500 + attempt}", "WORKLOAD": str(home / "workload.json"),
-            "SHARED": str(self.root / "shared"), "TERMINATION_LOG": str(home / "termination.json"),
+            "SHARED": str(self.root / "shared"), "SECRETS": str(home / "secrets.json"),
+            "TERMINATION_LOG": str(home / "termination.json"),
         }  # fmt: skip
         environment = os.environ | {f"BIVOUAC_{name}": value for name, value in place.items()}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.supervisor"], cwd=ROOT, env=environment | {"TOKEN": SECRET},
+            [sys.executable, "-m", "trainer.supervisor"], cwd=ROOT, env=environment,
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
+import os
 import random
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from trainer.contract import AGENT_PORT, ExitCode, Status, parse_manifest
 from trainer.contract.listing import list_folder
 from trainer.supervisor import launcher, seal
 from trainer.supervisor.formats import FORMATS
+from trainer.supervisor.given import take
 from trainer.supervisor.pack import pack
 from trainer.supervisor.progress import Reader
 
@@ -50,6 +53,31 @@ def test_a_stopped_job_goes_on_from_its_newest_sealed_checkpoint(camp: Superviso
     said = second.communicate()[0]
     assert second.returncode == 0 and events(said, "restored")[0]["step"] == newest
     assert events(said, "step")[0]["step"] == newest + 1 and seal.committed(camp.tier)[0] == newest + 20
+
+
+def test_the_pods_secrets_take_the_place_of_what_the_image_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps({"TOKEN": SECRET, "KEY": "first\nsecond", "OTHER": "not asked for"}))
+    monkeypatch.setenv("BIVOUAC_SECRETS", str(file))
+    monkeypatch.setenv("TOKEN", "a placeholder of the image")
+    monkeypatch.setenv("KEY", "another")
+    take(["TOKEN", "KEY"])
+    assert (os.environ["TOKEN"], os.environ["KEY"], "OTHER" in os.environ) == (SECRET, "first\nsecond", False)
+    with pytest.raises(ValueError, match="the pod has no secret GONE") as missing:
+        take(["TOKEN", "GONE"])
+    assert SECRET not in str(missing.value)
+    file.unlink()
+    take([])
+    with pytest.raises(OSError, match=r"values\.json"):
+        take(["TOKEN"])
+
+
+def test_a_pod_without_its_secret_ends_before_the_job_begins(camp: Supervisors) -> None:
+    camp.more = {"secrets": ["TOKEN", "GONE"]}
+    process = camp.start(1, *camp.job(40, 0.0))
+    assert "my token" not in process.communicate()[0] and process.returncode == ExitCode.USER
 
 
 def test_a_damaged_checkpoint_is_refused_before_the_job_sees_it(camp: Supervisors) -> None:

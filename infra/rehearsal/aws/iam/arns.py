@@ -226,6 +226,15 @@ def _ssm(world: World, operation: str, params: Parameters) -> list[str] | None:
     return None
 
 
+def _secret(world: World, operation: str, params: Parameters) -> list[str] | None:
+    """Return the whole ARN. A secret that does not exist has no six characters at its end, so no policy names it."""
+    name = params.get("SecretId") or params.get("Name")
+    if name is None:
+        return ["*"]
+    found = world.backend("secretsmanager").secrets.get(name)
+    return [found.arn] if found else _named("secretsmanager:secret:", "SecretId", "Name")(world, operation, params)
+
+
 def _parameter(world: World, name: str) -> str:
     """Return a parameter's ARN; AWS's public ones belong to no account."""
     owner = "" if name.startswith("/aws/service/") else world.account
@@ -286,6 +295,7 @@ RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "monitoring": _named("cloudwatch:alarm:", "AlarmNames", "AlarmName"),
     "sts": lambda world, operation, params: [params["RoleArn"]] if "RoleArn" in params else ["*"],
     "scheduler": _scheduler,
+    "secretsmanager": _secret,
     "ssm": _ssm,
     "ecr": _ecr,
     "fsx": _fsx,

@@ -1,0 +1,97 @@
+"""The secrets of a rehearsed job: from a file of this machine into the emulated account, from where pods read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infra.aws.account import Account
+from infra.errors import UserError
+from infra.spec.secrets import SecretSource
+
+if TYPE_CHECKING:
+    from infra.spec.campaign import Spec
+
+_FIELD = "workload.rehearsal.secrets"
+
+
+def values(spec: Spec) -> dict[str, str]:
+    """Return variable -> value of the spec's secrets. Raises `UserError` for a file or name that is missing; no error
+    shows what the file holds."""
+    if spec.workload is None or not spec.secrets:
+        return {}
+    named = ", ".join(spec.secrets)
+    if spec.workload.rehearsal.secrets is None:
+        cure = f"name a file with a line NAME=value for each in {_FIELD}"
+        raise UserError("this rehearsal has no values for its secrets", seen=named, cure=cure)
+    path = Path(spec.workload.rehearsal.secrets).expanduser()
+    try:
+        known = _read(path)
+    except (OSError, UnicodeDecodeError) as error:
+        cure = f"write it, with a line NAME=value for each of {named}"
+        raise UserError(
+            f"the file of {_FIELD} cannot be read", seen=f"{path}: {type(error).__name__}", cure=cure
+        ) from error
+    if missing := [name for name in spec.secrets if name not in known]:
+        cure = "add a line NAME=value for each"
+        raise UserError(f"{path} has no value for secrets of the job", seen=", ".join(missing), cure=cure)
+    return {name: known[name] for name in spec.secrets}
+
+
+def _read(path: Path) -> dict[str, str]:
+    found = dict[str, str]()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        name, equals, value = line.strip().partition("=")
+        if not name or name.startswith("#"):
+            continue
+        if not equals:
+            cure = 'write NAME=value; a value of several lines as JSON: NAME="first\\nsecond"'
+            raise UserError("a line has no name of a secret", seen=f"{path}, line {number}", cure=cure)
+        found[name.strip()] = _unquoted(value.strip(), f"{path}, line {number}")
+    return found
+
+
+def _unquoted(value: str, where: str) -> str:
+    if not value.startswith('"'):
+        return value
+    try:
+        return str(json.loads(value))
+    except ValueError:
+        cure = "write a value that begins with a quotation mark as a JSON string"
+        raise UserError("a quoted value is no JSON string", seen=where, cure=cure) from None
+
+
+def give(spec: Spec) -> None:
+    """Put the values under the names of their sources, as somebody has done on AWS. Called inside the site."""
+    account, given = Account(spec.region), values(spec)
+    for source, text in _stored(spec.secrets, given):
+        if source.secret is None:
+            parameter = {"Name": source.parameter, "Value": text, "Type": "SecureString", "Overwrite": True}
+            account.client("ssm").put_parameter(**parameter)
+        else:
+            _store(account.client("secretsmanager"), source.secret, text)
+
+
+def _store(client: Any, name: str, text: str) -> None:
+    try:
+        client.create_secret(Name=name, SecretString=text)
+    except client.exceptions.ResourceExistsException:
+        client.put_secret_value(SecretId=name, SecretString=text)
+
+
+def _stored(sources: dict[str, SecretSource], given: dict[str, str]) -> list[tuple[SecretSource, str]]:
+    """Return each secret and parameter with its whole text: the values with a key are members of one JSON object."""
+    whole, members = dict[str, tuple[SecretSource, str]](), dict[str, dict[str, str]]()
+    for name, source in sources.items():
+        if source.key is not None:
+            members.setdefault(source.place, {})[source.key] = given[name]
+            text = json.dumps(members[source.place])
+        else:
+            text = given[name]
+        before = whole.get(source.place)
+        if before is not None and (source.key is None) != (before[0].key is None):
+            cure = "in a rehearsal read it with a key always, or never"
+            raise UserError("a secret is read whole and by key", seen=source.place, cure=cure)
+        whole[source.place] = source, text
+    return list(whole.values())
