@@ -102,8 +102,13 @@ def ceiling(where: AccountPlace) -> list[Statement]:
             of_trainer,
         ),
         allow(["kms:Decrypt"], [where.arn("kms", "key/*")], {**of_trainer, "StringEquals": by_keepers}),
+        allow(_PULL, [where.repository("*")]),
         # A workload's image may be in another account's registry, such as AWS's Deep Learning Containers.
-        allow(_PULL, ["arn:aws:ecr:*:*:repository/*"]),
+        allow(
+            _PULL,
+            ["arn:aws:ecr:*:*:repository/*"],
+            {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-node")}},
+        ),
         allow(_PUSH, [where.repository(REPOSITORY)]),
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [where.arn("eks", "nodegroup/bivouac-*/*")]),
         allow(

@@ -270,6 +270,16 @@ def test_the_boundary_lets_only_a_clusters_role_use_a_key_by_itself() -> None:
     assert not any(allowed([json.loads(policies.document(LIMIT))], one) for one in question), "by nobody"
 
 
+def test_the_boundary_lets_only_a_nodes_role_pull_from_another_account() -> None:
+    theirs = f"arn:aws:ecr:us-west-2:{STRANGER}:repository/pytorch-training"
+    pulls, pushes = list(Grant(PULL, (theirs,)).asked()), list(Grant(PUSH, (theirs,)).asked())
+    node = f"arn:aws:iam::{A}:role/bivouac-train-node"
+    assert [one for one in pulls if not may([ANYTHING, LIMIT], one, node)] == []
+    assert [one for one in pushes if may([ANYTHING, LIMIT], one, node)] == []
+    for other in (SOMEBODY, f"arn:aws:iam::{A}:role/payroll-node", node.replace(A, STRANGER), f"{node}-2"):
+        assert [one for one in pulls if may([ANYTHING, LIMIT], one, other)] == [], other
+
+
 OF_TRAINER = (
     Grant("secretsmanager:GetSecretValue", (f"{SECRET}any-AbC123",)),
     Grant("ssm:GetParameter", (f"{PARAMETER}any",)),
