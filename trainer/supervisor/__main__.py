@@ -12,7 +12,9 @@ import threading
 import traceback
 from pathlib import Path
 
-from trainer.supervisor.job import INTERNAL, STORAGE, USER, Job, ended
+from trainer.supervisor import ends, family
+from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
+from trainer.supervisor.job import Job, ended
 from trainer.supervisor.place import Place
 from trainer.supervisor.serving import serve
 
@@ -28,24 +30,29 @@ def main() -> int:
     except (OSError, ValueError) as error:
         print(f"the workload's pod is not as it must be: {error}", file=sys.stderr)
         return USER
-    run = Path(tempfile.mkdtemp(prefix="bivouac-run-"))
+    try:
+        run = Path(tempfile.mkdtemp(prefix="bivouac-run-"))
+    except OSError as error:
+        print(f"no folder for the run: {ends.of_error(error, Path(tempfile.gettempdir()))}", file=sys.stderr)
+        return STORAGE
+    family.adopt()
     job = Job(config, place, shared, run)
     _stop_on_signals(job, float(config.get("grace_s", 50.0)))
-    code, detail = INTERNAL, ""
     try:
         serve(place.pod_ip, job.status)
         job.emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
-        code = job.run()
+        end = job.run()
     except OSError as error:
-        code, detail = STORAGE, str(error)
+        end = End(STORAGE, ends.of_error(error, job.tier))
     except Exception as error:
-        detail = repr(error)
-        traceback.print_exc()
-    message = ended(job, code, detail)
+        end = End(INTERNAL, repr(error))
+        print(job.secrets.text(traceback.format_exc()), file=sys.stderr)
+    job.leave_nothing()
+    message = ended(job, end)
     job.emit("agent_ended", **{name: value for name, value in message.items() if value is not None})
     _write(json.dumps(message))
     shutil.rmtree(run, ignore_errors=True)
-    return code
+    return end.code
 
 
 def _stop_on_signals(job: Job, grace_s: float) -> None:

@@ -121,6 +121,8 @@ def lay_back(tier: Path, step: int, path: Path) -> None:
     would see.
     """
     place = tier / f"step-{step:08d}"
+    for left in path.parent.glob(f".*.{'[0-9a-f]' * 16}"):  # by a node that died at this point
+        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     shards = json.loads((place / MANIFEST).read_text())["shards"]
     for shard, name in zip(shards, _names(tier, step)):
@@ -147,6 +149,13 @@ def keep(tier: Path, most: int) -> list[int]:
         (place / MANIFEST).unlink()  # first: a step that is half gone is not committed
         shutil.rmtree(place, ignore_errors=True)
     return gone
+
+
+def tidy(tier: Path) -> None:
+    """Remove what was being sealed when its node died: nobody would use it, and its links hold room."""
+    for path in tier.glob("step-*") if tier.is_dir() else ():
+        if _STEP.match(path.name) and not (path / MANIFEST).exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def digest_of(path: Path) -> tuple[int, str]:

@@ -45,6 +45,8 @@ class Supervisors:
     """Where the job starts."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the configuration."""
+    secret: str = SECRET
+    program: tuple[str, ...] = ("-m", "trainer.supervisor")
     addresses: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +79,7 @@ class Supervisors:
         environment = os.environ | {f"BIVOUAC_{name}": value for name, value in place.items()}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.supervisor"], cwd=ROOT, env=environment | {"TOKEN": SECRET},
+            [sys.executable, *self.program], cwd=ROOT, env=environment | {"TOKEN": self.secret},
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
