@@ -11,10 +11,11 @@ import tempfile
 import threading
 import traceback
 from pathlib import Path
+from typing import Any
 
 from trainer.supervisor import ends, family
 from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
-from trainer.supervisor.job import Job, ended
+from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
 from trainer.supervisor.serving import serve
 
@@ -48,7 +49,7 @@ def main() -> int:
         end = End(INTERNAL, repr(error))
         print(job.secrets.text(traceback.format_exc()), file=sys.stderr)
     job.leave_nothing()
-    message = ended(job, end)
+    message = _ended(job, end)
     job.emit("agent_ended", **{name: value for name, value in message.items() if value is not None})
     _write(json.dumps(message))
     shutil.rmtree(run, ignore_errors=True)
@@ -64,6 +65,23 @@ def _stop_on_signals(job: Job, grace_s: float) -> None:
             job.stop(signal.sigwait(_SIGNALS), grace_s)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
+
+
+def _ended(job: Job, end: End) -> dict[str, Any]:
+    """`trainer.contract.Termination`."""
+    process = job.process
+    number = -process.returncode if process is not None and (process.returncode or 0) < 0 else None
+    return {
+        "exit_code": end.code,
+        "reason": ends.REASONS.get(end.code, "signal" if number else "internal"),
+        "attempt": job.place.attempt,
+        "node": job.place.node_name,
+        "step": job.step,
+        "committed_step": job.committed,
+        "signal": number,
+        "rank": None,
+        "detail": job.secrets.text(end.detail)[:1500],
+    }
 
 
 def _write(message: str) -> None:

@@ -23,7 +23,8 @@ from trainer.supervisor.progress import Reader
 from trainer.supervisor.redact import Redactor
 from trainer.supervisor.told import Told
 
-_LOOK_S = 1.0
+_LOOK_S, _RARELY = 1.0, 5
+"""All processes are read in one look of five: that costs more than all else here."""
 _CHOICE_S, _SOURCE_S = 600.0, 600.0
 """For node 0 to compare all of a checkpoint with its digests, and for new code to appear on the shared tier."""
 _WORKS_S = 0.05
@@ -156,8 +157,10 @@ class Job:
             thread.start()
         if self.stopping:  # it came while the launcher was started
             self._end_group(signal.SIGTERM)
+        looks = 0
         while not self._over.wait(_LOOK_S):
-            self._look()
+            self._look() if looks % _RARELY == 0 else self._hear()
+            looks += 1
         code = self.process.wait()
         self.leave_nothing()
         reading.join(timeout=10.0)
@@ -225,8 +228,8 @@ class Job:
             return self._stopped()
         if code:
             return ends.failed(self._rank_code or code, self.words, self._places())
-        told = self.place.node_rank == 0 or self.step  # other nodes may have heard of no step
-        if told and max(self.step, self.committed) < self.steps:
+        # Other nodes judge no end by the step: node 0 may have ended before they could ask it for the last one.
+        if self.place.node_rank == 0 and max(self.step, self.committed) < self.steps:
             self.emit("ended_early", step=self.step, steps=self.steps)
             return End(USER, f"the job exited 0 at step {self.step} of {self.steps}{self._silence()}{self.words}")
         return End(DONE)
@@ -271,22 +274,27 @@ class Job:
             self.emit("step", step=step, loss=figures.get("loss"), seconds=self.step_seconds or 0.0)
 
     def _look(self) -> None:
-        """Note that the job lives, and what it tells by the client: steps of its first rank, finished checkpoints."""
+        """Note that the job works, take the ends of its orphans, and learn the step where it is not printed."""
         among, launched = family.processes(), None if self.process is None else self.process.pid
         family.bury(among, launched)
         worked = 0.0 if launched is None else activity.processor_seconds(launched, among)
         if abs(worked - self._worked) >= _WORKS_S:  # a process that has ended takes its time out of the sum
             self._worked, self.heard = worked, time.monotonic()
+        self._hear()
+        if self.place.node_rank != 0:
+            self.step = max(self.step, activity.step_of(self.place.rendezvous))
+
+    def _hear(self) -> None:
+        """Take what the job tells by the client: steps of its first rank, finished checkpoints."""
         for news in self.told.news():
             self.heard = time.monotonic()
             if "folder" in news:
                 self._finished[news["step"]] = Finished(news["step"], Path(news["folder"]))
             elif self._by_client and news["rank"] == self.place.node_rank * self.place.ranks_per_node:
                 self._reached(news["step"], {name: news[name] for name in ("loss", "tokens") if name in news})
-        if self.place.node_rank != 0:
-            self.step = max(self.step, activity.step_of(self.place.rendezvous))
 
     def _seal_while_it_runs(self) -> None:
+        family.give_way()
         while not self._over.wait(_LOOK_S):
             self._seal_finished()
 
@@ -330,20 +338,3 @@ def _hears_signals() -> None:
 def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
-
-
-def ended(job: Job, end: End) -> dict[str, Any]:
-    """`trainer.contract.Termination`."""
-    process = job.process
-    number = -process.returncode if process is not None and (process.returncode or 0) < 0 else None
-    return {
-        "exit_code": end.code,
-        "reason": ends.REASONS.get(end.code, "signal" if number else "internal"),
-        "attempt": job.place.attempt,
-        "node": job.place.node_name,
-        "step": job.step,
-        "committed_step": job.committed,
-        "signal": number,
-        "rank": None,
-        "detail": job.secrets.text(end.detail)[:1500],
-    }

@@ -282,27 +282,24 @@ def test_a_node_that_dies_while_a_checkpoint_is_written_leaves_the_newest_whole_
         root = tmp_path / f"{who}-{moment}"
         root.mkdir()
         kept = {"format": "marker", "folder": str(root / "shared/tiny/own"), "keep": 1}
-        dies = (
-            ("-m", "tests.trainer.supervisor.dying", str(moment))
-            if who == "supervisor"
-            else ("-m", "trainer.supervisor")
-        )
-        camps.append(Supervisors(root, more={"checkpoints": kept}, program=dies))
+        camps.append(Supervisors(root, more={"checkpoints": kept}))
+        if who == "supervisor":
+            camps[-1].program = ("-m", "tests.trainer.supervisor.dying", str(moment))
         first.append(camps[-1].start(1, *python(WRITER, "3", str(moment if who == "job" else -1)), steps=3))
     expected = []
-    for camp, process, moment in zip(camps, first, moments, strict=True):
+    for camp, process, when in zip(camps, first, moments, strict=True):
         said = process.communicate()[0]
-        assert process.returncode == -9, f"{moment}: the node has not died"
+        assert process.returncode == -9, f"{when}: the node has not died"
         whole = sound(camp.tier)
-        assert whole and whole[0] >= max((one["step"] for one in events(said, "committed")), default=0), moment
+        assert whole and whole[0] >= max((one["step"] for one in events(said, "committed")), default=0), when
         expected.append(whole[0])
     assert set(expected) >= {1}, "some died before the second one was sealed"
     again = []
     for camp in camps:
         camp.program = ("-m", "trainer.supervisor")
         again.append(camp.start(2, *python(WRITER, "3", "-1"), steps=3))
-    for camp, process, moment, newest in zip(camps, again, moments, expected, strict=True):
+    for camp, process, when, newest in zip(camps, again, moments, expected, strict=True):
         said = process.communicate()[0]
-        assert [(one["number"], one["whole"]) for one in events(said, "offered")] == [(newest, True)], moment
-        assert process.returncode == 0 and sound(camp.tier) == [3], moment
-        assert [path.name for path in camp.tier.glob("step-*")] == ["step-00000003"], f"{moment}: nothing half is left"
+        assert [(one["number"], one["whole"]) for one in events(said, "offered")] == [(newest, True)], when
+        assert process.returncode == 0 and sound(camp.tier) == [3], when
+        assert [path.name for path in camp.tier.glob("step-*")] == ["step-00000003"], f"{when}: nothing half is left"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
+import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +95,28 @@ def test_a_process_that_ends_with_its_processor_time_hides_no_later_work(
     finally:
         job.process.kill()
         job.process.wait()
+
+
+def test_what_is_sealed_is_on_the_disk_before_its_manifest_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [put(tmp_path / "own/step-1" / name, name) for name in ("a", "b/c")]
+    done: list[object] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: done.append(os.fstat(fd).st_ino) or fsync(fd))
+    monkeypatch.setattr(os, "replace", lambda source, target: done.append(target) or replace(source, target))
+    manifest = seal.seal(tmp_path / "own/step-1", tmp_path / "own", tmp_path / "tier", 1, IDENTITY, 0, None)
+    folder = tmp_path / "tier/step-00000001/attempt-0001"
+    before = done[: done.index(manifest)]
+    assert {path.stat().st_ino for path in (*files, folder)} <= set(before)
+    assert done[-1] == manifest.parent.stat().st_ino, "and the manifest's name after it"
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**22 - 1, 2**22, 2**22 + 1, 2**23, 3 * 2**22 + 7])
+def test_a_digest_is_of_every_byte_whatever_the_size(size: int, tmp_path: Path) -> None:
+    content = random.Random(size).randbytes(size)
+    (tmp_path / "file").write_bytes(content)
+    assert seal.digest_of(tmp_path / "file") == (size, hashlib.sha256(content).hexdigest())
 
 
 def test_what_a_dead_node_left_half_sealed_and_half_laid_back_is_removed_and_nothing_else(tmp_path: Path) -> None:
