@@ -1,7 +1,7 @@
 """A supervisor whose node dies while it seals: `python -m tests.trainer.supervisor.dying MOMENT`.
 
-From the first touch of the second checkpoint's folder on, operations of the sealing thread on files are counted; before
-the one numbered `MOMENT` the process kills itself. Its job sees that it is alone, and does the same.
+From the first touch of the second checkpoint's folder on, operations of the sealing threads on files are counted;
+before the one numbered `MOMENT` the process kills itself. Its job sees that it is alone, and does the same.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ _KINDS = {"open", "os.link", "os.listdir", "os.mkdir", "os.remove", "os.rename",
 
 
 def main() -> None:
-    moment, counted = int(sys.argv[1]), 0
+    moment, counted, lock = int(sys.argv[1]), 0, threading.Lock()
 
     def hook(event: str, given: tuple[object, ...]) -> None:
         nonlocal counted
-        if event not in _KINDS or threading.current_thread().name != "sealing":
+        if event not in _KINDS or not threading.current_thread().name.startswith(("sealing", "ThreadPool")):
             return
-        if counted or any("step-00000002" in str(one) for one in given):
-            counted += 1
-        if counted == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with lock:
+            if counted or any("step-00000002" in str(one) for one in given):
+                counted += 1
+            if counted == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
     start()

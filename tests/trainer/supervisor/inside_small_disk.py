@@ -40,9 +40,15 @@ fill(folder / "save-2/state")
 """
 GOES_ON = SAVE + "save(2, 'two')"
 FILLS_TMP = f"""{SAVE}{FILL}
-import time
+import itertools, time
+junk = os.path.join(os.environ["TMPDIR"], "junk")
 try:
-    fill(os.path.join(os.environ["TMPDIR"], "junk"))
+    fill(junk)
+except OSError:
+    pass
+try:
+    for number in itertools.count():
+        open(junk + str(number), "w").close()
 except OSError:
     save(1, "one")
 while True:
@@ -52,7 +58,7 @@ while True:
 
 def small(folder: Path) -> Path:
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,nr_inodes=64", "tmpfs", str(folder)], check=True)
     return folder
 
 

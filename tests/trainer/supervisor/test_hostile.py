@@ -59,6 +59,7 @@ def operation():
     global counted
     counted += 1
     if counted == moment:
+        time.sleep(1.5)  # the supervisor looks at what is not whole
         os.kill(supervisor, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 def content(name, step):
@@ -89,8 +90,8 @@ for step in range(begun + 1, last + 1):
 """
 A_SAVE = 14
 """Operations of the job on one checkpoint."""
-SEALING = 32
-"""Operations of the supervisor from the second checkpoint's folder to the end of the first one's, at least."""
+SEALING = 38
+"""Operations of the supervisor from the second checkpoint's folder to the end of the first one."""
 
 
 def python(text: str, *words: str) -> tuple[str, ...]:
@@ -217,6 +218,13 @@ raise ValueError(f"not accepted: {token}")
     if secret.isdigit():  # a time may hold it; and where numbers stand they must stay
         told = [line for line in told[2].splitlines() if "event" not in line] + [camp.ended().detail]
     assert not [form for form in forms for text in told if form in text]
+
+
+def test_a_secret_in_an_error_of_the_supervisor_is_hidden_too(camp: Supervisors) -> None:
+    process = camp.start(1, f"/no/such/{camp.secret}")
+    said = process.communicate()[0]
+    assert process.returncode == ExitCode.USER and "the command does not start" in camp.ended().detail
+    assert camp.secret not in said + (camp.root / "node-0/termination.json").read_text()
 
 
 def _answer(camp: Supervisors) -> str:
