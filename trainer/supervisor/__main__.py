@@ -11,9 +11,12 @@ import tempfile
 import threading
 import traceback
 from pathlib import Path
+from typing import Any
 
+from trainer.supervisor import ends, family
+from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
 from trainer.supervisor.given import take
-from trainer.supervisor.job import INTERNAL, STORAGE, USER, Job, ended
+from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
 from trainer.supervisor.serving import serve
 
@@ -30,24 +33,29 @@ def main() -> int:
     except (OSError, ValueError) as error:
         print(f"the workload's pod is not as it must be: {error}", file=sys.stderr)
         return USER
-    run = Path(tempfile.mkdtemp(prefix="bivouac-run-"))
+    try:
+        run = Path(tempfile.mkdtemp(prefix="bivouac-run-"))
+    except OSError as error:
+        print(f"no folder for the run: {ends.of_error(error, Path(tempfile.gettempdir()))}", file=sys.stderr)
+        return STORAGE
+    family.adopt()
     job = Job(config, place, shared, run)
     _stop_on_signals(job, float(config.get("grace_s", 50.0)))
-    code, detail = INTERNAL, ""
     try:
         serve(place.pod_ip, job.status)
         job.emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
-        code = job.run()
+        end = job.run()
     except OSError as error:
-        code, detail = STORAGE, str(error)
+        end = End(STORAGE, ends.of_error(error, job.tier))
     except Exception as error:
-        detail = repr(error)
-        traceback.print_exc()
-    message = ended(job, code, detail)
+        end = End(INTERNAL, repr(error))
+        print(job.secrets.text(traceback.format_exc()), file=sys.stderr)
+    job.leave_nothing()
+    message = _ended(job, end)
     job.emit("agent_ended", **{name: value for name, value in message.items() if value is not None})
     _write(json.dumps(message))
     shutil.rmtree(run, ignore_errors=True)
-    return code
+    return end.code
 
 
 def _stop_on_signals(job: Job, grace_s: float) -> None:
@@ -59,6 +67,23 @@ def _stop_on_signals(job: Job, grace_s: float) -> None:
             job.stop(signal.sigwait(_SIGNALS), grace_s)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
+
+
+def _ended(job: Job, end: End) -> dict[str, Any]:
+    """`trainer.contract.Termination`."""
+    process = job.process
+    number = -process.returncode if process is not None and (process.returncode or 0) < 0 else None
+    return {
+        "exit_code": end.code,
+        "reason": ends.REASONS.get(end.code, "signal" if number else "internal"),
+        "attempt": job.place.attempt,
+        "node": job.place.node_name,
+        "step": job.step,
+        "committed_step": job.committed,
+        "signal": number,
+        "rank": None,
+        "detail": job.secrets.text(end.detail)[:1500],
+    }
 
 
 def _write(message: str) -> None:

@@ -12,24 +12,25 @@ import sys
 import tarfile
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any, Mapping
 
-from trainer.supervisor import activity, formats, launcher, seal
+from trainer.supervisor import activity, ends, family, formats, launcher, seal
+from trainer.supervisor.ends import DATA, DONE, INTERRUPTED, USER, End
 from trainer.supervisor.formats import FORMATS, Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress import Reader
+from trainer.supervisor.redact import Redactor
 from trainer.supervisor.told import Told
 
-DONE, USER, DATA, INTERNAL, STORAGE, INTERRUPTED, NUMERIC = 0, 64, 65, 70, 74, 75, 76
-"""`trainer.contract.ExitCode`."""
-_LOOK_S = 1.0
+_LOOK_S, _RARELY = 1.0, 5
+"""All processes are read in one look of five: that costs more than all else here."""
 _CHOICE_S, _SOURCE_S = 600.0, 600.0
 """For node 0 to compare all of a checkpoint with its digests, and for new code to appear on the shared tier."""
 _WORKS_S = 0.05
 """Processor time between two looks that shows life."""
-REDACTED = "[secret]"
+_AGAIN_S = 30.0
+"""Between two tries to seal a checkpoint that could not be sealed; the last one is at the job's end."""
 
 
 class Job:
@@ -39,7 +40,7 @@ class Job:
         self.checkpoints = config["checkpoints"]
         self.folder = Path(self.checkpoints["folder"])
         self.reader = Reader(config.get("pattern"))
-        self.secrets = [value for name in config.get("secrets", ()) if (value := os.environ.get(name))]
+        self.secrets = Redactor(os.environ.get(name, "") for name in config.get("secrets", ()))
         self.steps = int(config.get("steps") or 0)
         self.step, self.tokens = 0, 0
         self.loss: float | None = None
@@ -50,11 +51,18 @@ class Job:
         self._worked = 0.0
         self.process: subprocess.Popen[bytes] | None = None
         self.stopping = ""
+        self.killed = False
+        """It was to stop, and had not when its grace was over."""
+        self.words = ends.LastWords()
         self.told = Told(run)
         self._by_client = config.get("progress") == "client"
-        self._finished: deque[Finished] = deque()
-        """Checkpoints that the job has told by the client, not yet sealed."""
+        self._finished: dict[int, Finished] = {}
+        """Checkpoints that the job has told by the client, by their steps."""
+        self._not_sealed: dict[int, float] = {}
+        """Step -> when to try again."""
         self._rank_code: int | None = None
+        self._over = threading.Event()
+        """The launcher has ended."""
         self._sealing = False
         self._last_step = self.heard
 
@@ -82,9 +90,9 @@ class Job:
         }
 
     def emit(self, event: str, **fields: object) -> None:
-        line = {"event": event, **fields, "time": round(time.time(), 3)}
+        line = {"event": event, **self.secrets.within(fields), "time": round(time.time(), 3)}
         line.update(node=self.place.node_name, attempt=self.place.attempt)
-        self._print(json.dumps(line))
+        _print(json.dumps(line))
 
     # Its life.
 
@@ -111,6 +119,7 @@ class Job:
     def _chosen(self) -> dict[str, Any]:
         """Lay the newest sound step back where the job's framework looks for it, and remove later ones: they are
         damaged or were never sealed, and the job would write over them or take them up."""
+        seal.tidy(self.tier)
         for step in seal.committed(self.tier):
             why = seal.fault(self.tier, step, self.place.campaign, self.config["identity"])
             if not why:
@@ -124,15 +133,15 @@ class Job:
         self.emit("started_fresh", step=0)
         return {"step": -1, "path": ""}
 
-    def run(self) -> int:
-        """Run the job to its end; return the exit code of the contract."""
+    def run(self) -> End:
+        """Run the job to its end; return how it ended. Nothing that it started is left."""
         if not self._unpacked():
-            return INTERRUPTED if self.stopping else DATA
+            return self._stopped() if self.stopping else End(DATA, "the code is not the campaign's")
         resume = self.resume()
         words = launcher.command(self.config, self.place, str(self.run_folder))
         environment = dict(os.environ, **launcher.environment(self.config, self.place, resume, str(self.run_folder)))
         if self.stopping:
-            return INTERRUPTED
+            return self._stopped()
         try:
             self.process = subprocess.Popen(
                 words, env=environment, cwd=self.config.get("folder") or None, stdin=subprocess.DEVNULL,
@@ -140,21 +149,38 @@ class Job:
             )  # fmt: skip
         except OSError as error:
             self.emit("not_started", why=str(error), command=words)
-            return USER
+            return End(USER, f"the command does not start: {error}")
         reading = threading.Thread(target=self._read, name="lines", daemon=True)
-        reading.start()
         # Sealing reads all of a checkpoint, which takes minutes: life signs go on meanwhile.
         sealing = threading.Thread(target=self._seal_while_it_runs, name="sealing", daemon=True)
-        sealing.start()
-        while self.process.poll() is None:
-            self._look()
-            time.sleep(_LOOK_S)
-        self._end_group(signal.SIGKILL)  # daemons that it forked
+        for thread in (reading, sealing, threading.Thread(target=self._await_end, name="end", daemon=True)):
+            thread.start()
+        if self.stopping:  # it came while the launcher was started
+            self._end_group(signal.SIGTERM)
+        looks = 0
+        while not self._over.wait(_LOOK_S):
+            self._look() if looks % _RARELY == 0 else self._hear()
+            looks += 1
+        code = self.process.wait()
+        self.leave_nothing()
         reading.join(timeout=10.0)
         self._look()
         sealing.join()
+        self._not_sealed.clear()
         self._seal_finished()
-        return self._meaning(self.process.returncode)
+        return self._end(code)
+
+    def _await_end(self) -> None:
+        """Hear of the launcher's end at once, and leave it to be asked for."""
+        assert self.process is not None
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        self._over.set()
+
+    def leave_nothing(self) -> None:
+        """Kill what the job has started, also what has left its group and session."""
+        if left := family.end_all(None if self.process is None else self.process.pid):
+            self.emit("left_behind", processes=left)
 
     def _unpacked(self) -> bool:
         """Put the job's code where it starts. Return False for code with another digest than the campaign's."""
@@ -176,11 +202,14 @@ class Job:
     def stop(self, number: int, grace_s: float) -> None:
         """Ask the job to stop: a job that asks for it by the client has half of the grace for that, others get SIGTERM
         at once. What has not ended after the grace is killed."""
+        if self.stopping:
+            return
         self.stopping = signal.Signals(number).name
         self.emit("stopping", signal=self.stopping)
-        self.told.stop()
-        for after_s, sent in ((grace_s / 2 if self.told.asks() else 0.0, signal.SIGTERM), (grace_s, signal.SIGKILL)):
-            timer = threading.Timer(after_s, self._end_group, (sent,))
+        with contextlib.suppress(OSError):  # a full disk: SIGTERM tells it too
+            self.told.stop()
+        asked = threading.Timer(grace_s / 2 if self.told.asks() else 0.0, self._end_group, (signal.SIGTERM,))
+        for timer in (asked, threading.Timer(grace_s, self._kill)):
             timer.daemon = True
             timer.start()
 
@@ -189,29 +218,47 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
-    def _meaning(self, code: int) -> int:
+    def _kill(self) -> None:
+        if not self._over.is_set():
+            self.killed = True
+            self.leave_nothing()
+
+    def _end(self, code: int) -> End:
         if self.stopping:
-            return INTERRUPTED
-        if code and self._rank_code:
-            code = self._rank_code
-        told = self.place.node_rank == 0 or self.step  # other nodes may have heard of no step
-        if code == 0 and told and max(self.step, self.committed) < self.steps:
+            return self._stopped()
+        if code:
+            return ends.failed(self._rank_code or code, self.words, self._places())
+        # Other nodes judge no end by the step: node 0 may have ended before they could ask it for the last one.
+        if self.place.node_rank == 0 and max(self.step, self.committed) < self.steps:
             self.emit("ended_early", step=self.step, steps=self.steps)
-            return USER
-        if code in (DONE, USER, DATA, INTERNAL, STORAGE, INTERRUPTED, NUMERIC):
-            return code
-        return INTERNAL
+            return End(USER, f"the job exited 0 at step {self.step} of {self.steps}{self._silence()}{self.words}")
+        return End(DONE)
+
+    def _places(self) -> tuple[Path, ...]:
+        """Return where the job writes: checkpoints, its own folder, temporary files."""
+        return self.folder, Path(self.config.get("folder") or "."), self.run_folder
+
+    def _stopped(self) -> End:
+        killed = ", killed when its grace was over" if self.killed else ""
+        return End(INTERRUPTED, f"stopped by {self.stopping}{killed}{self._silence()}")
+
+    def _silence(self) -> str:
+        if self.step or self.place.node_rank:
+            return ""
+        how = "no line that it printed fits `progress.pattern`" if self.config.get("pattern") else ""
+        how = how or ("it has not called `beat`" if self._by_client else 'it printed no JSON line with a "step"')
+        return f"; no step is known: {how}"
 
     # Its words and files.
 
     def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
-        for raw in self.process.stdout:
-            line = raw.decode(errors="replace").rstrip("\n")
+        for line, safe in self.secrets.lines(self.process.stdout):
             if self._rank_code is None and self.config["launcher"] == "torchrun":
                 self._rank_code = launcher.rank_code(line)
             found = None if self._by_client else self.reader.read(line)
-            self._print(line)
+            self.words.heard(safe)
+            _print(safe)
             if found is not None:
                 self._reached(*found)
 
@@ -226,38 +273,38 @@ class Job:
         if self.place.node_rank == 0:
             self.emit("step", step=step, loss=figures.get("loss"), seconds=self.step_seconds or 0.0)
 
-    def _print(self, line: str) -> None:
-        for secret in self.secrets:
-            line = line.replace(secret, REDACTED)
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
     def _look(self) -> None:
-        """Note that the job lives, and what it tells by the client: steps of its first rank, finished checkpoints."""
-        worked = activity.processor_seconds(self.process.pid) if self.process is not None else 0.0
+        """Note that the job works, take the ends of its orphans, and learn the step where it is not printed."""
+        among, launched = family.processes(), None if self.process is None else self.process.pid
+        family.bury(among, launched)
+        worked = 0.0 if launched is None else activity.processor_seconds(launched, among)
         if abs(worked - self._worked) >= _WORKS_S:  # a process that has ended takes its time out of the sum
             self._worked, self.heard = worked, time.monotonic()
-        for news in self.told.news():
-            self.heard = time.monotonic()
-            if "folder" in news:
-                self._finished.append(Finished(news["step"], Path(news["folder"])))
-            elif self._by_client and news["rank"] == self.place.node_rank * self.place.ranks_per_node:
-                self._reached(news["step"], {name: news[name] for name in ("loss", "tokens") if name in news})
+        self._hear()
         if self.place.node_rank != 0:
             self.step = max(self.step, activity.step_of(self.place.rendezvous))
 
+    def _hear(self) -> None:
+        """Take what the job tells by the client: steps of its first rank, finished checkpoints."""
+        for news in self.told.news():
+            self.heard = time.monotonic()
+            if "folder" in news:
+                self._finished[news["step"]] = Finished(news["step"], Path(news["folder"]))
+            elif self._by_client and news["rank"] == self.place.node_rank * self.place.ranks_per_node:
+                self._reached(news["step"], {name: news[name] for name in ("loss", "tokens") if name in news})
+
     def _seal_while_it_runs(self) -> None:
-        while self.process is not None and self.process.poll() is None:
+        family.give_way()
+        while not self._over.wait(_LOOK_S):
             self._seal_finished()
-            time.sleep(_LOOK_S)
 
     def _seal_finished(self) -> None:
         """Seal what the job has finished. Node 0 does it for all: the folder is shared."""
         if self.place.node_rank != 0 or not self.folder.is_dir():
             return
-        told = [self._finished.popleft() for _ in range(len(self._finished))]
+        told = list(self._finished.values())
         for found in sorted([*told, *FORMATS[self.checkpoints["format"]](self.folder)]):
-            if found.step > self.committed:
+            if found.step > self.committed and time.monotonic() >= self._not_sealed.get(found.step, 0.0):
                 self._seal(found)
 
     def _seal(self, found: Finished) -> None:
@@ -270,7 +317,9 @@ class Job:
         try:
             seal.seal(found.root, self.folder, self.tier, found.step, identity, self.tokens, self.loss)
         except (OSError, ValueError) as error:
-            self.emit("not_sealed", step=found.step, why=str(error)[:500])
+            why = ends.of_error(error, self.tier) if isinstance(error, OSError) else str(error)
+            self.emit("not_sealed", step=found.step, why=why[:500])
+            self._not_sealed[found.step] = time.monotonic() + _AGAIN_S
             return
         finally:
             self._sealing, self.heard = False, time.monotonic()
@@ -286,21 +335,6 @@ def _hears_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def ended(job: Job, code: int, detail: str) -> dict[str, Any]:
-    """`trainer.contract.Termination`."""
-    reasons = {DONE: "done", USER: "user", DATA: "data", NUMERIC: "numeric", STORAGE: "storage"}
-    reasons[INTERRUPTED] = "interrupted"
-    process = job.process
-    number = -process.returncode if process is not None and (process.returncode or 0) < 0 else None
-    reason = "signal" if number and code == INTERNAL else reasons.get(code, "internal")
-    return {
-        "exit_code": code,
-        "reason": reason,
-        "attempt": job.place.attempt,
-        "node": job.place.node_name,
-        "step": job.step,
-        "committed_step": job.committed,
-        "signal": number,
-        "rank": None,
-        "detail": detail[:1500],
-    }
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

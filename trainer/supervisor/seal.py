@@ -13,13 +13,16 @@ import os
 import re
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Iterator, NamedTuple
 from urllib.parse import quote, unquote
 
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"^step-(\d{8})$")
-_CHUNK = 4 * 2**20
+_CHUNK, _AT_ONCE = 2 * 2**20, 4
+"""Bytes read at a time, and files: each takes two chunks of memory."""
 _BELOW = "//"
 """Stands between a checkpoint's path and a file's path in it."""
 _LARGEST = 1e15
@@ -53,15 +56,16 @@ def seal(root: Path, folder: Path, tier: Path, step: int, identity: Identity, to
         return manifest
     attempt = f"attempt-{identity.attempt:04d}"
     (place / attempt).mkdir(parents=True, exist_ok=True)
-    shards, top = [], str(root.relative_to(folder))
+    names, top = [], str(root.relative_to(folder))
     for path in [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file()):
         name = _quoted(top if path == root else f"{top}{_BELOW}{path.relative_to(root)}")
-        target = place / attempt / name
-        _link(path, target)
-        size, digest = digest_of(target)
-        shards.append({"file": attempt + "/" + name, "size_bytes": size, "sha256": digest, "rank": 0})
-    if not shards:
+        _link(path, place / attempt / name)
+        names.append(name)
+    if not names:
         raise ValueError(f"a checkpoint without a file: {root}")
+    shards: list[dict[str, object]] = []
+    for name, (size, digest) in zip(names, _digests([place / attempt / name for name in names], durable=True)):
+        shards.append({"file": attempt + "/" + name, "size_bytes": size, "sha256": digest, "rank": 0})
     _sync(place / attempt)
     publish(manifest, _serialize(identity, step, tokens, loss, shards))
     return manifest
@@ -98,8 +102,8 @@ def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
             return "it is of step {} of campaign {}".format(manifest["step"], manifest["campaign"])
         if identity and manifest["identity"] not in ("", identity):
             return "it is of another campaign of this name"
-        for shard in manifest["shards"]:
-            size, digest = digest_of(place / shard["file"])
+        shards = manifest["shards"]
+        for shard, (size, digest) in zip(shards, _digests([place / shard["file"] for shard in shards])):
             if (size, digest) != (shard["size_bytes"], shard["sha256"]):
                 return "{}: {} of {} bytes, SHA-256 {}".format(shard["file"], size, shard["size_bytes"], digest)
     except FileNotFoundError as error:
@@ -121,6 +125,8 @@ def lay_back(tier: Path, step: int, path: Path) -> None:
     would see.
     """
     place = tier / f"step-{step:08d}"
+    for left in path.parent.glob(f".*.{'[0-9a-f]' * 16}"):  # by a node that died at this point
+        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     shards = json.loads((place / MANIFEST).read_text())["shards"]
     for shard, name in zip(shards, _names(tier, step)):
@@ -149,17 +155,40 @@ def keep(tier: Path, most: int) -> list[int]:
     return gone
 
 
-def digest_of(path: Path) -> tuple[int, str]:
-    """Return size and SHA-256 of a regular file; links are not followed. Reads past the page cache where it can."""
+def tidy(tier: Path) -> None:
+    """Remove what was being sealed when its node died: nobody would use it, and its links hold room."""
+    for path in tier.glob("step-*") if tier.is_dir() else ():
+        if _STEP.match(path.name) and not (path / MANIFEST).exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _digests(paths: list[Path], durable: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield `digest_of` of each file, in their order; some are read at once, since one processor digests less than a
+    good disk reads."""
+    with ThreadPoolExecutor(_AT_ONCE) as readers:
+        yield from readers.map(partial(digest_of, durable=durable), paths)
+
+
+def digest_of(path: Path, durable: bool = False) -> tuple[int, str]:
+    """Return size and SHA-256 of a regular file; links are not followed. The next chunk is read while one is digested,
+    past the page cache where it can be. `durable`: what its writer has left in this node's memory is on the disk."""
     digest, size = hashlib.sha256(), 0
-    with open(os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW), "rb", buffering=0) as file:
-        while True:
-            chunk = file.read(_CHUNK)
-            if not chunk:
-                return size, digest.hexdigest()
-            digest.update(chunk)
-            os.posix_fadvise(file.fileno(), size, len(chunk), os.POSIX_FADV_DONTNEED)
-            size += len(chunk)
+    with open(os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW), "rb", buffering=0) as file, ThreadPoolExecutor(
+        1
+    ) as ahead:
+        if durable:
+            os.fsync(file.fileno())
+        most = min(_CHUNK, os.fstat(file.fileno()).st_size + 1)
+        now, then = bytearray(most), bytearray(most)
+        count = file.readinto(now) or 0
+        while count:
+            coming = ahead.submit(file.readinto, then) if count == most else None
+            digest.update(memoryview(now)[:count])
+            os.posix_fadvise(file.fileno(), size, count, os.POSIX_FADV_DONTNEED)
+            size += count
+            now, then = then, now
+            count = (coming.result() if coming is not None else file.readinto(now)) or 0
+    return size, digest.hexdigest()
 
 
 def _quoted(path: str) -> str:

@@ -17,17 +17,27 @@ class Told:
 
     def news(self) -> Iterator[dict[str, Any]]:
         """Yield each whole line since the last call, with its rank, the lowest rank first."""
-        for path in sorted(self._run.glob("told-*.jsonl"), key=lambda path: (len(path.name), path.name)):
+        for path in sorted(self._run.glob("told-[0-9]*.jsonl"), key=lambda path: (len(path.name), path.name)):
             with path.open("rb") as file:
                 file.seek(self._read.get(path.name, 0))
                 content = file.read()
             whole = content[: content.rfind(b"\n") + 1]
             self._read[path.name] = self._read.get(path.name, 0) + len(whole)
             for line in whole.splitlines():
-                yield dict(json.loads(line), rank=int(path.stem.partition("-")[2]))
+                if (said := _said(line)) is not None:
+                    yield dict(said, rank=int(path.stem.partition("-")[2]))
 
     def asks(self) -> bool:
         return (self._run / ASKS).exists()
 
     def stop(self) -> None:
         (self._run / STOP).touch()
+
+
+def _said(line: bytes) -> dict[str, Any] | None:
+    """Return what the client wrote; None for anything else, since the file is the job's to write."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) and isinstance(said.get("step"), int) else None

@@ -45,6 +45,8 @@ class Supervisors:
     """Where the job starts."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the configuration."""
+    secret: str = SECRET
+    program: tuple[str, ...] = ("-m", "trainer.supervisor")
     addresses: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class Supervisors:
         home = self.root / f"node-{rank}"
         home.mkdir(exist_ok=True)
         (home / "workload.json").write_text(json.dumps(config))
-        (home / "secrets.json").write_text(json.dumps({"TOKEN": SECRET}))
+        (home / "secrets.json").write_text(json.dumps({"TOKEN": self.secret}))
         place = {
             "CAMPAIGN": "tiny", "ATTEMPT": str(attempt), "NODE_NAME": f"n{rank}", "POD_IP": self.addresses[rank],
             "NODE_RANK": str(rank), "NODE_COUNT": str(self.nodes), "RANKS_PER_NODE": "1",
@@ -79,7 +81,7 @@ class Supervisors:
         environment = os.environ | {f"BIVOUAC_{name}": value for name, value in place.items()}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.supervisor"], cwd=ROOT, env=environment,
+            [sys.executable, *self.program], cwd=ROOT, env=environment,
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 

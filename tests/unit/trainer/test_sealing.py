@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
+import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
-from trainer.supervisor import activity, seal
+from trainer.supervisor import activity, ends, family, seal
 from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
+from trainer.supervisor.redact import Redactor
 from trainer.supervisor.seal import Identity
 
 IDENTITY = Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
@@ -62,8 +67,8 @@ def test_the_work_of_a_rank_in_a_session_of_its_own_counts() -> None:
     launcher = subprocess.Popen([sys.executable, "-c", start], start_new_session=True)
     try:
         idle = subprocess.Popen(["sleep", "1000"])
-        assert until(lambda: activity.processor_seconds(launcher.pid) > 1.0)
-        assert activity.processor_seconds(idle.pid) < 0.5
+        assert until(lambda: activity.processor_seconds(launcher.pid, family.processes()) > 1.0)
+        assert activity.processor_seconds(idle.pid, family.processes()) < 0.5
     finally:
         children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
         for pid in (launcher.pid, idle.pid, *map(int, children)):
@@ -80,7 +85,7 @@ def test_a_process_that_ends_with_its_processor_time_hides_no_later_work(
     job.process = subprocess.Popen(["sleep", "1000"])
     try:
         for seconds in (100.0, 1.0, 1.2):
-            monkeypatch.setattr(activity, "processor_seconds", lambda root, seconds=seconds: seconds)
+            monkeypatch.setattr(activity, "processor_seconds", lambda root, among, seconds=seconds: seconds)
             job.heard = 0.0
             job._look()
             assert job.heard > 0, seconds
@@ -90,3 +95,74 @@ def test_a_process_that_ends_with_its_processor_time_hides_no_later_work(
     finally:
         job.process.kill()
         job.process.wait()
+
+
+def test_what_is_sealed_is_on_the_disk_before_its_manifest_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [put(tmp_path / "own/step-1" / name, name) for name in ("a", "b/c")]
+    done: list[object] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: done.append(os.fstat(fd).st_ino) or fsync(fd))
+    monkeypatch.setattr(os, "replace", lambda source, target: done.append(target) or replace(source, target))
+    manifest = seal.seal(tmp_path / "own/step-1", tmp_path / "own", tmp_path / "tier", 1, IDENTITY, 0, None)
+    folder = tmp_path / "tier/step-00000001/attempt-0001"
+    before = done[: done.index(manifest)]
+    assert {path.stat().st_ino for path in (*files, folder)} <= set(before)
+    assert done[-1] == manifest.parent.stat().st_ino, "and the manifest's name after it"
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**22 - 1, 2**22, 2**22 + 1, 2**23, 3 * 2**22 + 7])
+def test_a_digest_is_of_every_byte_whatever_the_size(size: int, tmp_path: Path) -> None:
+    content = random.Random(size).randbytes(size)
+    (tmp_path / "file").write_bytes(content)
+    assert seal.digest_of(tmp_path / "file") == (size, hashlib.sha256(content).hexdigest())
+
+
+def test_what_a_dead_node_left_half_sealed_and_half_laid_back_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    own, tier = tmp_path / "own", tmp_path / "tier"
+    put(own / "step-10/state", "ten")
+    seal.seal(own / "step-10", own, tier, 10, IDENTITY, 0, None)
+    half, resume = put(tier / "step-00000020/attempt-0001/step-20%2F%2Fstate", "t"), put(tier / "resume/a.json", "{}")
+    laid, hidden = put(own / ".step-10.0123456789abcdef/state", "t"), put(own / ".config/state", "kept")
+    seal.tidy(tier)
+    seal.lay_back(tier, 10, own / "step-10")
+    assert seal.committed(tier) == [10] and seal.fault(tier, 10, "tiny", "one") == ""
+    assert not half.parents[1].exists() and not laid.parent.exists() and resume.exists() and hidden.exists()
+
+
+@pytest.mark.parametrize("before", [0, 1, 60, 65_530, 65_535])
+def test_a_line_without_end_comes_in_pieces_that_split_no_secret(before: int) -> None:
+    redactor = Redactor(["hünter22-and-more", "", "hünter22"])
+    raw = b"a\n" + (b"x" * before + "hünter22-and-more".encode()) * 5 + b"y" * 70_000 + b"\n" + b'{"step": 1}'
+    lines = list(redactor.lines(io.BytesIO(raw)))
+    shown = "".join(safe for _, safe in lines)
+    assert shown == "a" + ("x" * before + "[secret]") * 5 + "y" * 70_000 + '{"step": 1}'
+    assert [read for read, _ in lines if read] == ["a", '{"step": 1}'] and max(len(safe) for _, safe in lines) < 70_000
+
+
+def test_events_stay_json_whatever_a_secret_is() -> None:
+    redactor = Redactor(['a"b', "1", "why"])
+    assert redactor.within({"why": 'a"b at 1', "step": 11, "of": ["why", None]}) == {
+        "why": "[secret] at [secret]", "step": 11, "of": ["[secret]", None],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "end", "detail"),
+    [
+        (1, ["Traceback", "[rank0]: torch.OutOfMemoryError: none left", "done"], 70,
+         "the job exited with 1; it said last: [rank0]: torch.OutOfMemoryError: none left"),
+        (-11, [], 70, "the job died of SIGSEGV"),
+        (76, ["loss is NaN"], 76, "the job exited with 76; it said last: loss is NaN"),
+        (1, ["OSError: [Errno 28] No space left on device", "bye"], 74,
+         "the job exited with 1 for want of room; it said: OSError: [Errno 28] No space left on device"),
+        (1, ["[Errno 122] Disk quota exceeded"], 74, "the job exited with 1 for want of room; it said: [Errno 122] "),
+    ],
+)  # fmt: skip
+def test_a_failed_job_has_an_end_in_words(code: int, said: list[str], end: int, detail: str, tmp_path: Path) -> None:
+    words = ends.LastWords()
+    for line in said:
+        words.heard(line)
+    got = ends.failed(code, words, (tmp_path,))
+    assert got.code == end and got.detail.startswith(detail)

@@ -1,0 +1,309 @@
+"""Bench: the supervisor of any job: what it takes, how soon a killed rank trains again, how fast it seals.
+
+    .venv/bin/python -m tests.bench.supervisor [--part takes|restarts|seals|stalls ...] [--seconds 60] [--pairs 7]
+
+The packed supervisor runs `trainer/examples/ddp` on this machine's CPU. `takes`: its memory (PSS) and its share of a
+core; beside it those of torchrun, the launcher below it. `restarts`: seconds from SIGKILL of a rank to the first new
+step, through the end of one supervisor and the start of the next as the steward does it, beside a cold `torchrun` of
+the same script; pairs in turns. `seals`: a finished checkpoint linked, read, digested and committed, beside plain
+reading of the same files with the same block, both without the page cache; pairs in turns. `stalls`: a training on
+all cores whose every second checkpoint is sealed; what its steps until the next one lose to those after a checkpoint
+that is not. Exit code 1 when a limit is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.results import results_of
+from tests.root import ROOT
+from tests.unit.trainer.supervised import Supervisors, events
+from tests.waiting import until
+from trainer.supervisor import seal
+from trainer.supervisor.pack import pack
+
+RESULTS = results_of("bench", "supervisor")
+
+PARTS = ("takes", "restarts", "seals", "stalls")
+LIMITS = {"memory MB": 60.0, "share of a core": 0.01, "restart": 1.3, "sealing": 0.8, "stall": 0.01}
+AT_LEAST = {"sealing"}
+MIB, BLOCK = 2**20, 2 * 2**20
+DDP = ROOT / "trainer/examples/ddp"
+ENDLESS = "1000000"
+TRAIN = """
+import json, os, pathlib, sys, time, torch
+folder, mib, every_s, saves = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"]), *map(float, sys.argv[1:])
+torch.set_num_threads(os.cpu_count())
+x, state, step = torch.randn(700, 700), torch.randn(int(mib * 2**18)), 0
+for save in range(int(2 * saves) + 1):
+    here = folder / f"save-{step + 1}"
+    here.mkdir(parents=True)
+    torch.save(state, here / "state.pt")
+    with open(here / "state.pt", "rb") as file:
+        os.fsync(file.fileno())
+    sealed = save % 2 == 1
+    (here / ("DONE" if sealed else "not")).touch()
+    saved, before = time.time(), step
+    while time.time() - saved < every_s:
+        for _ in range(4):
+            x = (x @ x).clamp(-1, 1)
+        step += 1
+        print(json.dumps({"step": step}), flush=True)
+    step_s = (time.time() - saved) / (step - before)
+    print(json.dumps({"interval": save, "sealed": sealed, "step_s": step_s}), flush=True)
+"""
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.started = folder, 0
+        (folder / "packed").mkdir()
+        pack(folder / "packed/supervisor.pyz")
+
+    def camp(self, launcher: str = "torchrun", keep: int = 1, **more: Any) -> Supervisors:
+        self.started += 1
+        root = self.folder / f"camp-{self.started}"
+        root.mkdir()
+        kept = {"format": "marker", "folder": str(root / "shared/tiny/own"), "keep": keep}
+        camp = Supervisors(root, launcher=launcher, more={"checkpoints": kept, **more})
+        camp.folder = DDP if launcher == "torchrun" else root
+        camp.program = (str(self.folder / "packed/supervisor.pyz"),)
+        return camp
+
+    # What it takes.
+
+    def takes(self, seconds: float) -> dict[str, float]:
+        camp = self.camp()
+        process = camp.start(1, "train.py", ENDLESS, "0.2", steps=int(ENDLESS))
+        try:
+            first_step(process)
+            launcher = child(process.pid, "")
+            drain(process)
+            pids = {"supervisor": process.pid, "torchrun": launcher}
+            before, began = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
+            seen: dict[str, list[float]] = {name: [] for name in pids}
+            while time.monotonic() < began + seconds:
+                time.sleep(min(1.0, seconds / 4))
+                for name, pid in pids.items():
+                    seen[name].append(pss_mb(pid))
+            took = time.monotonic() - began
+            row = {f"{name} memory MB": max(each) for name, each in seen.items()}
+            return row | {f"{name} share of a core": (cpu_s(pid) - before[name]) / took for name, pid in pids.items()}
+        finally:
+            end(process)
+
+    # How soon a killed rank trains again.
+
+    def supervised(self) -> dict[str, float]:
+        camp = self.camp()
+        first = camp.start(1, "train.py", ENDLESS, "0.05", steps=int(ENDLESS))
+        second = None
+        try:
+            first_step(first)
+            rank = child(child(first.pid, ""), "train.py")
+            drain(first)
+            until(lambda: seal.committed(camp.tier), "a checkpoint to go on from")
+            began = time.monotonic()
+            os.kill(rank, signal.SIGKILL)
+            first.wait()
+            ended = time.monotonic()
+            second = camp.start(2, "train.py", ENDLESS, "0.05", steps=int(ENDLESS))
+            step = first_step(second)
+            assert step > 10, "it goes on from its checkpoint"
+            return {"seconds": time.monotonic() - began, "until the supervisor's end": ended - began}
+        finally:
+            for process in filter(None, (first, second)):
+                end(process)
+
+    def cold(self) -> dict[str, float]:
+        words = ["--nnodes=1", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
+        words += [f"--master-port={random.randint(20000, 29000)}", "--max-restarts=0", "train.py", ENDLESS, "0.05"]
+        own = tempfile.mkdtemp(dir=self.folder)
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [str(Path(sys.executable).parent / "torchrun"), *words], cwd=DDP, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env=os.environ | {"BIVOUAC_CHECKPOINTS": own},
+        )  # fmt: skip
+        try:
+            first_step(process, '{"step"')
+            return {"seconds": time.monotonic() - began}
+        finally:
+            end(process)
+
+    # How fast it seals.
+
+    def checkpoint(self, mib: int, files: int) -> Path:
+        root = self.folder / "own/step-1"
+        root.mkdir(parents=True)
+        for index in range(files):
+            with (root / f"shard-{index}").open("wb") as file:
+                for _ in range(mib // files):
+                    file.write(os.urandom(MIB))
+        os.sync()
+        return root
+
+    def sealed(self, root: Path, number: int) -> float:
+        identity = seal.Identity("bench", "", number, 1, "", "", "", "")
+        tier = self.folder / f"tier-{number}"
+        began = time.monotonic()
+        seal.seal(root, root.parent, tier, 1, identity, 0, None)
+        took = time.monotonic() - began
+        shutil.rmtree(tier)
+        return took
+
+    # What training loses meanwhile.
+
+    def stalls(self, mib: int, every_s: float, saves: int) -> dict[str, float]:
+        camp = self.camp("none")
+        process = camp.start(1, sys.executable, "-c", TRAIN, str(mib), str(every_s), str(saves), steps=1)
+        said = process.communicate()[0]
+        assert process.returncode == 0, said[-2000:]
+        rows = [json.loads(line) for line in said.splitlines() if line.startswith('{"interval"')][1:]  # one warms up
+        sealing = [one["seconds"] for one in events(said, "committed")]
+        assert len(sealing) == saves, f"{saves} checkpoints, {len(sealing)} sealed"
+        busy, quiet = (
+            statistics.median(row["step_s"] for row in rows if row["sealed"] is one) for one in (True, False)
+        )
+        pairs = [ours["step_s"] / peer["step_s"] - 1 for ours, peer in zip(rows[::2], rows[1::2], strict=True)]
+        return {
+            "stall": statistics.median(pairs),
+            "sealing s": statistics.median(sealing),
+            "step s, sealed": busy,
+            "step s, not sealed": quiet,
+        }
+
+
+def plain(root: Path) -> float:
+    """Read all files of a folder once, one after the other."""
+    buffer, began = bytearray(BLOCK), time.monotonic()
+    for path in sorted(root.iterdir()):
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    return time.monotonic() - began
+
+
+def forget(root: Path) -> None:
+    """Take the files out of the page cache."""
+    for path in root.iterdir():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def first_step(process: subprocess.Popen[str], begins: str = '{"event": "step"') -> int:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(begins):
+            return int(json.loads(line)["step"])
+    raise AssertionError("it ended before its first step")
+
+
+def drain(process: subprocess.Popen[str]) -> None:
+    """Read on elsewhere: a full pipe would hold the job."""
+    subprocess.Popen(["cat"], stdin=process.stdout, stdout=subprocess.DEVNULL)
+
+
+def child(parent: int, word: str) -> int:
+    """The child whose command line has a word in it."""
+
+    def found() -> Iterator[int]:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                above = int(stat.read_text().rpartition(")")[2].split()[1])
+                if above == parent and word in (stat.parent / "cmdline").read_text():
+                    yield int(stat.parent.name)
+            except OSError:
+                continue
+
+    return int(until(lambda: next(found(), 0), f"a child of {parent}"))
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def pss_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=PARTS, nargs="+", default=PARTS)
+    parser.add_argument("--seconds", type=float, default=60, help="for which `takes` looks")
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--mib", type=int, default=512, help="of the checkpoint")
+    parser.add_argument("--files", type=int, default=4)
+    parser.add_argument("--every", type=float, default=15, help="seconds of `stalls` after each checkpoint")
+    parser.add_argument("--saves", type=int, default=6)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    options = parser.parse_args()
+    told: dict[str, Any] = {"load": os.getloadavg()}
+    seen: dict[str, float] = {}
+    print(f"{'':44}{'supervisor':>12}{'peer':>10}{'':4}peer")
+    with tempfile.TemporaryDirectory(prefix="bivouac-bench-supervisor-", dir=options.folder) as name:
+        bench = Bench(Path(name))
+        if "takes" in options.part:
+            row = told["takes"] = bench.takes(options.seconds)
+            for what in ("memory MB", "share of a core"):
+                seen[what] = row[f"supervisor {what}"]
+                print(f"{what:44}{seen[what]:12.4g}{row[f'torchrun {what}']:10.4g}    torchrun's launcher")
+        if "restarts" in options.part:
+            rows = told["restarts"] = []
+            for number in range(options.pairs):
+                sides = ("supervised", "cold") if number % 2 else ("cold", "supervised")
+                rows.append({side: getattr(bench, side)() for side in sides})
+            seen["restart"] = statistics.median(row["supervised"]["seconds"] / row["cold"]["seconds"] for row in rows)
+            ours, cold = (statistics.median(row[side]["seconds"] for row in rows) for side in ("supervised", "cold"))
+            print(f"{'SIGKILL of a rank to the first new step, s':44}{ours:12.2f}{cold:10.2f}    a cold torchrun")
+            until_end = statistics.median(row["supervised"]["until the supervisor's end"] for row in rows)
+            print(f"{'  of these until the first supervisor ends':44}{until_end:12.2f}")
+        if "seals" in options.part:
+            root, rates = bench.checkpoint(options.mib, options.files), []
+            for number in range(options.pairs + 1):
+                pair = {}
+                for side in ("ours", "plain") if number % 2 else ("plain", "ours"):
+                    forget(root)
+                    pair[side] = options.mib / (bench.sealed(root, number) if side == "ours" else plain(root))
+                rates.append(pair)
+            told["seals"] = rates[1:]  # the first pair warms up
+            seen["sealing"] = statistics.median(row["ours"] / row["plain"] for row in rates[1:])
+            ours, read = (statistics.median(row[side] for row in rates[1:]) for side in ("ours", "plain"))
+            print(f"{'a checkpoint sealed, MiB/s':44}{ours:12.0f}{read:10.0f}    read one after the other")
+        if "stalls" in options.part:
+            row = told["stalls"] = bench.stalls(options.mib, options.every, options.saves)
+            seen["stall"] = row["stall"]
+            steps = f"{'a step, ms':44}{row['step s, sealed'] * 1e3:12.1f}{row['step s, not sealed'] * 1e3:10.1f}"
+            print(f"{steps}    after a checkpoint that is not sealed\n{'sealing, s':44}{row['sealing s']:12.2f}")
+    print(f"\n{'':44}{'seen':>12}{'limit':>10}")
+    for what, figure in seen.items():
+        print(f"{what:44}{figure:12.4g}{'at least' if what in AT_LEAST else 'at most':>12} {LIMITS[what]:g}")
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(told | {"seen": seen, "limits": LIMITS}, indent=1))
+    kept = [figure >= LIMITS[what] if what in AT_LEAST else figure <= LIMITS[what] for what, figure in seen.items()]
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The processes below the supervisor: what the job started, and what it left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+import time
+from typing import NamedTuple
+
+_SET_CHILD_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of <sys/prctl.h>."""
+_LESS = 10
+"""A tenth of the job's share of a processor that both want. Linux keeps it by thread."""
+_STUBBORN_S, _PAUSE_S = 20.0, 0.01
+"""A killed process that has not ended after so long waits for its disk or its device."""
+
+
+class Process(NamedTuple):
+    parent: int
+    state: str
+    """Z: it has ended, and nobody has asked how."""
+    seconds: float
+    """Its processor time."""
+
+
+def adopt() -> None:
+    """Become the parent of what the job leaves behind: a daemon that forks twice and opens a session of its own stays
+    below the supervisor. In a container the supervisor is process 1, and is that anyway."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def give_way() -> None:
+    """Let the job run before this thread and those that it starts from here on."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LESS)
+
+
+def processes() -> dict[int, Process]:
+    """Return all processes that are to be seen, by their ids."""
+    tick, found = os.sysconf("SC_CLK_TCK"), {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                file = os.open(f"/proc/{name}/stat", os.O_RDONLY)
+            except OSError:  # it has just ended
+                continue
+            try:
+                fields = os.read(file, 4096).rpartition(b")")[2].split(None, 13)
+            except OSError:
+                continue
+            finally:
+                os.close(file)
+            state = fields[0].decode()
+            found[int(name)] = Process(int(fields[1]), state, (int(fields[11]) + int(fields[12])) / tick)
+    return found
+
+
+def below(root: int, among: dict[int, Process]) -> set[int]:
+    """Return the descendants of a process, without itself."""
+    ours: set[int] = set()
+    while more := {pid for pid, one in among.items() if one.parent == root or one.parent in ours} - ours:
+        ours |= more
+    return ours
+
+
+def bury(among: dict[int, Process], launcher: int | None) -> None:
+    """Take the ends of adopted children, which would fill the table of processes. The launcher's end is not theirs."""
+    for pid, one in among.items():
+        if one.parent == os.getpid() and one.state == "Z" and pid != launcher:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def end_all(launcher: int | None) -> list[int]:
+    """Kill all processes below this one, also those that they start meanwhile. Return those that do not end."""
+    until = time.monotonic() + _STUBBORN_S
+    while True:
+        among = processes()
+        left = sorted(pid for pid in below(os.getpid(), among) if among[pid].state != "Z")
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        bury(among, launcher)
+        if not left or time.monotonic() > until:
+            return left
+        time.sleep(_PAUSE_S)
