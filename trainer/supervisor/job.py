@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 from trainer.supervisor import activity, formats, launcher, seal
 from trainer.supervisor.formats import FORMATS, Finished
@@ -54,6 +54,7 @@ class Job:
         self._by_client = config.get("progress") == "client"
         self._finished: deque[Finished] = deque()
         """Checkpoints that the job has told by the client, not yet sealed."""
+        self._not_sealed: tuple[int, str] | None = None
         self._rank_code: int | None = None
         self._sealing = False
         self._last_step = self.heard
@@ -255,12 +256,21 @@ class Job:
         """Seal what the job has finished. Node 0 does it for all: the folder is shared."""
         if self.place.node_rank != 0 or not self.folder.is_dir():
             return
-        told = [self._finished.popleft() for _ in range(len(self._finished))]
-        for found in sorted([*told, *FORMATS[self.checkpoints["format"]](self.folder)]):
+        while self._finished and (self._finished[0].step <= self.committed or not self._finished[0].root.exists()):
+            self._finished.popleft()
+        told = list(self._finished)
+        finished = list(told)
+        with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
+            finished += self._found()
+        for found in sorted(finished):
             if found.step > self.committed:
-                self._seal(found)
+                self._seal(found, told)
 
-    def _seal(self, found: Finished) -> None:
+    def _found(self) -> Iterator[Finished]:
+        ranks = self.place.world_size if self.config["launcher"] == "torchrun" else 0
+        return FORMATS[self.checkpoints["format"]](self.folder, ranks)
+
+    def _seal(self, found: Finished, told: Sequence[Finished]) -> None:
         place, config = self.place, self.config
         identity = seal.Identity(
             place.campaign, config["identity"], place.attempt, place.world_size, config["config_digest"],
@@ -268,9 +278,15 @@ class Job:
         )  # fmt: skip
         begun, self._sealing = time.monotonic(), True
         try:
-            seal.seal(found.root, self.folder, self.tier, found.step, identity, self.tokens, self.loss)
+            files = formats.files_of(found.root)
+            # The newest one is looked for after the files: it may have come, and this one be half removed, meanwhile.
+            if missing := formats.missing(found, files, max([found, *told, *self._found()])):
+                raise ValueError(f"the job removes it: {missing[0]} is missing")
+            seal.seal(found.root, files, self.folder, self.tier, found.step, identity, self.tokens, self.loss)
         except (OSError, ValueError) as error:
-            self.emit("not_sealed", step=found.step, why=str(error)[:500])
+            if self._not_sealed != (why := (found.step, str(error)[:500])):  # it is tried again at each look
+                self._not_sealed = why
+                self.emit("not_sealed", step=why[0], why=why[1])
             return
         finally:
             self._sealing, self.heard = False, time.monotonic()

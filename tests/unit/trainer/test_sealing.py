@@ -11,6 +11,7 @@ import pytest
 
 from tests.waiting import until
 from trainer.supervisor import activity, seal
+from trainer.supervisor.formats import files_of
 from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
 from trainer.supervisor.seal import Identity
@@ -41,7 +42,7 @@ def test_a_checkpoint_is_laid_back_where_it_was_and_touches_nothing_beside(
     written = [put(own / root / name, name) for name in files] or [put(own / root, "all of it")]
     texts = {path: path.read_text() for path in written}
     beside = put((own / root).parent / "beside/log.txt", "kept")
-    seal.seal(own / root, own, tier, 10, IDENTITY, 0, None)
+    seal.seal(own / root, files_of(own / root), own, tier, 10, IDENTITY, 0, None)
     assert seal.origin(tier, 10) == root and seal.fault(tier, 10, "tiny", "one") == ""
     for path in written:
         path.unlink()
@@ -52,7 +53,8 @@ def test_a_checkpoint_is_laid_back_where_it_was_and_touches_nothing_beside(
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e300])
 def test_a_loss_that_is_no_number_spoils_no_manifest(loss: float, tmp_path: Path) -> None:
     put(tmp_path / "own/step-1/state", "1")
-    seal.seal(tmp_path / "own/step-1", tmp_path / "own", tmp_path / "tier", 1, IDENTITY, 0, loss)
+    own, tier = tmp_path / "own", tmp_path / "tier"
+    seal.seal(own / "step-1", files_of(own / "step-1"), own, tier, 1, IDENTITY, 0, loss)
     assert seal.fault(tmp_path / "tier", 1, "tiny", "one") == ""
 
 
@@ -90,3 +92,29 @@ def test_a_process_that_ends_with_its_processor_time_hides_no_later_work(
     finally:
         job.process.kill()
         job.process.wait()
+
+
+def test_a_file_that_goes_while_it_is_sealed_leaves_nothing_behind(tmp_path: Path) -> None:
+    own, tier = tmp_path / "own", tmp_path / "tier"
+    files = [put(own / "step-1" / name, name) for name in "ab"]
+    files[1].unlink()
+    with pytest.raises(FileNotFoundError):
+        seal.seal(own / "step-1", files, own, tier, 1, IDENTITY, 0, None)
+    assert seal.committed(tier) == [] and not list(tier.rglob("*")), "a link would keep the space of a removed file"
+
+
+def test_a_manifest_that_is_not_known_to_be_on_the_disk_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, tier = tmp_path / "own", tmp_path / "tier"
+    files, sync = [put(own / "step-1/state", "1")], seal._sync
+
+    def fails(folder: Path) -> None:
+        sync(folder)
+        if (folder / seal.MANIFEST).exists():
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(seal, "_sync", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        seal.seal(own / "step-1", files, own, tier, 1, IDENTITY, 0, None)
+    assert seal.committed(tier) == []
