@@ -122,6 +122,8 @@ def test_code_is_unpacked_where_the_job_starts_if_it_is_the_campaigns(damaged: b
 
 def test_the_packed_supervisor_is_one_file_of_a_language_that_old_containers_have(tmp_path: Path) -> None:
     pack(tmp_path / "supervisor.pyz")
+    beside = {"bivouac.py", "bivouac_accelerate.py", "bivouac_lightning.py", "bivouac_transformers.py"}
+    assert {path.name for path in tmp_path.glob("*.py")} == beside
     done = subprocess.run([sys.executable, "-I", tmp_path / "supervisor.pyz"], capture_output=True, text=True)
     assert done.returncode == ExitCode.USER and "BIVOUAC_CAMPAIGN" in done.stderr, "it runs, and says what is missing"
     with zipfile.ZipFile(tmp_path / "supervisor.pyz") as packed:
