@@ -33,6 +33,7 @@ from tests.root import ROOT
 from tests.unit.trainer.supervised import Supervisors, events
 from tests.waiting import until
 from trainer.supervisor import seal
+from trainer.supervisor.formats import files_of
 from trainer.supervisor.pack import pack
 
 RESULTS = results_of("bench", "supervisor")
@@ -159,7 +160,7 @@ class Bench:
         identity = seal.Identity("bench", "", number, 1, "", "", "", "")
         tier = self.folder / f"tier-{number}"
         began = time.monotonic()
-        seal.seal(root, root.parent, tier, 1, identity, 0, None)
+        seal.seal(root, files_of(root), root.parent, tier, 1, identity, 0, None)
         took = time.monotonic() - began
         shutil.rmtree(tier)
         return took

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 import re
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Callable, Iterator, NamedTuple
 
@@ -21,30 +23,83 @@ class Finished(NamedTuple):
     """File or folder that holds all of it."""
 
 
-def _dcp(folder: Path) -> Iterator[Finished]:
+Find = Callable[[Path, int], Iterator[Finished]]
+"""From a job's folder and the number of its ranks (0: not known) to what is finished in it."""
+_INCOMPLETE = "checkpoint-is-incomplete.txt"
+"""Stands in a checkpoint while Hugging Face's Trainer writes it because of a signal."""
+
+
+def files_of(root: Path) -> list[Path]:
+    """Return all files of a checkpoint, a file or a folder."""
+    return [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def missing(found: Finished, files: list[Path], newest: Finished) -> list[str]:
+    """Return the names of files that the newest checkpoint has and this one lacks. A framework removes old checkpoints
+    file by file, and only once a newer one is finished; what ended it may be the last file to go."""
+    if newest.root == found.root or not newest.root.is_dir():
+        return []
+    return sorted(
+        {_general(path, newest) for path in files_of(newest.root)} - {_general(path, found) for path in files}
+    )
+
+
+def _general(path: Path, found: Finished) -> str:
+    """Return a file's name that is the same in checkpoints of other steps."""
+    return re.sub(rf"(?<=step|iter)([=_-]?)0*{found.step}(?!\d)", r"\1N", str(path.relative_to(found.root)))
+
+
+def _dcp(folder: Path, ranks: int) -> Iterator[Finished]:
     """PyTorch's distributed checkpoints: `.metadata` appears by rename, after every rank's file."""
     for metadata in folder.glob("*/.metadata"):
         yield from _numbered(metadata.parent)
 
 
-def _huggingface(folder: Path) -> Iterator[Finished]:
-    """Hugging Face's Trainer: `trainer_state.json` is the last file of `checkpoint-N` but the ranks' random states."""
-    for state in folder.glob("checkpoint-*/trainer_state.json"):
-        yield from _numbered(state.parent)
+def _huggingface(folder: Path, ranks: int) -> Iterator[Finished]:
+    """Hugging Face's Trainer: rank 0 writes `trainer_state.json` last, while other ranks may still write their random
+    states. Without those a resume goes on with other numbers, and says so in one line of the log."""
+    for found in _huggingface_named(folder):
+        states = list(found.root.glob("rng_state_*.pth"))
+        random = not states or (len(states) >= ranks and all(map(zipfile.is_zipfile, states)))
+        if random and _is_json(found.root / "trainer_state.json") and not (found.root / _INCOMPLETE).exists():
+            yield found
 
 
-def _lightning(folder: Path) -> Iterator[Finished]:
-    """Lightning: one `.ckpt` file, written under its own name; `step=N` in it."""
+def _huggingface_named(folder: Path) -> Iterator[Finished]:
+    for root in folder.glob("checkpoint-*"):
+        yield from _numbered(root)
+
+
+def _lightning(folder: Path, ranks: int) -> Iterator[Finished]:
+    """Lightning: `.ckpt`, `step=N` in its name. A file is written elsewhere and moved: across file systems that is a
+    copy, of which the end comes last. Of a folder, FSDP's strategies write `meta.pt` last, and DeepSpeed's `latest`."""
+    for found in _lightning_named(folder):
+        if found.root.is_dir():
+            if zipfile.is_zipfile(found.root / "meta.pt") or (found.root / "latest").exists():
+                yield found
+        elif zipfile.is_zipfile(found.root):
+            yield found
+
+
+def _lightning_named(folder: Path) -> Iterator[Finished]:
     for path in folder.rglob("*.ckpt"):
         match = re.search(r"step=(\d+)", path.name)
-        if match:
+        if match and not path.is_symlink():  # `last.ckpt` may link to one
             yield Finished(int(match.group(1)), path)
 
 
-def _tracked(name: str, pattern: str) -> Callable[[Path], Iterator[Finished]]:
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _tracked(name: str, pattern: str) -> Find:
     """A tracker file names the newest checkpoint after all of its files."""
 
-    def find(folder: Path) -> Iterator[Finished]:
+    def find(folder: Path, ranks: int) -> Iterator[Finished]:
         try:
             named = (folder / name).read_text().strip()
         except OSError:
@@ -56,22 +111,25 @@ def _tracked(name: str, pattern: str) -> Callable[[Path], Iterator[Finished]]:
     return find
 
 
-def _marker(folder: Path) -> Iterator[Finished]:
+def _marker(folder: Path, ranks: int) -> Iterator[Finished]:
     """A marker of one's own: an empty file `DONE` in a folder whose name ends in the step."""
     for done in folder.glob("*/DONE"):
         yield from _numbered(done.parent)
 
 
 def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
-    """Remove checkpoints after the chosen one (None: all), and let a tracker file name it. Of those that were being
-    written only folders are known that are named as the chosen one is."""
-    later = list(FORMATS[name](folder)) if folder.is_dir() else []
+    """Remove checkpoints after the chosen one (None: all), also half-written ones, and let a tracker file name it. Of
+    formats that prescribe no name, half-written ones are known by the name of the chosen one. Lightning's `last.ckpt`
+    tells no step, so it goes too: it would be taken up unchecked."""
+    later = list(_NAMED[name](folder) if name in _NAMED else FORMATS[name](folder, 0)) if folder.is_dir() else []
     if chosen is not None:
         like = chosen.root.name.rstrip("0123456789")
         later += [one for path in chosen.root.parent.glob(glob.escape(like) + "*") for one in _numbered(path)]
-    for found in later:
-        if chosen is None or found.step > chosen.step:
-            shutil.rmtree(found.root, ignore_errors=True) if found.root.is_dir() else _unlink(found.root)
+    gone = [found.root for found in later if chosen is None or found.step > chosen.step]
+    if name == "lightning":
+        gone += [path for path in folder.rglob("last*.ckpt") if chosen is None or path != chosen.root]
+    for root in gone:
+        shutil.rmtree(root, ignore_errors=True) if root.is_dir() and not root.is_symlink() else _unlink(root)
     if name in _TRACKERS:
         tracker, text = _TRACKERS[name]
         if chosen is None:
@@ -93,12 +151,14 @@ def _numbered(root: Path) -> Iterator[Finished]:
 
 _TRACKERS = {"megatron": ("latest_checkpointed_iteration.txt", "{step}"), "deepspeed": ("latest", "{named}")}
 """Format -> file that names the newest checkpoint, and what it says."""
-FORMATS: dict[str, Callable[[Path], Iterator[Finished]]] = {
+_NAMED = {"huggingface": _huggingface_named, "lightning": _lightning_named}
+"""Format -> what bears a checkpoint's name, finished or not."""
+FORMATS: dict[str, Find] = {
     "dcp": _dcp,
     "huggingface": _huggingface,
     "lightning": _lightning,
     "megatron": _tracked("latest_checkpointed_iteration.txt", "iter_{step:07d}"),
     "deepspeed": _tracked("latest", "{named}"),
     "marker": _marker,
-    "client": lambda folder: iter(()),
+    "client": lambda folder, ranks: iter(()),
 }

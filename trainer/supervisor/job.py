@@ -13,7 +13,7 @@ import tarfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 from trainer.supervisor import activity, ends, family, formats, launcher, seal
 from trainer.supervisor.ends import DATA, DONE, INTERRUPTED, USER, End
@@ -302,12 +302,21 @@ class Job:
         """Seal what the job has finished. Node 0 does it for all: the folder is shared."""
         if self.place.node_rank != 0 or not self.folder.is_dir():
             return
+        for step in [step for step, one in self._finished.items() if step <= self.committed or not one.root.exists()]:
+            del self._finished[step]
         told = list(self._finished.values())
-        for found in sorted([*told, *FORMATS[self.checkpoints["format"]](self.folder)]):
+        finished = list(told)
+        with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
+            finished += self._found()
+        for found in sorted(finished):
             if found.step > self.committed and time.monotonic() >= self._not_sealed.get(found.step, 0.0):
-                self._seal(found)
+                self._seal(found, told)
 
-    def _seal(self, found: Finished) -> None:
+    def _found(self) -> Iterator[Finished]:
+        ranks = self.place.world_size if self.config["launcher"] == "torchrun" else 0
+        return FORMATS[self.checkpoints["format"]](self.folder, ranks)
+
+    def _seal(self, found: Finished, told: Sequence[Finished]) -> None:
         place, config = self.place, self.config
         identity = seal.Identity(
             place.campaign, config["identity"], place.attempt, place.world_size, config["config_digest"],
@@ -315,7 +324,11 @@ class Job:
         )  # fmt: skip
         begun, self._sealing = time.monotonic(), True
         try:
-            seal.seal(found.root, self.folder, self.tier, found.step, identity, self.tokens, self.loss)
+            files = formats.files_of(found.root)
+            # The newest one is looked for after the files: it may have come, and this one be half removed, meanwhile.
+            if missing := formats.missing(found, files, max([found, *told, *self._found()])):
+                raise ValueError(f"the job removes it: {missing[0]} is missing")
+            seal.seal(found.root, files, self.folder, self.tier, found.step, identity, self.tokens, self.loss)
         except (OSError, ValueError) as error:
             why = ends.of_error(error, self.tier) if isinstance(error, OSError) else str(error)
             self.emit("not_sealed", step=found.step, why=why[:500])

@@ -8,12 +8,12 @@ import zipapp
 from pathlib import Path
 from shutil import copyfile
 
-_PACKAGE, CLIENT = "trainer/supervisor", "client/bivouac.py"
+_PACKAGE, _CLIENT = "trainer/supervisor", "client"
 _MAIN = "from trainer.supervisor.__main__ import start\nstart()\n"
 
 
 def pack(target: Path) -> None:
-    """Write the zipapp, with the supervisor's modules and no other of the project's, and the client beside it."""
+    """Write the zipapp, with the supervisor's modules and no other of the project's, and the client's files beside."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         package = root / _PACKAGE
@@ -23,7 +23,8 @@ def pack(target: Path) -> None:
         for path in Path(__file__).parent.glob("*.py"):
             copyfile(path, package / path.name)
         zipapp.create_archive(root, target, compressed=True)
-    copyfile(Path(__file__).parents[1] / CLIENT, target.parent / Path(CLIENT).name)
+    for path in (Path(__file__).parents[1] / _CLIENT).glob("bivouac*.py"):
+        copyfile(path, target.parent / path.name)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ job's own folder, quoted: `.metadata` of the checkpoint `step-20` becomes `step-
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple, Sequence
 from urllib.parse import quote, unquote
 
 MANIFEST = "manifest.json"
@@ -42,33 +43,56 @@ class Identity(NamedTuple):
     image_digest: str
 
 
-def seal(root: Path, folder: Path, tier: Path, step: int, identity: Identity, tokens: int, loss: float | None) -> Path:
-    """Commit a finished checkpoint, a file or a folder in the job's own folder, as a step below `tier`; return the
-    manifest's path.
+def seal(
+    root: Path,
+    files: Sequence[Path],
+    folder: Path,
+    tier: Path,
+    step: int,
+    identity: Identity,
+    tokens: int,
+    loss: float | None,
+) -> Path:
+    """Commit the files of a finished checkpoint, a file or a folder in the job's own folder, as a step below `tier`;
+    return the manifest's path.
 
     Files are linked, so that the job may delete its own; across file systems they are copied. A step that this attempt
     has committed is left as it is; one of an earlier attempt was refused, and this one takes its place. Raises
-    `OSError` where the tier cannot take it, `ValueError` for an empty one.
+    `OSError` where the tier cannot take it or a file is gone, `ValueError` for an empty one; nothing is left then.
     """
     place = tier / f"step-{step:08d}"
     manifest = place / MANIFEST
     if _attempt_of(manifest) == identity.attempt:
         return manifest
-    attempt = f"attempt-{identity.attempt:04d}"
-    (place / attempt).mkdir(parents=True, exist_ok=True)
-    names, top = [], str(root.relative_to(folder))
-    for path in [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file()):
-        name = _quoted(top if path == root else f"{top}{_BELOW}{path.relative_to(root)}")
-        _link(path, place / attempt / name)
-        names.append(name)
-    if not names:
+    if not files:
         raise ValueError(f"a checkpoint without a file: {root}")
-    shards: list[dict[str, object]] = []
-    for name, (size, digest) in zip(names, _digests([place / attempt / name for name in names], durable=True)):
-        shards.append({"file": attempt + "/" + name, "size_bytes": size, "sha256": digest, "rank": 0})
-    _sync(place / attempt)
-    publish(manifest, _serialize(identity, step, tokens, loss, shards))
+    attempt = place / f"attempt-{identity.attempt:04d}"
+    attempt.mkdir(parents=True, exist_ok=True)
+    try:
+        shards = _shards(files, root, folder, attempt)
+        _sync(attempt)
+        publish(manifest, _serialize(identity, step, tokens, loss, shards))
+    except OSError:
+        if _attempt_of(manifest) == identity.attempt:
+            manifest.unlink()
+        shutil.rmtree(attempt, ignore_errors=True)  # links would keep the space of files that the job has removed
+        with contextlib.suppress(OSError):  # another attempt's lies there
+            place.rmdir()
+        raise
     return manifest
+
+
+def _shards(files: Sequence[Path], root: Path, folder: Path, attempt: Path) -> list[dict[str, object]]:
+    """Link the files into the attempt's folder; return their rows of the manifest."""
+    top = str(root.relative_to(folder))
+    targets: list[Path] = []
+    for path in files:
+        targets.append(attempt / _quoted(top if path == root else f"{top}{_BELOW}{path.relative_to(root)}"))
+        _link(path, targets[-1])
+    rows: list[dict[str, object]] = []
+    for target, (size, digest) in zip(targets, _digests(targets, durable=True)):
+        rows.append({"file": f"{attempt.name}/{target.name}", "size_bytes": size, "sha256": digest, "rank": 0})
+    return rows
 
 
 def _attempt_of(manifest: Path) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.root import ROOT
 from tests.unit.trainer.supervised import Supervisors, events
-from tests.waiting import until
+from tests.waiting import HUNG_S, until
 from trainer.contract import ExitCode
 from trainer.supervisor import seal
 
@@ -21,14 +22,31 @@ pytestmark = pytest.mark.nightly
 STEPS, EVERY = 30, 10
 
 
+CLIENT = {"PYTHONPATH": str(ROOT / "trainer/client")}
+"""In a pod it lies beside the supervisor."""
+
+
 def losses(said: str) -> dict[int, float]:
-    lines = (json.loads(line) for line in said.splitlines() if line.startswith('{"step"'))
-    return {line["step"]: line["loss"] for line in lines}
+    """Return the losses that the supervisor heard of, by line or by client; each step is told once."""
+    steps = events(said, "step")
+    assert len({one["step"] for one in steps}) == len(steps)
+    return {one["step"]: one["loss"] for one in steps}
 
 
-def run(camp: Supervisors, attempt: int, seconds: float) -> list[subprocess.Popen[str]]:
-    words = ("train.py", str(STEPS), str(seconds))
-    return [camp.start(attempt, *words, steps=STEPS, rank=rank) for rank in range(camp.nodes)]
+def run(camp: Supervisors, attempt: int, seconds: float, steps: int = STEPS) -> list[subprocess.Popen[str]]:
+    words = ("train.py", str(steps), str(seconds))
+    return [camp.start(attempt, *words, steps=steps, rank=rank, env=CLIENT) for rank in range(camp.nodes)]
+
+
+def example(name: str, root: Path, nodes: int = 2) -> Supervisors:
+    """Return supervisors of an example as its spec has it."""
+    folder = ROOT / "trainer/examples" / name
+    workload = yaml.safe_load((folder / "rehearsal.yaml").read_text())["workload"]
+    more = {"progress": workload.get("progress", {}).get("by")}
+    root.mkdir()
+    return Supervisors(
+        root, nodes=nodes, launcher="torchrun", folder=folder, format=workload["checkpoints"]["format"], more=more
+    )
 
 
 def kill_node(process: subprocess.Popen[str]) -> None:
@@ -48,23 +66,13 @@ def stat_parent(pid: int) -> int:
         return 0
 
 
-@pytest.mark.parametrize(
-    ("example", "form"),
-    [
-        ("ddp", "marker"),
-        pytest.param("fsdp", "dcp", marks=pytest.mark.nightly),
-        pytest.param("deepspeed", "deepspeed", marks=pytest.mark.nightly),
-    ],
-)
-def test_a_lost_node_does_not_show_in_the_loss(example: str, form: str, tmp_path: Path) -> None:
-    (tmp_path / "twin").mkdir()
-    (tmp_path / "struck").mkdir()
-    twin, struck = (
-        Supervisors(
-            tmp_path / name, nodes=2, launcher="torchrun", folder=ROOT / "trainer/examples" / example, format=form
-        )
-        for name in ("twin", "struck")
-    )
+def nightly(*names: str) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.nightly) for name in names]
+
+
+@pytest.mark.parametrize("name", ["ddp", *nightly("fsdp", "deepspeed", "huggingface", "accelerate", "lightning")])
+def test_neither_a_lost_node_nor_a_damaged_checkpoint_shows_in_the_loss(name: str, tmp_path: Path) -> None:
+    twin, struck = example(name, tmp_path / "twin"), example(name, tmp_path / "struck")
     undisturbed = run(twin, 1, 0.0)
     whole = losses(undisturbed[0].communicate()[0])
     assert [process.wait() for process in undisturbed] == [0, 0] and list(whole) == list(range(1, STEPS + 1))
@@ -84,3 +92,30 @@ def test_a_lost_node_does_not_show_in_the_loss(example: str, form: str, tmp_path
     assert [process.wait() for process in second] == [0, 0] and events(said, "restored")[0]["step"] == newest
     assert min(after) == newest + 1 and seal.committed(struck.tier)[0] == STEPS
     assert before | after == whole, "bit for bit"
+
+    damaged, older = seal.committed(struck.tier)
+    largest = max((struck.tier / f"step-{damaged:08d}").glob("attempt-*/*"), key=lambda path: path.stat().st_size)
+    with largest.open("r+b") as file:
+        file.seek(largest.stat().st_size // 2)
+        file.write(bytes(byte ^ 1 for byte in file.read(1)))
+    third = run(struck, 3, 0.0)
+    said = third[0].communicate()[0]
+    assert [process.wait() for process in third] == [0, 0], said
+    assert [one["step"] for one in events(said, "refused_step")] == [damaged]
+    assert events(said, "restored")[0]["step"] == older
+    assert losses(said) == {step: loss for step, loss in whole.items() if step > older}, "bit for bit"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["huggingface", "accelerate", "lightning"])
+def test_an_adapter_saves_at_the_step_at_which_the_job_is_asked_to_stop(name: str, tmp_path: Path) -> None:
+    camp, many = example(name, tmp_path / "stopped"), 10_000
+    camp.more = {**camp.more, "grace_s": HUNG_S}
+    first = run(camp, 1, 0.1, many)
+    until(lambda: seal.committed(camp.tier), "a checkpoint is sealed")
+    for process in first:
+        process.terminate()
+    said = [process.communicate()[0] for process in first]
+    assert [process.returncode for process in first] == [ExitCode.INTERRUPTED] * 2
+    last = max(losses(said[0]))
+    assert last < many and seal.committed(camp.tier)[0] == last

@@ -15,6 +15,7 @@ import pytest
 
 from tests.waiting import until
 from trainer.supervisor import activity, ends, family, seal
+from trainer.supervisor.formats import files_of
 from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
 from trainer.supervisor.redact import Redactor
@@ -46,7 +47,7 @@ def test_a_checkpoint_is_laid_back_where_it_was_and_touches_nothing_beside(
     written = [put(own / root / name, name) for name in files] or [put(own / root, "all of it")]
     texts = {path: path.read_text() for path in written}
     beside = put((own / root).parent / "beside/log.txt", "kept")
-    seal.seal(own / root, own, tier, 10, IDENTITY, 0, None)
+    seal.seal(own / root, files_of(own / root), own, tier, 10, IDENTITY, 0, None)
     assert seal.origin(tier, 10) == root and seal.fault(tier, 10, "tiny", "one") == ""
     for path in written:
         path.unlink()
@@ -57,7 +58,8 @@ def test_a_checkpoint_is_laid_back_where_it_was_and_touches_nothing_beside(
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e300])
 def test_a_loss_that_is_no_number_spoils_no_manifest(loss: float, tmp_path: Path) -> None:
     put(tmp_path / "own/step-1/state", "1")
-    seal.seal(tmp_path / "own/step-1", tmp_path / "own", tmp_path / "tier", 1, IDENTITY, 0, loss)
+    own, tier = tmp_path / "own", tmp_path / "tier"
+    seal.seal(own / "step-1", files_of(own / "step-1"), own, tier, 1, IDENTITY, 0, loss)
     assert seal.fault(tmp_path / "tier", 1, "tiny", "one") == ""
 
 
@@ -105,7 +107,8 @@ def test_what_is_sealed_is_on_the_disk_before_its_manifest_says_so(
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda fd: done.append(os.fstat(fd).st_ino) or fsync(fd))
     monkeypatch.setattr(os, "replace", lambda source, target: done.append(target) or replace(source, target))
-    manifest = seal.seal(tmp_path / "own/step-1", tmp_path / "own", tmp_path / "tier", 1, IDENTITY, 0, None)
+    own, tier = tmp_path / "own", tmp_path / "tier"
+    manifest = seal.seal(own / "step-1", files_of(own / "step-1"), own, tier, 1, IDENTITY, 0, None)
     folder = tmp_path / "tier/step-00000001/attempt-0001"
     before = done[: done.index(manifest)]
     assert {path.stat().st_ino for path in (*files, folder)} <= set(before)
@@ -122,7 +125,7 @@ def test_a_digest_is_of_every_byte_whatever_the_size(size: int, tmp_path: Path) 
 def test_what_a_dead_node_left_half_sealed_and_half_laid_back_is_removed_and_nothing_else(tmp_path: Path) -> None:
     own, tier = tmp_path / "own", tmp_path / "tier"
     put(own / "step-10/state", "ten")
-    seal.seal(own / "step-10", own, tier, 10, IDENTITY, 0, None)
+    seal.seal(own / "step-10", files_of(own / "step-10"), own, tier, 10, IDENTITY, 0, None)
     half, resume = put(tier / "step-00000020/attempt-0001/step-20%2F%2Fstate", "t"), put(tier / "resume/a.json", "{}")
     laid, hidden = put(own / ".step-10.0123456789abcdef/state", "t"), put(own / ".config/state", "kept")
     seal.tidy(tier)
@@ -166,3 +169,29 @@ def test_a_failed_job_has_an_end_in_words(code: int, said: list[str], end: int, 
         words.heard(line)
     got = ends.failed(code, words, (tmp_path,))
     assert got.code == end and got.detail.startswith(detail)
+
+
+def test_a_file_that_goes_while_it_is_sealed_leaves_nothing_behind(tmp_path: Path) -> None:
+    own, tier = tmp_path / "own", tmp_path / "tier"
+    files = [put(own / "step-1" / name, name) for name in "ab"]
+    files[1].unlink()
+    with pytest.raises(FileNotFoundError):
+        seal.seal(own / "step-1", files, own, tier, 1, IDENTITY, 0, None)
+    assert seal.committed(tier) == [] and not list(tier.rglob("*")), "a link would keep the space of a removed file"
+
+
+def test_a_manifest_that_is_not_known_to_be_on_the_disk_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, tier = tmp_path / "own", tmp_path / "tier"
+    files, sync = [put(own / "step-1/state", "1")], seal._sync
+
+    def fails(folder: Path) -> None:
+        sync(folder)
+        if (folder / seal.MANIFEST).exists():
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(seal, "_sync", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        seal.seal(own / "step-1", files, own, tier, 1, IDENTITY, 0, None)
+    assert seal.committed(tier) == []

@@ -22,7 +22,6 @@ from tests.waiting import until
 from trainer.contract import AGENT_PORT, ExitCode, Status, parse_manifest
 from trainer.contract.listing import list_folder
 from trainer.supervisor import launcher, seal
-from trainer.supervisor.formats import FORMATS
 from trainer.supervisor.given import take
 from trainer.supervisor.pack import pack
 from trainer.supervisor.progress import Reader
@@ -118,26 +117,6 @@ def test_a_manifest_is_the_contracts_to_the_byte(tmp_path: Path) -> None:
         assert parse_manifest(content, 20, "tiny", "one").loss == loss
 
 
-def test_formats_tell_a_finished_checkpoint_from_one_that_is_being_written(tmp_path: Path) -> None:
-    def put(name: str, text: str = "") -> None:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    def found(name: str) -> list[tuple[int, str]]:
-        return sorted((one.step, str(one.root.relative_to(tmp_path))) for one in FORMATS[name](tmp_path))
-
-    put("dcp/step-20/.metadata"), put("dcp/step-30/__0_0.distcp")
-    put("checkpoint-7/trainer_state.json"), put("checkpoint-8/model.safetensors")
-    put("version_0/epoch=0-step=12.ckpt")
-    put("iter_0000100/mp_rank_00/model.pt"), put("iter_0000200/mp_rank_00/model.pt")
-    put("latest_checkpointed_iteration.txt", "100\n")
-    put("global_step50/a.pt"), put("global_step60/a.pt"), put("latest", "global_step50")
-    assert sorted(one.step for one in FORMATS["dcp"](tmp_path / "dcp")) == [20]
-    assert found("huggingface") == [(7, "checkpoint-7")] and found("lightning")[0][0] == 12
-    assert found("megatron") == [(100, "iter_0000100")] and found("deepspeed") == [(50, "global_step50")]
-
-
 @pytest.mark.parametrize(
     ("pattern", "line", "told"),
     [
@@ -171,6 +150,8 @@ def test_code_is_unpacked_where_the_job_starts_if_it_is_the_campaigns(damaged: b
 
 def test_the_packed_supervisor_is_one_file_of_a_language_that_old_containers_have(tmp_path: Path) -> None:
     pack(tmp_path / "supervisor.pyz")
+    beside = {"bivouac.py", "bivouac_accelerate.py", "bivouac_lightning.py", "bivouac_transformers.py"}
+    assert {path.name for path in tmp_path.glob("*.py")} == beside
     done = subprocess.run([sys.executable, "-I", tmp_path / "supervisor.pyz"], capture_output=True, text=True)
     assert done.returncode == ExitCode.USER and "BIVOUAC_CAMPAIGN" in done.stderr, "it runs, and says what is missing"
     with zipfile.ZipFile(tmp_path / "supervisor.pyz") as packed:
