@@ -23,7 +23,7 @@ _INSIDE = "BIVOUAC_SITE"
 def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     """Enter the spec's target. A rehearsal replaces this process by the same command inside the site."""
     if _INSIDE in os.environ:
-        give_secrets(spec)
+        give_inputs(spec)
         return
     _refuse_name_in_use(spec)
     if spec.target == "aws":
@@ -43,13 +43,17 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     handle.enter(site, again())
 
 
-def give_secrets(spec: Spec) -> None:
-    """Put the values of a rehearsed job's secrets into the emulated account; on AWS they are there."""
-    if _INSIDE not in os.environ or spec.target == "aws" or not spec.secrets:
+def give_inputs(spec: Spec) -> None:
+    """Put the values of a rehearsed job's secrets, and the files of its mounts, into the emulated account; on AWS they
+    are there."""
+    if _INSIDE not in os.environ or spec.target == "aws" or spec.workload is None:
         return
-    from infra.rehearsal.site import secrets
+    from infra.rehearsal.site import mounts, secrets
 
-    secrets.give(spec)
+    if spec.secrets:
+        secrets.give(spec)
+    if spec.workload.mounts:
+        mounts.give(spec)
 
 
 def _refuse_name_in_use(spec: Spec) -> None:

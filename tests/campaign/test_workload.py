@@ -143,6 +143,7 @@ OWN = """
 import json, os, pathlib, platform
 folder, resume = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"]), os.environ["BIVOUAC_RESUME_FROM"]
 print("image", pathlib.Path("/opt/team/told").read_text(), flush=True)
+print("mount", pathlib.Path("/mounts/corpus/deep/a.txt").read_text(), flush=True)
 for step in range(1 + (int(resume.rpartition("-")[2]) if resume else 0), 11):
     print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
     if step % 5 == 0 and os.environ["NODE_RANK"] == "0":
@@ -186,13 +187,16 @@ print("sha256:" + hashlib.sha256(text.encode()).hexdigest())
 OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/team/job"
 
 
-def test_a_job_runs_in_an_image_of_its_own_by_the_digest_that_its_tag_had(tmp_path: Path) -> None:
+def test_a_job_runs_in_an_image_of_its_own_and_reads_a_prefix_of_s3(tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "job.py").write_text(OWN)
+    (tmp_path / "corpus/deep").mkdir(parents=True)
+    (tmp_path / "corpus/deep/a.txt").write_text("read")
     workload = {
         "source": str(code), "launcher": "none", "script": None, "command": ["python3", "-u", "job.py"], "args": [],
-        "estimates": {"steps": 10}, "rehearsal": {"image": f"{OWN_IMAGE}:v1"},
+        "estimates": {"steps": 10}, "mounts": {"corpus": "s3://their-data/tokens"},
+        "rehearsal": {"image": f"{OWN_IMAGE}:v1", "mounts": {"corpus": str(tmp_path / "corpus")}},
     }  # fmt: skip
     changes = {
         "campaign": "imaged",
@@ -214,5 +218,5 @@ def test_a_job_runs_in_an_image_of_its_own_by_the_digest_that_its_tag_had(tmp_pa
         )
         assert baked["job_image"] == f"{OWN_IMAGE}@{digest}"
         told = rehearsal.run("logs", rehearsal.name)
-        assert "image own" in told.stdout, told.stdout + told.stderr
+        assert "image own" in told.stdout and "mount read" in told.stdout, told.stdout + told.stderr
         assert rehearsal.events()[-1]["kind"] and json.loads(done.stdout)["certificate"]["clean"] is True

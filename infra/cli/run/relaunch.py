@@ -41,7 +41,7 @@ def relaunch_command(
         console.print(f"{one.field}: {one.old} -> {one.new}", markup=False)
     if target.spends(new) and not yes and not going_on and not agreed("Relaunch?", console):
         raise UserError("nothing was relaunched", seen="no", cure="answer yes, or give --yes")
-    target.give_secrets(new)
+    target.give_inputs(new)
     with opened(old, stored_plan(store, old), console, target.about()) as context:
         if not going_on:
             relaunch(context, new, plan, diff, now)

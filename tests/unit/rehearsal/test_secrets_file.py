@@ -95,10 +95,10 @@ def test_inside_its_site_a_command_gives_the_values_to_the_account_and_never_on_
     job = spec(None, TOKEN={"secret": "a"})
     on_aws = job.model_copy(update={"target": "aws"})
     monkeypatch.delenv("BIVOUAC_SITE", raising=False)
-    target.give_secrets(job)
+    target.give_inputs(job)
     assert given == []
     monkeypatch.setenv("BIVOUAC_SITE", "default")
     target.enter_for(job, lambda said: None)
-    target.give_secrets(job)
-    target.give_secrets(on_aws)
+    target.give_inputs(job)
+    target.give_inputs(on_aws)
     assert given == ["rehearsal", "rehearsal"]
