@@ -108,8 +108,8 @@ def alive(pids: Path) -> list[int]:
     return [int(one) for one in pids.read_text().split() if Path(f"/proc/{one}").exists()]
 
 
-def shown(camp: Supervisors, path: str) -> str:
-    return httpx2.get(f"http://{camp.addresses[0]}:{AGENT_PORT}{path}").text
+def shown(camp: Supervisors, path: str, rank: int = 0) -> str:
+    return httpx2.get(f"http://{camp.addresses[rank]}:{AGENT_PORT}{path}").text
 
 
 def test_a_job_that_never_prints_lives_without_a_step_and_its_end_says_so(camp: Supervisors) -> None:
@@ -142,6 +142,20 @@ def test_a_job_that_exits_0_without_training_has_failed(more: dict[str, Any], wh
     end = camp.ended()
     assert process.returncode == end.exit_code == ExitCode.USER
     assert "exited 0 at step 0 of 40" in end.detail and why in end.detail and "all is well" in end.detail
+
+
+def test_a_node_that_ends_after_node_0_has_not_ended_early_for_what_it_heard_last(tmp_path: Path) -> None:
+    camp, go, gone = Supervisors(tmp_path, nodes=2), tmp_path / "go", tmp_path / "gone"
+    wait = "import os, time\nwhile not os.path.exists(os.environ['FOR']):\n time.sleep(0.01)\n"
+    says = "print('{\"step\": 5}', flush=True)\n" + wait + "print('{\"step\": 40}')"
+    first = camp.start(1, *python(says), env={"FOR": str(go)})
+    second = camp.start(1, *python(wait), rank=1, env={"FOR": str(gone)})
+    until(lambda: '"step": 5' in _answer(camp, 1), "node 1 has heard of a step")
+    go.touch()
+    first.communicate()
+    gone.touch()
+    second.communicate()
+    assert (first.returncode, second.returncode, camp.ended(1).reason) == (0, 0, "done")
 
 
 def test_a_job_that_ignores_sigterm_is_killed_after_its_grace_with_all_that_is_its(tmp_path: Path) -> None:
@@ -227,9 +241,9 @@ def test_a_secret_in_an_error_of_the_supervisor_is_hidden_too(camp: Supervisors)
     assert camp.secret not in said + (camp.root / "node-0/termination.json").read_text()
 
 
-def _answer(camp: Supervisors) -> str:
+def _answer(camp: Supervisors, rank: int = 0) -> str:
     try:
-        return shown(camp, "/status")
+        return shown(camp, "/status", rank)
     except httpx2.TransportError:
         return ""
 
