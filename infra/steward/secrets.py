@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,8 +26,9 @@ SHORTEST = 4
 """Characters of a value. A shorter one cannot be kept out of logs: it would stand in every other line by chance."""
 _FAILED = "InternalServ"
 """Beginning of the codes of a failed service: InternalServiceError, InternalServerError."""
-_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Between tries while AWS, or the agent that lends the pod its role, does not answer."""
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0)
+"""Between tries while AWS, or the agent that lends the pod its role, does not answer. The pods of a gang ask together,
+and Systems Manager answers 40 requests a second: each pause is half as long to half as long again, by chance."""
 
 
 class Refused(Exception):
@@ -38,18 +40,20 @@ def fetched(sources: SecretSources, account: Callable[[], Account], pause: Calla
 
     `account` is called for each try: botocore does not look again for credentials that it did not find.
     """
+    texts = dict[str, str]()
     for seconds in (*_PAUSES_S, None):
         try:
-            return _once(sources, account())
+            return _once(sources, account(), texts)
         except TemporaryError:
             if seconds is None:
                 raise
-            pause(seconds)
+            pause(seconds * random.uniform(0.5, 1.5))
     raise AssertionError("the last try returns or raises")
 
 
-def _once(sources: SecretSources, account: Account) -> dict[str, str]:
-    texts, values, wrong = dict[str, str](), dict[str, str](), list[str]()
+def _once(sources: SecretSources, account: Account, texts: dict[str, str]) -> dict[str, str]:
+    """Return variable -> value. `texts` keeps what was read, by its place, for the next try."""
+    values, wrong = dict[str, str](), list[str]()
     for name, source in sources.secrets.items():
         try:
             if source.place not in texts:
