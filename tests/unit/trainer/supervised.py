@@ -48,9 +48,11 @@ class Supervisors:
     secret: str = SECRET
     program: tuple[str, ...] = ("-m", "trainer.supervisor")
     addresses: list[str] = field(init=False)
+    port: int = field(init=False)
 
     def __post_init__(self) -> None:
         net = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}"
+        self.port = random.randint(20_000, 30_000)  # torch listens on it at every address of the machine
         self.addresses = [f"{net}.{1 + rank}" for rank in range(self.nodes)]
 
     @property
@@ -74,7 +76,7 @@ class Supervisors:
         place = {
             "CAMPAIGN": "tiny", "ATTEMPT": str(attempt), "NODE_NAME": f"n{rank}", "POD_IP": self.addresses[rank],
             "NODE_RANK": str(rank), "NODE_COUNT": str(self.nodes), "RANKS_PER_NODE": "1",
-            "RENDEZVOUS": f"{self.addresses[0]}:{29500 + attempt}", "WORKLOAD": str(home / "workload.json"),
+            "RENDEZVOUS": f"{self.addresses[0]}:{self.port + attempt}", "WORKLOAD": str(home / "workload.json"),
             "SHARED": str(self.root / "shared"), "SECRETS": str(home / "secrets.json"),
             "TERMINATION_LOG": str(home / "termination.json"),
         }  # fmt: skip
