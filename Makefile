@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SPEC   ?= infra/campaigns/rehearsal.yaml
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
-WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
+WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup venv lock tools rehearsal test test-all test-unit drills mutants docs lint doctor down clean
 
