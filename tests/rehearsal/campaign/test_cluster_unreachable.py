@@ -111,7 +111,9 @@ def refusing(made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch) -> I
     urllib.request.urlopen(faults, data=b'{"clear": true}').close()
 
 
-@pytest.mark.parametrize("action", ["DescribeScalingActivities", "DescribeInstances"])
+@pytest.mark.parametrize(
+    "action", ["DescribeScalingActivities", pytest.param("DescribeInstances", marks=pytest.mark.nightly)]
+)
 def test_a_look_for_onlookers_that_aws_refuses_neither_ends_the_wait_nor_keeps_the_nodes(
     made: Camp, context: Context, refusing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_preflight_that_aws_cuts_off_gives_the_nodes_back(
     assert f"{GANG_OF} instances given back" in str(refused.value) and not gpu_nodes(made)
 
 
+@pytest.mark.nightly
 def test_a_size_that_is_asked_for_while_the_last_one_is_still_being_set_is_asked_for_again(
     made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certify, "SETTLE_S", 2.0)
 
 
-@pytest.mark.parametrize("seed", [11, pytest.param(12, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.nightly
 def test_seeded_leaks_are_named_or_shown_and_swept_and_nobody_elses_is(
     planted: tuple[Environment, Context], seed: int
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_listing_that_breaks_off_is_could_not_look_though_nothing_was_seen(
         certify.refuse_unclean(seen)
 
 
+@pytest.mark.nightly
 def test_a_look_that_fails_in_passing_is_looked_again(planted: tuple[Environment, Context]) -> None:
     ground, context = planted
     seen, _ = certify.survey_all(context.account)

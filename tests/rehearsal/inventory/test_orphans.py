@@ -118,6 +118,7 @@ def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: C
     assert not volumes(camped) & dead and volumes(camped) >= kept | {named}
 
 
+@pytest.mark.nightly
 def test_a_driver_that_comes_back_keeps_its_own(camped: Camp, living: Context, keeper: orphans.OrphanKeeper) -> None:
     begun(camped, living, "returned")
     mine = volume(camped, "returned", PAST)
@@ -294,6 +295,7 @@ def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_l
     assert earlier not in systems(camped)
 
 
+@pytest.mark.nightly
 def test_a_campaign_that_trained_meanwhile_keeps_its_own(
     camped: Camp, living: Context, keeper: orphans.OrphanKeeper
 ) -> None:
@@ -308,6 +310,7 @@ def test_a_campaign_that_trained_meanwhile_keeps_its_own(
     camped.client("ec2").delete_volume(VolumeId=mine)
 
 
+@pytest.mark.nightly
 def test_a_steward_that_came_back_keeps_its_own(camped: Camp, living: Context, keeper: orphans.OrphanKeeper) -> None:
     begun(camped, living, "restarted")
     mine = volume(camped, "restarted", PAST)

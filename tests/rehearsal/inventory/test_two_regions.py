@@ -86,6 +86,7 @@ def driven(camped: Camp, campaign: str, region: str) -> Iterator[Context]:
         yield context
 
 
+@pytest.mark.nightly
 def test_what_a_namesake_elsewhere_cleans_up_is_its_own_only(camped: Camp, roles: Any) -> None:
     """Both began before either had a role, which the refusal of a namesake cannot prevent."""
     own = Names("twin")

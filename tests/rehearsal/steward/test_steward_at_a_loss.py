@@ -101,7 +101,7 @@ def test_a_steward_started_again_after_an_archive_that_failed_asks_for_one_node_
     assert camp.steward(Fuse()) and camp.kinds() == kinds, "another one finds nothing to do"
 
 
-@pytest.mark.parametrize("short_of", ["time", "money"])
+@pytest.mark.parametrize("short_of", ["time", pytest.param("money", marks=pytest.mark.nightly)])
 def test_no_node_is_asked_for_when_deadline_or_budget_do_not_cover_the_archive(
     camp: Camp, monkeypatch: pytest.MonkeyPatch, short_of: str
 ) -> None:
@@ -115,6 +115,7 @@ def test_no_node_is_asked_for_when_deadline_or_budget_do_not_cover_the_archive(
     assert ("deadline" in words) == (short_of == "time") and not camp.site.alive() and camp.state().closed
 
 
+@pytest.mark.nightly
 def test_an_archive_whose_node_never_comes_ends_and_says_what_it_waited_for(
     camp: Camp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_an_archive_that_the_deadline_cuts_off_ends_with_it(camp: Camp, monkeypa
     assert "did not end by the deadline" in errors(camp)[-1] and camp.state().closed
 
 
+@pytest.mark.nightly
 def test_the_driver_names_both_ways_to_a_checkpoint_that_is_not_archived(
     camp: Camp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
