@@ -71,6 +71,7 @@ def proxy() -> Iterator[tuple[list[int], str]]:
             status = statuses.pop(0) if statuses else 0
             body = PROXY if status else b"<DescribeVolumesResponse><volumeSet/></DescribeVolumesResponse>"
             self.send_response(status or 200)
+            self.send_header("Content-Type", "text/html" if status else "text/xml")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

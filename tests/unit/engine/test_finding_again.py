@@ -74,9 +74,10 @@ def found(kind: str, given: dict[str, Any], **answers: Any) -> list[str]:
 def test_a_file_system_that_failed_or_ends_is_not_adopted(state: str, adopted: bool) -> None:
     system = {"FileSystemId": "fs-1", "Lifecycle": state, "Tags": LISTED}
     assert found(LUSTRE, {"tags": TAGS}, describe_file_systems={"FileSystems": [system]}) == ["fs-1"] * adopted
-    link = {"AssociationId": "dra-1", "Lifecycle": state}
-    answer = {"Associations": [link]}
-    assert found(LINK, {"fileSystemId": "fs-1"}, describe_data_repository_associations=answer) == ["dra-1"] * adopted
+    link = {"AssociationId": "dra-1", "Lifecycle": state, "FileSystemPath": "/data"}
+    other = {"AssociationId": "dra-2", "Lifecycle": state, "FileSystemPath": "/mounts/corpus"}
+    answer, given = {"Associations": [link, other]}, {"fileSystemId": "fs-1", "fileSystemPath": "/data"}
+    assert found(LINK, given, describe_data_repository_associations=answer) == ["dra-1"] * adopted
 
 
 def test_a_file_system_is_known_by_all_of_its_tags() -> None:
