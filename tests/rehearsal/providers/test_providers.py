@@ -138,6 +138,7 @@ def refusal(work: Path, endpoint: str) -> str:
     return str(refused.value)
 
 
+@pytest.mark.nightly
 def test_an_unknown_property_is_an_error_that_names_it(tmp_path: Path, endpoint: str) -> None:
     # In a process of its own: the SDK leaves the coroutine of a program that failed to the garbage collector, where
     # it raises, whatever runs then.
